@@ -239,27 +239,21 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | 
     lines = ["", *text.splitlines(), ""]
     at_end = lines[line] if line and line < len(lines) else ""
 
-    # 1. A character that only looks like one of YAML's: the parser may notice it a line later.
+    # A character that only looks like one of YAML's: the parser may notice it a line later.
     above = max(
         (n for n in range(1, line or 1) if lines[n].strip()[:1] not in {"", "#"}), default=0
     )
     for number in (above, line):
-        if number and number < len(lines) and (odd := _ODD.match(lines[number])):
-            return _NO_BREAK if "\xa0" in odd[0] else _WIDE_COLON, number
-    # 2. More text behind the end of a value.
-    if "block" in context and "found '<scalar>'" in problem:
-        if bracket := _BRACKETS.search(at_end):
-            message = f"something stands behind '{bracket[2]}'; delete it, or, where a text begins "
-            message += f"with '{bracket[1]}', {_QUOTE}"
-            return Notice(code="rubric.yaml-behind-bracket", message=message), line
-        odd_lines = (number for number, one in enumerate(lines) if one.count('"') % 2)
-        return _EARLY_QUOTATION, next(odd_lines, line)
-    # 3. What PyYAML says.
+        if number and number < len(lines) and _ODD.match(lines[number]):
+            return _ODD_CHARACTER, number
     for (of_context, of_problem), notice in _RULES.items():
         if of_context in context and of_problem in problem:
             is_quoted = _QUOTE in notice.message and set("„“”«»") & set(at_end)
             more = "; only \" and ' are quotes to YAML" if is_quoted else ""
             place = start if of_context in _FROM_THEIR_START else line
+            if notice is _BEHIND and '"' in at_end:
+                odd_lines = (number for number, text in enumerate(lines) if text.count('"') % 2)
+                place = next(odd_lines, place)
             return replace(notice, message=notice.message + more), place
     between = f"{context} (line {start}), " if context and start else ""
     return Notice(code="rubric.yaml-invalid", message=f"not YAML: {between}{problem}"), line
@@ -267,29 +261,21 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | 
 
 _QUOTE = "put the text in quotes"
 _ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
-_NO_BREAK = Notice(
-    code="rubric.yaml-no-break-space",
-    message="it has a no-break space, as pasted texts do, where a space belongs; type it again",
+_ODD_CHARACTER = Notice(
+    code="rubric.yaml-odd-character",
+    message="it has a no-break space, as pasted texts do, or the wide colon of East Asian fonts; "
+    "type its beginning again",
 )
-_WIDE_COLON = Notice(
-    code="rubric.yaml-wide-colon",
-    message="its colon is not ':' but the wide one of East Asian fonts; type it again",
-)
-_BRACKETS = re.compile(r"[:-] +([\[{]).*([\]}]) *[^\s\]},#]")
-_EARLY_QUOTATION = Notice(
-    code="rubric.yaml-quotation",
-    message="a text in quotation marks ends too early: one of them is not closed, or stands inside "
-    "the text (then put the text in those of the other kind: '…' or \"…\")",
+_BEHIND = Notice(
+    code="rubric.yaml-behind-value",
+    message="something stands behind the end of a text in quotation marks or of a list in "
+    f"brackets; delete it, or, where a text begins with [ or {{, {_QUOTE}; a quotation mark inside "
+    "a text needs those of the other kind around it: '…' or \"…\"",
 )
 _INDENTATION = Notice(
     code="rubric.yaml-indentation",
     message="this line, or the one above it, is not indented like those it belongs to: the fields "
-    "of one thing begin in one column, and each item of a list with '- '",
-)
-_BLOCK = Notice(
-    code="rubric.yaml-block-text",
-    message=f"a text cannot begin with '>' or '|'; {_QUOTE}, or begin it on the next line, "
-    "indented",
+    "of one thing begin in one column, and each item of a list with '- ' on a line of its own",
 )
 _FIRST = Notice(
     code="rubric.yaml-first-character",
@@ -305,17 +291,15 @@ _RULES = {
         message="this line has no colon with a space behind it after the field's name, or it "
         "belongs to the text above and is not indented below that one's name",
     ),
-    ("", "'?'"): Notice(
-        code="rubric.yaml-question-mark",
-        message=f"between {{ … }} or [ … ], a question mark ends a text; {_QUOTE}",
-    ),
     ("flow", ""): Notice(
         code="rubric.yaml-brackets",
         message="of the { … } or [ … ] that begins here, a comma or the closing bracket is "
-        "missing, or a text with one of , : [ ] { } in it is not in quotes",
+        f"missing, or a text in it has one of , : ? [ ] {{ }}: then {_QUOTE}",
     ),
+    ("block", "found '<scalar>'"): _BEHIND,
     ("block", "expected <block end>"): _INDENTATION,
     ("", "expected '<document start>'"): _INDENTATION,
+    ("", "sequence entries are not allowed here"): _INDENTATION,
     ("", "mapping values are not allowed"): Notice(
         code="rubric.yaml-colon",
         message="a colon in the midst of a text, a line that is indented too far, or no colon "
@@ -329,16 +313,8 @@ _RULES = {
     ("", "could not determine a constructor"): _FIRST,
     ("", "expected alphabetic or numeric character"): _FIRST,
     ("", "mapping keys are not allowed"): _FIRST,
-    ("", "but found another document"): Notice(
-        code="rubric.yaml-two-documents",
-        message="a line '---' begins a second document; delete it",
-    ),
-    ("", "sequence entries are not allowed here"): Notice(
-        code="rubric.yaml-item-in-line",
-        message="an item of a list ('- ') begins a line of its own, below the list's name",
-    ),
-    ("", "expected chomping or indentation"): _BLOCK,
-    ("", "expected a comment or a line break"): _BLOCK,
+    ("", "expected chomping or indentation"): _FIRST,
+    ("", "expected a comment or a line break"): _FIRST,
     ("", "unknown escape character"): Notice(
         code="rubric.yaml-backslash",
         message="in double quotes a backslash has a meaning of its own; use single quotes",

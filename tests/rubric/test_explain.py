@@ -150,12 +150,12 @@ YAML = {
     "quote never closed": row("title: T\npurpose: 'x\ndimensions:\n", "2 yaml-quotation"),
     "quote that ends at another": row(
         'title: T\npurpose: "For all\ndimensions:\n- name: a\n  judge: "Good?"\n',
-        "2 yaml-quotation",
-        "not closed",
+        "2 yaml-behind-value",
+        "quotation marks",
     ),
-    "two documents": row("title: T\n---\ntitle: U\n", "2 yaml-two-documents"),
-    "text from >=": row(checked("judge: >= 3 of them?"), "4 yaml-block-text"),
-    "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-bracket", "'['"),
+    "two documents": row("title: T\n---\ntitle: U\n", "2 yaml-invalid", "another document"),
+    "text from >=": row(checked("judge: >= 3 of them?"), "4 yaml-first-character"),
+    "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-value", "["),
     "backslash in double quotes": row(checked('judge: "A \\d?"'), "4 yaml-backslash"),
     "bracket never closed": row(
         checked("checks:", "- { check: words, min: 3", "- { check: finished }"),
@@ -163,10 +163,10 @@ YAML = {
         "{ … }",
     ),
     "question between braces": row(
-        "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-question-mark"
+        "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-brackets"
     ),
     "indented too little": row(f"{JUDGED} weight: 2\n", "5 yaml-indentation"),
-    "pasted indentation": row(f"{JUDGED}\xa0 weight: 2\n  floor: 3\n", "5 yaml-no-break-space"),
+    "pasted indentation": row(f"{JUDGED}\xa0 weight: 2\n  floor: 3\n", "5 yaml-odd-character"),
 }
 MISTAKES = {
     f"{kind}: {name}": row
