@@ -106,7 +106,7 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
     kinds = [check.check for check in dimension.checks]
     if "excludes" not in kinds or dimension.floor is not None:
         return
-    total = sum(one.weight for one in rubric.dimensions)
+    total = sum(weighted.weight for weighted in rubric.dimensions)
     scale = rubric.scale_of(dimension.name)
     share = 1.0 if scale.is_pass_fail else 1 / len(kinds)
     lost = (rubric.scale.max - rubric.scale.min) * share * dimension.weight / total
@@ -134,11 +134,13 @@ def _on_languages(rubric: Rubric, checks: _Checks) -> Iterator[_Remark]:
 
 def _on_phrases(checks: _Checks) -> Iterator[_Remark]:
     """Phrases that must occur and must not."""
-    wanted = {
+    required = {
         folded(p) for _, check in checks if check.check == "contains_all" for p in check.phrases
     }
     for place, check in checks:
-        if check.check == "excludes" and (both := wanted.intersection(map(folded, check.phrases))):
+        if check.check == "excludes" and (
+            both := required.intersection(map(folded, check.phrases))
+        ):
             yield _remark(
                 place,
                 code="rubric.required-and-excluded",
@@ -150,15 +152,15 @@ def _on_phrases(checks: _Checks) -> Iterator[_Remark]:
 def _on_lengths(checks: _Checks) -> Iterator[_Remark]:
     """Ranges of sections and of the whole that no text meets together."""
     ranges = {check.check: check for _, check in checks if isinstance(check, InRange)}
-    whole, each, count = (ranges.get(kind) for kind in ("words", "section_words", "sections"))
-    if whole is None or each is None or count is None:
+    whole, section, count = (ranges.get(kind) for kind in ("words", "section_words", "sections"))
+    if whole is None or section is None or count is None:
         return
-    least, most = each.min * count.min, (each.max or 0) * (count.max or 0)
-    if (whole.max is not None and least > whole.max) or (0 < most < whole.min):
+    fewest, highest = section.min * count.min, (section.max or 0) * (count.max or 0)
+    if (whole.max is not None and fewest > whole.max) or (0 < highest < whole.min):
         yield _remark(
             next(place for place, check in checks if check is whole),
             code="rubric.lengths-contradict",
-            what=f"{count.requirement} {each.requirement} That is not: {whole.requirement}",
+            what=f"{count.requirement} {section.requirement} That is not: {whole.requirement}",
             remedy="change the range of words, section_words or sections",
         )
 

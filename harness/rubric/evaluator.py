@@ -110,10 +110,10 @@ class Evaluator:
 
         # 2. Every model once; more often while chance could decide. A greedy judgement (sample 0)
         #    cannot be averaged with sampled ones.
-        most = samples or self._repeats
+        limit = samples or self._repeats
         rounds: list[list[Opinion]] = []
         absent: list[HarnessError] = []
-        for sample in range(1, most + 1) if samples or most > 1 else (0,):
+        for sample in range(1, limit + 1) if samples or limit > 1 else (0,):
             opinions, errors = await self._ask_all(case, sample=sample)
             rounds += [opinions] if opinions else []
             absent += errors
@@ -122,7 +122,7 @@ class Evaluator:
                 if samples is not None:
                     raise _failure(errors)
                 break
-            is_last = sample in {0, most} or not rounds
+            is_last = sample in {0, limit} or not rounds
             if samples is None and (is_last or not self._is_undecided(checked, rounds)):
                 break
         if not rounds:
@@ -153,14 +153,14 @@ class Evaluator:
 
     def most_tokens(self, draft: Draft) -> int:
         """The most that one evaluation takes, without repairs and repeats."""
-        asked = asked_of(self.rubric, draft)
-        if not asked or not self._models:
+        dimensions_of_draft = asked_of(self.rubric, draft)
+        if not dimensions_of_draft or not self._models:
             return 0
         case = Case(
             rubric=self.rubric,
             draft=draft,
             shown=shown(self.rubric, draft),
-            dimensions=asked,
+            dimensions=dimensions_of_draft,
             held={},
         )
         # What is shown of sources may be as long as it is allowed to be.
@@ -216,9 +216,9 @@ class Evaluator:
         absent: Sequence[HarnessError],
     ) -> Judges:
         # The digest is made once for all drafts of which the same is asked.
-        asked = tuple(tuple(d.name for d in dimensions) for dimensions in case.calls)
-        if asked not in self._prompts_sha256:
-            self._prompts_sha256[asked] = prompt_sha256(self.rubric, case.calls)
+        names = tuple(tuple(d.name for d in dimensions) for dimensions in case.calls)
+        if names not in self._prompts_sha256:
+            self._prompts_sha256[names] = prompt_sha256(self.rubric, case.calls)
         opinions = list(chain.from_iterable(rounds))
         verdicts = [_verdict(self.rubric, [*checked, *opinion.scores]) for opinion in opinions]
         together = [
@@ -227,7 +227,7 @@ class Evaluator:
         several = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
-            prompt_sha256=self._prompts_sha256[asked],
+            prompt_sha256=self._prompts_sha256[names],
             judgements=len(opinions),
             abstentions=sum(isinstance(error, EvaluatorAbstained) for error in absent),
             absent=tuple(str(error) for error in absent),
@@ -301,7 +301,7 @@ def is_undecided(
     standard deviation of a composite for which each judge is heard once.
     """
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
-    composites = [[one.composite for one in of_judge] for of_judge in judgements]
+    composites = [[judgement.composite for judgement in of_judge] for of_judge in judgements]
     width = _half_width(composites, near=near, is_measured=noise is not None)
     if width == 0 or round(abs(verdict.composite - rubric.pass_at) - width, 9) > 0:
         return False

@@ -57,12 +57,12 @@ def explain(problem: ErrorDetails) -> Notice:
     return replace(notice, message=f"{names[-1]}: {notice.message}") if names else notice
 
 
-def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
+def _not_allowed(name: str, allowed: set[str], value: object) -> Notice:
     """For a field that does not exist, or for a text that a comma cut in two."""
     nearest = did_you_mean(name, allowed)
-    if given is None and name.isdigit():
+    if value is None and name.isdigit():
         nearest = "a number has no comma in it: write 0.5, or 6000"
-    elif given is None and allowed and not nearest_names(name, allowed):
+    elif value is None and allowed and not nearest_names(name, allowed):
         rule = "between { and } a comma ends a text"
         nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
     elif allowed == set(Prompts.model_fields) and not name.isidentifier():
@@ -74,49 +74,49 @@ def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
 
 def _shape(problem: ErrorDetails) -> Notice | None:
     """For one value in place of fields or a list, or the other way round; None for other cases."""
-    given, code = problem["input"], "rubric.name-for-fields"
+    value, code = problem["input"], "rubric.name-for-fields"
     if problem["type"] not in _SHAPES:
         return None
     match problem["loc"]:
-        case [*_, "checks", int()] if isinstance(given, str) and given in CHECKS:
-            message = f"write this as '- {{ check: {given} }}'"
-        case [*_, "unless"] if isinstance(given, str) and given in CHECKS:
-            message = f"write this as '{{ check: {given} }}'"
+        case [*_, "checks", int()] if isinstance(value, str) and value in CHECKS:
+            message = f"write this as '- {{ check: {value} }}'"
+        case [*_, "unless"] if isinstance(value, str) and value in CHECKS:
+            message = f"write this as '{{ check: {value} }}'"
         case ["dimensions", int()]:
-            message = f"write this as '- name: …', and what else it has below that{_shown(given)}"
-        case [*_, "when"] if isinstance(given, dict):
+            message = f"write this as '- name: …', and what else it has below that{_shown(value)}"
+        case [*_, "when"] if isinstance(value, dict):
             code = "rubric.check-for-text"
             message = "must be a statement in words; a check is put under 'unless'"
-        case [*_, str()] if isinstance(given, list) and problem["type"] == "string_type":
+        case [*_, str()] if isinstance(value, list) and problem["type"] == "string_type":
             code, message = "rubric.list-for-text", "must be one text, not a list; put it in quotes"
-        case [*_, str()] if isinstance(given, str) and problem["type"] == "tuple_type":
-            code, message = "rubric.text-for-list", f"must be a list, even of one: [{given}]"
+        case [*_, str()] if isinstance(value, str) and problem["type"] == "tuple_type":
+            code, message = "rubric.text-for-list", f"must be a list, even of one: [{value}]"
         case [*_, str(name)] if name in _FORMS:
             code = "rubric.not-fields"
-            message = f"must have fields, such as {_FORMS[name]}{_shown(given)}"
+            message = f"must have fields, such as {_FORMS[name]}{_shown(value)}"
         case _:
             return None
     return Notice(code=code, message=message)
 
 
 def _of_value(problem: ErrorDetails) -> Notice:
-    given, kind, name = problem["input"], problem["type"], problem["loc"][-1]
+    value, kind, name = problem["input"], problem["type"], problem["loc"][-1]
     mistake = problem.get("ctx", {}).get("error")
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
-        begins = [choice for choice in choices if str(given).lower().startswith(choice)]
-        nearest = did_you_mean(begins[0] if begins else str(given), begins or choices)
-        return Notice(code="rubric.unknown-choice", message=f"there is no '{given}'; {nearest}")
+        begins = [choice for choice in choices if str(value).lower().startswith(choice)]
+        nearest = did_you_mean(begins[0] if begins else str(value), begins or choices)
+        return Notice(code="rubric.unknown-choice", message=f"there is no '{value}'; {nearest}")
     if isinstance(mistake, Mistake):
         notice = Notice(code=mistake.code, message=fault_of(problem))
     elif kind == "string_pattern_mismatch":
-        plain = unicodedata.normalize("NFKD", given.lower()).encode("ascii", "ignore").decode()
+        plain = unicodedata.normalize("NFKD", value.lower()).encode("ascii", "ignore").decode()
         near = re.sub(r"[^a-z0-9]+", "_", plain).strip("_0123456789")
         such = f", such as '{near}'" if near else ""
         message = f"must be lower-case letters, digits and underscores{such}"
         notice = Notice(code="rubric.name-malformed", message=message)
         notice = _CALL if name == "call" else notice
-    elif isinstance(given, str) and (decimal := _DECIMAL_COMMA.fullmatch(given.strip())):
+    elif isinstance(value, str) and (decimal := _DECIMAL_COMMA.fullmatch(value.strip())):
         message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
         notice = Notice(code="rubric.decimal-comma", message=message)
     elif kind in _MESSAGES:
@@ -128,14 +128,14 @@ def _of_value(problem: ErrorDetails) -> Notice:
             message = message.replace(pydantics, ours)
         code = "rubric.weight-not-positive" if name == "weight" else "rubric.out-of-range"
         notice = Notice(code=code, message=message)
-    return replace(notice, message=notice.message + _shown(given))
+    return replace(notice, message=notice.message + _shown(value))
 
 
-def _shown(given: object) -> str:
+def _shown(value: object) -> str:
     """What was written, cut where it is long."""
-    if not isinstance(given, str | int | float):
+    if not isinstance(value, str | int | float):
         return ""
-    text = str(given).lower() if isinstance(given, bool) else repr(given)
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
     return f" (it is {text[:_LONG_CHARS]}{'…' if len(text) > _LONG_CHARS else ''})"
 
 

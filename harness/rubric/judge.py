@@ -76,13 +76,13 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
             it is asked again for one that fits, unless that would be too short.
         LimitReached: A limit leaves no room for a call that is no repair.
     """
-    first, *others = case.calls
+    first, *later = case.calls
     arrived = asyncio.Event()
 
     async def read(
         dimensions: Sequence[Dimension], *, ahead: bool = False
     ) -> Mapping[str, Judgement]:
-        on_text = (lambda _: arrived.set()) if ahead and others else None
+        on_text = (lambda _: arrived.set()) if ahead and later else None
         request = judge_request(case, dimensions, model=model, sample=sample, on_text=on_text)
         return await _read(request, case, dimensions, ask=ask)
 
@@ -94,19 +94,21 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
             leading.add_done_callback(lambda _: arrived.set())
             await arrived.wait()
             # 2. The others together.
-            rest = [group.create_task(read(one)) for one in others]
+            rest = [group.create_task(read(judgement)) for judgement in later]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
 
     # 3. Their judgements as scores.
-    judgements = {name: one for task in (leading, *rest) for name, one in task.result().items()}
+    judgements = {
+        name: judgement for task in (leading, *rest) for name, judgement in task.result().items()
+    }
     return Opinion(
         evaluator=model,
         scores=tuple(
             judged_score(d, judgements[d.name], case.draft, held=case.held.get(d.name, ()))
             for d in case.dimensions
         ),
-        repaired=tuple(name for name, one in judgements.items() if one.repaired),
+        repaired=tuple(name for name, judgement in judgements.items() if judgement.repaired),
     )
 
 
@@ -185,19 +187,19 @@ def _room_after(overflow: ContextOverflow, *, least: int) -> int:
     """
     if not overflow.context_tokens or not overflow.prompt_tokens:
         return least
-    left = overflow.context_tokens - overflow.prompt_tokens
-    return left if left >= least else 0
+    room = overflow.context_tokens - overflow.prompt_tokens
+    return room if room >= least else 0
 
 
 def _repair_request(
-    asked: ChatRequest, reply: Completion, rubric: Rubric, dimensions: Sequence[Dimension]
+    request: ChatRequest, reply: Completion, rubric: Rubric, dimensions: Sequence[Dimension]
 ) -> ChatRequest:
     ran_on = reply.finish_reason == "length"
     return replace(
-        asked,
-        messages=repair_messages(rubric, dimensions, asked=asked.messages, reply=reply.text),
+        request,
+        messages=repair_messages(rubric, dimensions, asked=request.messages, reply=reply.text),
         max_output_tokens=_room_tokens(dimensions),
-        temperature=max(_REPAIR_TEMPERATURE, asked.temperature),
+        temperature=max(_REPAIR_TEMPERATURE, request.temperature),
         frequency_penalty=_REPAIR_FREQUENCY_PENALTY if ran_on else 0.0,
         reply_schema=reply_schema(rubric, dimensions, explained=False),
         on_text=None,
@@ -216,8 +218,10 @@ def _judgements(
     if rubric.judge != "logprob":
         return judgements
     return {
-        name: replace(one, expected=expected_score(completion, one, rubric.scale_of(name)))
-        for name, one in judgements.items()
+        name: replace(
+            judgement, expected=expected_score(completion, judgement, rubric.scale_of(name))
+        )
+        for name, judgement in judgements.items()
     }
 
 

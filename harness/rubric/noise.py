@@ -146,11 +146,11 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
     again = "measure it again with 'harness rubric noise'"
     if file.rubric_sha256 != rubric.sha256:
         return None, f"{path} is of another version of the rubric; {again}"
-    found = next((noise for noise in file.measured if noise.evaluator == evaluator), None)
-    if found is None:
+    measurement = next((noise for noise in file.measured if noise.evaluator == evaluator), None)
+    if measurement is None:
         others = ", ".join(noise.evaluator for noise in file.measured)
         return None, f"{path} is of other evaluators ({others}), not of '{evaluator}'; {again}"
-    return found, ""
+    return measurement, ""
 
 
 def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
@@ -160,7 +160,7 @@ def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
         InvalidInput: The file is no noise file, or cannot be written.
     """
     file = _Measured.read(rubric, directory)
-    others = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
-    kept = [one for one in others if one.evaluator != noise.evaluator]
-    _Measured(rubric_sha256=rubric.sha256, measured=(*kept, noise)).write(rubric, directory)
+    stored = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
+    remaining = [measurement for measurement in stored if measurement.evaluator != noise.evaluator]
+    _Measured(rubric_sha256=rubric.sha256, measured=(*remaining, noise)).write(rubric, directory)
     return _Measured.path(rubric, directory)

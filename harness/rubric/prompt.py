@@ -59,8 +59,8 @@ def judge_messages(
     All judged dimensions of the rubric are told, so that calls differ only in their last lines.
     """
     prompts = rubric.prompts
-    asked = prompts.message("judge", **_judge_values(rubric, dimensions, draft, shown))
-    return (Message("system", prompts.filled("judge_system")), asked)
+    question = prompts.message("judge", **_judge_values(rubric, dimensions, draft, shown))
+    return (Message("system", prompts.filled("judge_system")), question)
 
 
 def _judge_values(
@@ -78,7 +78,9 @@ def _judge_values(
         "lowest": f"{scale.min:g}",
         "highest": f"{scale.max:g}",
         "step": f"{scale.step:g}",
-        "dimensions": "\n\n".join(_dimension_text(rubric, one) for one in rubric.judged),
+        "dimensions": "\n\n".join(
+            _dimension_text(rubric, dimension) for dimension in rubric.judged
+        ),
         "task": _fenced(draft.task, f"task-{mark}"),
         "sources": "\n\n".join(sources),
         "draft": _fenced(shown.text, f"draft-{mark}"),
@@ -98,22 +100,22 @@ def repair_messages(
 ) -> tuple[Message, ...]:
     """The conversation so far, and a request for the scores alone that could not be read."""
     # Some templates have no turn without text.
-    said = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
-    wanted = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions, explained=False))
-    return (*asked, Message("assistant", said), Message("user", wanted))
+    excerpt = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
+    question = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions, explained=False))
+    return (*asked, Message("assistant", excerpt), Message("user", question))
 
 
 def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
     """Digest of everything the evaluator is told except task, sources and draft."""
     nothing = Draft(text="", task="")
-    told = [
+    texts = [
         message.content
         for dimensions in calls
         for message in judge_messages(rubric, dimensions, nothing, shown=Shown(""))
     ]
     # The templates too: parts of them depend on the draft, or on its sources.
-    told += [rubric.prompts.template(name) for name in OF_JUDGING]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+    texts += [rubric.prompts.template(name) for name in OF_JUDGING]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def focus_of(rubric: Rubric, draft: Draft) -> str:
@@ -230,20 +232,22 @@ def shown(rubric: Rubric, draft: Draft) -> Shown:
     longest = max(len(draft.text), len(draft.evidence))
     note = Shortened(before_chars=longest, after_chars=longest)
     around = _judge_values(rubric, rubric.judged, draft, Shown("", note, ("-",), note))
-    taken = len(rubric.prompts.filled("judge", **around) + rubric.prompts.filled("judge_system"))
+    instructions_chars = len(
+        rubric.prompts.filled("judge", **around) + rubric.prompts.filled("judge_system")
+    )
     frame_chars = len("\n\n" + _source_text(rubric, len(sources), "-", _mark(draft)))
-    room = max(limits.payload_chars - taken, _LEAST_ROOM_CHARS)
-    wanted = sum(len(source) + frame_chars for source in sources)
-    least = min(wanted, round(_LEAST_SOURCES_SHARE * room))
+    room = max(limits.payload_chars - instructions_chars, _LEAST_ROOM_CHARS)
+    sources_chars = sum(len(source) + frame_chars for source in sources)
+    least_chars = min(sources_chars, round(_LEAST_SOURCES_SHARE * room))
     # 2. The draft, then the sources.
     focus = focus_of(rubric, draft)
-    most = min(room - least, limits.cap or room)
-    text = condense(draft.text, budget_chars=over, cap_chars=most, focus=focus)
+    most_chars = min(room - least_chars, limits.cap or room)
+    text = condense(draft.text, budget_chars=over, cap_chars=most_chars, focus=focus)
     shown_sources = condense_toward(
         sources,
         # What the task asks for is shown too: a draft may have missed it.
         said=f"{text.text}\n\n{draft.task}",
-        budget_chars=max(room - text.after_chars, least),
+        budget_chars=max(room - text.after_chars, least_chars),
         focus=focus,
         frame_chars=frame_chars,
     )

@@ -55,10 +55,10 @@ def read_reply(
         text = text.rstrip("0123456789./ \t")
     # 1. What the reply states: in JSON, and behind labels outside of it.
     reader = _Reader(rubric, dimensions)
-    shown = _blanked(text.translate(_NO_WIDTH), *_COPIES)
-    quotations = _QUOTATIONS if _ONE_FENCE.fullmatch(shown) else (_CODE, *_QUOTATIONS)
-    reader.read_json(shown)
-    reader.read_lines(_blanked(_without(shown, reader.objects), *quotations))
+    unquoted = _blanked(text.translate(_NO_WIDTH), *_COPIES)
+    quotations = _QUOTATIONS if _ONE_FENCE.fullmatch(unquoted) else (_CODE, *_QUOTATIONS)
+    reader.read_json(unquoted)
+    reader.read_lines(_blanked(_without(unquoted, reader.objects), *quotations))
     # 2. What the draft states too, unless these statements are all of the reply.
     spans = [(statement.start, statement.end) for statement in reader.statements]
     copied: set[tuple[str, float]] = set()
@@ -93,12 +93,18 @@ class _Statement:
 
 def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
     """The judgement of which all statements on a dimension have the score; None if in doubt."""
-    own = [statement for statement in statements if statement.name == name]
+    of_dimension = [statement for statement in statements if statement.name == name]
     # Of one dimension alone, a total may be all there is, but does not stand for what it has.
-    own = [statement for statement in own if not statement.is_total] or own
-    if len({statement.judgement.score for statement in own}) != 1:
+    of_dimension = [
+        statement for statement in of_dimension if not statement.is_total
+    ] or of_dimension
+    if len({statement.judgement.score for statement in of_dimension}) != 1:
         return None
-    return None if any(statement.is_doubtful for statement in own) else own[0].judgement
+    return (
+        None
+        if any(statement.is_doubtful for statement in of_dimension)
+        else of_dimension[0].judgement
+    )
 
 
 _NO_WIDTH = dict.fromkeys((0xAD, 0xFEFF, 0x2060, *range(0x200B, 0x2010)), " ")
@@ -524,9 +530,9 @@ def _on_scale(number: re.Match[str], scale: Scale, limits: Iterable[str]) -> flo
     value = float(word)
     if scale.is_pass_fail and value not in (scale.min, scale.max):
         return None
-    most = 100.0 if number["percent"] else float(number["most"] or scale.max)
+    maximum = 100.0 if number["percent"] else float(number["most"] or scale.max)
     is_share = number["percent"] and scale.min
-    if is_share or not scale.min <= value <= scale.max or not math.isclose(most, scale.max):
+    if is_share or not scale.min <= value <= scale.max or not math.isclose(maximum, scale.max):
         return None
     return half_up(value, scale.step, start=scale.min)
 

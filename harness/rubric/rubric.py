@@ -77,8 +77,8 @@ class Scale(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: object) -> object:
-        return {"min": 0, "max": 1, "step": 1} if given == PASS_FAIL else given
+    def _named(cls, value: object) -> object:
+        return {"min": 0, "max": 1, "step": 1} if value == PASS_FAIL else value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -230,8 +230,8 @@ class Prompts(BaseModel):
 
     def template(self, name: PromptName) -> str:
         """The one of this name: its own, or the one that ships."""
-        own: str | None = getattr(self, name)
-        return shipped_prompts()[name] if own is None else own
+        replacement: str | None = getattr(self, name)
+        return shipped_prompts()[name] if replacement is None else replacement
 
     @property
     def in_force(self) -> dict[PromptName, str]:
@@ -458,8 +458,8 @@ class Rubric(BaseModel):
 
     def shared(self, name: str, score: float) -> float:
         """A dimension's score as one on the rubric's scale."""
-        own = self.scale_of(name)
-        return score if own is self.scale else self.scale.at(own.share(score))
+        scale = self.scale_of(name)
+        return score if scale is self.scale else self.scale.at(scale.share(score))
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -474,8 +474,10 @@ class Rubric(BaseModel):
     def without_judges(self) -> Rubric:
         """The same with its judged dimensions optional."""
         dimensions = tuple(
-            one.model_copy(update={"optional": one.optional or one.judge is not None})
-            for one in self.dimensions
+            dimension.model_copy(
+                update={"optional": dimension.optional or dimension.judge is not None}
+            )
+            for dimension in self.dimensions
         )
         return self.model_copy(update={"dimensions": dimensions})
 
@@ -509,8 +511,8 @@ def _mistake(
 
 def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
     """Raises all of them at once, so that a file can be mended in one go."""
-    if found := list(mistakes):
-        raise ValidationError.from_exception_data("rubric", found)
+    if details := list(mistakes):
+        raise ValidationError.from_exception_data("rubric", details)
 
 
 def rubric_schema() -> dict[str, Any]:

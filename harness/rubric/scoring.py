@@ -79,7 +79,7 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
-    lowest = points(min(one.share for one in grades))
+    lowest = points(min(graded.share for graded in grades))
     is_under = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
         name=dimension.name,
@@ -173,20 +173,20 @@ def section_named(heading: str, sections: Sequence[Section]) -> int | None:
 
     None if there is none, or more than one: revising the wrong one is worse than revising all.
     """
-    wanted = _plain(heading)
+    title_wanted = _plain(heading)
     titles = [_plain(section.title) if section.level else "" for section in sections]
     bare = [_NUMBERING.sub("", title, count=1) for title in titles]
     for candidates, sought in (
-        (titles, wanted),
-        (bare, _NUMBERING.sub("", wanted, count=1)),
-        (bare, re.sub(r"^the | section$", "", wanted)),
+        (titles, title_wanted),
+        (bare, _NUMBERING.sub("", title_wanted, count=1)),
+        (bare, re.sub(r"^the | section$", "", title_wanted)),
     ):
-        found = [index for index, title in enumerate(candidates) if title and title == sought]
-        if found:
-            return found[0] if len(found) == 1 else None
-    if len(wanted) < _LEAST_OF_A_TITLE:
+        matches = [index for index, title in enumerate(candidates) if title and title == sought]
+        if matches:
+            return matches[0] if len(matches) == 1 else None
+    if len(title_wanted) < _LEAST_OF_A_TITLE:
         return None
-    begun = [index for index, title in enumerate(bare) if title.startswith(wanted)]
+    begun = [index for index, title in enumerate(bare) if title.startswith(title_wanted)]
     return begun[0] if len(begun) == 1 else None
 
 
@@ -273,12 +273,18 @@ def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore,
 def samples_of(judges: Judges) -> dict[str, list[float]]:
     """By judged dimension, what the judges came to each time that they were heard."""
     by_judge: dict[str, list[SingleJudgement]] = {}
-    for one in judges.each:
-        by_judge.setdefault(one.evaluator, []).append(one)
-    heard = [[one for one in together if one] for together in zip_longest(*by_judge.values())]
+    for judgement in judges.each:
+        by_judge.setdefault(judgement.evaluator, []).append(judgement)
+    heard = [
+        [judgement for judgement in together if judgement]
+        for together in zip_longest(*by_judge.values())
+    ]
     average = _AVERAGES[judges.combine]
     return {
-        name: [half_up(average([one.scores[name] for one in together]), 0.01) for together in heard]
+        name: [
+            half_up(average([judgement.scores[name] for judgement in together]), 0.01)
+            for together in heard
+        ]
         for name in judges.each[0].scores
     }
 
@@ -303,8 +309,8 @@ def _one_of(
 
 def _each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The same words about the same section are one finding, whatever the case and punctuation."""
-    kept: dict[tuple[int | None, str], Finding] = {}
+    findings_by_words: dict[tuple[int | None, str], Finding] = {}
     for finding in findings:
-        said = " ".join(re.findall(r"\w+", finding.message.casefold()))
-        kept.setdefault((finding.section_index, said), finding)
-    return tuple(kept.values())
+        words = " ".join(re.findall(r"\w+", finding.message.casefold()))
+        findings_by_words.setdefault((finding.section_index, words), finding)
+    return tuple(findings_by_words.values())

@@ -180,18 +180,18 @@ def _is_doubled(template: str, field: re.Match[str]) -> bool:
 
 def _misplaced(template: str) -> Iterator[Fault]:
     """Braces, and `{if …}`, `{else}` and `{end}`, that do not go together in their paragraph."""
-    asked: re.Match[str] | None = None
+    opening: re.Match[str] | None = None
     has_else = False
     for token in re.finditer(rf"{FIELD.pattern}|{_BLANK.pattern}|\Z", template):
         if token["escape"]:
             continue
         words = (token["words"] or "").split()
         begins = words[:1] == ["if"] and len(words) == 2
-        if asked and (begins or not words):
+        if opening and (begins or not words):
             yield Fault(
-                f"{{{asked['words']}}} has no {{end}} before the next {{if …}} or the end of its "
+                f"{{{opening['words']}}} has no {{end}} before the next {{if …}} or the end of its "
                 "paragraph",
-                _line(template, asked),
+                _line(template, opening),
                 code="rubric.prompt-if-open",
             )
         if words and _is_doubled(template, token):
@@ -200,15 +200,15 @@ def _misplaced(template: str) -> Iterator[Fault]:
                 _line(template, token),
                 code="rubric.prompt-two-braces",
             )
-        if words in (["else"], ["end"]) and (not asked or (has_else and words == ["else"])):
+        if words in (["else"], ["end"]) and (not opening or (has_else and words == ["else"])):
             yield Fault(
                 f"{{{words[0]}}} has no {{if …}} before it in its paragraph",
                 _line(template, token),
                 code="rubric.prompt-if-missing",
             )
         if begins or not words or words == ["end"]:
-            asked = token if begins else None
-        has_else = words == ["else"] or (has_else and asked is not None and not begins)
+            opening = token if begins else None
+        has_else = words == ["else"] or (has_else and opening is not None and not begins)
 
 
 def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
@@ -222,14 +222,8 @@ def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
         is_known = name in {*allowed, "else", "end"}
         if is_known or field["escape"] or _is_doubled(template, field):
             continue
-        if name in flags:
-            faults[name, line] = Fault(
-                f"{{{name}}} has no text; ask for it, as in {{if {name}}}…{{end}}",
-                line,
-                code="rubric.prompt-flag-as-field",
-            )
-            continue
         nearest = did_you_mean(name, allowed) if allowed else "this prompt has none"
+        nearest = f"ask for it, as in {{if {name}}}…{{end}}" if name in flags else nearest
         faults[name, line] = Fault(
             f"there is no field {{{name}}} here; {nearest} (to write the braces: \\{{{name}}})",
             line,

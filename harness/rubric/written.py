@@ -65,13 +65,13 @@ class Written:
 
         A check's place holds its name too, which the file does not have as a field.
         """
-        found = self
+        value = self
         for part in place:
             if isinstance(part, str):
-                found = found.fields.get(part, found)
-            elif part < len(found.items):
-                found = found.items[part]
-        return found
+                value = value.fields.get(part, value)
+            elif part < len(value.items):
+                value = value.items[part]
+        return value
 
 
 _MOST_BYTES = 1 << 20
@@ -81,9 +81,9 @@ _BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 def refusal(problems: Iterable[Problem]) -> RubricInvalid:
     """One error for all of them, in the order of their lines."""
-    first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    first, *rest = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
     return RubricInvalid(
-        first.message, code=first.code, path=first.path, line=first.line, others=others
+        first.message, code=first.code, path=first.path, line=first.line, others=rest
     )
 
 
@@ -113,8 +113,8 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
         reading = _Reading(path, _Loader(text))
         root = reading.root()
     except yaml.MarkedYAMLError as error:
-        said, where = explain_yaml(error, text)
-        raise invalid(said.message, where, code=said.code) from error
+        notice, at_line = explain_yaml(error, text)
+        raise invalid(notice.message, at_line, code=notice.code) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise invalid(
@@ -207,12 +207,12 @@ class _Reading:
                 )
             if key.value in lines:
                 # YAML would silently keep the last one.
-                said = (
+                message = (
                     f"'{key.value}' occurs twice, first on line {lines[key.value]}; delete one, "
                     "or put '- ' before this if it begins the next item of a list"
                 )
                 field = Written(None, self._path, line)
-                self.problems.append(field.problem(said, code="rubric.duplicate-field"))
+                self.problems.append(field.problem(message, code="rubric.duplicate-field"))
                 return  # without that '- ', all that follows stands twice
             lines.setdefault(key.value, line)
 
@@ -249,12 +249,12 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | 
     for (of_context, of_problem), notice in _RULES.items():
         if of_context in context and of_problem in problem:
             is_quoted = _QUOTE in notice.message and set("„“”«»") & set(at_end)
-            more = "; only \" and ' are quotes to YAML" if is_quoted else ""
+            addition = "; only \" and ' are quotes to YAML" if is_quoted else ""
             place = start if of_context in _FROM_THEIR_START else line
             if notice is _BEHIND and '"' in at_end:
                 odd_lines = (number for number, text in enumerate(lines) if text.count('"') % 2)
                 place = next(odd_lines, place)
-            return replace(notice, message=notice.message + more), place
+            return replace(notice, message=notice.message + addition), place
     between = f"{context} (line {start}), " if context and start else ""
     return Notice(code="rubric.yaml-invalid", message=f"not YAML: {between}{problem}"), line
 

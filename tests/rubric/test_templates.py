@@ -68,7 +68,7 @@ FAULTS = {
     "a field it does not have": ("whole", f"{WHOLE}\n{{histry}}", "unknown-field 7"),
     "another form of if": ("whole", f"{WHOLE}{{if not cut}}x", "unknown-field 6"),
     "if with a field it does not have": ("whole", f"{WHOLE}{{if good}}x{{end}}", "unknown-field 6"),
-    "a flag has no text": ("whole", f"{WHOLE} {{cut}}", "flag-as-field 6"),
+    "a flag has no text": ("whole", f"{WHOLE} {{cut}}", "unknown-field 6"),
     "fields it needs": ("whole", "{sources}\n\n{draft}", "field-missing 0, field-missing 0"),
     "a field that an empty one would take with it": (
         "whole",
