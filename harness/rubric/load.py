@@ -327,7 +327,7 @@ def base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Pat
 def extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
     """A file merged with its base, and what in the file does not fit the base."""
     inherited = {name: field for name, field in base.fields.items() if name not in _ITS_OWN}
-    names = _by_name(inherited["dimensions"])
+    names = _by_name(inherited["dimensions"].items)
     # 1. The base's dimensions without those that are left out.
     left_out = {
         item.value: item for item in _listed(file, "without") if isinstance(item.value, str)
@@ -344,7 +344,6 @@ def extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]
         if name not in names
     ]
     # 2. The file's own, without those that only change one that the base does not have.
-    dimensions = file.fields.get("dimensions")
     sound = []
     for dimension in _listed(file, "dimensions"):
         name = _name(dimension)
@@ -358,9 +357,14 @@ def extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]
                 code="rubric.unknown-dimension",
             )
         )
-    if dimensions is not None and dimensions.items:
-        file = replace(file, value={**file.fields, "dimensions": replace(dimensions, value=sound)})
-    merged = over(file, replace(base, value=inherited))
+    # 3. Its fields over the base's.
+    fields = _fields_over(file.fields, inherited, merged=("scale", "shorten", "prompts"))
+    if _listed(file, "dimensions"):
+        dimensions = _dimensions_over(sound, inherited["dimensions"])
+        fields["dimensions"] = replace(file.fields["dimensions"], value=dimensions)
+    elif "dimensions" in file.fields and file.fields["dimensions"].value in (None, []):
+        fields["dimensions"] = inherited["dimensions"]
+    merged = replace(file, value=fields)
     return merged, (*problems, *_of_another_scale(file, base, merged))
 
 
@@ -369,8 +373,8 @@ def _of_another_scale(file: Written, base: Written, merged: Written) -> Iterator
     scores = []
     if _ends_of_scale(base) != _ends_of_scale(merged):
         scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
-    bases, places = _by_name(base.fields["dimensions"]), [file]
-    for name, dimension in _by_name(merged.fields["dimensions"]).items():
+    bases, places = _by_name(base.fields["dimensions"].items), [file]
+    for name, dimension in _by_name(merged.fields["dimensions"].items).items():
         before = bases.get(name)
         if not before or _ends_of_scale(before, base) == _ends_of_scale(dimension, merged):
             continue
@@ -400,48 +404,37 @@ def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     return scale.get("min", usual.min), scale.get("max", usual.max)
 
 
-def over(file: Written, base: Written) -> Written:
-    """A rubric's fields, and the base's where it has none."""
-    fields = _fields_over(file, base, merged=("scale", "shorten", "prompts"))
-    if "dimensions" in file.fields and "dimensions" in base.fields:
-        both = file.fields["dimensions"], base.fields["dimensions"]
-        fields["dimensions"] = _dimensions_over(*both)
-    return replace(file, value=fields)
-
-
-def _dimensions_over(file: Written, base: Written) -> Written:
-    if not file.items:
-        return base if file.value is None or file.value == [] else file
-    mine = _by_name(file)
+def _dimensions_over(own: Sequence[Written], base: Written) -> list[Written]:
+    """The base's dimensions with what a file changes in them, then the new ones."""
+    changes, inherited = _by_name(own), _by_name(base.items)
     merged = [
-        _dimension_over(mine[name], inherited) if name in mine else inherited
-        for name, inherited in _by_name(base).items()
+        _dimension_over(changes[name], dimension) if name in changes else dimension
+        for name, dimension in inherited.items()
     ]
-    base_names = _by_name(base).keys()
     # One that stands twice comes here the second time, and is refused for that.
-    new = [d for d in file.items if _name(d) not in base_names or d is not mine[_name(d)]]
-    return replace(file, value=[*merged, *new])
+    new = [d for d in own if _name(d) not in inherited or d is not changes[_name(d)]]
+    return [*merged, *new]
 
 
-def _dimension_over(file: Written, base: Written) -> Written:
+def _dimension_over(own: Written, base: Written) -> Written:
     """A dimension over the base's; scored in another way, it keeps only name, weight and floor."""
     dropped: frozenset[str] = frozenset()
-    if "checks" in file.fields and "judge" in base.fields:
+    if "checks" in own.fields and "judge" in base.fields:
         dropped = _OF_JUDGING
-    elif "judge" in file.fields and "checks" in base.fields:
+    elif "judge" in own.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    merged = _fields_over(file, replace(base, value=inherited), merged=("anchors", "scale"))
-    return replace(file, value=merged)
+    return replace(own, value=_fields_over(own.fields, inherited, merged=("anchors", "scale")))
 
 
-def _fields_over(file: Written, base: Written, *, merged: Sequence[str]) -> dict[str, Written]:
+def _fields_over(
+    own: Mapping[str, Written], base: Mapping[str, Written], *, merged: Sequence[str]
+) -> dict[str, Written]:
     """The fields of both; of one that both have, the own, or the two merged."""
-    fields = {**base.fields, **file.fields}
+    fields = {**base, **own}
     for name in merged:
-        mine, inherited = file.fields.get(name), base.fields.get(name)
-        if mine is not None and inherited is not None and mine.fields:
-            fields[name] = replace(mine, value={**inherited.fields, **mine.fields})
+        if name in own and name in base and own[name].fields:
+            fields[name] = replace(own[name], value={**base[name].fields, **own[name].fields})
     return fields
 
 
@@ -450,10 +443,10 @@ def _listed(file: Written, name: str) -> Sequence[Written]:
     return listed.items if listed else []
 
 
-def _by_name(dimensions: Written) -> dict[str, Written]:
+def _by_name(dimensions: Sequence[Written]) -> dict[str, Written]:
     """The first of each name, in order; those without a name are left to validation."""
     by_name: dict[str, Written] = {}
-    for dimension in dimensions.items:
+    for dimension in dimensions:
         if name := _name(dimension):
             by_name.setdefault(name, dimension)
     return by_name

@@ -173,21 +173,18 @@ def section_named(heading: str, sections: Sequence[Section]) -> int | None:
 
     None if there is none, or more than one: revising the wrong one is worse than revising all.
     """
-    title_wanted = _plain(heading)
-    titles = [_plain(section.title) if section.level else "" for section in sections]
+    sought = _plain(heading)
+    # A line break stands in no heading.
+    titles = [_plain(section.title) if section.level else "\n" for section in sections]
     bare = [_NUMBERING.sub("", title, count=1) for title in titles]
-    for candidates, sought in (
-        (titles, title_wanted),
-        (bare, _NUMBERING.sub("", title_wanted, count=1)),
-        (bare, re.sub(r"^the | section$", "", title_wanted)),
-    ):
-        matches = [index for index, title in enumerate(candidates) if title and title == sought]
-        if matches:
-            return matches[0] if len(matches) == 1 else None
-    if len(title_wanted) < _LEAST_OF_A_TITLE:
-        return None
-    begun = [index for index, title in enumerate(bare) if title.startswith(title_wanted)]
-    return begun[0] if len(begun) == 1 else None
+    readings = [
+        [title == sought for title in titles],
+        [title == _NUMBERING.sub("", sought, count=1) for title in bare],
+        [title == re.sub(r"^the | section$", "", sought) for title in bare],
+        [len(sought) >= _LEAST_OF_A_TITLE and title.startswith(sought) for title in bare],
+    ]
+    matches = next((reading for reading in readings if any(reading)), []) if sought else []
+    return matches.index(True) if matches.count(True) == 1 else None
 
 
 def _plain(heading: str) -> str:
