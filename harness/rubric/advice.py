@@ -106,7 +106,7 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
     kinds = [check.check for check in dimension.checks]
     if "excludes" not in kinds or dimension.floor is not None:
         return
-    total = sum(weighted.weight for weighted in rubric.dimensions)
+    total = sum(d.weight for d in rubric.dimensions)
     scale = rubric.scale_of(dimension.name)
     share = 1.0 if scale.is_pass_fail else 1 / len(kinds)
     lost = (rubric.scale.max - rubric.scale.min) * share * dimension.weight / total

@@ -153,14 +153,14 @@ class Evaluator:
 
     def most_tokens(self, draft: Draft) -> int:
         """The most that one evaluation takes, without repairs and repeats."""
-        dimensions_of_draft = asked_of(self.rubric, draft)
-        if not dimensions_of_draft or not self._models:
+        dimensions = asked_of(self.rubric, draft)
+        if not dimensions or not self._models:
             return 0
         case = Case(
             rubric=self.rubric,
             draft=draft,
             shown=shown(self.rubric, draft),
-            dimensions=dimensions_of_draft,
+            dimensions=dimensions,
             held={},
         )
         # What is shown of sources may be as long as it is allowed to be.

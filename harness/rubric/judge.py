@@ -94,7 +94,7 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
             leading.add_done_callback(lambda _: arrived.set())
             await arrived.wait()
             # 2. The others together.
-            rest = [group.create_task(read(judgement)) for judgement in later]
+            rest = [group.create_task(read(dimensions)) for dimensions in later]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
 

@@ -79,7 +79,7 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
-    lowest = points(min(graded.share for graded in grades))
+    lowest = points(min(grade.share for grade in grades))
     is_under = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
         name=dimension.name,
