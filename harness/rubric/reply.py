@@ -185,40 +185,45 @@ class _Reader:
                 position = opening.end()
                 continue
             self.objects.append((start, position))
-            for name, inner, members in self._judgements(value):
-                if judgement := self._judgement(name, inner, members):
-                    statement = _Statement(name, start, position, judgement, is_doubtful=is_inline)
-                    self.statements.append(statement)
+            for name, judgement in self._judgements(value):
+                statement = _Statement(name, start, position, judgement, is_doubtful=is_inline)
+                self.statements.append(statement)
 
-    def _judgements(self, value: _Value) -> Iterator[tuple[str, _Value, Mapping[str, _Value]]]:
-        """What a value says of dimensions: the name, what stands under it, what beside it."""
+    def _judgements(
+        self, value: _Value, limits: Sequence[str] = ()
+    ) -> Iterator[tuple[str, Judgement]]:
+        """What a value says of dimensions; `limits` are the ends of the scales around it."""
         for item in value if isinstance(value, list) else ():
-            yield from self._judgements(item)
+            yield from self._judgements(item, limits)
         if not isinstance(value, dict):
             return
+        limits = _stated_limits(value) or limits
         names = {key: self._find(key) for key in value}
+        places: list[tuple[str, _Value]] = []
         for key, inner in value.items():
             if names[key]:
-                yield names[key], inner, value
+                places.append((names[key], inner))
             elif key in self._wrappers:
-                yield from self._judgements(inner)
+                yield from self._judgements(inner, limits)
         # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
         label = next((v.text for k in _NAME_KEYS if isinstance(v := value.get(k), _Leaf)), None)
         is_issue = "problem" in value and not any(key in value for key in _REASON_KEYS)
-        if not any(names.values()) and not is_issue:
-            yield self._alone if label is None else self._find(label), value, value
+        if not places and not is_issue:
+            places = [(self._alone if label is None else self._find(label), value)]
+        for name, inner in places:
+            if judgement := self._judgement(name, inner, value, limits):
+                yield name, judgement
 
     def _judgement(
-        self, name: str, value: _Value, beside: Mapping[str, _Value]
+        self, name: str, value: _Value, beside: Mapping[str, _Value], limits: Sequence[str]
     ) -> Judgement | None:
         leaf = _score_in(value, name)
         if name not in self._rules or leaf is None:
             return None
         members = value if isinstance(value, dict) else {}
-        limits = [m.text for k in _MOST_KEYS if isinstance(m := members.get(k), _Leaf)]
-        scale = self._scales[name]
         number = _ALONE.fullmatch(leaf.text)
-        score = _on_scale(number, scale, limits) if number else None
+        limits = _stated_limits(members) or limits
+        score = _on_scale(number, self._scales[name], limits) if number else None
         if number is None or score is None:
             return None
         if not members:
@@ -237,7 +242,7 @@ class _Reader:
     def read_lines(self, text: str) -> None:
         """Takes in the labelled scores of a text without its JSON and quotations."""
         self._text, self._name, self._turns = text, self._alone, [0]
-        self._limits = _LIMIT.findall(text)
+        self._limits = _limits_in(text)
         before = len(self.statements)
         for line in re.finditer(r"[^\n]*\S[^\n]*", text):
             is_row = line[0].lstrip().startswith("|")
@@ -296,7 +301,7 @@ class _Reader:
     def _state(
         self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
     ) -> None:
-        limits = _LIMIT.findall(number[0]) or self._limits
+        limits = _limits_in(number[0]) or self._limits
         score = _on_scale(number, self._scales[name], limits) if name in self._rules else None
         # Among several dimensions, a total belongs to the whole.
         if score is not None and (self._alone or not is_total):
@@ -413,6 +418,14 @@ def _score_in(value: _Value, name: str) -> _Leaf | None:
     return _score_in(value[keys[0]], name) if len(keys) == 1 else None
 
 
+def _stated_limits(members: Mapping[str, _Value]) -> list[str]:
+    """Where the scale ends, by an object that says so: `{"score": 4, "max_score": 5}`."""
+    scale = members.get("scale")
+    values = [members.get(key) for key in _MOST_KEYS]
+    values += [scale.get("max")] if isinstance(scale, dict) else []
+    return [value.text for value in values if isinstance(value, _Leaf)]
+
+
 def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
     texts = (value.text for key in keys if isinstance(value := members.get(key), _Leaf))
     return next((" ".join(text.split()) for text in texts if text.strip()), "")
@@ -456,7 +469,9 @@ _OF = (
 _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
 _BECAUSE = r"because|since|due|as|but|although|though|given|points?|reason(?:ing)?(?=[ \t*]*:)"
 _END = (
-    r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!(\u2026\u5206\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
+    r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!(\u2026\u5206\uff08\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
+    # Ticks and warning signs, but neither stars, which may be four of five, nor arrows.
+    r"|[\u2607-\u2793\U0001f320-\U0001faff]"
     r"|\|(?!\w)|[.,:](?!\d)|[-\u2013\u2014](?![ \t]*{range})|(?:{words})\b))"
 )
 # A number of ten is a score too in `8/10 for style and …`, in `8/10 It is clear.`, and in
@@ -509,11 +524,17 @@ _HEADING = re.compile(r"(?P<title>[^\W\d][\w /&-]{0,40}?)[*_]*[ \t]*(?::|[*_]+[ 
 
 
 _LIMIT = re.compile(
-    r"(?:\(|\b(?:scale|scores?|ratings?|range)\b[^\n\d]{0,12})"
-    r"(?:[01][ ]?(?:[-\u2013\u2014]|to)[ ]?|out of )(\d{1,4})(?![\d%]|[.,]\d)",
+    r"(?:(?:\(|\b(?:scale|scores?|ratings?|range)\b[^\n\d]{0,12})"
+    r"(?:[01][ ]?(?:[-\u2013\u2014]|to)[ ]?|out of )|\u6ee1\u5206[ ]?)(\d{1,4})(?![\d%]|[.,]\d)"
+    r"|\b(\w{1,7})[- ]point\b[^\n]{0,12}\bscale",
     re.IGNORECASE,
 )
-"""The end of a scale, where a reply says which it goes by: `(1-5)`, `a scale of 1 to 5`."""
+"""The end of a scale, where a reply says which it goes by: `(1-5)`, `a scale of 1 to 5`, `a five-
+point scale`, `\u6ee1\u52065\u5206`."""
+
+
+def _limits_in(text: str) -> list[str]:
+    return [limit[limit.lastindex or 0] for limit in _LIMIT.finditer(text)]
 
 
 def _on_scale(number: re.Match[str], scale: Scale, limits: Iterable[str]) -> float | None:
@@ -521,7 +542,7 @@ def _on_scale(number: re.Match[str], scale: Scale, limits: Iterable[str]) -> flo
 
     Of pass and fail, there is nothing between. `limits` say where the scale of the reply ends.
     """
-    ends = {float(digits[-1]) for limit in limits if (digits := re.findall(r"\d+", limit))}
+    ends = {float((re.findall(r"\d+", limit) or ["nan"])[-1]) for limit in limits}
     word = number["number"].casefold()
     if ends and scale.max not in ends:
         return None
