@@ -78,10 +78,9 @@ def _shape(problem: ErrorDetails) -> Notice | None:
     if problem["type"] not in _SHAPES:
         return None
     match problem["loc"]:
-        case [*_, "checks", int()] if isinstance(value, str) and value in CHECKS:
-            message = f"write this as '- {{ check: {value} }}'"
-        case [*_, "unless"] if isinstance(value, str) and value in CHECKS:
-            message = f"write this as '{{ check: {value} }}'"
+        case [*_, "checks", int()] | [*_, "unless"] if isinstance(value, str) and value in CHECKS:
+            mark = "" if problem["loc"][-1] == "unless" else "- "
+            message = f"write this as '{mark}{{ check: {value} }}'"
         case ["dimensions", int()]:
             message = f"write this as '- name: …', and what else it has below that{_shown(value)}"
         case [*_, "when"] if isinstance(value, dict):

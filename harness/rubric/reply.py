@@ -64,7 +64,7 @@ def read_reply(
     copied: set[tuple[str, float]] = set()
     if re.search(r"\w", _FENCE_MARK.sub("", _without(text, reader.objects + spans))):
         claims = _Reader(rubric, dimensions)
-        data = f"{draft.text}\n{draft.evidence}"
+        data = f"{draft.text}\n{draft.evidence}".translate(_NO_WIDTH)
         claims.read_json(data)
         claims.read_lines(_without(data, claims.objects))
         # By its score: a copy may be typed in another form.

@@ -213,23 +213,24 @@ def _misplaced(template: str) -> Iterator[Fault]:
 
 def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
     """Fields that this prompt does not have."""
-    flags, faults = fields.flags.split(), {}
+    flags = fields.flags.split()
+    reported: set[tuple[str, int]] = set()
     for field in FIELD.finditer(template):
         words, line = field["words"].split(), _line(template, field)
         is_asked = words[0] == "if" and len(words) == 2
         name = words[1] if is_asked else field["words"]
         allowed = [*fields.texts, *flags] if is_asked else fields.texts
-        is_known = name in {*allowed, "else", "end"}
+        is_known = name in {*allowed, "else", "end"} or (name, line) in reported
         if is_known or field["escape"] or _is_doubled(template, field):
             continue
+        reported.add((name, line))
         nearest = did_you_mean(name, allowed) if allowed else "this prompt has none"
         nearest = f"ask for it, as in {{if {name}}}…{{end}}" if name in flags else nearest
-        faults[name, line] = Fault(
+        yield Fault(
             f"there is no field {{{name}}} here; {nearest} (to write the braces: \\{{{name}}})",
             line,
             code="rubric.prompt-unknown-field",
         )
-    yield from faults.values()
 
 
 def _lacking(template: str, fields: Fields) -> Iterator[Fault]:
