@@ -276,6 +276,8 @@ def no_such_rubric(name: str, places: Sequence[Path]) -> str:
     where = f"in {places[0]}/ nor among the rubrics that ship"
     endings = f"a file is named with its ending, {ENDINGS[0]}"
     nearest = did_you_mean(name, known_rubrics(places))
+    if files := [name + ending for ending in ENDINGS if Path(name + ending).is_file()]:
+        nearest = f"for the file of that name, write '{files[0]}'"
     return f"there is no rubric '{name}' {where}; {nearest}; {endings}"
 
 
