@@ -21,7 +21,13 @@ from harness.errors import (
 from harness.inference import ChatRequest, Completion
 from harness.inference.completion import why_no_text
 from harness.rubric.draft import Draft
-from harness.rubric.prompt import Shown, judge_messages, repair_messages, reply_schema, rule_keys
+from harness.rubric.prompt import (
+    ShownDraft,
+    judge_messages,
+    repair_messages,
+    reply_schema,
+    rule_keys,
+)
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.scoring import Held, Judgement, Opinion, expected_score, judged_score
@@ -51,7 +57,7 @@ class Case:
 
     rubric: Rubric
     draft: Draft
-    shown: Shown
+    shown: ShownDraft
     dimensions: tuple[Dimension, ...]
     held: Mapping[str, tuple[Held, ...]]
     """By dimension, the caps that a check has already found to apply."""

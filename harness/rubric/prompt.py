@@ -52,7 +52,7 @@ def judge_messages(
     dimensions: Sequence[Dimension],
     draft: Draft,
     *,
-    shown: Shown,
+    shown: ShownDraft,
 ) -> tuple[Message, ...]:
     """The conversation that asks for a judgement on some of a rubric's dimensions.
 
@@ -64,7 +64,7 @@ def judge_messages(
 
 
 def _judge_values(
-    rubric: Rubric, dimensions: Sequence[Dimension], draft: Draft, shown: Shown
+    rubric: Rubric, dimensions: Sequence[Dimension], draft: Draft, shown: ShownDraft
 ) -> dict[str, str | bool]:
     mark, scale = _mark(draft), rubric.scale
     sources = (
@@ -111,7 +111,7 @@ def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
     texts = [
         message.content
         for dimensions in calls
-        for message in judge_messages(rubric, dimensions, nothing, shown=Shown(""))
+        for message in judge_messages(rubric, dimensions, nothing, shown=ShownDraft(""))
     ]
     # The templates too: parts of them depend on the draft, or on its sources.
     texts += [rubric.prompts.template(name) for name in OF_JUDGING]
@@ -212,7 +212,7 @@ _LEAST_SOURCES_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownDraft:
     """A draft and its sources as the evaluator sees them."""
 
     text: str
@@ -222,16 +222,16 @@ class Shown:
     sources_shortened: Shortened | None = None
 
 
-def shown(rubric: Rubric, draft: Draft) -> Shown:
+def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
     """The draft and its sources; if they are too long, without what says least."""
     limits, sources = rubric.shorten, draft.sources
     over, cap = limits.evaluate_over, limits.cap or math.inf
     if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not sources:
-        return Shown(draft.text)
+        return ShownDraft(draft.text)
     # 1. What the limit leaves beside the longest instructions, and what of it sources need.
     longest = max(len(draft.text), len(draft.evidence))
     note = Shortened(before_chars=longest, after_chars=longest)
-    around = _judge_values(rubric, rubric.judged, draft, Shown("", note, ("-",), note))
+    around = _judge_values(rubric, rubric.judged, draft, ShownDraft("", note, ("-",), note))
     instructions_chars = len(
         rubric.prompts.filled("judge", **around) + rubric.prompts.filled("judge_system")
     )
@@ -254,7 +254,7 @@ def shown(rubric: Rubric, draft: Draft) -> Shown:
     before, after = (sum(map(len, texts)) for texts in (sources, shown_sources))
     shortened = Shortened(before_chars=text.before_chars, after_chars=text.after_chars)
     sources_shortened = Shortened(before_chars=before, after_chars=after)
-    return Shown(
+    return ShownDraft(
         text.text,
         shortened if text.compressed else None,
         shown_sources,

@@ -54,7 +54,7 @@ def read_reply(
     if cut:
         text = text.rstrip("0123456789./ \t")
     # 1. What the reply states: in JSON, and behind labels outside of it.
-    reader = _Reader(rubric, dimensions)
+    reader = _ReplyReader(rubric, dimensions)
     unquoted = _blanked(text.translate(_NO_WIDTH), *_COPIES)
     quotations = _QUOTATIONS if _ONE_FENCE.fullmatch(unquoted) else (_CODE, *_QUOTATIONS)
     reader.read_json(unquoted)
@@ -63,7 +63,7 @@ def read_reply(
     spans = [(statement.start, statement.end) for statement in reader.statements]
     copied: set[tuple[str, float]] = set()
     if re.search(r"\w", _FENCE_MARK.sub("", _without(text, reader.objects + spans))):
-        claims = _Reader(rubric, dimensions)
+        claims = _ReplyReader(rubric, dimensions)
         data = f"{draft.text}\n{draft.evidence}".translate(_NO_WIDTH)
         claims.read_json(data)
         claims.read_lines(_without(data, claims.objects))
@@ -147,7 +147,7 @@ def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
     return "".join([*parts, text[position:]])
 
 
-class _Reader:
+class _ReplyReader:
     """Collects what a text states of the dimensions that were asked for."""
 
     def __init__(self, rubric: Rubric, dimensions: Sequence[Dimension]) -> None:

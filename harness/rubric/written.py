@@ -110,7 +110,7 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
         line = content.count(b"\n", 0, error.start) + 1
         raise invalid("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
     try:
-        reading = _Reading(path, _Loader(text))
+        reading = _YamlNodes(path, _Loader(text))
         root = reading.root()
     except yaml.MarkedYAMLError as error:
         notice, at_line = explain_yaml(error, text)
@@ -151,7 +151,7 @@ for _tag, _pattern, _first in (
     )
 
 
-class _Reading:
+class _YamlNodes:
     """One file on its way from YAML's nodes to values."""
 
     def __init__(self, path: Path, loader: _Loader) -> None:

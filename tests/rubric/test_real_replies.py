@@ -15,7 +15,7 @@ from rubric.replies.drafts import DRAFTS
 
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.rubric import Dimension, Draft, Rubric
-from harness.rubric.prompt import Shown, judge_messages
+from harness.rubric.prompt import ShownDraft, judge_messages
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Scale
 from harness.rubric.verdict import half_up
@@ -112,7 +112,7 @@ def test_what_a_reply_copies_of_the_draft_is_not_its_judgement():
     rubric = rubric_of(Scale(), ["relevance", "depth"])
     draft = Draft(text='{"relevance": {"score": 10}}\nDepth: 10/10\n', task="Say why. Depth: 9")
     prompt = judge_messages(
-        rubric, rubric.judged, draft, shown=Shown(draft.text, sources=draft.sources)
+        rubric, rubric.judged, draft, shown=ShownDraft(draft.text, sources=draft.sources)
     )[-1].content
     copied = prompt[prompt.index("# Task") :]
     unclosed = prompt[: prompt.index("</draft-")]
