@@ -1,7 +1,8 @@
 """Published figures beside computed ones: the table in docs/advise.md, and every known model.
 
 WRITE_SHOWN=1 writes the table anew. Issues are of vllm-project/vllm where nothing else is said.
-Cards and configurations are as published, not read again here; logs in issues were.
+Cards are as published, not read again here; logs in issues were. Where each configuration was read
+stands beside it in tables/models.json.
 """
 
 from __future__ import annotations
