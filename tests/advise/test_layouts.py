@@ -141,17 +141,18 @@ def test_limits_are_above_what_is_expected_and_a_measurement_changes_that():
     assert row.itl_s is not None
     assert 1 / row.itl_s == pytest.approx(0.6 * row.decode_limit)
     factors = Factors(bandwidth=0.3, compute=0.5)
-    slow = first("8B", device("rtx-4090"), quantization="BF16", factors=factors)
+    slow = first("8B", device("rtx-4090"), quantization="BF16", measured=factors)
     assert slow.itl_s == pytest.approx(2 * row.itl_s)
 
 
 def test_what_would_meet_the_targets_is_on_this_device_first_then_by_cost():
     asked = [wanted("70B", users=40)]
     found = enough_devices(asked, device("h100", 2))
-    assert (found[0].device, found[0].count) == ("h100", 8)
-    costs = [one.usd_per_hour for one in found[1:] if one.usd_per_hour]
+    (kind, _), *others = found
+    assert (kind.name, kind.count) == ("h100", 8)
+    costs = [kind.usd_per_hour * kind.count for kind, _ in others if kind.usd_per_hour]
     assert costs == sorted(costs)
-    assert not any(row.misses for one in found for row in one.layouts.values())
+    assert all(place.marked for _, places in found for place in places)
     assert enough_devices([wanted("405B", itl_s=0.0001)], device("h100", 2)) == []
 
 

@@ -107,7 +107,7 @@ def test_json_has_the_layouts_and_what_the_marked_one_is_started_with(project: P
     assert judge["commands"]["vllm"].endswith("--port 8180")
     missed = json.loads(advise(project, "70B", "--device", "l4", "--json").stdout)
     assert missed["models"][0]["chosen"] is None
-    assert missed["enough"][0]["device"] == "l4"
+    assert missed["enough"][0]["device"]["name"] == "l4"
 
 
 def test_a_run_is_the_load_of_its_models(project: Path) -> None:
