@@ -17,7 +17,7 @@ from harness.advise import layout_table
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import DeviceSpec
 from harness.advise.layout_table import ONLY, command_of, endpoint_of, name_of
-from harness.advise.layouts import Load, Place, Wanted, enough_devices, loads_of, packed
+from harness.advise.layouts import Load, Place, ServingGoal, enough_devices, loads_of, placements
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
 from harness.cli import consoles
@@ -77,7 +77,7 @@ def advise(
     bandwidth: str | None,
     tflops: float | None,
     measured: str | None,
-    **options: Any,  # noqa: ANN401 - those of `_wanted`
+    **options: Any,  # noqa: ANN401 - those of `_goals`
 ) -> None:
     """Show the layouts in which models fit on devices, how quick each can be, and its cost.
 
@@ -104,26 +104,26 @@ def advise(
         spec = _device(device, memory, bandwidth, tflops)
         price = price or spec.usd_per_hour
         spec = replace(spec, count=gpus or spec.count, usd_per_hour=price)
-        wanted, learned = _wanted(models, **options), dict[str, speed.Learned]()
-        for number, model in enumerate(wanted):
+        goals, learned = _goals(models, **options), dict[str, speed.LearnedRates]()
+        for number, model in enumerate(goals):
             runtime = endpoint.backend if endpoint else None
             rates = speed.learned_for(os.environ, spec, model.shape, runtime=runtime)
             if rates is not None and spec.memory_bytes_per_s:
                 learned[model.role] = rates
-                wanted[number] = replace(model, measured=rates.factors_on(spec))
+                goals[number] = replace(model, measured=rates.factors_on(spec))
         if endpoint is not None:
-            _measure(endpoint, wanted[0], spec, settings, comparison, as_json=as_json)
+            _measure(endpoint, goals[0], spec, settings, comparison, as_json=as_json)
             return
-        places = packed(wanted, spec)
+        places = placements(goals, spec)
     is_met = all(place.marked for place in places)
     if as_json:
         ported = zip(places, layout_table.ports_of(places), strict=True)
-        enough = [] if is_met else enough_devices(wanted, spec)
+        enough = [] if is_met else enough_devices(goals, spec)
         document = {
             "device": spec,
             "models": [_json_place(place, spec, port) for place, port in ported],
             "enough": [
-                {"device": kind, "layouts": {one.wanted.role: one.marked for one in there}}
+                {"device": kind, "layouts": {place.goal.role: place.marked for place in there}}
                 for kind, there in enough
             ],
             "learned": {role: rates.model_dump() for role, rates in learned.items()},
@@ -139,12 +139,12 @@ def advise(
 
 
 def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
-    row, wanted = place.marked, place.wanted
+    row, goal = place.marked, place.goal
     servings = layout_table.servings(place, row, device, port=port) if row else {}
     return {
-        "role": wanted.role,
-        "title": wanted.shape.title,
-        "load": wanted.load,
+        "role": goal.role,
+        "title": goal.shape.title,
+        "load": goal.load,
         "first_device": place.first,
         "devices": place.count,
         "layouts": place.layouts,
@@ -159,7 +159,7 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
 
 def _measure(
     endpoint: Endpoint,
-    wanted: Wanted,
+    goal: ServingGoal,
     device: DeviceSpec,
     settings: Settings,
     comparison: dict[str, object],
@@ -173,7 +173,7 @@ def _measure(
     if not device.memory_bytes_per_s:
         problem = f"what is measured is compared with the speed of '{device.name}', which is "
         raise InvalidInput(f"{problem}unknown; give --bandwidth too", code="advise.speed-unknown")
-    rates, load = Rates(wanted.shape, device, factors=wanted.factors), wanted.load
+    rates, load = Rates(goal.shape, device, factors=goal.factors), goal.load
     together = speed.Burst(load.users, min(load.prompt_tokens, 512))
     planned = [speed.Burst(1, 64), together, speed.Burst(1, 512)]
     measuring = speed.measure_speed(
@@ -184,7 +184,7 @@ def _measure(
     if not bursts:
         problem = f"no call ended within {_MEASURING_S:g} s; see harness trace open {run_id}"
         raise CallTimeout(problem, endpoint=endpoint.tag, limit="timeout_s")
-    learned = speed.learn(wanted.shape, device, bursts, runtime=endpoint.backend, run_id=run_id)
+    learned = speed.learn(goal.shape, device, bursts, runtime=endpoint.backend, run_id=run_id)
     pairs = [(burst, speed.predicted_of(burst, rates)) for burst in bursts]
     comparison |= {
         "run_id": run_id,
@@ -252,7 +252,7 @@ def _device(
     return tables.this_gpu(name) if GPU_NAME.fullmatch(name) else tables.known_device(name)
 
 
-def _wanted(
+def _goals(
     models: Sequence[str],
     *,
     run: str | None,
@@ -260,7 +260,7 @@ def _wanted(
     quantization: str | None,
     kv_bits: str,
     **options: Any,  # noqa: ANN401 - fields of `Load`
-) -> list[Wanted]:
+) -> list[ServingGoal]:
     """The models that are named, and those of the run, each with its load."""
     changes = {name: value for name, value in options.items() if value is not None}
     named: dict[str, str] = {}
@@ -290,7 +290,7 @@ def _wanted(
         problem = "there is no model; name a GGUF file, a folder, a size such as 8B, or --run "
         raise InvalidInput(f"{problem}latest", code="advise.no-model")
     return [
-        Wanted(
+        ServingGoal(
             role=role,
             shape=_shape(model),
             # Servers take the folder of a configuration.

@@ -21,9 +21,9 @@ from harness.advise.layouts import (
     Layout,
     Miss,
     Place,
-    Wanted,
+    ServingGoal,
     enough_devices,
-    packed,
+    placements,
     precisions,
 )
 from harness.advise.rates import USUAL_OF_EXPERTS, usd_per_million_tokens
@@ -52,7 +52,7 @@ def print_places(
     roles: list[str] = []
     endpoints: list[str] = []
     for place, port in zip(places, ports_of(places), strict=True):
-        row, role = place.marked, place.wanted.role
+        row, role = place.marked, place.goal.role
         print_line("\n" + load_line(place), console, "bold")
         if len(places) > 1:
             beside = ", beside the other models there" if place.models > 1 else ""
@@ -111,11 +111,11 @@ def device_line(device: DeviceSpec, *, explain: bool) -> str:
 
 def load_line(place: Place) -> str:
     """A model, what is asked of it, and how soon it has to answer."""
-    load = place.wanted.load
+    load = place.goal.load
     users = "1 user" if load.users == 1 else f"{load.users} users at once"
     rate = f", {load.rate_per_s:.3g} requests/s" if load.rate_per_s else ""
     return (
-        f"{_prefix(place.wanted.role, ': ')}{place.wanted.shape.title}, {users}{rate}, "
+        f"{_prefix(place.goal.role, ': ')}{place.goal.shape.title}, {users}{rate}, "
         f"{load.prompt_tokens:,} + {load.output_tokens:,} tokens each; targets: TTFT "
         f"{load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms"
     )
@@ -175,12 +175,12 @@ def missed(miss: Miss) -> str:
 
 def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     """What a reader of the table has to know, in one line each."""
-    wanted, layouts, model = place.wanted, place.layouts, place.wanted.shape.title
-    load, factors = wanted.load, wanted.factors
+    goal, layouts, model = place.goal, place.layouts, place.goal.shape.title
+    load, factors = goal.load, goal.factors
     if any(row.ttft_s is not None for row in layouts):
         if load.users > 1 and load.rate_per_s is None:
             yield "TTFT is the last user's if all ask at once; with --rate, requests come at random"
-        if wanted.measured is None:
+        if goal.measured is None:
             shares = f"{factors.bandwidth:.0%} of the bandwidth and {factors.compute:.0%} of the "
             experts = " (many small experts)" if factors == USUAL_OF_EXPERTS else ""
             yield f"times are at {shares}operations{experts}, until --measure has found better"
@@ -188,17 +188,19 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
         yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
     if any(row.tensor_parallel > 1 for row in layouts):
         yield "what GPUs send each other is in no figure: TP wants NVLink"
-        if any(cache.heads == 1 for cache in wanted.shape.caches):
+        if any(cache.heads == 1 for cache in goal.shape.caches):
             yield f"the KV cache of {model} is one head (MLA, MQA): each GPU of TP has all of it"
+    if place.models > 1:
+        yield "models on one device: times are while the others are idle"
     if any(row.is_bound for row in layouts):
         yield ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending"
     if not device.fp8_flops_per_s and any(row.precision == "FP8" for row in layouts):
         yield "FP8 is of the weights alone: this device multiplies in 16 bits"
-    yield from _model_notes(wanted, layouts)
+    yield from _model_notes(goal, layouts)
 
 
-def _model_notes(wanted: Wanted, layouts: Sequence[Layout]) -> Iterator[str]:
-    shape, model, floor = wanted.shape, wanted.shape.title, role_floor(wanted.role)
+def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
+    shape, model, floor = goal.shape, goal.shape.title, role_floor(goal.role)
     if any(row.precision == "MXFP4" for row in layouts):
         yield "vLLM pads the experts of MXFP4: up to 7 % more weights, and fewer sequences"
     if shape.expert_share < 1:
@@ -207,11 +209,11 @@ def _model_notes(wanted: Wanted, layouts: Sequence[Layout]) -> Iterator[str]:
     if any(row.precision not in {shape.quantization, "F16"} for row in layouts):
         yield f"sizes in another precision than {shape.quantization} are estimates"
     if any(row.bits < floor - 0.1 for row in layouts):
-        yield f"fewer than {floor:g} bits are too coarse for {wanted.role}"
+        yield f"fewer than {floor:g} bits are too coarse for {goal.role}"
     if shape.family and not shape.exact_caches:
         yield f"the KV cache of {model} is at most so large: not all of its layers are known here"
-    if 0 < (shape.context_limit or 0) < wanted.load.context_tokens:
-        context = f"{shape.context_limit} tokens, fewer than {wanted.load.context_tokens}"
+    if 0 < (shape.context_limit or 0) < goal.load.context_tokens:
+        context = f"{shape.context_limit} tokens, fewer than {goal.load.context_tokens}"
         yield f"{model} was trained for {context}"
 
 
@@ -224,27 +226,28 @@ def _seconds(value: float) -> str:
 
 def missed_line(place: Place, device: DeviceSpec) -> str:
     """That no layout of a model meets the targets, and why."""
-    wanted = place.wanted
-    name = wanted.shape.title if wanted.role == ONLY else wanted.role
+    goal = place.goal
+    name = goal.shape.title if goal.role == ONLY else goal.role
     if place.layouts:
         return f"No layout of {name} meets the targets."
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
-    least = min(precisions(wanted, device), key=lambda shape: shape.weight_bytes)
-    size = f"{least.quantization} its weights alone take {format_bytes(least.weight_bytes)}"
-    return f"{name} does not fit with one sequence: in {size}."
+    least = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
+    size = f"{least.quantization} its weights take {format_bytes(least.weight_bytes)}"
+    room = format_bytes(device.room * device.count)
+    return f"{name} does not fit with one sequence: in {size}, and there is room for {room}."
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
     """What would meet all targets: 8 bits in the cache, or devices."""
-    wanted = [place.wanted for place in places]
-    eight = [replace(model, kv_bits=8) for model in wanted]
-    is_enough = eight != wanted and all(place.marked for place in packed(eight, device))
+    goals = [place.goal for place in places]
+    eight = [replace(model, kv_bits=8) for model in goals]
+    is_enough = eight != goals and all(place.marked for place in placements(eight, device))
     remedies = ["a KV cache of 8 bits (--kv-bits 8)"] if is_enough else []
-    for kind, there in enough_devices(wanted, device)[:4]:
+    for kind, there in enough_devices(goals, device)[:4]:
         layouts = "; ".join(
-            f"{_prefix(place.wanted.role, ' ')}{row.precision}{_divided(row)}"
+            f"{_prefix(place.goal.role, ' ')}{row.precision}{_divided(row)}"
             for place in there
             if (row := place.marked)
         )
@@ -262,7 +265,7 @@ def _prefix(role: str, after: str) -> str:
 
 def cost_lines(place: Place, row: Layout) -> Iterator[str]:
     """What a million tokens cost at the load, and from when on that is less than by the token."""
-    load, speed, shape = place.wanted.load, row.tokens_per_s, place.wanted.shape
+    load, speed, shape = place.goal.load, row.tokens_per_s, place.goal.shape
     if row.usd_per_hour is None or not speed:
         return
     hour = row.usd_per_hour / place.models
@@ -290,7 +293,7 @@ def servings(
     place: Place, row: Layout, device: DeviceSpec, *, port: int | None
 ) -> dict[BackendName, Serving]:
     """By backend, the settings of the servers that take a layout."""
-    load, shape = place.wanted.load, place.wanted.shape
+    load, shape = place.goal.load, place.goal.shape
     is_whole, is_own = (
         row.bits > 15 or row.precision == "MXFP4",
         row.precision == shape.quantization,
@@ -302,7 +305,7 @@ def servings(
         of_gguf = server["packing"] == "gguf"
         if not (server["packing"] == row.packing or either) or not (of_gguf or device.is_gpu):
             continue
-        model, online = place.wanted.model, None
+        model, online = place.goal.model, None
         if of_gguf and not (shape.is_local and is_own):
             name = model if shape.is_local else model.rpartition("/")[2]
             model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"

@@ -64,7 +64,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ServingGoal:
     """A model to be served."""
 
     role: str
@@ -129,19 +129,19 @@ class Layout:
         return self.tensor_parallel * self.stages * self.copies
 
 
-def layouts(wanted: Wanted, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
+def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
     """Those that fit: most targets met first, then the highest precision, then the least cost.
 
     Of each division of a precision it has the fewest copies that meet all targets, else the most.
     `taken_bytes` is what other models take of each device.
     """
     rows: list[Layout] = []
-    for shape in precisions(wanted, device):
+    for shape in precisions(goal, device):
         for ranks, stages in divisions(shape, device.count):
-            rates = Rates(shape, device, wanted.kv_bits, ranks, stages, wanted.factors)
+            rates = Rates(shape, device, goal.kv_bits, ranks, stages, goal.factors)
             with suppress(InvalidInput):  # heads too narrow for a packed cache
                 for copies in range(device.count // (ranks * stages)):
-                    row = _layout(wanted.load, rates, taken_bytes, copies + 1)
+                    row = _layout(goal.load, rates, taken_bytes, copies + 1)
                     if row is None or not row.misses:
                         break
                 rows += [row] if row else []
@@ -151,15 +151,15 @@ def layouts(wanted: Wanted, device: DeviceSpec, *, taken_bytes: int = 0) -> list
     )
 
 
-def precisions(wanted: Wanted, device: DeviceSpec) -> list[ModelShape]:
+def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
     """The model as it comes, and, if that is 16 bits, quantized down to its role's floor.
 
     A model that is known by its name comes in both packings on one GPU; on several in safetensors,
     whose servers divide a layer; on a processor in GGUF.
     """
-    shape = wanted.shape
-    if wanted.quantization:
-        row = quantization_of(wanted.quantization)
+    shape = goal.shape
+    if goal.quantization:
+        row = quantization_of(goal.quantization)
         return [shape if shape.quantization == row.name else shape.quantized(row)]
     if 8 * shape.weight_bytes / shape.parameters < _WHOLE_BITS:
         return [shape]
@@ -170,7 +170,7 @@ def precisions(wanted: Wanted, device: DeviceSpec) -> list[ModelShape]:
     coarser = [
         shape.quantized(row)
         for row in quantizations().values()
-        if row.packing in packings and role_floor(wanted.role) <= row.nominal_bits < _WHOLE_BITS
+        if row.packing in packings and role_floor(goal.role) <= row.nominal_bits < _WHOLE_BITS
         if row.name != "MXFP4"  # models come in it, or do not
     ]
     whole = shape if shape.packing in packings else shape.quantized(quantization_of("F16"))
@@ -305,7 +305,7 @@ def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, floa
 class Place:
     """A model's part of the devices."""
 
-    wanted: Wanted
+    goal: ServingGoal
     first: int
     """The number of its first device, from 0."""
     count: int
@@ -320,15 +320,15 @@ class Place:
         return next((row for row in self.layouts if not row.misses), None)
 
 
-def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
+def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     """Where several models stay at once, the one with the highest floor (a judge) first.
 
     With enough devices each model has some of its own: the fewest on which it meets its targets, or
     else fits, and the last all others. The last device is shared if there are fewer than models:
     each takes its first layout beside the least that those after it need. The order is that of
-    `wanted`.
+    `goals`.
     """
-    order = sorted(wanted, key=lambda model: -role_floor(model.role))
+    order = sorted(goals, key=lambda goal: -role_floor(goal.role))
     own, first, places = min(len(order), device.count), 0, list[Place]()
     for number in range(own):
         is_last, most = number == own - 1, device.count - first - (own - number - 1)
@@ -337,17 +337,17 @@ def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
         count = most if is_last else next(iter([*met, *(n for n, rows in ways if rows), most]))
         group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
         taken = _least_bytes(group, part)
-        for at, model in enumerate(group):
-            rows = tuple(layouts(model, part, taken_bytes=sum(taken) - taken[at]))
+        for at, goal in enumerate(group):
+            rows = tuple(layouts(goal, part, taken_bytes=sum(taken) - taken[at]))
             taken[at] = rows[0].device_bytes if rows else taken[at]
             places.append(
-                Place(wanted=model, first=first, count=count, models=len(group), layouts=rows)
+                Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
             )
         first += count
-    return sorted(places, key=lambda place: wanted.index(place.wanted))
+    return sorted(places, key=lambda place: goals.index(place.goal))
 
 
-def _least_bytes(group: Sequence[Wanted], device: DeviceSpec) -> list[int]:
+def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
     """What each takes of a device in its coarsest precision.
 
     With all users of each if there is room for that, else with half of them, and so on.
@@ -368,18 +368,18 @@ def _least_bytes(group: Sequence[Wanted], device: DeviceSpec) -> list[int]:
 
 
 def enough_devices(
-    wanted: Sequence[Wanted], device: DeviceSpec
+    goals: Sequence[ServingGoal], device: DeviceSpec
 ) -> list[tuple[DeviceSpec, list[Place]]]:
     """Which devices meet all targets of all models: this one first, then by cost.
 
     Devices are those of the table; one of which 16 are too few is left out, as is one by hand.
     """
     remedies = []
-    counts = (1, 2, 4, 8) if len(wanted) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    others = [replace(model, measured=None) for model in wanted]
+    counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
+    others = [replace(model, measured=None) for model in goals]
     for name, spec in known_devices().items():
-        kind, models = (device, wanted) if name == device.name else (spec, others)
-        for places in (packed(models, replace(kind, count=count)) for count in counts):
+        kind, models = (device, goals) if name == device.name else (spec, others)
+        for places in (placements(models, replace(kind, count=count)) for count in counts):
             if all(place.marked for place in places):
                 used = max(place.first + row.devices for place in places if (row := place.marked))
                 remedies.append((replace(kind, count=used), places))

@@ -155,7 +155,7 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
 _Rate = Annotated[float, Field(gt=0)]
 
 
-class Learned(BaseModel):
+class LearnedRates(BaseModel):
     """What one runtime reached on one device, with models of one family. None is unknown."""
 
     device: str
@@ -185,7 +185,7 @@ def learn(
     *,
     runtime: str,
     run_id: str,
-) -> Learned:
+) -> LearnedRates:
     """The rates that explain calls made one at a time.
 
     Compute is by the longest prompt, the cache by how much longer a token takes with the longest
@@ -208,7 +208,7 @@ def learn(
             rest_s -= 2 * model.active_parameters / flops
         least_s = model.active_bytes / device.memory_bytes_per_s / 4
         weights = model.active_bytes / max(rest_s, least_s)
-    return Learned(
+    return LearnedRates(
         device=device.name,
         runtime=runtime,
         family=model.family,
@@ -235,10 +235,10 @@ def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float
     return figures
 
 
-_STORED = TypeAdapter(dict[str, Learned])
+_STORED = TypeAdapter(dict[str, LearnedRates])
 
 
-def learned_factors(environment: Mapping[str, str]) -> dict[str, Learned]:
+def learned_factors(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
     """All that was measured on this machine; of a damaged file nothing, with a warning."""
     path = cache_folder(environment) / _FILE
     try:
@@ -253,7 +253,7 @@ def learned_factors(environment: Mapping[str, str]) -> dict[str, Learned]:
 
 def learned_for(
     environment: Mapping[str, str], device: DeviceSpec, model: ModelShape, *, runtime: str | None
-) -> Learned | None:
+) -> LearnedRates | None:
     """What was measured of the model's family there, with this runtime or any; else of another."""
     candidates = [
         learned
@@ -263,7 +263,7 @@ def learned_for(
     return max(candidates, key=lambda row: (row.family == model.family, row.run_id), default=None)
 
 
-def keep_factors(learned: Learned, environment: Mapping[str, str]) -> None:
+def keep_factors(learned: LearnedRates, environment: Mapping[str, str]) -> None:
     """Writes them down, in place of those of the same before.
 
     Raises:

@@ -122,9 +122,11 @@ class ModelShape:
         """
         caches = (
             replace(
-                one, heads=-(-one.heads // ranks), state_elements=-(-one.state_elements // ranks)
+                cache,
+                heads=-(-cache.heads // ranks),
+                state_elements=-(-cache.state_elements // ranks),
             )
-            for one in self.caches
+            for cache in self.caches
         )
         return replace(self, caches=tuple(caches))
 
@@ -374,8 +376,8 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
         of_kind = dict.fromkeys(_WINDOWED, narrow) | {"full_attention": full, "attention": full}
         if _DELTA in kinds and (state := _delta_state(config)):
             of_kind[_DELTA] = LayerCache(state_elements=state)
-        found = [of_kind.get(str(kind)) for kind in kinds]
-        return tuple(one or full for one in found), None not in found
+        caches = [of_kind.get(str(kind)) for kind in kinds]
+        return tuple(cache or full for cache in caches), None not in caches
     names = config.part.keys() | config.whole.keys()
     is_recurrent = any(name in _RECURRENT or name.startswith("mamba_") for name in names)
     if not window:

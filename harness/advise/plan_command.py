@@ -18,7 +18,7 @@ from rich.text import Text
 from harness.advise.advise_command import loads_of_run
 from harness.advise.data_tables import DeviceSpec, this_gpu, this_machine
 from harness.advise.layout_table import cells, columns, print_rows
-from harness.advise.layouts import Layout, Load, Wanted, layouts
+from harness.advise.layouts import Layout, Load, ServingGoal, layouts
 from harness.advise.model_shape import read_model_shape
 from harness.cli.arguments import config_option, json_option, read_pairs, role_option
 from harness.cli.consoles import Shown, failures_told, json_object, results, write_json
@@ -232,6 +232,6 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device], load: Load | None
     prompt = max(endpoint.context_tokens - output, 1)
     load = load or Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
-    wanted = Wanted(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
-    rows = [row for row in layouts(wanted, spec) if row.weight_bytes == shape.weight_bytes]
+    goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
+    rows = [row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes]
     return next((row for row in rows if row.stages == len(names)), None)

@@ -71,7 +71,7 @@ def test_every_figure_is_explained_on_request(project: Path) -> None:
 def test_nothing_is_started_if_no_layout_meets_the_targets(project: Path) -> None:
     done = advise(project, "70B", "--memory", "8 GiB")
     assert done.exit_code == 1
-    assert "70B does not fit with one sequence: in AWQ its weights alone take" in done.stdout
+    assert "in AWQ its weights take 37.5 GiB, and there is room for 7.4 GiB." in done.stdout
     assert "What would meet the targets: " in done.stdout
     assert "vllm serve" not in done.stdout
     assert "llama-server" not in done.stdout
