@@ -247,12 +247,12 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
     devices = rates.tensor_parallel * rates.stages * copies
     # A run asks no faster than it is answered.
     served = (requests or 0.0) * copies
-    asked = load.rate_per_s if load.calls is None and served else None
+    rate = load.rate_per_s if load.calls is None and served else None
     checks = (
         Miss("places", places * copies, load.users) if places * copies < load.users else None,
         Miss("TTFT", first_s, load.ttft_s) if first_s and first_s > load.ttft_s else None,
         Miss("ITL", itl_s, load.itl_s) if itl_s and itl_s > load.itl_s else None,
-        Miss("rate", served, asked) if asked and asked > served else None,
+        Miss("rate", served, rate) if rate and rate > served else None,
     )
     return Layout(
         precision=shape.quantization or "as it is",
