@@ -202,7 +202,7 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
 def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
     shape, model, floor = goal.shape, goal.shape.title, role_floor(goal.role)
     if any(row.precision == "MXFP4" for row in layouts):
-        yield "vLLM pads the experts of MXFP4: up to 7 % more weights, and fewer sequences"
+        yield "servers may pad the experts of MXFP4: up to 7 % more weights, and fewer sequences"
     if shape.expert_share < 1:
         share = f"{shape.expert_share:.1%}"
         yield f"all experts are in memory; a token reads {share} of them, several sequences more"

@@ -60,8 +60,7 @@ def step_ms(kv_heads: int, **at: int) -> float:
 
 
 def prompts_per_s(model: ModelShape) -> float:
-    eight, usual = known_device("h100"), usual_factors(model)
-    rates = Rates(model=model, device=eight, tensor_parallel=8, factors=usual)
+    rates = Rates(model, known_device("h100"), tensor_parallel=8, factors=usual_factors(model))
     return rates.prefill_tokens_per_s(2000) or 0.0
 
 

@@ -74,9 +74,8 @@ def test_the_plan_as_json_has_all_of_it(project: Path) -> None:
 
     assert planned.exit_code == 0
     assert planned.json["pipeline"] == "brief"
-    (machine,) = planned.json["devices"]
     producer, judge = planned.json["models"]
-    assert machine["capacity_bytes"] == 300 << 20
+    assert planned.json["devices"][0]["capacity_bytes"] == 300 << 20
     assert (producer["layout"]["precision"], judge["layout"]) == ("Q4_1", None)
     assert (producer["tag"], producer["roles"]) == ("producer", ["planner", "producer"])
     assert judge["need"] == {"machine": 200 << 20}
