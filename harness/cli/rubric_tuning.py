@@ -25,7 +25,7 @@ from harness.page import percent
 from harness.rubric import (
     Rubric,
     RubricFile,
-    load_rubric_file,
+    load_rubric,
     measured_noise,
 )
 from harness.rubric.calibration.agreement import Estimate
@@ -224,7 +224,7 @@ def tune_rubric(
             )
         written = None
         if write:
-            load = partial(load_rubric_file, directory=rubrics, refuse=refusal_after_asking)
+            load = partial(load_rubric, directory=rubrics, refuse=refusal_after_asking)
             written = _calibrated(file, tuning, evaluator, load=load)
             written.write(file.rubric, directory)
     if as_json:
