@@ -36,9 +36,10 @@ TextIndex = int | None
 """Which of `RunPage.texts`; None where no text was recorded."""
 
 _SHOWN = frozenset(
-    {"label", "model", "role", "node", "unreliable", "prompt_sha256", "reply_sha256"}
+    {"label", "track", "model", "role", "prompt_sha256", "reply_sha256", "cost_usd"}
+    | {"node", "phases", "turns", "room", "node_span", "unreliable", "was_connected"}
 )
-"""Attributes of a call that have a field of their own."""
+"""What of a call is shown by itself, or not at all."""
 _ALIKE = 0.4
 """Of two passages that share less, the words are not compared: they are two passages."""
 _MOST_PAIRS = 4_000_000
@@ -352,7 +353,7 @@ def _calls(
             cost_usd=charges.get(call.id),
             prompt=_index(seen.contents.get(call.prompt_sha256), texts),
             reply=_index(seen.contents.get(call.reply_sha256), texts),
-            attributes={n: v for n, v in call.attributes.items() if n not in _SHOWN},
+            attributes={n: v for n, v in events.said_by(call).items() if n not in _SHOWN},
         )
 
 
