@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, get_args
 from harness.analysis.diagnosis import diagnose
 from harness.analysis.facts import observe
 from harness.analysis.finding import Finding
-from harness.analysis.run_report import RunReport, report_of
+from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.analysis.time_budget import TimeKind
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, percentiles_of
@@ -224,7 +224,8 @@ class _Side:
 
 
 def _side(journal: Journal) -> _Side:
-    report, nodes, observed = report_of(journal), node_records(journal), observe(journal)
+    observed, nodes = observe(journal), node_records(journal)
+    report = report_of_observed(observed, Targets())
     seen, calls = observed.seen, observed.every_call
     return _Side(
         report=report,

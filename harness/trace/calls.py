@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
 
@@ -237,11 +237,18 @@ class CallGroup:
     decode_ns: int
 
 
-def group_calls(calls: Iterable[Call], by: Callable[[Call], str | None]) -> tuple[CallGroup, ...]:
-    """A group for each name that `by` returns, in the order of their first calls."""
+def group_calls(
+    calls: Iterable[Call], by: Callable[[Call], str | None], *, whole: CallGroup | None = None
+) -> tuple[CallGroup, ...]:
+    """A group for each name that `by` returns, in the order of their first calls.
+
+    `whole`, the group of all calls, is taken over where there is but one name.
+    """
     groups: dict[str | None, list[Call]] = {}
     for call in calls:
         groups.setdefault(by(call), []).append(call)
+    if whole and len(groups) == 1:
+        return (replace(whole, name=next(iter(groups))),)
     return tuple(call_group(members, name=name) for name, members in groups.items())
 
 
