@@ -30,6 +30,7 @@ from harness.trace.journal_reader import Item, Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, RecordedNodes, sources_of
 from harness.trace.records import Attributes, NodeOutput, figures, label_of
 from harness.trace.run_trace import is_going
+from harness.trace.tracer import sha256_of
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
 
 _PARTS = Path(__file__).with_name("page")
@@ -234,38 +235,45 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     report, seen, calls = report_of_observed(observed, Targets()), observed.seen, observed.calls
     records = journal.nodes.records(observed.every_call)
     del observed
-    # By when calls came, so that a text keeps its number while the run goes on.
-    hashes = dict.fromkeys(
-        text for call in calls for text in (call.prompt_sha256, call.reply_sha256)
-    )
-    recorded = journal.texts(hashes.keys() - {None})
-    texts: dict[str, int] = {}
-    for sha256 in hashes:
-        _index(recorded.get(sha256), texts)
+    # In the order of the journal, so that a text keeps its number while the run goes on.
+    hashes = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
+    texts = _Texts(journal.texts(hashes - {None}))
+    has_texts = len(texts.numbers) > 0
     is_batch = any(one.is_batch for one in seen[events.Pipeline])
     columns = _columns(journal, records, seen, report, texts)
     last = columns[-1][-1].items if columns else ()
     is_running = report.status == "unfinished" and version.endswith("running")
-    numbers = {sha256: texts[text] for sha256, text in recorded.items()}
     return RunPage(
         version=version,
         report=report,
         status="running" if is_running else report.status,
         wall_ns=journal.started.wall_ns,
-        has_texts=bool(recorded),
+        has_texts=has_texts,
         open_command=open_command,
         columns=columns,
         result=last[0].gave if len(last) == 1 and not is_batch else None,
         loops=tuple(_loops(journal, report.loops)),
         rows=columns[0][0].name if is_batch and columns else None,
-        calls=_PageCalls(calls, journal, numbers, seen[events.Endpoint]),
+        calls=_PageCalls(calls, journal, texts.numbers, seen[events.Endpoint]),
         events=tuple(_events(journal, seen)),
-        texts=tuple(texts),
+        texts=tuple(texts.texts),
     )
 
 
-def _index(text: str | None, texts: dict[str, int]) -> TextIndex:
-    return None if text is None else texts.setdefault(text, len(texts))
+class _Texts:
+    """Texts with their numbers, by their hashes."""
+
+    def __init__(self, recorded: Mapping[object, str]) -> None:
+        self.texts = [*recorded.values()]
+        self.numbers = {sha256: number for number, sha256 in enumerate(recorded)}
+
+    def index(self, text: str | None) -> TextIndex:
+        """The number of a text, which may be new."""
+        if text is None:
+            return None
+        number = self.numbers.setdefault(sha256_of(text), len(self.texts))
+        self.texts += [text] if number == len(self.texts) else []
+        return number
 
 
 class _NotedJournal(Journal):
@@ -299,7 +307,7 @@ def _columns(
     records: Sequence[NodeRecord],
     seen: events.Events,
     report: RunReport,
-    texts: dict[str, int],
+    texts: _Texts,
 ) -> tuple[tuple[PageNode, ...], ...]:
     by_node: dict[str, list[NodeRecord]] = {}
     costs: dict[str, list[float]] = {}
@@ -347,7 +355,7 @@ def _needs(journal: Journal, seen: events.Events) -> dict[str, dict[str, None]]:
 def _item(
     record: NodeRecord,
     journal: _NotedJournal,
-    texts: dict[str, int],
+    texts: _Texts,
     costs: Mapping[str, Sequence[float]],
 ) -> PageItem:
     value = journal.outputs.get((record.node, record.item))
@@ -364,7 +372,7 @@ def _item(
         duration_ns=record.duration_ns,
         cost_usd=sum(spent) if spent else None,
         score=score.get("composite") if isinstance(score, dict) else None,
-        gave=_index(value, texts),
+        gave=texts.index(value),
     )
 
 
