@@ -124,7 +124,7 @@ class Comparison:
     bottlenecks: tuple[TimeKind | None, TimeKind | None]
     """The largest cause of time on each critical path; None for an empty path."""
     time: Mapping[TimeKind, tuple[int, int]]
-    """Where the time of both critical paths went, in nanoseconds."""
+    """Where the time of both critical paths went, in nanoseconds; the biggest difference first."""
     settings: Mapping[str, tuple[object, object]]
     """Differing settings, such as `small.slots` of an endpoint or `max_parallel`; None if unset."""
     figures: tuple[FigureDifference, ...]
@@ -153,12 +153,13 @@ def compare(first: Journal, second: Journal) -> Comparison:
         _node_difference(label, left, right, notable_ns=notable_ns)
         for label, left, right in _paired(a.nodes, b.nodes)
     ]
+    time = {kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)}
     return Comparison(
         a=a.report,
         b=b.report,
         # They stand in the order of their lengths.
         bottlenecks=(next(iter(a.time), None), next(iter(b.time), None)),
-        time={kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)},
+        time=dict(sorted(time.items(), key=lambda one: -abs(one[1][0] - one[1][1]))),
         settings={
             name: (left, right)
             for name, left, right in _paired(a.settings, b.settings)

@@ -50,6 +50,14 @@ if (location.hash === "" || slice || location.hash.startsWith("#!/viewer")) {
   location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(commands)) + at);
 }
 
+// The panel with a slice's details is shut until it is asked for.
+const panel = ts !== undefined && setInterval(() => {
+  const trace = window.app?.trace;
+  if (trace?.selection.selection.kind !== "track_event") return;
+  trace.tabs.showTab("current_selection");
+  clearInterval(panel);
+}, 100);
+
 // The UI names the page after the last word of the trace's address.
 new MutationObserver(() => {
   if (document.title.startsWith("localtrace"))
