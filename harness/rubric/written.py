@@ -83,7 +83,7 @@ def refusal(problems: Iterable[Problem]) -> RubricInvalid:
     """One error for all of them, in the order of their lines."""
     first, *rest = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
     return RubricInvalid(
-        first.message, code=first.code, path=first.path, line=first.line, others=rest
+        first.message, code=first.code, path=first.path, line=first.line, further=rest
     )
 
 
