@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
-from harness.memory.passage import WantedTags
+from harness.memory.passage import Passage, WantedTags
 from harness.memory.primary import PrimaryStore, Progress
+from harness.memory.recent import MOST_RECENT, recent_scores
 from harness.memory.terms import LexicalSchema, ceiling
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class LexicalIndex:
 
     May be used from any thread, and by several processes: searches run side by side, and see the
     last commit. Every method raises `MemoryStoreFailed` if the index cannot be read or written.
+
+    Attributes:
+        is_behind: Whether the last search met writes that the index has not read.
     """
 
     @classmethod
@@ -64,6 +68,7 @@ class LexicalIndex:
         self._reading_on = RLock()
         self._index: tantivy.Index
         self._position = 0
+        self.is_behind = False
 
     @property
     def position(self) -> int:
@@ -79,17 +84,60 @@ class LexicalIndex:
             return
         try:
             self._mended(lambda: self._read_on(until))
+            self.is_behind = False
         finally:
             self._reading_on.release()
 
     def search(
         self, query: str, *, limit: int, where: WantedTags | None = None
     ) -> dict[int, float]:
-        """Sequence number to BM25 score of the best `limit` passages, best first."""
-        wanted = self._schema.any_of(self._schema.asked(query))
+        """Sequence number to BM25 score of the best `limit` passages, best first.
+
+        Passages that the index has not read are found, too, unless they are more than `recent`
+        scores: `catch_up` before.
+        """
+        clauses = self._schema.asked(query)
+        wanted = self._schema.any_of(clauses)
         if where is not None:
             wanted = self._schema.both(wanted, self._schema.tagged(where))
-        return self._mended(lambda: self._found(wanted, limit))
+        # Before the search: a commit in between does no harm.
+        recent, removed = self._unread()
+        found = self._mended(lambda: self._found(wanted, limit + len(removed)))
+        if recent:
+            with _translated(self._directory):
+                found |= recent_scores(
+                    recent,
+                    clauses,
+                    where=where,
+                    searcher=self._index.searcher(),
+                    schema=self._schema,
+                )
+        elif not removed:
+            return found
+        ranked = sorted(found.items(), key=lambda scored: (-scored[1], scored[0]))
+        return dict([scored for scored in ranked if scored[0] not in removed][:limit])
+
+    def keeps_up(self, *, until: int) -> None:
+        """Reads new writes, if they are more than a search can score by itself."""
+        behind = max(until, self._primary.seen_sequence()) - self._position
+        # A compaction has forgotten what an index that is behind it has to drop.
+        if (
+            behind > MOST_RECENT
+            or not self._position
+            or (behind and self._position < self._primary.compacted())
+        ):
+            self.catch_up(until=until)
+
+    def _unread(self) -> tuple[dict[int, Passage], set[int]]:
+        """What was written since the last commit: passages, and numbers of removed ones."""
+        low, high = self._position, self._primary.seen_sequence()
+        self.is_behind = low < high
+        if not 0 < high - low <= MOST_RECENT or not low:
+            return {}, set()
+        return (
+            dict(self._primary.passages_between(low, high)),
+            set(self._primary.removed_between(low, high)),
+        )
 
     def ceiling(self, query: str) -> float:
         """The limit of the score of a passage with nothing but a query's words.

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import InferenceError, MemoryStoreFailed
-from harness.memory.embedder import Embedder, Vectors, embed, unrelated_cosine
+from harness.memory.embedder import Embedder, UnrelatedCosines, Vectors, embed, unrelated_cosines
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Hit, Hits, Passage, WantedTags
-from harness.memory.primary import PrimaryStore
+from harness.memory.primary import Judgement, PrimaryStore
 from harness.memory.vector_index import VectorIndex
 
 Mode = Literal["hybrid", "lexical", "vector"]
@@ -41,46 +43,61 @@ class Searcher:
         self._lexical = lexical
         self._vector = vector
         self._embedder = embedder
-        self._unrelated: float | None = None
+        self._unrelated: UnrelatedCosines | None = None
 
     def search(
-        self, query: str, *, limit: int, mode: Mode, where: WantedTags | None, until: int
+        self,
+        query: str,
+        *,
+        limit: int,
+        mode: Mode,
+        where: WantedTags | None,
+        half_life_days: float | None,
+        until: int,
     ) -> Hits:
         """The best passages, considering all writes up to `until` at least.
 
         See `MemoryStore.search`.
         """
         # 1. What each index proposes, if it is available.
-        self._lexical.catch_up(until=until)
+        self._lexical.keeps_up(until=until)
         lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where)
-        # 2. One score of both, and the passages with the best.
-        fused = fuse(lexical, vector)
-        count = candidates_for(limit)
+        # 2. One score of both, and what else counts for the best. An old passage may be among them
+        # though many are more relevant, if age counts.
+        unrelated = self.unrelated() if vector is not None else NO_COSINES
+        fused = fuse(lexical, vector, least_cosine=unrelated.mean)
+        count = candidates_for(limit) if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        passages = self._primary.fetch(best)
+        judgements = self._primary.judgements(best)
         candidates = [
             Candidate(
-                passage=passages[sequence],
+                judgement=judgements[sequence],
                 sequence=sequence,
                 fused=fused[sequence],
                 lexical=(lexical or {}).get(sequence),
                 vector=(vector or {}).get(sequence),
             )
             for sequence in best
-            if sequence in passages  # and was not deleted meanwhile
+            if sequence in judgements  # and was not deleted meanwhile
         ]
-        # 3. The best of these by relevance and quality.
-        unrelated = 0.0 if vector is None else self.unrelated()
+        # 3. The best of these by relevance, quality and age, with their passages.
         ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
-        relevant = [c for c in candidates if is_relevant(c, unrelated=unrelated, ceiling=ceiling)]
-        return Hits(rank(relevant, limit=limit), fallback=fallback)
+        relevant = [
+            c for c in candidates if is_relevant(c, unrelated=unrelated.limit, ceiling=ceiling)
+        ]
+        aged = with_age(relevant, half_life_days=half_life_days, now=datetime.now(UTC))
+        ranked = rank(aged)
+        passages = self._primary.fetch(candidate.sequence for candidate in ranked[:limit])
+        if len(passages) < len(ranked[:limit]):  # deleted meanwhile
+            passages = self._primary.fetch(candidate.sequence for candidate in ranked)
+        return Hits(hits_of(ranked, passages, limit=limit), fallback=fallback)
 
     def novelty(self, texts: Sequence[str]) -> float:
         """See `MemoryStore.novelty`."""
         batch = embed(self._embedder, texts)
         self._vector.catch_up()
         nearest = np.array([self._nearest(vector) for vector in batch], dtype=np.float32)
-        return novelty(nearest, unrelated=self.unrelated())
+        return novelty(nearest, unrelated=self.unrelated().limit)
 
     def _nearest(self, vector: Vectors) -> float:
         """The greatest cosine of a passage to a vector (d,) of unit length; -1 without passages."""
@@ -96,14 +113,14 @@ class Searcher:
             )
         return max(found.values(), default=-1.0)
 
-    def unrelated(self) -> float:
-        """The embedder's `unrelated_cosine`: computed once, and stored."""
+    def unrelated(self) -> UnrelatedCosines:
+        """The embedder's `unrelated_cosines`: computed once, and stored."""
         if self._unrelated is None:
-            known = self._primary.unrelated(self._embedder)
-            if known is None:
-                known = unrelated_cosine(self._embedder)
-                self._primary.set_unrelated(self._embedder, known)
-            self._unrelated = known
+            stored = self._primary.unrelated(self._embedder)
+            if stored is None:
+                stored = unrelated_cosines(self._embedder)
+                self._primary.set_unrelated(self._embedder, stored)
+            self._unrelated = stored
         return self._unrelated
 
     def _scores(
@@ -148,7 +165,7 @@ class Searcher:
 class Candidate:
     """A passage that an index proposed."""
 
-    passage: Passage
+    judgement: Judgement
     sequence: int
     """The number of the write that stored it; of equals, the older goes first."""
     fused: float
@@ -157,6 +174,8 @@ class Candidate:
     """BM25 score; None if the lexical index was not asked or did not propose it."""
     vector: float | None
     """Cosine to the query; None if the vector index was not asked or had no answer."""
+    recency: float = 1.0
+    """What the passage's age leaves of its relevance, 0 to 1."""
 
 
 # How much of what is possible a passage must have, 0 to 1. By words, 0.1 is a little more than a
@@ -180,11 +199,29 @@ def candidates_for(limit: int) -> int:
 
 
 def score(candidate: Candidate) -> float:
-    """Relevance and quality as one, 0 to 1."""
+    """Relevance, recency and quality as one, 0 to 1."""
     quality = _UNKNOWN_QUALITY
-    if (judged := candidate.passage.quality) is not None:
+    if (judged := candidate.judgement.quality) is not None:
         quality = judged / 10 if judged >= _LOW_QUALITY else judged / 20
-    return (1 - _QUALITY_WEIGHT) * candidate.fused + _QUALITY_WEIGHT * quality
+    relevance = candidate.fused * candidate.recency
+    return (1 - _QUALITY_WEIGHT) * relevance + _QUALITY_WEIGHT * quality
+
+
+def with_age(
+    candidates: Sequence[Candidate], *, half_life_days: float | None, now: datetime
+) -> list[Candidate]:
+    """The same, with their recency: halved by each half-life since they were created.
+
+    A passage whose time cannot be read counts as new.
+    """
+    if half_life_days is None:
+        return list(candidates)
+    half_life = timedelta(days=half_life_days)
+    ages = (max(timedelta(0), now - (c.judgement.created or now)) for c in candidates)
+    return [
+        replace(candidate, recency=0.5 ** (age / half_life))
+        for candidate, age in zip(candidates, ages, strict=True)
+    ]
 
 
 def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bool:
@@ -195,7 +232,7 @@ def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bo
 
     Args:
         candidate: What an index proposed.
-        unrelated: The embedder's `unrelated_cosine`.
+        unrelated: The limit of the embedder's `unrelated_cosines`.
         ceiling: The BM25 score that no passage can exceed for this query; 0 if it has no words, or
             the lexical index was not asked.
     """
@@ -207,20 +244,26 @@ def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bo
     return bool(measures) and sum(measures) / len(measures) > _FLOOR
 
 
-def rank(candidates: Sequence[Candidate], *, limit: int) -> list[Hit]:
-    """The best `limit` candidates, best first; of equal ones, the older first."""
-    scored = [(score(candidate), candidate) for candidate in candidates]
-    scored.sort(key=lambda pair: (-pair[0], pair[1].sequence))
+def rank(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Best first; of equal ones, the older first."""
+    return sorted(candidates, key=lambda candidate: (-score(candidate), candidate.sequence))
+
+
+def hits_of(
+    ranked: Sequence[Candidate], passages: Mapping[int, Passage], *, limit: int
+) -> list[Hit]:
+    """The first `limit` whose passages are there."""
+    there = (candidate for candidate in ranked if candidate.sequence in passages)
     return [
         Hit(
-            passage=candidate.passage,
+            passage=passages[candidate.sequence],
             rank=place,
-            score=value,
+            score=score(candidate),
             fused=candidate.fused,
             lexical=candidate.lexical,
             vector=candidate.vector,
         )
-        for place, (value, candidate) in enumerate(scored[:limit], start=1)
+        for place, candidate in enumerate(islice(there, limit), start=1)
     ]
 
 
@@ -230,39 +273,45 @@ Scores = Mapping[int, float]
 """Sequence number to score; more is better."""
 
 LEAST_BM25 = 0.0
-LEAST_COSINE = -1.0
+
+NO_COSINES = UnrelatedCosines(mean=0.0, limit=0.0)
 
 
 def min_max(scores: Scores, *, least: float) -> dict[int, float]:
-    """(s - least) / (max - least): the best becomes 1, the least possible score 0.
+    """max(0, s - least) / (max - least): the best becomes 1; `least`, and what is below it, 0.
 
-    By the least possible score and not by the least that was found, so that a passage's score does
-    not depend on how many others were proposed with it.
+    By the score of unrelated passages and not by the least that was found, so that a passage's
+    score does not depend on how many others were proposed with it. BM25 gives unrelated ones 0.
+    Cosines begin where the embedder has unrelated texts: by one that puts them at 0.5, the best
+    and the worst would otherwise count nearly the same.
     """
     high = max(scores.values(), default=least)
     if high <= least:
         return dict.fromkeys(scores, 0.0)
-    return {sequence: (s - least) / (high - least) for sequence, s in scores.items()}
+    return {sequence: max(0.0, s - least) / (high - least) for sequence, s in scores.items()}
 
 
-def fuse(lexical: Scores | None, vector: Scores | None) -> dict[int, float]:
-    """One score, 0 to 1, of what was asked; None stands for an index that was not."""
+def fuse(lexical: Scores | None, vector: Scores | None, *, least_cosine: float) -> dict[int, float]:
+    """One score, 0 to 1, of what was asked; None stands for an index that was not.
+
+    `least_cosine` is the mean of the embedder's `unrelated_cosines`.
+    """
     if lexical is None:
-        return min_max(vector or {}, least=LEAST_COSINE)
+        return min_max(vector or {}, least=least_cosine)
     if vector is None:
         return min_max(lexical, least=LEAST_BM25)
-    return convex_combination(lexical, vector)
+    return convex_combination(lexical, vector, least_cosine=least_cosine)
 
 
-def convex_combination(lexical: Scores, vector: Scores) -> dict[int, float]:
+def convex_combination(lexical: Scores, vector: Scores, *, least_cosine: float) -> dict[int, float]:
     """The mean of both scores, min-max normalized. A missing score counts 0.
 
     Bruch, Gai, Ingber: "An Analysis of Fusion Functions for Hybrid Retrieval", ACM TOIS 2023
     (arXiv 2210.11934), where it beats reciprocal rank fusion in and out of domain, and normalizing
-    by the theoretical minimum is the stable choice.
+    by a fixed minimum is the stable choice.
     """
     lexical = min_max(lexical, least=LEAST_BM25)
-    vector = min_max(vector, least=LEAST_COSINE)
+    vector = min_max(vector, least=least_cosine)
     return {
         sequence: 0.5 * lexical.get(sequence, 0) + 0.5 * vector.get(sequence, 0)
         for sequence in lexical | vector
