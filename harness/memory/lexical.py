@@ -43,9 +43,6 @@ class LexicalIndex:
 
     May be used from any thread, and by several processes: searches run side by side, and see the
     last commit. Every method raises `MemoryStoreFailed` if the index cannot be read or written.
-
-    Attributes:
-        is_behind: Whether the last search met writes that the index has not read.
     """
 
     @classmethod
@@ -68,7 +65,12 @@ class LexicalIndex:
         self._reading_on = RLock()
         self._index: tantivy.Index
         self._position = 0
-        self.is_behind = False
+        self._seen = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a search met writes that the index has not read."""
+        return self._position < self._seen
 
     @property
     def position(self) -> int:
@@ -84,60 +86,48 @@ class LexicalIndex:
             return
         try:
             self._mended(lambda: self._read_on(until))
-            self.is_behind = False
         finally:
             self._reading_on.release()
 
     def search(
-        self, query: str, *, limit: int, where: WantedTags | None = None
+        self, query: str, *, limit: int, where: WantedTags | None = None, until: int = 0
     ) -> dict[int, float]:
         """Sequence number to BM25 score of the best `limit` passages, best first.
 
-        Passages that the index has not read are found, too, unless they are more than `recent`
-        scores: `catch_up` before.
+        It considers all writes up to `until` at least: those that the index has not read are
+        scored here if they are few, and read before if they are many.
         """
         clauses = self._schema.asked(query)
         wanted = self._schema.any_of(clauses)
         if where is not None:
             wanted = self._schema.both(wanted, self._schema.tagged(where))
         # Before the search: a commit in between does no harm.
-        recent, removed = self._unread()
-        found = self._mended(lambda: self._found(wanted, limit + len(removed)))
+        recent, removed = self._unread(until)
+        scores = self._mended(lambda: self._found(wanted, limit + len(removed)))
         if recent:
             with _translated(self._directory):
-                found |= recent_scores(
+                scores |= recent_scores(
                     recent,
                     clauses,
                     where=where,
                     searcher=self._index.searcher(),
                     schema=self._schema,
                 )
-        elif not removed:
-            return found
-        ranked = sorted(found.items(), key=lambda scored: (-scored[1], scored[0]))
+        ranked = sorted(scores.items(), key=lambda scored: (-scored[1], scored[0]))
         return dict([scored for scored in ranked if scored[0] not in removed][:limit])
 
-    def keeps_up(self, *, until: int) -> None:
-        """Reads new writes, if they are more than a search can score by itself."""
-        behind = max(until, self._primary.seen_sequence()) - self._position
-        # A compaction has forgotten what an index that is behind it has to drop.
-        if (
-            behind > MOST_RECENT
-            or not self._position
-            or (behind and self._position < self._primary.compacted())
-        ):
-            self.catch_up(until=until)
-
-    def _unread(self) -> tuple[dict[int, Passage], set[int]]:
+    def _unread(self, until: int) -> tuple[dict[int, Passage], set[int]]:
         """What was written since the last commit: passages, and numbers of removed ones."""
-        low, high = self._position, self._primary.seen_sequence()
-        self.is_behind = low < high
-        if not 0 < high - low <= MOST_RECENT or not low:
+        low, high = self._position, max(until, self._primary.seen_sequence())
+        self._seen = high
+        if low >= high:
             return {}, set()
-        return (
-            dict(self._primary.passages_between(low, high)),
-            set(self._primary.removed_between(low, high)),
-        )
+        # A compaction has forgotten what an index that is behind it has to drop.
+        if not low or high - low > MOST_RECENT or low < self._primary.compacted():
+            self.catch_up(until=until)
+            return {}, set()
+        removed = set(self._primary.removed_between(low, high))
+        return dict(self._primary.passages_between(low, high)), removed
 
     def ceiling(self, query: str) -> float:
         """The limit of the score of a passage with nothing but a query's words.
@@ -359,7 +349,7 @@ class LexicalIndex:
             hits = searcher.search(query, limit=most, count=False).hits
             sequences = self._sequences(searcher, hits)
         scores = (score for score, _ in hits)
-        return dict(sorted(zip(sequences, scores, strict=True), key=lambda one: (-one[1], one[0])))
+        return dict(zip(sequences, scores, strict=True))
 
     @staticmethod
     def _sequences(searcher: tantivy.Searcher, hits: Iterable[tuple[Any, Any]]) -> list[int]:

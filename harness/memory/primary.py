@@ -20,7 +20,7 @@ from functools import reduce
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,27 +63,6 @@ _Row = tuple[int, str, str, str, str, float | None, str, str, int]
 _COLUMNS = "sequence, id, text, title, source, quality, created, metadata, checksum"
 _SELECT = f"SELECT {_COLUMNS} FROM passage"  # noqa: S608  # constants
 _VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 9})"
-
-
-class Judgement(NamedTuple):
-    """What ranks a passage, as the database has it: a damaged row may hold anything."""
-
-    stored_quality: object
-    stored_created: object
-
-    @property
-    def quality(self) -> float | None:
-        """0 to 10; None if there is none."""
-        quality = self.stored_quality
-        return float(quality) if isinstance(quality, int | float) and 0 <= quality <= 10 else None
-
-    @property
-    def created(self) -> datetime | None:
-        """With a time zone; None if it is damaged."""
-        with suppress(ValueError):
-            created = datetime.fromisoformat(str(self.stored_created))
-            return created if created.tzinfo else None
-        return None
 
 
 Statements = Any
@@ -311,8 +290,10 @@ class PrimaryStore:
             rows = db.execute(query, (listed,)).fetchall()
         return {row[0]: self._whole(row) for row in rows}
 
-    def judgements(self, sequences: Iterable[int]) -> dict[int, Judgement]:
-        """What ranks the passages with these numbers that still exist. No checksum is verified."""
+    def judgements(
+        self, sequences: Iterable[int]
+    ) -> dict[int, tuple[float | None, datetime | None]]:
+        """Quality and time of the passages with these numbers that still exist; None if damaged."""
         query = (
             "SELECT sequence, quality, created FROM passage "  # noqa: S608  # constants
             f"WHERE sequence {self._database.among}"
@@ -320,7 +301,7 @@ class PrimaryStore:
         with self._database.reading() as db:
             listed = self._database.listed(int(sequence) for sequence in sequences)
             rows = db.execute(query, (listed,)).fetchall()
-        return {sequence: Judgement(quality, created) for sequence, quality, created in rows}
+        return {sequence: _judgement(quality, created) for sequence, quality, created in rows}
 
     def _whole(self, row: _Row) -> Passage:
         if (passage := _passage_of(row)) is None:
@@ -636,6 +617,18 @@ def _passage_of(row: _Row) -> Passage | None:
         created=datetime.fromisoformat(created),
         metadata=fields,
         turn=None if turn is None else Turn(**turn),
+    )
+
+
+def _judgement(quality: object, created: object) -> tuple[float | None, datetime | None]:
+    # No checksum is verified, so the row may hold anything.
+    time = None
+    with suppress(ValueError):
+        time = datetime.fromisoformat(str(created))
+    is_judged = isinstance(quality, int | float) and 0 <= quality <= 10
+    return (
+        float(quality) if is_judged else None,  # type: ignore[arg-type]
+        time if time is None or time.tzinfo else None,
     )
 
 

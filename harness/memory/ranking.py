@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
 from itertools import islice
@@ -16,7 +16,7 @@ from harness.errors import InferenceError, MemoryStoreFailed
 from harness.memory.embedder import Embedder, UnrelatedCosines, Vectors, embed, unrelated_cosines
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Hit, Hits, Passage, WantedTags
-from harness.memory.primary import Judgement, PrimaryStore
+from harness.memory.primary import PrimaryStore
 from harness.memory.vector_index import VectorIndex
 
 Mode = Literal["hybrid", "lexical", "vector"]
@@ -60,33 +60,31 @@ class Searcher:
         See `MemoryStore.search`.
         """
         # 1. What each index proposes, if it is available.
-        self._lexical.keeps_up(until=until)
-        lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where)
+        lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where, until=until)
         # 2. One score of both, and what else counts for the best. An old passage may be among them
         # though many are more relevant, if age counts.
         unrelated = self.unrelated() if vector is not None else NO_COSINES
         fused = fuse(lexical, vector, least_cosine=unrelated.mean)
         count = candidates_for(limit) if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        judgements = self._primary.judgements(best)
+        now = datetime.now(UTC)
         candidates = [
             Candidate(
-                judgement=judgements[sequence],
                 sequence=sequence,
                 fused=fused[sequence],
                 lexical=(lexical or {}).get(sequence),
                 vector=(vector or {}).get(sequence),
+                quality=quality,
+                recency=recency(created, half_life_days=half_life_days, now=now),
             )
-            for sequence in best
-            if sequence in judgements  # and was not deleted meanwhile
+            for sequence, (quality, created) in self._primary.judgements(best).items()
         ]
         # 3. The best of these by relevance, quality and age, with their passages.
         ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
         relevant = [
             c for c in candidates if is_relevant(c, unrelated=unrelated.limit, ceiling=ceiling)
         ]
-        aged = with_age(relevant, half_life_days=half_life_days, now=datetime.now(UTC))
-        ranked = rank(aged)
+        ranked = rank(relevant)
         passages = self._primary.fetch(candidate.sequence for candidate in ranked[:limit])
         if len(passages) < len(ranked[:limit]):  # deleted meanwhile
             passages = self._primary.fetch(candidate.sequence for candidate in ranked)
@@ -124,20 +122,20 @@ class Searcher:
         return self._unrelated
 
     def _scores(
-        self, query: str, mode: Mode, *, limit: int, where: WantedTags | None
+        self, query: str, mode: Mode, *, limit: int, where: WantedTags | None, until: int
     ) -> tuple[dict[int, float] | None, dict[int, float] | None, str | None]:
         """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
         depth = max(candidates_for(limit), _PROPOSALS)
         # In this order, so that the vector index scores all that the lexical index proposes.
         lexical = None
         if mode != "vector":
-            lexical = self._lexical.search(query, limit=depth, where=where)
+            lexical = self._lexical.search(query, limit=depth, where=where, until=until)
         if mode == "lexical":
             return lexical, None, None
         vector = self._by_meaning(query, depth=depth, including=lexical or (), where=where)
         if isinstance(vector, str):
             if lexical is None:
-                lexical = self._lexical.search(query, limit=depth, where=where)
+                lexical = self._lexical.search(query, limit=depth, where=where, until=until)
             return lexical, None, vector
         return lexical, vector, None
 
@@ -165,7 +163,6 @@ class Searcher:
 class Candidate:
     """A passage that an index proposed."""
 
-    judgement: Judgement
     sequence: int
     """The number of the write that stored it; of equals, the older goes first."""
     fused: float
@@ -174,6 +171,8 @@ class Candidate:
     """BM25 score; None if the lexical index was not asked or did not propose it."""
     vector: float | None
     """Cosine to the query; None if the vector index was not asked or had no answer."""
+    quality: float | None = None
+    """A judgement, 0 to 10; None if there is none."""
     recency: float = 1.0
     """What the passage's age leaves of its relevance, 0 to 1."""
 
@@ -201,27 +200,18 @@ def candidates_for(limit: int) -> int:
 def score(candidate: Candidate) -> float:
     """Relevance, recency and quality as one, 0 to 1."""
     quality = _UNKNOWN_QUALITY
-    if (judged := candidate.judgement.quality) is not None:
+    if (judged := candidate.quality) is not None:
         quality = judged / 10 if judged >= _LOW_QUALITY else judged / 20
     relevance = candidate.fused * candidate.recency
     return (1 - _QUALITY_WEIGHT) * relevance + _QUALITY_WEIGHT * quality
 
 
-def with_age(
-    candidates: Sequence[Candidate], *, half_life_days: float | None, now: datetime
-) -> list[Candidate]:
-    """The same, with their recency: halved by each half-life since they were created.
-
-    A passage whose time cannot be read counts as new.
-    """
-    if half_life_days is None:
-        return list(candidates)
-    half_life = timedelta(days=half_life_days)
-    ages = (max(timedelta(0), now - (c.judgement.created or now)) for c in candidates)
-    return [
-        replace(candidate, recency=0.5 ** (age / half_life))
-        for candidate, age in zip(candidates, ages, strict=True)
-    ]
+def recency(created: datetime | None, *, half_life_days: float | None, now: datetime) -> float:
+    """Halved by each half-life since `created`; 1 if age does not count or is unknown."""
+    if half_life_days is None or created is None:
+        return 1.0
+    age = max(timedelta(0), now - created)
+    return float(0.5 ** (age / timedelta(days=half_life_days)))
 
 
 def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bool:

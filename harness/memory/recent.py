@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain
-from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from harness.memory.passage import Passage, WantedTags, tags_of
-from harness.memory.terms import K1, B, Clause, LexicalSchema, document_count
+from harness.memory.terms import K1, B, Clause, LexicalSchema, ceiling
 
 if TYPE_CHECKING:
     import tantivy
@@ -32,28 +30,23 @@ def recent_scores(
     schema: LexicalSchema,
 ) -> dict[int, float]:
     """Sequence number to BM25 score of the passages that have any of the words."""
-    body = {sequence: schema.body_words(passage) for sequence, passage in passages.items()}
-    title = {sequence: schema.title_words(passage) for sequence, passage in passages.items()}
     scores = dict.fromkeys(passages, 0.0)
-    for field, words in (("body", body), ("title", title)):
-        asked = [clause for clause in clauses if clause.field == field]
-        if not asked:
+    for field, words_of in (("body", schema.body_words), ("title", schema.title_words)):
+        if not (asked := [clause for clause in clauses if clause.field == field]):
             continue
+        words = {sequence: words_of(passage) for sequence, passage in passages.items()}
         average = _average_length(asked, searcher, schema) or fmean(map(len, words.values()))
-        count = document_count(searcher)
         for clause in asked:
-            # A word that is new counts as the rarest, as in `ceiling`.
-            having = [max(1, searcher.doc_freq(field, word)) for word in clause.words]
-            idf = sum(log(1 + (count - n + 0.5) / (n + 0.5)) for n in having)
+            most = ceiling(searcher, [clause])
             for sequence in passages:
                 frequency = _count(clause.words, words[sequence])
                 length = K1 * (1 - B + B * len(words[sequence]) / max(1, average))
-                share = frequency / (frequency + length)
-                scores[sequence] += clause.weight * idf * (K1 + 1) * share
+                scores[sequence] += most * frequency / (frequency + length)
+    tags = {sequence: set(tags_of(passage)) for sequence, passage in passages.items()}
     return {
         sequence: score
         for sequence, score in scores.items()
-        if score > 0 and _satisfies(passages[sequence], where)
+        if score > 0 and not any(tags[sequence].isdisjoint(group) for group in where or ())
     }
 
 
@@ -67,17 +60,12 @@ def _count(phrase: Sequence[str], words: Sequence[str]) -> int:
     )
 
 
-def _satisfies(passage: Passage, where: WantedTags | None) -> bool:
-    tags = set(tags_of(passage)) if where else set()
-    return all(not tags.isdisjoint(alternatives) for alternatives in where or ())
-
-
 def _average_length(
     clauses: Sequence[Clause], searcher: tantivy.Searcher, schema: LexicalSchema
 ) -> float | None:
     """The average length of a field in the index; None if no document has any of the words."""
-    words = [Clause(field=clauses[0].field, words=(word,)) for word in _words(clauses)]
-    query = schema.any_of(words)
+    words = dict.fromkeys(word for clause in clauses for word in clause.words)
+    query = schema.any_of(Clause(field=clauses[0].field, words=(word,)) for word in words)
     hits = searcher.search(query, limit=1, count=False).hits
     if not hits:
         return None
@@ -85,7 +73,3 @@ def _average_length(
     explanation = query.explain(searcher, hits[0][1]).to_json()
     average = re.search(r'"value": ([\d.]+),\s*"description": "avgdl', explanation)
     return float(average[1]) if average else None
-
-
-def _words(clauses: Sequence[Clause]) -> list[str]:
-    return list(dict.fromkeys(chain.from_iterable(clause.words for clause in clauses)))

@@ -185,12 +185,6 @@ class LexicalSchema:
         return query.boolean_query([(must, scored), (must, query.const_score_query(required, 0.0))])
 
 
-def document_count(searcher: tantivy.Searcher) -> int:
-    """The number of documents by which tantivy weighs words."""
-    # Not `num_docs`: until it merges their segment tantivy counts the deleted, here as there.
-    return sum(searcher.doc_freq("tag", kind) for kind in (_PASSAGE, _POSITION))
-
-
 def _each_of(words: Iterable[str]) -> list[Clause]:
     return [
         Clause(field="body", words=(word,), weight=count)
@@ -200,7 +194,8 @@ def _each_of(words: Iterable[str]) -> list[Clause]:
 
 def ceiling(searcher: tantivy.Searcher, clauses: Iterable[Clause]) -> float:
     """The score of a document with nothing but these clauses: no document has more."""
-    count = document_count(searcher)
+    # Not `num_docs`: until it merges their segment tantivy counts the deleted, here as there.
+    count = sum(searcher.doc_freq("tag", kind) for kind in (_PASSAGE, _POSITION))
     most = 0.0
     for clause in clauses:
         for word in clause.words:

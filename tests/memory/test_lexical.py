@@ -201,7 +201,7 @@ def test_what_is_not_committed_is_filtered_and_many_wait_for_a_commit(index, pri
     assert list(index.search("plums", limit=9, where=wanted)) == [primary.last_sequence()]
 
     add(primary, *(f"plum {n}" for n in range(MOST_RECENT)))
-    index.keeps_up(until=0)
+    index.search("plums", limit=9)
     assert index.position == primary.last_sequence()
 
 

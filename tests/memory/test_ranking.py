@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.memory.passage import Passage
-from harness.memory.primary import Judgement
 from harness.memory.ranking import (
     Candidate,
     convex_combination,
@@ -17,8 +16,8 @@ from harness.memory.ranking import (
     is_relevant,
     min_max,
     rank,
+    recency,
     score,
-    with_age,
 )
 
 # --- fusion ------------------------------------------------------------------------------------
@@ -81,11 +80,7 @@ def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
 
 def candidate(sequence=1, *, fused=0.5, quality=None, lexical=None, vector=None):
     return Candidate(
-        judgement=Judgement(quality, None),
-        sequence=sequence,
-        fused=fused,
-        lexical=lexical,
-        vector=vector,
+        sequence=sequence, fused=fused, quality=quality, lexical=lexical, vector=vector
     )
 
 
@@ -143,18 +138,14 @@ def test_meaning_alone_decides_where_no_words_were_asked_for(vector, relevant):
 
 
 @pytest.mark.parametrize(
-    ("age", "recency"),
+    ("age", "share"),
     [(timedelta(0), 1), (timedelta(days=30), 0.5), (timedelta(days=60), 0.25), (-timedelta(1), 1)],
     ids=["new", "one half-life", "two", "of tomorrow"],
 )
-def test_relevance_is_halved_by_each_half_life(age, recency):
+def test_relevance_is_halved_by_each_half_life(age, share):
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    old = replace(candidate(quality=8), judgement=Judgement(8, (now - age).isoformat()))
-    (aged,) = with_age([old], half_life_days=30, now=now)
-    assert score(aged) == pytest.approx(0.7 * 0.5 * recency + 0.3 * 0.8)
-
-
-def test_what_damage_left_of_a_judgement_counts_as_nothing():
-    assert Judgement("8", "yesterday") == ("8", "yesterday")
-    assert (Judgement("8", "yesterday").quality, Judgement("8", b"").created) == (None, None)
-    assert (Judgement(80, "2026-01-01").quality, Judgement(8, "2026-01-01").created) == (None, None)
+    aged = recency(now - age, half_life_days=30, now=now)
+    assert aged == pytest.approx(share)
+    assert recency(now - age, half_life_days=None, now=now) == 1
+    old = replace(candidate(quality=8), recency=aged)
+    assert score(old) == pytest.approx(0.7 * 0.5 * share + 0.3 * 0.8)
