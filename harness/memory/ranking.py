@@ -282,30 +282,24 @@ def min_max(scores: Scores, *, least: float) -> dict[int, float]:
 
 
 def fuse(lexical: Scores | None, vector: Scores | None, *, least_cosine: float) -> dict[int, float]:
-    """One score, 0 to 1, of what was asked; None stands for an index that was not.
-
-    `least_cosine` is the mean of the embedder's `unrelated_cosines`.
-    """
-    if lexical is None:
-        return min_max(vector or {}, least=least_cosine)
-    if vector is None:
-        return min_max(lexical, least=LEAST_BM25)
-    return convex_combination(lexical, vector, least_cosine=least_cosine)
-
-
-def convex_combination(lexical: Scores, vector: Scores, *, least_cosine: float) -> dict[int, float]:
-    """The mean of both scores, min-max normalized. A missing score counts 0.
+    """The mean of the scores, each min-max normalized, 0 to 1. A missing score counts 0.
 
     Bruch, Gai, Ingber: "An Analysis of Fusion Functions for Hybrid Retrieval", ACM TOIS 2023
     (arXiv 2210.11934), where it beats reciprocal rank fusion in and out of domain, and normalizing
     by a fixed minimum is the stable choice.
+
+    Args:
+        lexical: BM25 scores; None if that index was not asked.
+        vector: Cosines; None if that index was not asked.
+        least_cosine: The mean of the embedder's `unrelated_cosines`.
     """
-    lexical = min_max(lexical, least=LEAST_BM25)
-    vector = min_max(vector, least=least_cosine)
-    return {
-        sequence: 0.5 * lexical.get(sequence, 0) + 0.5 * vector.get(sequence, 0)
-        for sequence in lexical | vector
-    }
+    lanes = [
+        min_max(scores, least=least)
+        for scores, least in ((lexical, LEAST_BM25), (vector, least_cosine))
+        if scores is not None
+    ]
+    proposed: set[int] = set().union(*lanes)
+    return {n: sum(lane.get(n, 0) for lane in lanes) / len(lanes) for n in proposed}
 
 
 # --- novelty ---------------------------------------------------------------------------------

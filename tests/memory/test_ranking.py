@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from harness.memory.passage import Passage
 from harness.memory.ranking import (
     Candidate,
-    convex_combination,
+    fuse,
     hits_of,
     is_relevant,
     min_max,
@@ -48,8 +48,8 @@ def test_min_max_of_the_least_that_there_can_be_is_0():
 
 
 @given(lexical=bm25, vector=cosines)
-def test_convex_combination_is_the_mean(lexical, vector):
-    fused = convex_combination(lexical, vector, least_cosine=-1)
+def test_fuse_is_the_mean(lexical, vector):
+    fused = fuse(lexical, vector, least_cosine=-1)
 
     assert fused.keys() == lexical.keys() | vector.keys()
     for sequence, found in fused.items():
@@ -68,9 +68,7 @@ def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
     best = max(lexical.values(), default=0)
     more = {**{n: min(s, best) for n, s in worse.items()}, **lexical}
 
-    fewer, all_of_them = (
-        convex_combination(some, vector, least_cosine=-1) for some in (lexical, more)
-    )
+    fewer, all_of_them = (fuse(some, vector, least_cosine=-1) for some in (lexical, more))
 
     assert {n: all_of_them[n] for n in lexical} == {n: fewer[n] for n in lexical}
 
