@@ -186,6 +186,7 @@ _AXES = 64
 _SECOND_PASS = 500
 _LARGE = 10_000
 _SAMPLE = 8_192  # vectors from which the axes are computed
+_LEAST_SHARE = 0.6  # of what all numbers hold; wordllama's axes hold 0.8
 
 # Dead rows are searched and left out. A copy without them is made when that costs too much.
 _MOST_DEAD = 1000
@@ -205,7 +206,7 @@ class Matrix:
     axes: Vectors | None = None
     """(d, 64): what the first pass compares by; None while one pass is quick enough."""
     projected: Vectors | None = None
-    """(capacity, 64): the vectors on these axes."""
+    """(capacity, 64): the vectors on these axes; None if they hold too little."""
 
     @classmethod
     def empty(cls, dimensions: int) -> Self:
@@ -226,8 +227,10 @@ class Matrix:
         if self.axes is not None or count < _LARGE or dimensions < 2 * _AXES:
             return self
         sample = self._vectors[:: max(1, count // _SAMPLE)]
-        _, axes = np.linalg.eigh(sample.T @ sample)  # by ascending share
+        shares, axes = np.linalg.eigh(sample.T @ sample)  # ascending
         largest = np.ascontiguousarray(axes[:, -_AXES:], dtype=np.float32)
+        if shares[-_AXES:].sum() < _LEAST_SHARE * shares.sum():
+            return replace(self, axes=largest)  # of no use
         projected = np.empty((len(self.buffer), _AXES), dtype=np.float32)
         np.matmul(self._vectors, largest, out=projected[:count])
         return replace(self, axes=largest, projected=projected)

@@ -319,3 +319,10 @@ def test_two_passes_over_many_vectors_find_the_nearest(dimensions):
     assert matched >= 98
     # With most of them gone, one pass is enough again.
     assert held.without(range(1, 11_000)).axes is None
+
+
+def test_vectors_that_differ_in_all_directions_alike_are_compared_whole():
+    vectors = unit(np.random.default_rng(1).standard_normal((10_000, 128)))
+    held = Matrix.empty(128).with_more(np.arange(1, 10_001), vectors).with_axes().with_axes()
+    for query in vectors[::2500]:
+        assert list(held.search(query, limit=5)) == list(naive(vectors, query, limit=5))
