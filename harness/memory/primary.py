@@ -633,8 +633,10 @@ def _judgement(quality: object, created: object) -> tuple[float | None, datetime
 
 
 def _find(db: Statements, id_: str) -> _Row | None:
-    row: _Row | None = db.execute(f"{_SELECT} WHERE id = ?", (_storable(id_),)).fetchone()
-    # A damaged index of the database may lead to another passage.
+    # By the number, so that the id is read from the row: with `WHERE id = ?`, SQLite gives the id
+    # of its index, which leads to another passage if it is damaged.
+    query = f"{_SELECT} WHERE sequence = (SELECT sequence FROM passage WHERE id = ?)"  # noqa: S608
+    row: _Row | None = db.execute(query, (_storable(id_),)).fetchone()
     return None if row is None or row[1] != id_ else row
 
 
