@@ -278,7 +278,10 @@ def min_max(scores: Scores, *, least: float) -> dict[int, float]:
     high = max(scores.values(), default=least)
     if high <= least:
         return dict.fromkeys(scores, 0.0)
-    return {sequence: max(0.0, s - least) / (high - least) for sequence, s in scores.items()}
+    return {
+        sequence: (s - least) / (high - least) if s > least else 0.0
+        for sequence, s in scores.items()
+    }
 
 
 def fuse(lexical: Scores | None, vector: Scores | None, *, least_cosine: float) -> dict[int, float]:
@@ -298,8 +301,11 @@ def fuse(lexical: Scores | None, vector: Scores | None, *, least_cosine: float) 
         for scores, least in ((lexical, LEAST_BM25), (vector, least_cosine))
         if scores is not None
     ]
-    proposed: set[int] = set().union(*lanes)
-    return {n: sum(lane.get(n, 0) for lane in lanes) / len(lanes) for n in proposed}
+    fused: dict[int, float] = {}
+    for lane in lanes:
+        for sequence, share in lane.items():
+            fused[sequence] = fused.get(sequence, 0.0) + share / len(lanes)
+    return fused
 
 
 # --- novelty ---------------------------------------------------------------------------------
