@@ -93,8 +93,8 @@ class Server(events.Endpoint, name=events.Endpoint.NAME):
     def remedies(self, aim: Aim) -> tuple[str, ...]:
         """What can be changed at the server; empty if it offers no such thing."""
         changes = provider_named(self.backend).remedies.get(aim, ())
-        # Threads that are not set are as many as there should be.
-        useful = (c for c in changes if self.threads is not None or "{threads}" not in c)
+        # Threads that are not set are as many as there should be, and one is not too many.
+        useful = (c for c in changes if (self.threads or 1) > 1 or "{threads}" not in c)
         return tuple(map(self.filled, useful))
 
     def filled(self, change: str) -> str:

@@ -491,10 +491,11 @@ def slow_code(observed: Observed) -> Found | None:
     if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
     tools = sorted(observed.seen[events.Tool], key=lambda tool: -tool.duration_ns)
-    names = [one.node for one in taken if one.node] or [step.node for step in observed.path.steps]
-    if taken[0].kind == "tool" and tools:
-        what = f"The tool '{tools[0].tool}' took"
-        spans = [tool.id for tool in tools]
+    names = [one.most_of for one in taken if one.kind == "code" and one.most_of]
+    names = names or [step.node for step in observed.path.steps]
+    if taken[0].kind == "tool" and taken[0].most_of:
+        what = f"The tool '{taken[0].most_of}' took"
+        spans = [tool.id for tool in tools if tool.tool == taken[0].most_of]
     elif names:
         where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
         what = f"Code of {named(names[:1])}{where}, with its waits, took most of"

@@ -383,6 +383,8 @@ class Request(SpanEvent):
     """Whether an earlier call's reply answered it; then there are no figures of a model."""
     was_connected: bool = True
     """Whether its server was reached, as far as is known."""
+    error_code: str | None = None
+    """Of the error that ended it, such as `call.unreachable`; None in older journals."""
 
     @property
     def was_refused(self) -> bool:
@@ -435,6 +437,8 @@ class Chat(Request):
     seed: int | None
     max_output_tokens: int | None
     structured: bool
+    asks_again: bool = False
+    """Whether it follows a reply that could not be used."""
     tools_offered: int | None = None
     prompt_chars: int
     prompt_sha256: Sha256

@@ -12,11 +12,13 @@ import planted_runs as planted
 import pytest
 from planted_runs import HEALTHY, Make, PlantedRun
 
+from harness import NodeFailed, Pipeline, Run, ScriptedReply, Settings
 from harness.analysis import LAYERS, RULES, Finding, diagnose
 from harness.analysis.facts import Server
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS, Aim
-from harness.trace import Journal
+from harness.testing import Script, run_pipeline
+from harness.trace import Journal, calls_of
 
 RECORDED = Path(__file__).parent / "recorded_runs"
 SHIPPED = Path(__file__).parents[2] / "traces" / "recorded"
@@ -29,20 +31,29 @@ RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
     ("serial_client", {"serial-client"}, set()),
     ("parallel_client", set(), set()),
     ("queueing", {"queueing"}, set()),
-    ("unused_dependency", {"unused-dependency"}, set()),
+    ("unused_dependency", {"unused-dependency"}, {"cold-start"}),
+    ("asked_again", {"asked-again"}, {"cold-start"}),
+    ("filled_context", {"filled-context"}, {"cold-start"}),
+    ("prefill_bound", {"prefill-bound"}, {"cold-start"}),
+    ("timed_out_attempts", {"node-retries"}, {"cold-start"}),
+    ("reply_gap", {"reply-gap"}, {"cold-start"}),
+    ("failed_reply", {"failed-run"}, {"cold-start"}),
+    ("failed_calls", {"failed-calls"}, {"cold-start"}),
+    ("slow_code", {"slow-code"}, {"cold-start"}),
+    ("slow_decode", {"slow-decode"}, {"cold-start"}),
+    ("out_of_reach", {"out-of-reach"}, set()),
+    ("retries", {"retries"}, set()),
     ("hidden_reasoning", {"hidden-reasoning"}, set()),
-    ("asked_again", {"asked-again"}, {"serial-client"}),
     ("growing_replies", {"changes-over-run"}, set()),
     ("slower_over_run", {"changes-over-run"}, set()),
     ("not_streamed", {"not-streamed"}, set()),
-    ("reply_gap", {"reply-gap"}, set()),
     ("slow_replica", {"straggler"}, set()),
     ("new_connections", {"new-connections"}, set()),
     ("behind_others", {"queueing"}, set()),
     ("busy_machine", set(), set()),  # healthy, while other programs took both cores
 ]
-"""What must be said of each, and what may be. Made by record_runs.py; those from
-`unused_dependency` on at a loopback server that plants what they are called after."""
+"""What must be said of each, and what may be. Made by record_runs.py on real models; those from
+`out_of_reach` on at a loopback server that plants what they are called after, or at none."""
 
 
 def found(run: PlantedRun, directory: Path) -> dict[str, Finding]:
@@ -192,11 +203,6 @@ def test_nothing_is_said_of_a_healthy_run(make: Make, tmp_path: Path) -> None:
     assert found(make(), tmp_path) == {}
 
 
-def test_every_rule_has_a_run_in_which_it_is_the_planted_fault() -> None:
-    planted_or_recorded = {fault.rule for fault in FAULTS}.union(*(one[1] for one in RECORDED_RUNS))
-    assert planted_or_recorded | {"failed-run"} == RULES.keys()
-
-
 @pytest.mark.parametrize(
     ("name", "expected", "beside"), [pytest.param(*run, id=run[0]) for run in RECORDED_RUNS]
 )
@@ -234,6 +240,13 @@ def test_a_shipped_run_is_diagnosed_as_its_page_says(name: str, rules: list[str]
     assert [finding.rule for finding in diagnose(Journal(SHIPPED / f"{name}.jsonl")).findings] == (
         rules
     )
+
+
+def test_every_rule_has_a_recorded_run_in_which_it_is_the_fault() -> None:
+    recorded = set().union(*(rules for _, rules, _ in RECORDED_RUNS))
+    shipped = {"max-parallel", "client-lag", "preemptions"}
+    # A budget or an engine without room for a model ends a run before its journal begins.
+    assert recorded | shipped | {"out-of-memory"} == RULES.keys()
 
 
 def test_where_nodes_wait_for_places_the_remedies_name_their_limit() -> None:
@@ -331,6 +344,60 @@ def test_replies_that_reach_their_own_limit_are_told_and_are_no_fault(tmp_path: 
     assert [one.code for one in diagnosis.remarks] == ["diagnosis.replies-cut"]
     assert "2 of 3" in str(diagnosis.remarks[0])
     assert diagnosis.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("reply", "error", "code"),
+    [
+        (ScriptedReply(text="soon"), "ReplyInvalid", "call.reply-invalid"),
+        (ScriptedReply(text="1", finish_reason="length"), "ReplyCut", "call.reply-cut"),
+    ],
+    ids=["of another type", "cut"],
+)
+def test_a_reply_that_could_not_be_used_is_an_error_of_a_model_call(
+    reply: ScriptedReply, error: str, code: str, tmp_path: Path
+) -> None:
+    pipeline = Pipeline("year")
+
+    @pipeline.node
+    async def year(run: Run) -> int:
+        return await run.chat("producer", "When?", returns=int, attempts=2, max_output_tokens=1)
+
+    script = Script({"producer": [reply] * 2})
+    with pytest.raises(NodeFailed) as caught:
+        run_pipeline(pipeline, script, settings=Settings(traces=tmp_path))
+    (journal,) = tmp_path.glob("*-*.jsonl")
+    (finding,) = diagnose(Journal(journal)).findings
+    node = next(span for span in Journal(journal).spans() if span.name == "node")
+
+    assert type(caught.value.__cause__).__name__ == error
+    assert node.attributes["error_code"] == code
+    # A cut reply is not asked for again: the next one would be cut too.
+    again = [call.asks_again for call in calls_of(Journal(journal).spans())]
+    assert again == [False, True][: 1 + (error == "ReplyInvalid")]
+    assert (finding.rule, finding.severity) == ("failed-run", "error")
+    assert "ask again after a wrong reply" in finding.move[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "rule", "move"),
+    [
+        (None, "out-of-reach", "log for why it ended"),
+        ("call.unreachable", "out-of-reach", "log for why it ended"),
+        ("call.certificate-refused", "failed-calls", "SSL_CERT_FILE"),
+        ("call.no-tls", "failed-calls", "http:// in place of"),
+    ],
+)
+def test_a_server_whose_tls_is_refused_is_not_missing(
+    code: str | None, rule: str, move: str, tmp_path: Path
+) -> None:
+    run = PlantedRun()
+    for _ in range(3):
+        run.failed_call(900, "EndpointUnreachable: small: in whatever words", error_code=code)
+    (finding,) = diagnose(run.journal(tmp_path)).findings
+
+    assert finding.rule == rule
+    assert move in finding.move[0]
 
 
 # --- runs that did not end well --------------------------------------------------------------
