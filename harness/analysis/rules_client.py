@@ -35,6 +35,9 @@ clarity, and little is lost."""
 LARGE_SHARE = 0.4
 """Of the critical path: so much time is worth a finding whatever it went into."""
 
+LONGEST_STARVED_NS = 1_000_000_000
+"""The scheduler lets a process wait less, however many want the cores."""
+
 LONGEST_GAP_NS = 1_000_000_000
 """A call that comes later after the one before waited for something: a person, a tool."""
 
@@ -241,7 +244,7 @@ def client_lag(observed: Observed) -> Found | None:
         return None
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
-    place = _place_of_most(longest_first)
+    place = _place_of_most(longest_first, is_starved=observed.is_starved)
     if place is None and not observed.is_core_full:
         return None  # Of other programs, a remark tells.
     unreliable = [call for call in observed.calls if call.has_unreliable_latency]
@@ -275,15 +278,23 @@ def _innermost(observed: Observed) -> list[Interval]:
     return [one for node, one in observed.nodes.items() if node not in around]
 
 
-def _place_of_most(lags: Sequence[events.ClientLag]) -> events.ClientLag | None:
-    """The longest lag in the function that answers for most of the time; None without such one."""
+def _place_of_most(
+    lags: Sequence[events.ClientLag], *, is_starved: bool
+) -> events.ClientLag | None:
+    """The longest lag in the function that answers for most of the time; None without such one.
+
+    Where other programs have the cores, the process may stand still anywhere: one short lag in a
+    function tells nothing of it.
+    """
     by_function: Counter[str | None] = Counter()
     for lag in lags:
         by_function[lag.function] += lag.duration_ns
     function, most_ns = by_function.most_common(1)[0]
     if function is None or most_ns < MOSTLY * by_function.total():
         return None
-    return next(lag for lag in lags if lag.function == function)
+    longest, *others = [lag for lag in lags if lag.function == function]
+    is_chance = is_starved and not others and longest.duration_ns < LONGEST_STARVED_NS
+    return None if is_chance else longest
 
 
 def _said_place(observed: Observed, lag: events.ClientLag) -> str:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sample_runs import STARTED, write_journal
 
-from harness.trace import Content, CounterSet, Flow, Instant, Journal, Record, RunEnded, SpanRecord
+from harness.trace import (
+    Content,
+    CounterSet,
+    Flow,
+    Instant,
+    Journal,
+    NodeOutput,
+    Record,
+    RunEnded,
+    SpanRecord,
+)
 from harness.trace.records import SpanStatus
 
 MS = 1_000_000
@@ -62,6 +72,9 @@ class PlantedRun:
         span = self.span("node", at_ms, ms, self.root, node=name, **more)
         self.flow("output", after, span)
         return span
+
+    def output(self, node: str, item: int, *, inputs: Mapping[str, str]) -> None:
+        self._flows.append(NodeOutput(node, item, "", inputs, code="the same"))
 
     def flow(self, name: str, sources: Iterable[int], target: int) -> None:
         self._flows += [Flow(name, source, target) for source in sources]

@@ -12,7 +12,7 @@ import planted_runs as planted
 import pytest
 from planted_runs import HEALTHY, Make, PlantedRun
 
-from harness import NodeFailed, Pipeline, Run, ScriptedReply, Settings
+from harness import Cache, NodeFailed, Pipeline, Run, ScriptedReply, Settings
 from harness.analysis import LAYERS, RULES, Finding, diagnose
 from harness.analysis.facts import Server
 from harness.inference.endpoint import BackendName
@@ -398,6 +398,39 @@ def test_a_server_whose_tls_is_refused_is_not_missing(
 
     assert finding.rule == rule
     assert move in finding.move[0]
+
+
+def test_outputs_that_were_reused_are_told(tmp_path: Path) -> None:
+    pipeline = Pipeline("shout")
+
+    @pipeline.node(cache=Cache())
+    def loud(word: str) -> str:
+        return word.upper()
+
+    def remarks() -> list[str]:
+        result = pipeline.run(word="tea", settings=Settings(traces=tmp_path))
+        return [one.code for one in diagnose(Journal(result.files.journal)).remarks]
+
+    assert [remarks(), remarks()] == [[], ["diagnosis.outputs-reused"]]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "start_ms", "codes"),
+    [
+        ("aa", 900, ["diagnosis.outputs-reusable"]),
+        ("ab", 900, []),
+        ("aa", 400, []),  # the first has not ended
+    ],
+)
+def test_outputs_that_could_have_been_reused_are_told(
+    inputs: str, start_ms: int, codes: list[str], tmp_path: Path
+) -> None:
+    run = PlantedRun()
+    for item, at_ms in enumerate((0, start_ms)):
+        run.node("loud", at_ms, 800, item=item)
+        run.output("loud", item, inputs={"word": inputs[item]})
+
+    assert [one.code for one in diagnose(run.journal(tmp_path)).remarks] == codes
 
 
 # --- runs that did not end well --------------------------------------------------------------
