@@ -142,7 +142,8 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     "max-parallel",
     "A limit of the run's own held calls back, and nothing shows that the server was full.",
     "L6",
-    "raise it step by step, while the calls do not get slower and the run gets shorter",
+    "raise max_parallel step by step, as long as each step makes the run shorter: a server that is "
+    "full makes it longer",
     cases={
         "no models": Advice(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
@@ -172,11 +173,12 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Found | Non
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
     most = max(depth for _, depth in depths(calls))
-    now = "" if limit is None else f" (now {limit})"
+    at_most = "" if limit is None else f" (max_parallel = {limit})"
+    enough = min(most, 2 * (limit or most))
     return Found(
         severity="warning" if certain else "hint",
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
-        f"turn, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
+        f"turn{at_most}, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
         + (
             "while none waited for a place in its server."
             if certain
@@ -188,7 +190,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Found | Non
             longest_wait_s=longest_ns / 1e9,
             **({} if limit is None else {"max_parallel": limit}),
         ),
-        first=(f"max_parallel = {min(most, 2 * (limit or most))} under [endpoints.{model}]{now}",),
+        first=(f"max_parallel = {enough} under [endpoints.{model}]",) if certain else (),
         lost_ns=lost_ns,
     )
 
@@ -332,7 +334,7 @@ def _places(observed: Observed) -> Found | None:
             spans=tuple(longest_first[:MOST_SPANS]),
             figures={"waiting_node_calls": len(waits), "max_parallel": observed.max_parallel or 0},
         ),
-        first=(observed.more_places,),
+        first=(observed.more_places,) if certain else (),
         lost_ns=gain_ns,
     )
 

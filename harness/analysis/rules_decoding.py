@@ -270,80 +270,58 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found
     explains=("decode",),
     explained_by=("preemptions",),
 )
-def slow_decode(observed: Observed) -> Found | None:
-    """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
-    return _slow_alone(observed) or _slow_together(observed)
-
-
 @per_model
-def _slow_alone(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    limits = (one for one in observed.limits if one.bound != "unknown")
-    limit: SpeedLimit | None = next((one for one in limits if one.model == model), None)
-    if limit is not None and limit.bound == "neither":
-        return None
+def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
     # Other models of the run share the machine, for all that is known.
     company = company_of([call for call in observed.calls if call.status == "ok"])
-    alone = [
+    timed = [
         call
         for call in calls
-        if company.get(call.id, ALONE + 1) <= ALONE
-        and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OF_PACE
+        if call.id in company and call.itl_mean_ns and (call.output_tokens or 0) >= LEAST_OF_PACE
     ]
-    if len(alone) < LEAST_COMPARED:
+    alone = [call for call in timed if company[call.id] <= ALONE]
+    slow = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
+    limits = (one for one in observed.limits if one.model == model and one.bound != "unknown")
+    limit: SpeedLimit | None = next(limits, None)
+    is_alone = _is_slow(alone) and (limit is None or limit.bound != "neither")
+    if not is_alone and 2 * len(slow) <= len(timed):
         return None
-    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in alone)
-    lost_ns = sum(call.phase_ns("decode") for call in alone) * (1 - TARGET_ITL_NS / itl_ns)
-    if itl_ns < TYPEWRITER_NS or not observed.matters(lost_ns):
+    shown = alone if is_alone else slow
+    if not _is_slow(shown):
+        return None
+    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in shown)
+    at_once = statistics.median(company[call.id] for call in shown)
+    lost_ns = length_ns(decoding(shown)) * (1 - TARGET_ITL_NS / itl_ns)
+    if not observed.matters(lost_ns):
         return None
     expected = None
-    if limit is not None and limit.bound == "bandwidth":
+    if is_alone and limit is not None and limit.bound == "bandwidth":
         half = limit.with_weights(limit.weight_bytes // 2)
         expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
+    fewer = (FEWER_CALLS,) if at_once > ALONE else ()
     return Found(
-        case=limit.bound if limit else "bandwidth",
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that ran "
-        f"alone; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6),
-        first=() if expected is None else ("use weights of half the size",),
+        case=(limit.bound if limit else "bandwidth") if is_alone else "",
+        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(shown)} of {len(timed)} "
+        f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
+        f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
+        evidence=Evidence.of(
+            shown,
+            slow_calls=len(shown),
+            calls=len(timed),
+            itl_median_ms=itl_ns / 1e6,
+            answered_at_once=at_once,
+        ),
+        first=fewer if expected is None else ("use weights of half the size",),
         expected=expected,
         lost_ns=lost_ns,
     )
 
 
-@per_model
-def _slow_together(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Tokens came very far apart in most calls, whatever else was under way."""
-    timed = [
-        call
-        for call in calls
-        if call.phase_ns("decode")
-        and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OF_PACE
-    ]
-    slow = [call for call in timed if (call.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
-    if len(slow) < LEAST_COMPARED or 2 * len(slow) <= len(timed):
-        return None
-    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in slow)
-    lost_ns = length_ns(decoding(slow)) * (1 - TARGET_ITL_NS / itl_ns)
-    if not observed.matters(lost_ns):
-        return None
-    company = company_of([call for call in observed.calls if call.status == "ok"])
-    at_once = statistics.median(company[call.id] for call in slow)
-    return Found(
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(slow)} of {len(timed)} "
-        f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
-        f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        evidence=Evidence.of(
-            slow,
-            slow_calls=len(slow),
-            calls=len(timed),
-            itl_median_ms=itl_ns / 1e6,
-            answered_at_once=at_once,
-        ),
-        first=(FEWER_CALLS,) if at_once > ALONE else (),
-        lost_ns=lost_ns,
-    )
+def _is_slow(calls: Sequence[Call]) -> bool:
+    """Whether there are enough, and readers would see each token come."""
+    paces_ns = [call.itl_mean_ns or 0 for call in calls]
+    return len(paces_ns) >= LEAST_COMPARED and statistics.median(paces_ns) >= TYPEWRITER_NS
 
 
 @rule(

@@ -288,7 +288,9 @@ def row_of(name: str, trial: Trial) -> Row:
         findings = [one for one in diagnose(before).findings if one.rule == trial.rule]
         remedy, number = followed(trial, findings)
         if not remedy:
-            return Row(name, "no such remedy is named", None, None, None, "", *[_run_s(before)] * 2)
+            rules = ", ".join(one.rule for one in diagnose(before).findings)
+            reason = f"no such remedy: {rules or 'no finding'}"
+            return Row(name, reason, None, None, None, "", *[_run_s(before)] * 2)
         after = made(trial, trial.faulty | trial.mended(number), Path(directory) / "after")
         expected = findings[0].expected
         measured = trial.figure(after) if trial.figure is not None and expected else None
