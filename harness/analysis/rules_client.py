@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,7 +20,7 @@ from harness.analysis.facts import (
 )
 from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
 from harness.analysis.rules import Advice, rule
-from harness.analysis.rules_prompts import needed_replies
+from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, had_places
 from harness.trace import events
 from harness.trace.calls import Call
@@ -290,7 +289,8 @@ def _place_of_most(
     """
     by_function: Counter[str | None] = Counter()
     for lag in lags:
-        by_function[lag.function] += lag.duration_ns
+        # A pause of the interpreter, such as a collection of garbage, is at no line of anyone's.
+        by_function[lag.function if lag.at else None] += lag.duration_ns
     function, most_ns = by_function.most_common(1)[0]
     if function is None or most_ns < MOSTLY * by_function.total():
         return None
@@ -342,7 +342,8 @@ def _places(observed: Observed) -> Found | None:
 @rule(
     "new-connections",
     "Connections are not kept: the server, or a proxy before it, closes each after its reply. A "
-    "new one costs a round trip, with TLS two or three, and often more on the other side.",
+    "new one costs a round trip, with TLS two or three, and where names are looked up slowly that "
+    "too.",
     "L5",
     "turn keep-alive on at the server or proxy, with a longer time than calls are apart",
     explains=("overhead",),
@@ -364,7 +365,7 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     return Found(
         severity="warning" if observed.matters(lost_ns) else "hint",
         seen=f"{len(new)} of {len(after)} calls to '{model}' that followed another opened a new "
-        f"connection ({observed.said(lost_ns)}).",
+        f"connection, which took {said_ns(lost_ns / len(new))} each ({observed.said(lost_ns)}).",
         evidence=Evidence.of(new, new_connections=len(new), calls=len(after)),
         lost_ns=lost_ns,
     )
@@ -372,9 +373,6 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
 
 _CONDITION_CHARS = 24
 """A shorter reply may well be a decision: what follows it need not repeat it."""
-_PIECES = re.compile(r'[\n,;:."]')
-_LEAST_PIECE = 4
-"""Characters of an item of a list, which a prompt may have alone."""
 
 
 @rule(
@@ -402,8 +400,8 @@ def unused_dependency(observed: Observed) -> Found | None:
         uses = needed_replies(
             [*([""] * len(replies)), *prompts], [*replies, *([""] * len(prompts))]
         )
-        pieces = {piece.strip() for reply in replies for piece in _PIECES.split(reply)}
-        quotes = any(len(one) >= _LEAST_PIECE and one in p for one in pieces for p in prompts)
+        pieces = set().union(*map(pieces_of, replies))
+        quotes = any(piece in prompt for piece in pieces for prompt in prompts)
         is_item = observed.nodes[step.span].item is not None
         if any(uses) or quotes or is_item or max(map(len, replies)) < _CONDITION_CHARS:
             continue
@@ -488,6 +486,17 @@ def _same_prompt(earlier: Call, later: Call) -> bool:
     "see where: with run.span(…) around its parts, or a profiler (py-spy)",
     "do it while models work: in a node of its own that others need not wait for",
     "make independent parts of it together: asyncio.gather, or a mapped node",
+    cases={
+        "tool": Advice(
+            "A tool that an agent's model asked for. For each of its calls the model also replies, "
+            "unless it asks for several at once.",
+            "L6",
+            (
+                "make the tool faster, or let it take a list, so that one call does for several",
+                "see where its time goes: with run.span(…) around its parts, or a profiler",
+            ),
+        )
+    },
     explains=("code", "tool", "client lag"),
     explained_by=("client-lag",),
 )
@@ -496,9 +505,9 @@ def slow_code(observed: Observed) -> Found | None:
 
     A hint: only its author knows whether it has to be there, and can be quicker.
     """
-    functions = Counter(lag.function for lag in observed.seen[events.ClientLag] if lag.function)
-    is_own = bool(functions) or not observed.is_starved
-    kinds = {"code", "tool", "client lag"} if is_own else {"code", "tool"}
+    lags = observed.seen[events.ClientLag]
+    blocked = _place_of_most(lags, is_starved=observed.is_starved) if lags else None
+    kinds = {"code", "tool", "client lag"} if blocked else {"code", "tool"}
     taken = [one for one in observed.shares if one.kind in kinds]
     taken_ns = sum(one.duration_ns for one in taken)
     if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
@@ -506,17 +515,20 @@ def slow_code(observed: Observed) -> Found | None:
     tools = sorted(observed.seen[events.Tool], key=lambda tool: -tool.duration_ns)
     names = [one.most_of for one in taken if one.kind == "code" and one.most_of]
     names = names or [step.node for step in observed.path.steps]
+    case = ""
     if taken[0].kind == "tool" and taken[0].most_of:
-        what = f"The tool '{taken[0].most_of}' took"
         spans = [tool.id for tool in tools if tool.tool == taken[0].most_of]
+        case, what = "tool", f"The tool '{taken[0].most_of}' took in {counted(len(spans), 'call')}"
     elif names:
-        where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
-        what = f"Code of {named(names[:1])}{where}, with its waits, took most of"
+        where = f", in the function '{blocked.function}'" if blocked else ""
+        most = "took" if len(set(names)) == 1 else "took most of"
+        what = f"Code of {named(names[:1])}{where}, with its waits, {most}"
         spans = [step.span for step in observed.path.steps if step.node in names[:1]]
     else:
         return None
     return Found(
         severity="hint",
+        case=case,
         seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",
         evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
         lost_ns=taken_ns,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -290,6 +291,16 @@ def _uncached(call: Call) -> bool:
 WINDOW_CHARS = 24
 """A prompt that shares so many characters in a row with a reply has them from it: four words."""
 
+SHORT_CHARS = 8 * WINDOW_CHARS
+"""Up to here a reply's pieces are looked for: a decision, a label, a name."""
+
+LEAST_PIECE = 4
+"""Characters of a piece that is no chance."""
+
+_PIECES = re.compile(r'[\n,;:."{}\[\]]')
+_BESIDE = "\n\n["
+"""So begins what the journal keeps of a reply behind its text: calls of tools, reasoning."""
+
 BLOCK_CHARS = 128
 """Shorter pieces that two prompts share are not worth caching: two of vLLM's blocks of 16 tokens,
 at four characters each."""
@@ -328,8 +339,8 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
     """Which earlier calls' replies each prompt holds something of, by position.
 
     A reply counts as used where the prompt has a window of it more often than the prompt had that
-    first led to it: models like to repeat what they were given. A reply shorter than a window
-    counts whole.
+    first led to it: models like to repeat what they were given. A short reply counts whole, and so
+    do its pieces: a value of its JSON, an item of its list.
     """
     owners: dict[str, _Said] = {}
     short: dict[str, _Said] = {}
@@ -339,16 +350,23 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
         quoted = [owners[w].by for w in here.keys() & owners.keys() if here[w] > owners[w].given]
         quoted += [it.by for said, it in short.items() if prompt.count(said) > it.given]
         needed.append(set().union(*quoted))
-        said = reply.strip()
+        said = reply.partition(_BESIDE)[0].strip()
         if len(said) >= WINDOW_CHARS:
             alone = (number,)  # one object for all the windows of a reply
             for window in _windows(said):
                 it = owners.get(window)
                 owners[window] = it.also(number) if it else _Said(here[window], alone)
-        elif said:
-            it = short.get(said)
-            short[said] = it.also(number) if it else _Said(prompt.count(said), (number,))
+        for piece in pieces_of(said) if len(said) < SHORT_CHARS else ():
+            it = short.get(piece)
+            short[piece] = it.also(number) if it else _Said(prompt.count(piece), (number,))
     return needed
+
+
+def pieces_of(reply: str) -> set[str]:
+    """Parts of a reply that a prompt may have alone; the whole reply, if it is shorter than one."""
+    pieces = {piece.strip() for piece in _PIECES.split(reply)}
+    long = {piece for piece in pieces if len(piece) >= LEAST_PIECE}
+    return long or {reply} - {""}
 
 
 class _Said(NamedTuple):

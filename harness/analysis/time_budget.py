@@ -21,7 +21,7 @@ TimeKind = Literal[
 TIME_KINDS: Mapping[TimeKind, str] = {
     "client lag": "the event loop of this process stood still",
     "decode": "models wrote replies",
-    "prefill": "models read prompts",
+    "prefill": "until the first token: prompts were read, and whatever else servers did first",
     "load": "models were loaded or unloaded",
     "queue": "calls queued in their servers",
     "turn": "calls waited here for their turn at an endpoint",
@@ -36,7 +36,7 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "tool": "tools that an agent's model asked for, and the start of their servers",
     "code": "the nodes' own code, and what it waited for",
     "place": "nodes waited for a place, the pipeline's or their own",
-    "between nodes": "between two nodes",
+    "between nodes": "between two nodes: outputs were written to the journal, harness's own work",
     "start": "before the first node",
     "end": "after the last node",
 }
