@@ -77,6 +77,16 @@ def remarks(observed: Observed) -> Iterator[Notice]:
             message=f"No model was asked: all {counted(len(observed.calls), 'call')} were answered "
             "from the cache.",
         )
+    rounds: dict[int, list[events.Round]] = {}
+    for evaluated in observed.seen[events.Round]:
+        rounds.setdefault(evaluated.id, []).append(evaluated)
+    if failed := [its for its in rounds.values() if not any(one.passed for one in its)]:
+        scores = ", ".join(f"{one.composite:.3g}" for one in failed[0])
+        yield Notice(
+            code="diagnosis.loops-not-passed",
+            message=f"{len(failed)} of {counted(len(rounds), 'loop')} had no draft that passed; of "
+            f"the first, the {counted(len(failed[0]), 'round')} scored {scores} points.",
+        )
     if reused := [one.node for one in observed.seen[events.Reuse]]:
         yield Notice(
             code="diagnosis.outputs-reused",

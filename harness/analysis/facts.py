@@ -304,7 +304,12 @@ def observe(journal: Journal) -> Observed:
     observed.servers = {server.model: server for server in seen[Server]}
     observed.reserves = {one.device or MACHINE: one.reserve_bytes for one in seen[events.Budget]}
     is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.Load])
-    observed.loads = [*compress(seen[events.Load], is_load)]
+    tags = {call.id: call.model for call in observed.every_call}
+    observed.loads = [
+        # Of what a server tells with its reply, the call knows the model.
+        load if load.model else events.Load.read(load.record, model=tags.get(load.parent or 0, ""))
+        for load in compress(seen[events.Load], is_load)
+    ]
     observed.retries = [retry for retry in seen[events.Retry] if retry.model is not None]
     observed.nodes = {node.id: node for node in seen[events.NodeAttempt]}
     observed.place_waits = {

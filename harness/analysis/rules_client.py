@@ -63,7 +63,13 @@ _TOGETHER = "make the calls of one function together: asyncio.gather, or a task 
                 _MAPPED_NODE,
                 _TOGETHER,
             ),
-        )
+        ),
+        "held": Advice(
+            "The items of the node ran side by side, and their calls one after another: something "
+            "in its code, such as a lock or a semaphore, lets one through at a time.",
+            "L6",
+            ("let more through; to bound calls, use max_parallel under [endpoints.{tag}]",),
+        ),
     },
     explains=("decode", "prefill", "overhead"),
 )
@@ -95,9 +101,12 @@ def serial_client(observed: Observed) -> Found | None:
     if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
         return None
     nodes = named(call.node for call in independent if call.node)
+    items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
+    side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
+    is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
     kept_apart = any(observed.parents.get(one.id) in observed.place_waits for one in independent)
     return Found(
-        case="in process" if in_process else "",
+        case="in process" if in_process else "held" if is_held else "",
         severity="hint" if in_process else "warning",
         model=server.model,
         seen=f"{len(alone)} calls ran one after another, and {at_once} of "
@@ -381,9 +390,46 @@ _CONDITION_CHARS = 24
     "it otherwise.",
     "L6",
     "if it is not needed, take the parameter out: both then run at the same time",
+    cases={
+        "beyond the result": Advice(
+            "The result does not need these nodes: they are there for what else they do.",
+            "L6",
+            (
+                "leave them out if nobody reads what they do, or run them on their own afterwards",
+                "make them shorter: a lower max_output_tokens",
+            ),
+        )
+    },
     explains=("decode", "prefill"),
 )
 def unused_dependency(observed: Observed) -> Found | None:
+    """A node that waited for one whose output it does not use, or that the result does not use."""
+    return _beyond_result(observed) or _unquoted(observed)
+
+
+def _beyond_result(observed: Observed) -> Found | None:
+    """Nodes that ran on when the result was there, and that it does not need."""
+    results = {pipeline.result for pipeline in observed.seen[events.Pipeline]} - {None}
+    own = [one for one in observed.nodes.values() if "/" not in one.node]
+    ready_ns = max((one.end_ns for one in own if one.node in results), default=None)
+    later = [one for one in own if ready_ns is not None and one.end_ns > ready_ns]
+    if ready_ns is None or not later:
+        return None
+    lost_ns = max(one.end_ns for one in later) - ready_ns
+    if not observed.matters(lost_ns):
+        return None
+    return Found(
+        severity="hint",
+        case="beyond the result",
+        seen=f"The result, {named(map(str, results))}, was there "
+        f"{said_ns(ready_ns - observed.run.start_ns)} into the run, which went on for "
+        f"{observed.said(lost_ns)} with {named(one.node for one in later)}.",
+        evidence=Evidence.of(later, nodes=len(later)),
+        lost_ns=lost_ns,
+    )
+
+
+def _unquoted(observed: Observed) -> Found | None:
     """A node on the critical path whose prompts quote nothing of the node that it waited for."""
     calls: dict[int, list[Call]] = {}
     for call in observed.calls[:TEXTS_OF_CALLS]:

@@ -172,20 +172,26 @@ def retries(observed: Observed) -> Found | None:
 
 def _paused(observed: Observed) -> Found | None:
     pauses = observed.retries
-    lost_ns = length_ns(one.pause for one in pauses)
+    causes = {(pause.model, pause.reason) for pause in pauses}
+    tried = [
+        c for c in observed.calls if c.status == "error" and (c.model, c.error_class) in causes
+    ]
+    lost_ns = length_ns([*(one.pause for one in pauses), *tried])
     if len(pauses) < SEVERAL or not observed.matters(lost_ns):
         return None
     reasons = Counter(pause.reason for pause in pauses)
     (reason, _), *_ = reasons.most_common()
     (model, _), *_ = Counter(p.model for p in pauses if p.reason == reason).most_common()
     listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
-    failed = [c for c in observed.calls if c.status == "error" and c.model == model]
+    failed = [call for call in tried if call.model == model]
+    error = f" The last ended with: {failed[-1].error}" if failed else ""
+    pauses_ns = length_ns(one.pause for one in pauses)
     return Found(
         model=model,
         case=reason,
-        seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'; the "
-        f"pauses took {observed.said(lost_ns)}.",
-        evidence=Evidence.of(failed, retries=len(pauses), pauses_s=lost_ns / 1e9),
+        seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
+        f"calls that failed and the pauses took {observed.said(lost_ns)}.{error}",
+        evidence=Evidence.of(failed, retries=len(pauses), pauses_s=pauses_ns / 1e9),
         lost_ns=lost_ns,
     )
 

@@ -153,6 +153,14 @@ class SpanEvent(Event, Interval):
         """The class of the error that ended it; empty without one."""
         return error_class(self.error)
 
+    @property
+    def record(self) -> SpanRecord:
+        """The span that it was read from."""
+        times = self.start_ns, self.end_ns
+        return SpanRecord(
+            self.id, self.parent, self.NAME, *times, self.status, self.error, self.attributes
+        )
+
 
 class InstantEvent(Event):
     """One at a moment; of the span that it happened in."""
@@ -272,6 +280,8 @@ class Pipeline(InstantEvent):
     limits: Mapping[str, Any]
     is_batch: bool = False
     """Whether its nodes are the rows of a table."""
+    result: str | None = None
+    """The node that was named as its result; None if that is simply the last one."""
 
 
 class Input(InstantEvent):
