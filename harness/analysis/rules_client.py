@@ -257,7 +257,6 @@ def client_lag(observed: Observed) -> Found | None:
     place = _place_of_most(longest_first, is_starved=observed.is_starved)
     if place is None and not observed.is_core_full:
         return None  # Of other programs, a remark tells.
-    unreliable = [call for call in observed.calls if call.has_unreliable_latency]
     return Found(
         # Many short ones are what a busy process looks like.
         severity="warning" if place is None or place.duration_ns >= LEAST_LOST_NS else "hint",
@@ -266,18 +265,8 @@ def client_lag(observed: Observed) -> Found | None:
         + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
         + (" while calls to models were" if common(lags, at_work) else " while other nodes were")
         + f" under way ({observed.said(lost_ns)})"
-        + (f": {_said_place(observed, place)}." if place else ", at no one place.")
-        + (
-            f" Latencies of {counted(len(unreliable), 'call')} are unreliable for that."
-            if unreliable
-            else ""
-        ),
-        evidence=Evidence.of(
-            longest_first,
-            lags=len(lags),
-            longest_lag_s=longest_ns / 1e9,
-            unreliable_calls=len(unreliable),
-        ),
+        + (f": {_said_place(observed, place)}." if place else ", at no one place."),
+        evidence=Evidence.of(longest_first, lags=len(lags), longest_lag_s=longest_ns / 1e9),
         lost_ns=lost_ns,
     )
 

@@ -66,26 +66,20 @@ _ERRORS: Mapping[str, Advice] = {
         "L3",
         ("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
     ),
-    "AuthenticationFailed": Advice(
-        "The server refused the key.", "L5", ("check api_key_env under [endpoints.{tag}]",)
-    ),
-    "ModelNotFound": Advice(
-        "The server has no model of that name.", "L5", ("check model_id under [endpoints.{tag}]",)
-    ),
-    "call.certificate-refused": Advice(
-        "The server is there, and its certificate is refused.",
-        "L5",
-        ("name a file with its issuer's certificate in SSL_CERT_FILE",),
-    ),
-    "call.no-tls": Advice(
-        "Something is there, and does not speak TLS as it is spoken here.",
-        "L5",
-        ("http:// in place of https:// in url under [endpoints.{tag}]",),
-    ),
-    "ModelFileInvalid": Advice(
-        "The model's file is not there, or is no whole GGUF.",
-        "L2",
-        ("check path under [endpoints.{tag}]",),
+    **dict.fromkeys(
+        # Their messages say what is wrong, and how it is mended.
+        (
+            "AuthenticationFailed",
+            "ModelNotFound",
+            "ModelFileInvalid",
+            "call.certificate-refused",
+            "call.no-tls",
+        ),
+        Advice(
+            "The endpoint's settings do not fit its server or file.",
+            "L5",
+            ("check what the error names: under [endpoints.{tag}], or the variable",),
+        ),
     ),
 }
 """By the class of the error that ended calls, or by its code where that says more."""

@@ -88,20 +88,10 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
     ):
         return None
     slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
-    queued = [
-        call
-        for call in timed
-        if call.id in queues and queues[call.id].duration_ns > MOSTLY * (call.ttft_ns or 0)
-    ]
     rate = sum(map(_computed_tokens, timed)) / (prefill_ns / 1e9)
     return Found(
         seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
-        + (
-            f"{len(queued)} of {len(timed)} mostly in a queue"
-            if queued
-            else "with hardly any queue"
-        )
-        + f": it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
+        f"with hardly any queue: it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
         f"({observed.said(lost_ns)}).",
         evidence=Evidence.of(
             slowest,
