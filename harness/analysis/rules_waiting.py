@@ -290,6 +290,13 @@ def _slow_item(observed: Observed) -> Found | None:
     "L4a",
     Aim.LET_BOTH_STAY,
     SMALLER_NEIGHBOR,
+    cases={
+        "one model": Advice(
+            "These endpoints name one model, and its server loads it anew for other settings.",
+            "L4a",
+            ("leave one of the endpoints out, if both are for the same work",),
+        )
+    },
     explains=("load", "room"),
 )
 def swap_thrash(observed: Observed) -> Found | None:
@@ -308,17 +315,17 @@ def swap_thrash(observed: Observed) -> Found | None:
     taking_turns = [model for model, count in loads.most_common() if count > 1]
     if len(loads) == 1 or not observed.matters(lost_ns):
         return None
+    one_context = _one_context(observed, taking_turns)
     return Found(
+        case="one model" if one_context else "",
         seen=f"{named(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
-        f"{len(loads)} would have done. Waiting for these loads, and making room, took "
-        f"{observed.said(lost_ns)}.",
+        f"{1 if one_context else len(loads)} would have done. Waiting for these loads, and making "
+        f"room, took {observed.said(lost_ns)}.",
         evidence=Evidence.of(
             again, loads=len(observed.loads), models=len(loads), reloads=len(again)
         ),
         server=taking_turns[0],
-        first=_one_context(observed, taking_turns)
-        + (room := _room_for_all(observed))
-        + _side_by_side(observed),
+        first=one_context + (room := _room_for_all(observed)) + _side_by_side(observed),
         expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
         lost_ns=lost_ns,
     )
@@ -344,8 +351,7 @@ def _one_context(observed: Observed, tags: Sequence[str]) -> tuple[str, ...]:
     if len(servers) < 2 or len({(one.url, one.model_id) for one in servers}) > 1:
         return ()
     sizes = " and ".join(f"{one.context_tokens}" for one in servers)
-    why = "they name one model, and its server loads it anew for another context"
-    return (f"give {named(tags)} the same context_tokens (now {sizes}): {why}",)
+    return (f"give {named(tags)} the same context_tokens (now {sizes})",)
 
 
 def _room_for_all(observed: Observed) -> tuple[str, ...]:

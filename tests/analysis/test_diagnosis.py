@@ -162,6 +162,17 @@ FAULTS = [
           {"failed_calls": 5, "fallbacks": 5}, name="out of reach, and replaced"),
     Fault("slow-code", planted.slow_code, {"code_s": 2.57}, "run.span", severity="hint"),
     Fault("slow-code", planted.blocked_alone, {"code_s": 2}, severity="hint"),
+    Fault("swap-thrash", planted.loads_for_another_context, {"loads": 6},
+          "the same context_tokens (now 4096 and 8192)", beside=frozenset({"cold-start"})),
+    Fault("queueing", planted.queueing_behind_others, {"queued_calls": 5}, "server of its own",
+          beside=frozenset({"serial-client"})),
+    Fault("serial-client", planted.held_in_the_node, {"independent_calls": 8},
+          "let more through", beside=frozenset({"slow-code"})),
+    Fault("cold-start", planted.a_schema_before_each_reply, {"cold_calls": 6}, "one type for all"),
+    Fault("unused-dependency", planted.beyond_the_result, {"nodes": 1}, severity="hint",
+          beside=frozenset({"slow-code"})),
+    Fault("not-streamed", planted.kept_back_while_it_stood_still, {"replies": 3}, "buffering off",
+          beside=frozenset({"serial-client", "cold-start"})),
     Fault("node-retries", planted.timed_out_attempts, {"attempts": 2}, "Timeout(…)"),
 ]  # fmt: skip
 
@@ -431,6 +442,18 @@ def test_outputs_that_could_have_been_reused_are_told(
         run.output("loud", item, inputs={"word": inputs[item]})
 
     assert [one.code for one in diagnose(run.journal(tmp_path)).remarks] == codes
+
+
+def test_a_loop_without_a_draft_that_passed_is_told(tmp_path: Path) -> None:
+    run = PlantedRun()
+    for loop, passes in ((1, (False, False)), (2, (False, True))):
+        for number, passed in enumerate(passes):
+            run.round(loop, composite=5.0 + number, passed=passed)
+
+    (remark,) = diagnose(run.journal(tmp_path)).remarks
+    assert remark.code == "diagnosis.loops-not-passed"
+    assert "1 of 2 loops" in str(remark)
+    assert "scored 5, 6 points" in str(remark)
 
 
 # --- runs that did not end well --------------------------------------------------------------
