@@ -100,11 +100,12 @@ def known_device(name: str) -> DeviceSpec:
     Raises:
         InvalidInput: There is none of that name.
     """
-    known = known_devices()
-    if name not in known:
-        said = f"'{name}' is not in the table of devices; {did_you_mean(name, known)}, or give "
-        raise InvalidInput(f"{said}--memory and --bandwidth", code="advise.device-unknown")
-    return known[name]
+    devices = known_devices()
+    if name not in devices:
+        problem = f"'{name}' is not in the table of devices; {did_you_mean(name, devices)}, or "
+        problem += "give --memory and --bandwidth"
+        raise InvalidInput(problem, code="advise.device-unknown")
+    return devices[name]
 
 
 def this_machine() -> DeviceSpec:
@@ -128,63 +129,58 @@ def this_gpu(name: str) -> DeviceSpec:
     Raises:
         InvalidInput: There is no such GPU, or too little is known of it.
     """
-    gpus = read_gpus()
-    for gpu in gpus:
-        like = product(gpu.product) or DeviceSpec(name=name, memory_bytes=0, source="")
-        memory = gpu.capacity_bytes or like.memory_bytes
-        speed = gpu.memory_bytes_per_s or like.memory_bytes_per_s
-        if gpu.name == name and memory and speed:
-            count = sum(one.product == gpu.product for one in gpus)
-            like = replace(like, memory_bytes=memory, memory_bytes_per_s=speed)
-            return replace(like, count=count, source="nominal")
-    found = ", ".join(gpu.name for gpu in gpus) or "none"
-    said = f"'{name}' is not seen by NVIDIA's driver here (found: {found}); install the extra "
-    raise InvalidInput(
-        f"{said}`nvidia`, or give --memory and --bandwidth", code="advise.no-such-gpu"
+    gpus = {gpu.name: gpu for gpu in read_gpus()}
+    gpu = gpus.get(name)
+    spec = product(gpu.product) if gpu else None
+    spec = spec or DeviceSpec(name=name, memory_bytes=0, source="")
+    memory_bytes = (gpu and gpu.capacity_bytes) or spec.memory_bytes
+    speed = (gpu and gpu.memory_bytes_per_s) or spec.memory_bytes_per_s
+    if not (gpu and memory_bytes and speed):
+        problem = (
+            f"'{name}' is not seen by NVIDIA's driver here (found: {', '.join(gpus) or 'none'}"
+        )
+        problem += "); install the extra `nvidia`, or give --memory and --bandwidth"
+        raise InvalidInput(problem, code="advise.no-such-gpu")
+    count = sum(alike.product == gpu.product for alike in gpus.values())
+    return replace(
+        spec,
+        memory_bytes=memory_bytes,
+        memory_bytes_per_s=speed,
+        count=count,
+        source="nominal",
     )
 
 
 def product(name: str) -> DeviceSpec | None:
     """The GPU that a driver calls so; None if it is not in the table."""
-    named = {row["product"]: row["name"] for row in rows("devices")}
-    found = (known for driver, known in named.items() if f" {driver} " in f" {name} ")
-    return next((known_device(known) for known in found), None)
+    for row in rows("devices"):
+        if f" {row['product']} " in f" {name} ":
+            return known_device(row["name"])
+    return None
 
 
 def device_by_hand(
-    memory: str,
-    *,
-    bandwidth: str | None = None,
-    tflops: float | None = None,
-    like: str | None = None,
+    memory: str, *, bandwidth: str | None = None, tflops: float | None = None, is_gpu: bool = True
 ) -> DeviceSpec:
-    """A device of so much memory, `24 GiB`, and speed, `1008 GB`; the rest is as of `like`.
-
-    It is a GPU, or like `machine` a processor with the machine's memory.
+    """A GPU, or a processor with the machine's memory, of so much: `24 GiB`, `1008 GB` a second.
 
     Raises:
-        InvalidInput: There is none like it, or a size has another form or no unit.
+        InvalidInput: A size has another form or no unit.
     """
-    is_new = like in {None, MACHINE}
-    found = DeviceSpec(name="", memory_bytes=0, source="") if is_new else known_device(str(like))
     try:
-        size = parse_bytes(memory)
-        speed = parse_bytes((bandwidth or "1 GB").removesuffix("/s"))
+        size, speed = parse_bytes(memory), parse_bytes((bandwidth or "1 GB").removesuffix("/s"))
     except ValueError as error:
         raise InvalidInput(str(error), code="advise.size-unreadable") from error
     if min(size, speed) < _LEAST_BYTES:
-        said = f"'{memory}' is no memory, or it has no speed; give both with their units: "
-        said += '--memory "24 GiB" --bandwidth "1008 GB"'
-        raise InvalidInput(said, code="advise.no-memory")
-    return replace(
-        found,
-        name=f"{like or 'GPU'} of {memory}" if is_new else f"{memory}, otherwise as {like}",
+        problem = f"'{memory}' is no memory, or it has no speed; give both with their units: "
+        problem += '--memory "24 GiB" --bandwidth "1008 GB"'
+        raise InvalidInput(problem, code="advise.no-memory")
+    return DeviceSpec(
+        name=f"{'GPU' if is_gpu else MACHINE} of {memory}",
         memory_bytes=size,
-        memory_bytes_per_s=speed if bandwidth else found.memory_bytes_per_s,
-        flops_per_s=tflops * 1e12 if tflops else found.flops_per_s,
-        fp8_flops_per_s=None if tflops else found.fp8_flops_per_s,
-        usd_per_hour=None,
-        is_gpu=like != MACHINE,
+        memory_bytes_per_s=speed if bandwidth else 0.0,
+        flops_per_s=tflops * 1e12 if tflops else None,
+        is_gpu=is_gpu,
         source="by hand",
     )
 
@@ -208,11 +204,11 @@ def quantization_of(name: str) -> Quantization:
     Raises:
         InvalidInput: There is none of that name.
     """
-    known = quantizations()
-    if name.upper() not in known:
-        said = f"'{name}' is not a quantization; {did_you_mean(name.upper(), known)}"
-        raise InvalidInput(said, code="advise.quantization-unknown")
-    return known[name.upper()]
+    table = quantizations()
+    if name.upper() not in table:
+        problem = f"'{name}' is not a quantization; {did_you_mean(name.upper(), table)}"
+        raise InvalidInput(problem, code="advise.quantization-unknown")
+    return table[name.upper()]
 
 
 @cache
@@ -230,9 +226,9 @@ def known_shape(model: str) -> ModelShape:
     Raises:
         InvalidInput: It is no size and no name.
     """
-    known = known_models()
+    models = known_models()
     plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")
-    for name, row in known.items():
+    for name, row in models.items():
         if name.lower() == plain:
             shape = model_shape.configured_shape(row["config"], path=Path(name), title=model)
             return replace(shape, is_local=False)
@@ -240,16 +236,16 @@ def known_shape(model: str) -> ModelShape:
         count = parse_parameters(model)
     except InvalidInput as error:
         size = re.search(r"\d+(\.\d+)?[bm]\b", model.lower())
-        said = (
-            f"'{model}' is no file or folder here, and no model that is known; give a GGUF file, "
-        )
-        said += (
-            f"a folder of safetensors, a config.json, a name ({did_you_mean(model, known)}), or a "
-        )
-        said += f"size: harness advise {size[0].upper() if size else '8B'}"
-        raise InvalidInput(said, code="advise.model-unknown") from error
-    usual = [known_shape(name) for name, row in known.items() if "usual" in row]
-    return min(usual, key=lambda one: abs(one.parameters - count)).scaled(model)
+        problem = f"'{model}' is no file or folder here, and no model that is known; give a GGUF "
+        problem += "file, a folder of safetensors, a config.json, a name "
+        problem += f"({did_you_mean(model, models)}), or a size: harness advise "
+        problem += size[0].upper() if size else "8B"
+        raise InvalidInput(problem, code="advise.model-unknown") from error
+    usual = [known_shape(name) for name, row in models.items() if "usual" in row]
+    shape = min(usual, key=lambda shape: abs(shape.parameters - count))
+    sizes = ("parameters", "active_parameters", "weight_bytes", "passed_bytes", "active_bytes")
+    scaled = {name: round(getattr(shape, name) * count / shape.parameters) for name in sizes}
+    return replace(shape, title=model, family="", exact_caches=False, **scaled)
 
 
 def managed_price(parameters: int, prompts: float) -> tuple[str, float] | None:

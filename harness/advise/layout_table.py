@@ -8,17 +8,25 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import PurePath
-from typing import Final, NamedTuple, get_args
+from typing import Final, get_args
 
 from rich.console import Console
 
 from harness.advise.data_tables import DeviceSpec, managed_price, rows
-from harness.advise.layouts import Layout, Miss, Place, enough_devices, packed, precisions
-from harness.advise.rates import USUAL, usd_per_million_tokens
+from harness.advise.layouts import (
+    Layout,
+    Miss,
+    Place,
+    ServingGoal,
+    enough_devices,
+    placements,
+    precisions,
+)
+from harness.advise.rates import USUAL_OF_EXPERTS, usd_per_million_tokens
 from harness.cli.tables import digits, dollars, print_line
 from harness.hardware import format_bytes
 from harness.hardware.quantization import CACHE_TYPES, KvBits, role_floor
@@ -27,7 +35,7 @@ from harness.inference.providers import PROVIDERS
 
 ONLY: Final = "model"
 """The role of a model that has none."""
-_LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "fits", "targets"}
+_LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
 """Columns of words."""
 _ROWS: Final = 12
 """Of a table without --explain."""
@@ -42,10 +50,19 @@ def print_places(
     """Prints each model's table, and what follows from it."""
     print_line(device_line(device, explain=explain), console)
     roles: list[str] = []
-    lines: list[str] = []
+    endpoints: list[str] = []
     for place, port in zip(places, ports_of(places), strict=True):
-        _print_table(place, device, console, explain=explain)
-        row, role = place.marked, place.wanted.role
+        row, role = place.marked, place.goal.role
+        print_line("\n" + load_line(place), console, "bold")
+        if len(places) > 1:
+            beside = ", beside the other models there" if place.models > 1 else ""
+            numbers = ", ".join(str(place.first + n) for n in range(place.count))
+            print_line(f"on device {numbers}{beside}", console)
+        shown = place.layouts if explain else place.layouts[:_ROWS]
+        lines = [("->" if layout is row else "", *cells(layout)) for layout in shown]
+        print_rows([("", *columns()), *lines] if lines else [], console)
+        if len(shown) < len(place.layouts):
+            print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
@@ -53,26 +70,29 @@ def print_places(
         if row.itl_s is None:
             unknown = " as far as known: --bandwidth and --tflops would tell its speed"
         print_line(f"-> meets all targets{unknown}.", console)
-        for said in cost_lines(place, row):
-            print_line(said, console)
-        reasons = {one["name"]: one["formula"] for one in rows("columns") if one["formula"]}
-        settings = servings(place, row, device, port=port)
-        for backend, serving in settings.items():
-            command = command_of(backend, serving)
-            reasons |= {one.text: one.reason for one in command}
-            said = f"{PROVIDERS[backend].title}: {' '.join(one.text for one in command)}"
-            print_line(said, console, "bold green")
+        for line in cost_lines(place, row):
+            print_line(line, console)
+        reasons = {title: formula for title, formula in columns().items() if formula}
+        commands = servings(place, row, device, port=port)
+        for backend, serving in commands.items():
+            settings = command_of(backend, serving)
+            reasons |= dict(settings)
+            command = " ".join(text for text, _ in settings)
+            print_line(f"{PROVIDERS[backend].title}: {command}", console, "bold green")
         for name, reason in reasons.items() if explain else ():
             print_line(f"  {name}: {reason}", console, "dim")
-        for backend, serving in [*settings.items()][:1]:
+        for backend, serving in [*commands.items()][:1]:
             key = role if _BARE.fullmatch(role) else toml(role)
             roles += [f"{key} = {toml(role)}"] * (role != ONLY)
-            lines += ["", f"[endpoints.{key}]", *endpoint_of(backend, serving)]
+            endpoints += ["", f"[endpoints.{key}]", *endpoint_of(backend, serving)]
     if not all(place.marked for place in places):
         print_line("\n" + remedy_line(places, device), console, "bold")
-    if lines:
+    print_line("", console)
+    for note in dict.fromkeys(note for place in places for note in notes(place, device)):
+        print_line(f"- {note}", console)
+    if endpoints:
         head = ["", "[roles]", *roles] if roles else []
-        print_line("\nharness.toml:" + "\n".join([*head, *lines]), console, "cyan")
+        print_line("\nharness.toml:" + "\n".join([*head, *endpoints]), console, "cyan")
 
 
 def device_line(device: DeviceSpec, *, explain: bool) -> str:
@@ -89,34 +109,21 @@ def device_line(device: DeviceSpec, *, explain: bool) -> str:
     return f"{count}{device.name}: {size}, {bandwidth}, {operations}{source}"
 
 
-def _print_table(place: Place, device: DeviceSpec, console: Console, *, explain: bool) -> None:
-    load = place.wanted.load
-    asked = "1 user" if load.users == 1 else f"{load.users} users at once"
-    if load.rate_per_s:
-        asked += f", {load.rate_per_s:.3g} requests/s"
-    print_line(
-        f"\n{_prefix(place.wanted.role, ': ')}{place.wanted.shape.title}, {asked}, "
+def load_line(place: Place) -> str:
+    """A model, what is asked of it, and how soon it has to answer."""
+    load = place.goal.load
+    users = "1 user" if load.users == 1 else f"{load.users} users at once"
+    rate = f", {load.rate_per_s:.3g} requests/s" if load.rate_per_s else ""
+    return (
+        f"{_prefix(place.goal.role, ': ')}{place.goal.shape.title}, {users}{rate}, "
         f"{load.prompt_tokens:,} + {load.output_tokens:,} tokens each; targets: TTFT "
-        f"{load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms",
-        console,
-        "bold",
+        f"{load.ttft_s:g} s, ITL {1000 * load.itl_s:g} ms"
     )
-    if place.models > 1 or place.first:
-        gpus = ", ".join(str(place.first + n) for n in range(place.count))
-        beside = ", beside the other models there" if place.models > 1 else ""
-        print_line(f"on device {gpus}{beside}", console)
-    shown = place.layouts if explain else place.layouts[:_ROWS]
-    marked = [("->" if one == place.marked else "", *cells(one)) for one in shown]
-    print_rows([("", *columns()), *marked] if marked else [], console)
-    if len(shown) < len(place.layouts):
-        print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
-    for note in notes(place, device):
-        print_line(f"- {note}", console)
 
 
-def columns() -> list[str]:
-    """The titles of a layout's."""
-    return [row["name"] for row in rows("columns")]
+def columns() -> dict[str, str]:
+    """The titles of a layout's figures, and their formulas."""
+    return {row["name"]: row["formula"] for row in rows("columns")}
 
 
 def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
@@ -132,7 +139,7 @@ def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
 
 
 def cells(row: Layout) -> tuple[str, ...]:
-    """A layout's, by `columns`."""
+    """A layout's figures, by `columns`."""
     least, most = (">= ", "<= ") if row.is_bound else ("", "")
     return (
         row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
@@ -140,11 +147,11 @@ def cells(row: Layout) -> tuple[str, ...]:
         format_bytes(row.weight_bytes),
         format_bytes(row.sequence_bytes),
         f"{row.sequences:,}",
-        _number(row.decode_limit),
-        _number(row.prefill_limit),
+        "?" if row.decode_limit is None else digits(row.decode_limit),
+        "?" if row.prefill_limit is None else digits(row.prefill_limit),
         "?" if row.ttft_s is None else least + _seconds(row.ttft_s),
         "?" if row.itl_s is None else least + _seconds(row.itl_s),
-        most + _number(row.tokens_per_s),
+        "?" if row.tokens_per_s is None else most + digits(row.tokens_per_s),
         "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
         "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
     )
@@ -168,40 +175,46 @@ def missed(miss: Miss) -> str:
 
 def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     """What a reader of the table has to know, in one line each."""
-    wanted, layouts = place.wanted, place.layouts
-    load, shape, floor = wanted.load, wanted.shape, role_floor(wanted.role)
-    is_divided = any(row.tensor_parallel > 1 for row in layouts)
-    is_timed = any(row.ttft_s is not None for row in layouts)
-    if is_timed and load.users > 1 and load.rate_per_s is None:
-        yield "TTFT is the last user's if all ask at once; with --rate, requests come at random"
-    if is_timed and wanted.factors == USUAL:
-        shares = f"{USUAL.bandwidth:.0%} of the bandwidth and {USUAL.compute:.0%} of the operations"
-        yield f"TTFT, ITL and tokens/s are at {shares}, until --measure has found better figures"
-    if not is_timed and any(row.itl_s for row in layouts):
+    goal, layouts, model = place.goal, place.layouts, place.goal.shape.title
+    load, factors = goal.load, goal.factors
+    if any(row.ttft_s is not None for row in layouts):
+        if load.users > 1 and load.rate_per_s is None:
+            yield "TTFT is the last user's if all ask at once; with --rate, requests come at random"
+        if goal.measured is None:
+            shares = f"{factors.bandwidth:.0%} of the bandwidth and {factors.compute:.0%} of the "
+            experts = " (many small experts)" if factors == USUAL_OF_EXPERTS else ""
+            yield f"times are at {shares}operations{experts}, until --measure has found better"
+    elif any(row.itl_s for row in layouts):
         yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
-    if is_divided:
+    if any(row.tensor_parallel > 1 for row in layouts):
         yield "what GPUs send each other is in no figure: TP wants NVLink"
+        if any(cache.heads == 1 for cache in goal.shape.caches):
+            yield f"the KV cache of {model} is one head (MLA, MQA): each GPU of TP has all of it"
+    if place.models > 1:
+        yield "models on one device: times are while the others are idle"
     if any(row.is_bound for row in layouts):
         yield ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending"
-    if is_divided and any(cache.heads == 1 for cache in shape.caches):
-        yield "its KV cache is one head (MLA, MQA): each GPU of TP has all of it"
     if not device.fp8_flops_per_s and any(row.precision == "FP8" for row in layouts):
         yield "FP8 is of the weights alone: this device multiplies in 16 bits"
+    yield from _model_notes(goal, layouts)
+
+
+def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
+    shape, model, floor = goal.shape, goal.shape.title, role_floor(goal.role)
+    if any(row.precision == "MXFP4" for row in layouts):
+        yield "servers may pad the experts of MXFP4: up to 7 % more weights, and fewer sequences"
     if shape.expert_share < 1:
-        whole, one = (format_bytes(size) for size in (shape.weight_bytes, shape.active_bytes))
-        yield f"experts: all {whole} are in memory; a token reads {one}, several sequences more"
+        share = f"{shape.expert_share:.1%}"
+        yield f"all experts are in memory; a token reads {share} of them, several sequences more"
     if any(row.precision not in {shape.quantization, "F16"} for row in layouts):
         yield f"sizes in another precision than {shape.quantization} are estimates"
     if any(row.bits < floor - 0.1 for row in layouts):
-        yield f"fewer than {floor:g} bits are too coarse for {wanted.role}"
+        yield f"fewer than {floor:g} bits are too coarse for {goal.role}"
     if shape.family and not shape.exact_caches:
-        yield "its KV cache is at most so large: some of its layers are not known here"
-    if 0 < (shape.context_limit or 0) < load.context_tokens:
-        yield f"trained for {shape.context_limit} tokens, fewer than {load.context_tokens}"
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else digits(value)
+        yield f"the KV cache of {model} is at most so large: not all of its layers are known here"
+    if 0 < (shape.context_limit or 0) < goal.load.context_tokens:
+        context = f"{shape.context_limit} tokens, fewer than {goal.load.context_tokens}"
+        yield f"{model} was trained for {context}"
 
 
 def _seconds(value: float) -> str:
@@ -213,31 +226,33 @@ def _seconds(value: float) -> str:
 
 def missed_line(place: Place, device: DeviceSpec) -> str:
     """That no layout of a model meets the targets, and why."""
-    wanted = place.wanted
-    name = wanted.shape.title if wanted.role == ONLY else wanted.role
+    goal = place.goal
+    name = goal.shape.title if goal.role == ONLY else goal.role
     if place.layouts:
         return f"No layout of {name} meets the targets."
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
-    least = min(precisions(wanted, device), key=lambda one: one.weight_bytes)
-    size = f"{least.quantization} its weights alone take {format_bytes(least.weight_bytes)}"
-    return f"{name} does not fit with one sequence: in {size}."
+    least = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
+    size = f"{least.quantization} its weights take {format_bytes(least.weight_bytes)}"
+    room = format_bytes(device.room * device.count)
+    return f"{name} does not fit with one sequence: in {size}, and there is room for {room}."
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
     """What would meet all targets: 8 bits in the cache, or devices."""
-    wanted = [one.wanted for one in places]
-    eight = [replace(one, kv_bits=8) for one in wanted]
-    is_enough = eight != wanted and all(one.marked for one in packed(eight, device))
+    goals = [place.goal for place in places]
+    eight = [replace(model, kv_bits=8) for model in goals]
+    is_enough = eight != goals and all(place.marked for place in placements(eight, device))
     remedies = ["a KV cache of 8 bits (--kv-bits 8)"] if is_enough else []
-    for one in enough_devices(wanted, device)[:4]:
-        ways = "; ".join(
-            f"{_prefix(role, ' ')}{row.precision}{_divided(row)}"
-            for role, row in one.layouts.items()
+    for kind, there in enough_devices(goals, device)[:4]:
+        layouts = "; ".join(
+            f"{_prefix(place.goal.role, ' ')}{row.precision}{_divided(row)}"
+            for place in there
+            if (row := place.marked)
         )
-        cost = "" if one.usd_per_hour is None else f", ${one.usd_per_hour:.2f}/h"
-        remedies.append(f"{one.count} x {one.device} ({ways}{cost})")
+        cost = f", ${kind.usd_per_hour * kind.count:.2f}/h" if kind.usd_per_hour else ""
+        remedies.append(f"{kind.count} x {kind.name} ({layouts}{cost})")
     most = 8 if len(places) > 1 else 16
     if not remedies:
         return f"None of these meets the targets: 1 to {most} of each GPU of the table."
@@ -248,9 +263,9 @@ def _prefix(role: str, after: str) -> str:
     return "" if role == ONLY else f"{role}{after}"
 
 
-def cost_lines(place: Place, row: Layout) -> Iterable[str]:
+def cost_lines(place: Place, row: Layout) -> Iterator[str]:
     """What a million tokens cost at the load, and from when on that is less than by the token."""
-    load, speed, shape = place.wanted.load, row.tokens_per_s, place.wanted.shape
+    load, speed, shape = place.goal.load, row.tokens_per_s, place.goal.shape
     if row.usd_per_hour is None or not speed:
         return
     hour = row.usd_per_hour / place.models
@@ -259,14 +274,14 @@ def cost_lines(place: Place, row: Layout) -> Iterable[str]:
     least = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
-    said = f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})"
+    line = f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})"
     managed = managed_price(shape.parameters, load.prompt_tokens / load.output_tokens)
     if managed is not None and place.models == shape.expert_share == 1:
-        needed = 24e6 * hour / managed[1]
-        if needed <= speed * 86_400:
-            day = f"{needed / 1e6:,.1f} M output tokens a day"
-            said += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
-    yield said + "."
+        day_tokens = 24e6 * hour / managed[1]
+        if day_tokens <= speed * 86_400:
+            day = f"{day_tokens / 1e6:,.1f} M output tokens a day"
+            line += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
+    yield line + "."
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
@@ -278,19 +293,19 @@ def servings(
     place: Place, row: Layout, device: DeviceSpec, *, port: int | None
 ) -> dict[BackendName, Serving]:
     """By backend, the settings of the servers that take a layout."""
-    load, shape = place.wanted.load, place.wanted.shape
+    load, shape = place.goal.load, place.goal.shape
     is_whole, is_own = (
-        row.precision in {"BF16", "F16", "MXFP4"},
+        row.bits > 15 or row.precision == "MXFP4",
         row.precision == shape.quantization,
     )
-    made: dict[BackendName, Serving] = {}
+    by_backend: dict[BackendName, Serving] = {}
     for backend, server in servers().items():
         # A model that is known by its name comes in either packing.
         either = is_whole and not shape.is_local and row.tensor_parallel == 1
         of_gguf = server["packing"] == "gguf"
         if not (server["packing"] == row.packing or either) or not (of_gguf or device.is_gpu):
             continue
-        model, online = place.wanted.model, None
+        model, online = place.goal.model, None
         if of_gguf and not (shape.is_local and is_own):
             name = model if shape.is_local else model.rpartition("/")[2]
             model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"
@@ -298,7 +313,7 @@ def servings(
             online = "fp8" if row.precision == "FP8" else None
             model = model if online else f"{model}-{row.precision}"
         share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
-        made[backend] = Serving(
+        by_backend[backend] = Serving(
             model=model,
             context_tokens=load.context_tokens,
             sequences=max(min(-(-load.users // row.copies), row.sequences // row.copies), 1),
@@ -312,7 +327,7 @@ def servings(
             port=port,
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
-    return made
+    return by_backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -340,14 +355,6 @@ class Serving:
     """The number of the first that it uses; None if it is to use all that there are."""
 
 
-class Setting(NamedTuple):
-    """A part of a command line, and its reason."""
-
-    text: str
-    """`--max-num-seqs 16`; first variables, then the program and the model."""
-    reason: str
-
-
 @cache
 def servers() -> dict[BackendName, dict[str, str]]:
     """By backend, its column of the table `flags`: its command, flags, usual port and packing."""
@@ -359,36 +366,34 @@ def servers() -> dict[BackendName, dict[str, str]]:
     }
 
 
-def command_of(backend: BackendName, serving: Serving) -> list[Setting]:
-    """The command line that starts the server: joined by spaces, one for a shell."""
-    server, parts = servers()[backend], list[Setting]()
+def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
+    """The parts of the command line that starts the server, each with its reason.
+
+    Joined by spaces they are one for a shell: variables, the program with its model, its flags.
+    """
+    server, parts = servers()[backend], list[tuple[str, str]]()
     gpus, first = serving.tensor_parallel * serving.stages, serving.first_gpu
     for copy in range(serving.copies):
         seen = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
-        values: dict[str, object] = {
+        values: dict[str, object] = asdict(serving) | {
             "command": True,
             "model": quoted(serving.model),
             "all_tokens": serving.context_tokens * serving.sequences,
             "cache_type": CACHE_TYPES[serving.kv_bits],
             "gpus": serving.on_gpu and first is not None and ",".join(map(str, seen)),
-            "context_tokens": serving.context_tokens,
-            "sequences": serving.sequences,
             "kv_bits": serving.kv_bits % 16,
-            "quantization": serving.quantization,
             "gpu_layers": "all" if serving.on_gpu else "0",
             "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
             "stages": serving.stages > 1 and serving.stages,
-            "gpu_share": serving.gpu_share,
             "port": (serving.port or copy) and int(serving.port or server["usual_port"]) + copy,
         }
         settings = [
-            Setting(row[backend].format(**values), row["meaning"].format(**values))
+            (row[backend].format(**values), row["meaning"].format(**values))
             for row in rows("flags")
             if row[backend] and values.get(row["name"])
         ]
-        parts += [Setting("&", "and beside it")] if copy else []
-        # Variables, the program, its flags.
-        parts += sorted(settings, key=lambda one: (one.text[:2] == "--", not one.text[0].isupper()))
+        parts += [("&", "and beside it")] if copy else []
+        parts += sorted(settings, key=lambda part: (part[0][:2] == "--", not part[0][0].isupper()))
     return parts
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from harness.advise import rates as formulas
 from harness.advise.data_tables import DeviceSpec, known_devices, quantization_of, quantizations
-from harness.advise.model_shape import ModelShape, Packing
-from harness.advise.rates import CEILING, USUAL, Factors, Rates
+from harness.advise.model_shape import PROMPT_TOKENS_AT_ONCE, ModelShape, Packing
+from harness.advise.rates import CEILING, Factors, Rates, usual_factors
 from harness.errors import InvalidInput
 from harness.hardware.footprint import padded_tokens
 from harness.hardware.offload import GPU_CONTEXT_BYTES
@@ -64,7 +64,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ServingGoal:
     """A model to be served."""
 
     role: str
@@ -75,7 +75,13 @@ class Wanted:
     quantization: str | None = None
     """The only precision to consider; None for the model's own, or all from 16 bits down."""
     kv_bits: KvBits = 16
-    factors: Factors = USUAL
+    measured: Factors | None = None
+    """Of its device; None for the usual ones."""
+
+    @property
+    def factors(self) -> Factors:
+        """What to expect."""
+        return self.measured or usual_factors(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,37 +129,37 @@ class Layout:
         return self.tensor_parallel * self.stages * self.copies
 
 
-def layouts(wanted: Wanted, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
+def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
     """Those that fit: most targets met first, then the highest precision, then the least cost.
 
     Of each division of a precision it has the fewest copies that meet all targets, else the most.
     `taken_bytes` is what other models take of each device.
     """
-    found: list[Layout] = []
-    for shape in precisions(wanted, device):
+    rows: list[Layout] = []
+    for shape in precisions(goal, device):
         for ranks, stages in divisions(shape, device.count):
-            rates = Rates(shape, device, wanted.kv_bits, ranks, stages, wanted.factors)
+            rates = Rates(shape, device, goal.kv_bits, ranks, stages, goal.factors)
             with suppress(InvalidInput):  # heads too narrow for a packed cache
                 for copies in range(device.count // (ranks * stages)):
-                    row = _layout(wanted.load, rates, taken_bytes, copies + 1)
+                    row = _layout(goal.load, rates, taken_bytes, copies + 1)
                     if row is None or not row.misses:
                         break
-                found += [row] if row else []
+                rows += [row] if row else []
     return sorted(
-        found,
+        rows,
         key=lambda row: (len(row.misses), -row.bits, row.devices, row.ttft_s or 0, row.itl_s or 0),
     )
 
 
-def precisions(wanted: Wanted, device: DeviceSpec) -> list[ModelShape]:
+def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
     """The model as it comes, and, if that is 16 bits, quantized down to its role's floor.
 
     A model that is known by its name comes in both packings on one GPU; on several in safetensors,
     whose servers divide a layer; on a processor in GGUF.
     """
-    shape = wanted.shape
-    if wanted.quantization:
-        row = quantization_of(wanted.quantization)
+    shape = goal.shape
+    if goal.quantization:
+        row = quantization_of(goal.quantization)
         return [shape if shape.quantization == row.name else shape.quantized(row)]
     if 8 * shape.weight_bytes / shape.parameters < _WHOLE_BITS:
         return [shape]
@@ -164,7 +170,7 @@ def precisions(wanted: Wanted, device: DeviceSpec) -> list[ModelShape]:
     coarser = [
         shape.quantized(row)
         for row in quantizations().values()
-        if row.packing in packings and role_floor(wanted.role) <= row.nominal_bits < _WHOLE_BITS
+        if row.packing in packings and role_floor(goal.role) <= row.nominal_bits < _WHOLE_BITS
         if row.name != "MXFP4"  # models come in it, or do not
     ]
     whole = shape if shape.packing in packings else shape.quantized(quantization_of("F16"))
@@ -188,28 +194,27 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
 
     Lengths are the 95th percentile's; users are the most calls under way, those that wait included.
     """
-    found = {}
-    for model, some in answered_by_model(calls).items():
-        read, written, cached = (
-            [getattr(call, f"{kind}_tokens") or 0 for call in some]
-            for kind in ("input", "output", "cached")
-        )
+    loads = {}
+    for model, group in answered_by_model(calls).items():
+        read = [call.input_tokens or 0 for call in group]
+        written = [call.output_tokens or 0 for call in group]
+        cached_share = sum(call.cached_tokens or 0 for call in group) / max(sum(read), 1)
         prompt, output = (
             max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
             for counts in (read, written)
         )
-        took_ns = max(call.end_ns for call in some) - min(call.start_ns for call in some)
-        roles = {call.role or model for call in some}
+        took_ns = max(call.end_ns for call in group) - min(call.start_ns for call in group)
         load = Load(
-            users=max(depth for _, depth in depths(some)),
+            users=max(depth for _, depth in depths(group)),
             prompt_tokens=prompt,
             output_tokens=output,
-            rate_per_s=len(some) * 1e9 / max(took_ns, 1),
-            cached_tokens=round(prompt * min(sum(cached) / max(sum(read), 1), 1.0)),
-            calls=len(some),
+            rate_per_s=len(group) * 1e9 / max(took_ns, 1),
+            cached_tokens=round(prompt * min(cached_share, 1.0)),
+            calls=len(group),
         )
-        found[model] = tuple(sorted(roles, key=lambda one: (-role_floor(one), one))), load
-    return found
+        roles = {call.role or model for call in group}
+        loads[model] = tuple(sorted(roles, key=lambda role: (-role_floor(role), role))), load
+    return loads
 
 
 def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
@@ -217,12 +222,13 @@ def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
 
     Last those of a sequence on all devices of a copy.
     """
-    shape = rates.model
-    taken = rates.on_rank.footprint(context_tokens=load.context_tokens, kv_bits=rates.kv_bits)
+    shape, batch = rates.model, PROMPT_TOKENS_AT_ONCE[rates.model.packing]
+    # A batch is kept beside a window.
+    kv_bytes = rates.on_rank.sequence_kv_bytes(load.context_tokens, rates.kv_bits, beside=batch)
     part = math.ceil(shape.layers / rates.stages) / shape.layers
-    weights = round(shape.weight_bytes * part / rates.tensor_parallel)
-    fixed = weights + taken.compute_bytes + GPU_CONTEXT_BYTES * rates.device.is_gpu
-    return fixed, max(round(taken.kv_bytes * part), 1), taken.kv_bytes * rates.tensor_parallel
+    fixed = round(shape.weight_bytes * part / rates.tensor_parallel) + batch * shape.compute_bytes
+    fixed += GPU_CONTEXT_BYTES * rates.device.is_gpu
+    return fixed, max(round(kv_bytes * part), 1), kv_bytes * rates.tensor_parallel
 
 
 def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
@@ -241,12 +247,12 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
     devices = rates.tensor_parallel * rates.stages * copies
     # A run asks no faster than it is answered.
     served = (requests or 0.0) * copies
-    asked = load.rate_per_s if load.calls is None and served else None
+    rate = load.rate_per_s if load.calls is None and served else None
     checks = (
         Miss("places", places * copies, load.users) if places * copies < load.users else None,
         Miss("TTFT", first_s, load.ttft_s) if first_s and first_s > load.ttft_s else None,
         Miss("ITL", itl_s, load.itl_s) if itl_s and itl_s > load.itl_s else None,
-        Miss("rate", served, asked) if asked and asked > served else None,
+        Miss("rate", served, rate) if rate and rate > served else None,
     )
     return Layout(
         precision=shape.quantization or "as it is",
@@ -299,7 +305,7 @@ def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, floa
 class Place:
     """A model's part of the devices."""
 
-    wanted: Wanted
+    goal: ServingGoal
     first: int
     """The number of its first device, from 0."""
     count: int
@@ -311,17 +317,18 @@ class Place:
     @property
     def marked(self) -> Layout | None:
         """The first layout, if it meets all targets; else none does."""
-        return next((one for one in self.layouts if not one.misses), None)
+        return next((row for row in self.layouts if not row.misses), None)
 
 
-def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
+def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     """Where several models stay at once, the one with the highest floor (a judge) first.
 
     With enough devices each model has some of its own: the fewest on which it meets its targets, or
-    else fits, and the last all others. The last device is shared if there are fewer than models.
-    The order is that of `wanted`.
+    else fits, and the last all others. The last device is shared if there are fewer than models:
+    each takes its first layout beside the least that those after it need. The order is that of
+    `goals`.
     """
-    order = sorted(wanted, key=lambda one: -role_floor(one.role))
+    order = sorted(goals, key=lambda goal: -role_floor(goal.role))
     own, first, places = min(len(order), device.count), 0, list[Place]()
     for number in range(own):
         is_last, most = number == own - 1, device.count - first - (own - number - 1)
@@ -329,73 +336,57 @@ def packed(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Place]:
         met = [n for n, rows in ways if rows and not rows[0].misses]
         count = most if is_last else next(iter([*met, *(n for n, rows in ways if rows), most]))
         group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
-        for one, taken in _beside(group, part):
-            rows = tuple(layouts(one, part, taken_bytes=taken))
+        taken = _least_bytes(group, part)
+        for at, goal in enumerate(group):
+            rows = tuple(layouts(goal, part, taken_bytes=sum(taken) - taken[at]))
+            taken[at] = rows[0].device_bytes if rows else taken[at]
             places.append(
-                Place(wanted=one, first=first, count=count, models=len(group), layouts=rows)
+                Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
             )
         first += count
-    return sorted(places, key=lambda place: wanted.index(place.wanted))
+    return sorted(places, key=lambda place: goals.index(place.goal))
 
 
-@dataclass(frozen=True, slots=True)
-class Remedy:
-    """Devices on which all targets of all models are met."""
+def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
+    """What each takes of a device in its coarsest precision.
 
-    device: str
-    count: int
-    usd_per_hour: float | None
-    layouts: Mapping[str, Layout]
-    """By role."""
+    With all users of each if there is room for that, else with half of them, and so on.
+    """
+    sizes: list[int] = []
+    for halved in range(max(model.load.users for model in group).bit_length()):
+        sizes = [
+            min(
+                fixed + max(model.load.users >> halved, 1) * each
+                for shape in precisions(model, device)
+                for fixed, each, _ in [_needs(Rates(shape, device, model.kv_bits), model.load)]
+            )
+            for model in group
+        ]
+        if sum(sizes) <= device.room:
+            break
+    return sizes
 
 
-def enough_devices(wanted: Sequence[Wanted], device: DeviceSpec) -> list[Remedy]:
+def enough_devices(
+    goals: Sequence[ServingGoal], device: DeviceSpec
+) -> list[tuple[DeviceSpec, list[Place]]]:
     """Which devices meet all targets of all models: this one first, then by cost.
 
     Devices are those of the table; one of which 16 are too few is left out, as is one by hand.
     """
-    known, found = known_devices(), []
-    counts = (1, 2, 4, 8) if len(wanted) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    for name, row in known.items():
-        kind = device if name == device.name else row
-        asked = wanted if kind is device else [replace(one, factors=USUAL) for one in wanted]
-        for places in (packed(asked, replace(kind, count=count)) for count in counts):
-            if all(one.marked for one in places):
-                used = max(one.first + one.marked.devices for one in places if one.marked)
-                price = kind.usd_per_hour and kind.usd_per_hour * used
-                rows = {one.wanted.role: one.marked for one in places if one.marked}
-                found.append(Remedy(name, used, price, rows))
+    remedies = []
+    counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
+    others = [replace(model, measured=None) for model in goals]
+    for name, spec in known_devices().items():
+        kind, models = (device, goals) if name == device.name else (spec, others)
+        for places in (placements(models, replace(kind, count=count)) for count in counts):
+            if all(place.marked for place in places):
+                used = max(place.first + row.devices for place in places if (row := place.marked))
+                remedies.append((replace(kind, count=used), places))
                 break
-    return sorted(
-        found, key=lambda one: (one.device != device.name, one.usd_per_hour or math.inf, one.count)
-    )
 
+    def rank(remedy: tuple[DeviceSpec, list[Place]]) -> tuple[bool, float, int]:
+        kind, _ = remedy
+        return kind.name != device.name, (kind.usd_per_hour or math.inf) * kind.count, kind.count
 
-def _beside(group: Sequence[Wanted], device: DeviceSpec) -> list[tuple[Wanted, int]]:
-    """What the other models of a device take of it, each at its best precision with a place.
-
-    All users have a place if that is possible; else half of them, and so on. If none fits, each is
-    told that the others take all.
-    """
-    if len(group) == 1:
-        return [(group[0], 0)]
-    ways = [
-        [
-            (shape.weight_bytes, *_needs(Rates(shape, device, one.kv_bits), one.load))
-            for shape in precisions(one, device)
-        ]
-        for one in group
-    ]
-    room = device.room
-    for halved in range(max(one.load.users for one in group).bit_length()):
-        places = [max(one.load.users >> halved, 1) for one in group]
-        fitting = []
-        for way in itertools.product(*ways):
-            taken = [fixed + n * each for (_, fixed, each, _), n in zip(way, places, strict=True)]
-            fitting += [(way, taken)] if sum(taken) <= room else []
-        if fitting:
-            _, taken = max(fitting)  # the judge's weights first
-            # Room that is left is for all to see only if nobody needs it.
-            whole = room if halved else sum(taken)
-            return [(one, whole - own) for one, own in zip(group, taken, strict=True)]
-    return [(one, room) for one in group]
+    return sorted(remedies, key=rank)

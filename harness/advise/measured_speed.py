@@ -17,7 +17,6 @@ from harness.advise.rates import Factors, Rates, prompt_flops
 from harness.errors import ServerError
 from harness.files import cache_folder, write_whole
 from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
-from harness.inference.completion import PhaseSource
 from harness.log import log_warning
 from harness.session.session import Session, open_session
 from harness.session.settings import Settings
@@ -28,6 +27,7 @@ from harness.trace.records import Interval
 _WORDS: Final = ("time", "way", "year", "day", "man", "world", "life", "hand", "eye", "week")
 """A token each in most vocabularies; in any order, so that no prefix cache has them."""
 _TASK: Final = "\n\nWrite a very long story in which all of these words occur, one by one."
+_FILE: Final = "machine.json"
 
 
 class Burst(NamedTuple):
@@ -46,9 +46,7 @@ class MeasuredBurst:
     prompt_tokens: float
     """Of each call on average, without those from a cache."""
     prefill_tokens_per_s: float | None
-    """Of all together, while any prompt was read."""
-    prefill_source: PhaseSource | None
-    """`reported` by the server; or `derived`, with its overhead and its queue in it."""
+    """Of all together, while any prompt was read; with its queue unless the server reports it."""
     ttft_s: float
     """Of the call that waited longest."""
     at_once: float
@@ -73,7 +71,7 @@ async def measure_speed(
     alone = endpoint.model_copy(update={"fallback": ()})
     only = {"endpoints": {alone.tag: alone}, "roles": {}, "cache": None, "seed": None}
     settings = settings.model_copy(update=only)
-    found: list[MeasuredBurst] = []
+    measured: list[MeasuredBurst] = []
     async with open_session(settings, name="measure", environment=environment) as session:
         await _answers(session, alone.tag, Burst(1, 64, 16))
         with suppress(TimeoutError):
@@ -81,8 +79,8 @@ async def measure_speed(
                 for burst in bursts:
                     with session.trace.span(events.Measure(burst.sequences)):
                         answers = await _answers(session, alone.tag, burst)
-                    found.append(measured_burst(burst, answers))
-    return session.trace.run_id, found
+                    measured.append(measured_burst(burst, answers))
+    return session.trace.run_id, measured
 
 
 Answer = tuple[Completion, Usage, Sequence[int]]
@@ -102,8 +100,8 @@ async def _answers(session: Session, tag: str, burst: Burst) -> list[Answer]:
         )
         reply = await session.client.chat(request)
         if reply.usage is None:
-            said = "the server reports no token counts, so its speed cannot be measured"
-            raise ServerError(said, endpoint=tag)
+            problem = "the server reports no token counts, so its speed cannot be measured"
+            raise ServerError(problem, endpoint=tag)
         return reply, reply.usage, pieces_ns
 
     try:
@@ -117,8 +115,12 @@ async def _answers(session: Session, tag: str, burst: Burst) -> list[Answer]:
 def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
     """What the calls of one burst say together."""
     computed = sum(usage.input_tokens - (usage.cached_tokens or 0) for _, usage, _ in answers)
-    reading = [phase for call, _, _ in answers for phase in call.phases if phase.name == "prefill"]
-    read_ns = length_ns(Interval(start_ns=one.start_ns, end_ns=one.end_ns) for one in reading)
+    read_ns = length_ns(
+        Interval(start_ns=phase.start_ns, end_ns=phase.end_ns)
+        for call, _, _ in answers
+        for phase in call.phases
+        if phase.name == "prefill"
+    )
 
     # Replies are compared while all are written. If that hardly was, some waited for a place.
     written = [(usage, at) for _, usage, at in answers if len(at) > 1]
@@ -131,30 +133,29 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
         inside = [n for n, ns in enumerate(at) if from_ns <= ns <= to_ns]
         if not inside:
             continue
-        of_piece = (usage.output_tokens - 1) / (len(at) - 1)
-        tokens += (len(inside) - 1) * of_piece
-        contexts.append(usage.input_tokens + (inside[0] + inside[-1]) / 2 * of_piece)
+        piece_tokens = (usage.output_tokens - 1) / (len(at) - 1)
+        tokens += (len(inside) - 1) * piece_tokens
+        contexts.append(usage.input_tokens + (inside[0] + inside[-1]) / 2 * piece_tokens)
         writing.append(Interval(start_ns=at[inside[0]], end_ns=at[inside[-1]]))
-    length = length_ns(writing)
-    is_enough = length > 0 and tokens >= 8 * len(written)  # fewer have no speed
-    at_once = sum(one.duration_ns for one in writing) / length if is_enough else 0.0
+    writing_ns = length_ns(writing)
+    is_enough = writing_ns > 0 and tokens >= 8 * len(written)  # fewer have no speed
+    at_once = sum(span.duration_ns for span in writing) / writing_ns if is_enough else 0.0
+    first_ns = [(call.first_token_ns or call.sent_ns) - call.sent_ns for call, _, _ in answers]
     return MeasuredBurst(
         burst=burst,
         prompt_tokens=computed / len(answers),
         prefill_tokens_per_s=computed * 1e9 / read_ns if read_ns else None,
-        prefill_source=reading[0].source if reading else None,
-        ttft_s=max((call.first_token_ns or call.sent_ns) - call.sent_ns for call, _, _ in answers)
-        / 1e9,
+        ttft_s=max(first_ns) / 1e9,
         at_once=at_once,
         context_tokens=sum(contexts) / max(len(contexts), 1),
-        step_s=at_once * length / tokens / 1e9 if is_enough else None,
+        step_s=at_once * writing_ns / tokens / 1e9 if is_enough else None,
     )
 
 
 _Rate = Annotated[float, Field(gt=0)]
 
 
-class Learned(BaseModel):
+class LearnedRates(BaseModel):
     """What one runtime reached on one device, with models of one family. None is unknown."""
 
     device: str
@@ -184,19 +185,19 @@ def learn(
     *,
     runtime: str,
     run_id: str,
-) -> Learned:
+) -> LearnedRates:
     """The rates that explain calls made one at a time.
 
     Compute is by the longest prompt, the cache by how much longer a token takes with the longest
     context than with the shortest. What is left of the shortest's time is the weights' reading, on
     a CPU without the token's products; or hardly any is, if weights are fetched meanwhile.
     """
-    alone = [one for one in bursts if one.burst.sequences == 1]
+    alone = [burst for burst in bursts if burst.burst.sequences == 1]
     flops = cache = weights = None
-    long = max(alone, key=lambda one: one.prompt_tokens)
+    long = max(alone, key=lambda burst: burst.prompt_tokens)
     if long.prefill_tokens_per_s:
         flops = long.prefill_tokens_per_s * prompt_flops(model, round(long.prompt_tokens))
-    steps = sorted((one.context_tokens, one.step_s) for one in alone if one.step_s)
+    steps = sorted((burst.context_tokens, burst.step_s) for burst in alone if burst.step_s)
     if steps:
         (few, rest_s), (many, slow_s) = steps[0], steps[-1]
         few_bytes, many_bytes = (model.sequence_kv_bytes(round(tokens)) for tokens in (few, many))
@@ -207,7 +208,7 @@ def learn(
             rest_s -= 2 * model.active_parameters / flops
         least_s = model.active_bytes / device.memory_bytes_per_s / 4
         weights = model.active_bytes / max(rest_s, least_s)
-    return Learned(
+    return LearnedRates(
         device=device.name,
         runtime=runtime,
         family=model.family,
@@ -219,55 +220,55 @@ def learn(
     )
 
 
-def predicted_of(one: MeasuredBurst, rates: Rates) -> dict[str, tuple[float, float]]:
+def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float, float]]:
     """By figure, what the arithmetic says of a burst, and what was measured."""
-    step_s = rates.step_s(tokens=round(one.context_tokens), sequences=max(1, round(one.at_once)))
-    tokens, n = round(one.prompt_tokens), one.burst.sequences
-    found = {}
-    if one.step_s:
-        found["decode, tokens/s"] = one.at_once / step_s, one.at_once / one.step_s
+    tokens, at_once = round(measured.prompt_tokens), max(1, round(measured.at_once))
+    step_s = rates.step_s(tokens=round(measured.context_tokens), sequences=at_once)
+    figures = {}
+    if measured.step_s:
+        figures["decode, tokens/s"] = measured.at_once / step_s, measured.at_once / measured.step_s
     reading, reading_s = rates.prefill_tokens_per_s(tokens), rates.prefill_s(tokens)
-    if reading and reading_s and one.prefill_tokens_per_s:
-        found["prefill, tokens/s"] = reading, one.prefill_tokens_per_s
-        found["TTFT of the last, s"] = n * reading_s + step_s, one.ttft_s
-    return found
+    if reading and reading_s and measured.prefill_tokens_per_s:
+        figures["prefill, tokens/s"] = reading, measured.prefill_tokens_per_s
+        last_s = measured.burst.sequences * reading_s + step_s
+        figures["TTFT of the last, s"] = last_s, measured.ttft_s
+    return figures
 
 
-_KEPT = TypeAdapter(dict[str, Learned])
-_FILE: Final = "machine.json"
+_STORED = TypeAdapter(dict[str, LearnedRates])
 
 
-def learned_factors(environment: Mapping[str, str]) -> dict[str, Learned]:
+def learned_factors(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
     """All that was measured on this machine; of a damaged file nothing, with a warning."""
     path = cache_folder(environment) / _FILE
     try:
-        return _KEPT.validate_json(path.read_bytes())
+        return _STORED.validate_json(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (OSError, ValidationError) as error:
-        said = "what was measured of this machine cannot be read, and is not used; measure again"
-        log_warning(said, code="advise.factors-unreadable", path=str(path), error=str(error))
+        problem = "what was measured of this machine cannot be read, and is not used; measure again"
+        log_warning(problem, code="advise.factors-unreadable", path=str(path), error=str(error))
         return {}
 
 
 def learned_for(
     environment: Mapping[str, str], device: DeviceSpec, model: ModelShape, *, runtime: str | None
-) -> Learned | None:
+) -> LearnedRates | None:
     """What was measured of the model's family there, with this runtime or any; else of another."""
-    there = [
-        one
-        for one in learned_factors(environment).values()
-        if one.device == device.name and (runtime is None or one.runtime == runtime.lower())
+    candidates = [
+        learned
+        for learned in learned_factors(environment).values()
+        if learned.device == device.name and (runtime or learned.runtime) == learned.runtime
     ]
-    return max(there, key=lambda one: (one.family == model.family, one.run_id), default=None)
+    return max(candidates, key=lambda row: (row.family == model.family, row.run_id), default=None)
 
 
-def keep_factors(learned: Learned, environment: Mapping[str, str]) -> None:
+def keep_factors(learned: LearnedRates, environment: Mapping[str, str]) -> None:
     """Writes them down, in place of those of the same before.
 
     Raises:
         InvalidInput: The file cannot be written.
     """
-    about = f"{learned.device} {learned.runtime} {learned.family}"
-    known = learned_factors(environment) | {about: learned}
-    write_whole(cache_folder(environment) / _FILE, _KEPT.dump_json(known, indent=2))
+    key = f"{learned.device} {learned.runtime} {learned.family}"
+    stored = learned_factors(environment) | {key: learned}
+    write_whole(cache_folder(environment) / _FILE, _STORED.dump_json(stored, indent=2))

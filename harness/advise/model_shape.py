@@ -18,21 +18,17 @@ import orjson
 
 from harness.errors import InvalidInput, ModelFileInvalid
 from harness.hardware import quantization as packings
-from harness.hardware.footprint import Footprint, Loading, gguf_footprint
-from harness.hardware.gguf import GgufHeader, read_gguf_header
+from harness.hardware.footprint import Loading, compute_bytes
+from harness.hardware.gguf import read_gguf_header
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
 from harness.hardware.quantization import CACHE_TYPES, BlockFormat, KvBits
 
 Packing = Literal["gguf", "safetensors"]
 
-_PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
-_CACHE_FORMATS: Final[dict[KvBits, BlockFormat]] = {
-    # As in the computation, which is in 16 bits also for models of 32.
-    16: BlockFormat(name="F16", block_elements=1, block_bytes=2),
-    8: BlockFormat(name="FP8", block_elements=1, block_bytes=1),
-}
-"""Elements of a KV cache of safetensors, by their bits."""
-_BLOCK_TOKENS: Final = 16
+PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
+"""A server's batch: llama.cpp's and vLLM's."""
+_FP8: Final = BlockFormat(name="FP8", block_elements=1, block_bytes=1)
+"""Of a KV cache of safetensors in 8 bits; in 16, a computation's, also for models of 32."""
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
 
@@ -73,14 +69,13 @@ class ModelShape:
     heads: int = 0
     """Of queries; GPUs divide them evenly. 0 if unknown."""
     compute_bytes: int = 0
-    """Of one token between layers and within them, at the peak."""
+    """Of each token computed at once, between layers and within them, at the peak: an allowance."""
     caches: tuple[LayerCache, ...]
     """What each layer keeps of the tokens it has seen."""
     exact_caches: bool
     """Whether the cache is known to the byte; else it is usually smaller."""
     context_limit: int | None = None
     """Tokens it was trained for; None if unknown."""
-    header: GgufHeader | None = None
 
     @property
     def layers(self) -> int:
@@ -96,59 +91,28 @@ class ModelShape:
         Raises:
             InvalidInput: A head is not a whole number of the format's blocks.
         """
+        is_fp8 = kv_bits == 8 and self.packing == "safetensors"
+        block = _FP8 if is_fp8 else packings.cache_format(CACHE_TYPES[kv_bits])
         return sum(
             min(tokens, (layer.window_tokens or tokens) + beside)
-            * self._layer_bytes(layer, kv_bits)
+            * layer_token_bytes(layer, keys=block, values=block, model=self.title)
             + state_bytes(layer)
             for layer in self.caches
-        )
-
-    def _layer_bytes(self, layer: LayerCache, kv_bits: KvBits) -> int:
-        of_gguf = self.packing == "gguf"
-        block = packings.cache_format(CACHE_TYPES[kv_bits]) if of_gguf else _CACHE_FORMATS[kv_bits]
-        return layer_token_bytes(layer, keys=block, values=block, model=self.title)
-
-    def footprint(self, *, context_tokens: int, kv_bits: KvBits = 16) -> Footprint:
-        """The memory that it needs for one sequence, over all devices together.
-
-        Of a GGUF file as `gguf_footprint` has it. Else as in vLLM, whose cache comes in blocks of
-        16 tokens, and whose compute bytes are an allowance: the widths of the feed-forward layer
-        for each token computed at once, in 16 bits. Logits, CUDA graphs and the process are not
-        counted. Raises as `sequence_kv_bytes`.
-        """
-        if self.header is not None:
-            kind = CACHE_TYPES[kv_bits]
-            loading = Loading(context_tokens=context_tokens, cache_type_k=kind, cache_type_v=kind)
-            return replace(gguf_footprint(self.header, loading), weights_bytes=self.weight_bytes)
-        batch = _PROMPT_TOKENS_AT_ONCE[self.packing]
-        tokens = -(-context_tokens // _BLOCK_TOKENS) * _BLOCK_TOKENS
-        return Footprint(
-            weights_bytes=self.weight_bytes,
-            # A batch is kept beside a window, and may begin within a block.
-            kv_bytes=self.sequence_kv_bytes(tokens, kv_bits, beside=batch + _BLOCK_TOKENS),
-            compute_bytes=batch * self.compute_bytes,
         )
 
     def quantized(self, to: Quantization) -> ModelShape:
         """The same with weights of so many bits each, scales included: an estimate."""
         fine = self.fine_parameters if to.packing == "safetensors" else 0
         size = ((self.parameters - fine) * to.bits + fine * max(to.bits, 16)) / 8
-        shape = self._times(size / self.weight_bytes, "weight_bytes", "passed_bytes")
-        return replace(shape, quantization=to.name, packing=to.packing)
-
-    def scaled(self, size: str) -> ModelShape:
-        """A model of so many parameters, such as `7B`, with the layers of this one.
-
-        Raises:
-            InvalidInput: The size has another form.
-        """
-        ratio = parse_parameters(size) / self.parameters
-        sizes = ("parameters", "active_parameters", "weight_bytes", "passed_bytes")
-        return replace(self._times(ratio, *sizes), title=size, family="", exact_caches=False)
-
-    def _times(self, ratio: float, *sizes: str) -> ModelShape:
-        values = {name: round(getattr(self, name) * ratio) for name in (*sizes, "active_bytes")}
-        return replace(self, **values)
+        ratio = size / self.weight_bytes
+        return replace(
+            self,
+            quantization=to.name,
+            packing=to.packing,
+            weight_bytes=round(size),
+            passed_bytes=round(self.passed_bytes * ratio),
+            active_bytes=round(self.active_bytes * ratio),
+        )
 
     def on_rank(self, ranks: int) -> ModelShape:
         """With the caches that one of so many GPUs has of each layer (tensor parallel).
@@ -158,9 +122,11 @@ class ModelShape:
         """
         caches = (
             replace(
-                one, heads=-(-one.heads // ranks), state_elements=-(-one.state_elements // ranks)
+                cache,
+                heads=-(-cache.heads // ranks),
+                state_elements=-(-cache.state_elements // ranks),
             )
-            for one in self.caches
+            for cache in self.caches
         )
         return replace(self, caches=tuple(caches))
 
@@ -200,6 +166,8 @@ def read_model_shape(path: Path) -> ModelShape:
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
     header = read_gguf_header(path)
     quantization, weights = packings.file_type_name(header.file_type), header.weights.loaded_bytes
+    batch = PROMPT_TOKENS_AT_ONCE["gguf"]
+    loading = Loading(context_tokens=header.context_length or batch, micro_batch_tokens=batch)
     return ModelShape(
         title=header.name,
         family=header.architecture,
@@ -213,10 +181,10 @@ def read_model_shape(path: Path) -> ModelShape:
         active_bytes=header.active_bytes,
         expert_share=max(header.expert_used_count, 1) / max(header.expert_count, 1),
         heads=header.head_count,
+        compute_bytes=-(-compute_bytes(header, loading) // batch),
         caches=header.caches,
         exact_caches=header.exact_caches,
         context_limit=header.context_length,
-        header=header,
     )
 
 
@@ -226,50 +194,47 @@ _AGAIN: Final = "download all files of the model into one folder again"
 
 
 def _tensor_bytes(folder: Path) -> int | None:
-    """The bytes of all tensors: of the files that an index names, else of all there are.
-
-    None if there are none. Each file is whole if its tensors end where its header says.
-    """
-    index = folder / "model.safetensors.index.json"
+    """The bytes of all tensors: of the files that an index names, else of all there are."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     places = _json(index).get("weight_map") if index.is_file() else None
-    single = folder / "model.safetensors"
     paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     if isinstance(places, dict):
         paths = [folder / Path(str(name)).name for name in sorted(set(places.values()))]
-    return sum(map(_whole_bytes, paths)) if paths else None
+    return sum(map(_file_tensor_bytes, paths)) if paths else None
 
 
-def _whole_bytes(path: Path) -> int:
+def _file_tensor_bytes(path: Path) -> int:
+    """A file is whole if its tensors end where its header says."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(_SIZE_BYTES), "little")
-            found = path.stat().st_size - _SIZE_BYTES - size
+            tensor_bytes = path.stat().st_size - _SIZE_BYTES - size
             header = orjson.loads(file.read(min(size, _MAX_JSON_BYTES)))
         ends = [about["data_offsets"][1] for key, about in header.items() if key != "__metadata__"]
-        end = operator.index(max(ends, default=0))
+        missing_bytes = operator.index(max(ends, default=0)) - tensor_bytes
     except OSError as error:
-        said = f"cannot be opened ({error.strerror}); {_AGAIN}"
-        raise ModelFileInvalid(said, path=path) from error
+        problem = f"cannot be opened ({error.strerror}); {_AGAIN}"
+        raise ModelFileInvalid(problem, path=path) from error
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        said = (
-            "it is no whole .safetensors file (a web page or Git LFS pointer may have been saved "
+        problem = (
+            "it is no .safetensors file (a web page or Git LFS pointer may have been saved in "
         )
-        raise ModelFileInvalid(f"{said}in its place); {_AGAIN}", path=path, offset=0) from error
-    if end != found:
-        said = f"{end:,} bytes of tensors should follow the header, {found:,} do; {_AGAIN}"
-        raise ModelFileInvalid(said, path=path, offset=_SIZE_BYTES + size)
-    return found
+        raise ModelFileInvalid(f"{problem}its place); {_AGAIN}", path=path, offset=0) from error
+    if missing_bytes:
+        problem = f"its tensors should be {missing_bytes:+,} bytes longer; {_AGAIN}"
+        raise ModelFileInvalid(problem, path=path, offset=_SIZE_BYTES + size)
+    return tensor_bytes
 
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
         values = orjson.loads(path.read_bytes())
     except OSError as error:
-        said = f"cannot be opened ({error.strerror}); {_AGAIN}"
-        raise ModelFileInvalid(said, path=path) from error
+        problem = f"cannot be opened ({error.strerror}); {_AGAIN}"
+        raise ModelFileInvalid(problem, path=path) from error
     except orjson.JSONDecodeError as error:
-        said = f"it is not JSON ({error.msg}); {_AGAIN}"
-        raise ModelFileInvalid(said, path=path, offset=error.pos) from error
+        problem = f"it is not JSON ({error.msg}); {_AGAIN}"
+        raise ModelFileInvalid(problem, path=path, offset=error.pos) from error
     if not isinstance(values, dict):
         raise ModelFileInvalid("it is not a JSON object", path=path, offset=0)
     return values
@@ -411,8 +376,8 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
         of_kind = dict.fromkeys(_WINDOWED, narrow) | {"full_attention": full, "attention": full}
         if _DELTA in kinds and (state := _delta_state(config)):
             of_kind[_DELTA] = LayerCache(state_elements=state)
-        found = [of_kind.get(str(kind)) for kind in kinds]
-        return tuple(one or full for one in found), None not in found
+        caches = [of_kind.get(str(kind)) for kind in kinds]
+        return tuple(cache or full for cache in caches), None not in caches
     names = config.part.keys() | config.whole.keys()
     is_recurrent = any(name in _RECURRENT or name.startswith("mamba_") for name in names)
     if not window:

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, get_args
 from harness.analysis.diagnosis import diagnose
 from harness.analysis.facts import observe
 from harness.analysis.finding import Finding
-from harness.analysis.run_report import RunReport, report_of
+from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.analysis.time_budget import TimeKind
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, percentiles_of
@@ -124,7 +124,7 @@ class Comparison:
     bottlenecks: tuple[TimeKind | None, TimeKind | None]
     """The largest cause of time on each critical path; None for an empty path."""
     time: Mapping[TimeKind, tuple[int, int]]
-    """Where the time of both critical paths went, in nanoseconds."""
+    """Where the time of both critical paths went, in nanoseconds; the biggest difference first."""
     settings: Mapping[str, tuple[object, object]]
     """Differing settings, such as `small.slots` of an endpoint or `max_parallel`; None if unset."""
     figures: tuple[FigureDifference, ...]
@@ -153,12 +153,13 @@ def compare(first: Journal, second: Journal) -> Comparison:
         _node_difference(label, left, right, notable_ns=notable_ns)
         for label, left, right in _paired(a.nodes, b.nodes)
     ]
+    time = {kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)}
     return Comparison(
         a=a.report,
         b=b.report,
         # They stand in the order of their lengths.
         bottlenecks=(next(iter(a.time), None), next(iter(b.time), None)),
-        time={kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)},
+        time=dict(sorted(time.items(), key=lambda one: -abs(one[1][0] - one[1][1]))),
         settings={
             name: (left, right)
             for name, left, right in _paired(a.settings, b.settings)
@@ -224,7 +225,8 @@ class _Side:
 
 
 def _side(journal: Journal) -> _Side:
-    report, nodes, observed = report_of(journal), node_records(journal), observe(journal)
+    observed, nodes = observe(journal), node_records(journal)
+    report = report_of_observed(observed, Targets())
     seen, calls = observed.seen, observed.every_call
     return _Side(
         report=report,

@@ -1,32 +1,36 @@
 """The page of a run, for reading its texts: its content, and its HTML file.
 
-`run_page_of` reads a journal into a `RunPage`. `html_of` puts it, as JSON, into `page/run.html`,
-whose script draws it. Nothing in a page is loaded from elsewhere, and no text becomes HTML.
+`run_page_of` reads a journal into a `RunPage`, which `page_json` writes in pieces. `html_of` puts
+these into `page/run.html`, whose script draws them. Nothing in a page is loaded from elsewhere, and
+no text becomes HTML.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import orjson
 
-from harness.analysis.run_report import RunReport, report_of
+from harness.analysis.facts import observe
+from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
 from harness.trace import events
-from harness.trace.calls import PHASES, Call, calls_of, charges_of
+from harness.trace.calls import PHASES, Call, charges_of
+from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Item, Journal, paths_beside
-from harness.trace.node_records import NodeRecord, NodeStatus, node_records, sources_of
-from harness.trace.records import Attributes, Content, Instant, NodeOutput, SpanRecord, figures
+from harness.trace.node_records import NodeRecord, NodeStatus, RecordedNodes, sources_of
+from harness.trace.records import Attributes, NodeOutput, figures, label_of
 from harness.trace.run_trace import is_going
+from harness.trace.tracer import sha256_of
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
 
 _PARTS = Path(__file__).with_name("page")
@@ -36,9 +40,13 @@ TextIndex = int | None
 """Which of `RunPage.texts`; None where no text was recorded."""
 
 _SHOWN = frozenset(
-    {"label", "model", "role", "node", "unreliable", "prompt_sha256", "reply_sha256"}
+    {"label", "track", "model", "role", "prompt_sha256", "reply_sha256", "cost_usd"}
+    | {"node", "phases", "turns", "room", "node_span", "unreliable", "was_connected"}
 )
-"""Attributes of a call that have a field of their own."""
+"""What of a call is shown by itself, or not at all."""
+_SCORES = "scores"
+"""The node of a batch that scores its rows."""
+_BATCH = 500
 _ALIKE = 0.4
 """Of two passages that share less, the words are not compared: they are two passages."""
 _MOST_PAIRS = 4_000_000
@@ -55,6 +63,10 @@ class PageItem:
     start_ns: int | None
     """From the run's start, as everywhere here; None if it never began."""
     duration_ns: int
+    cost_usd: float | None
+    """With that of the nodes in it, and of scoring it."""
+    score: float | None
+    """Of a batch's row, by the rubric."""
     gave: TextIndex
     """What it returned: a text, or JSON."""
 
@@ -75,7 +87,6 @@ class PageCall:
 
     id: int
     """The number of its span."""
-    label: str
     node: str | None
     """Label of the node call around it."""
     role: str | None
@@ -156,14 +167,30 @@ class RunPage:
     result: TextIndex
     """What the last node returned."""
     loops: tuple[PageLoop, ...]
-    calls: tuple[PageCall, ...]
+    rows: str | None
+    """The node whose items are the rows of a batch."""
+    calls: Sequence[PageCall]
     events: tuple[PageEvent, ...]
     texts: tuple[str, ...]
     """Each once."""
 
 
-def html_of(page: bytes, *, nonce: str, is_live: bool = False) -> bytes:
-    """The whole file, from a `RunPage` as JSON.
+def page_json(page: RunPage, *, clean: Callable[[bytes], bytes] = bytes) -> Iterator[bytes]:
+    """A page as one JSON object, in pieces; `clean` changes each piece, itself JSON."""
+    few = {one.name: getattr(page, one.name) for one in fields(page)}
+    many = {name: few.pop(name) for name in ("calls", "texts")}
+    yield clean(dump_json(few)).rstrip()[:-1]
+    for name, items in many.items():
+        yield b',"%b":[' % name.encode()
+        for start in range(0, len(items), _BATCH):
+            batch = clean(dump_json(items[start : start + _BATCH])).strip()
+            yield (b"," if start else b"") + batch[1:-1]
+        yield b"]"
+    yield b"}"
+
+
+def html_of(page: Iterable[bytes], *, nonce: str, is_live: bool = False) -> Iterator[bytes]:
+    """The whole file, from the pieces of `page_json`, in pieces.
 
     The secret `nonce` lets only its own script run. A live page asks a server for news.
     """
@@ -173,11 +200,16 @@ def html_of(page: bytes, *, nonce: str, is_live: bool = False) -> bytes:
         "live": "yes" if is_live else "no",
         "css": (_PARTS / "run.css").read_text(encoding="utf-8"),
         "js": (_PARTS / "run.js").read_text(encoding="utf-8"),
-        # No text can end the element that the JSON stands in, or begin a comment there.
-        "data": page.replace(b"<", rb"\u003c").decode(),
     }
     html = (_PARTS / "run.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], html).encode()
+    before, after = (
+        re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], half).encode()
+        for half in html.split("{{data}}")
+    )
+    yield before
+    # No text can end the element that the JSON stands in, or begin a comment there.
+    yield from (piece.replace(b"<", rb"\u003c") for piece in page)
+    yield after
 
 
 def version_of(journal: Path) -> str:
@@ -198,18 +230,17 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         JournalInvalid: It cannot be read, or a line in the middle is not a record.
     """
     version = version_of(path)  # before it is read: what comes meanwhile is news
-    journal = Journal(path)
-    report = report_of(journal)
-    seen = _Seen(journal)
-    # By when they came, so that a text of a call keeps its number while the run goes on.
-    calls = [call for call in calls_of(seen.spans) if not call.was_refused]
-    wanted = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
-    wanted |= {loop.prompt_sha256 for loop in seen[events.Loop]}
-    texts: dict[str, int] = {}
-    for sha256, text in seen.contents.items():
-        if sha256 in wanted:
-            _index(text, texts)
-    columns = _columns(journal, seen, report, texts)
+    journal = _NotedJournal(path)
+    observed = observe(journal)
+    report, seen, calls = report_of_observed(observed, Targets()), observed.seen, observed.calls
+    records = journal.nodes.records(observed.every_call)
+    del observed
+    # In the order of the journal, so that a text keeps its number while the run goes on.
+    hashes = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
+    texts = _Texts(journal.texts(hashes - {None}))
+    has_texts = len(texts.numbers) > 0
+    is_batch = any(one.is_batch for one in seen[events.Pipeline])
+    columns = _columns(journal, records, seen, report, texts)
     last = columns[-1][-1].items if columns else ()
     is_running = report.status == "unfinished" and version.endswith("running")
     return RunPage(
@@ -217,69 +248,80 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         report=report,
         status="running" if is_running else report.status,
         wall_ns=journal.started.wall_ns,
-        has_texts=bool(seen.contents),
+        has_texts=has_texts,
         open_command=open_command,
         columns=columns,
-        result=last[0].gave if len(last) == 1 else None,
+        result=last[0].gave if len(last) == 1 and not is_batch else None,
         loops=tuple(_loops(journal, report.loops)),
-        calls=tuple(_calls(calls, journal, seen, texts)),
+        rows=columns[0][0].name if is_batch and columns else None,
+        calls=_PageCalls(calls, journal, texts.numbers, seen[events.Endpoint]),
         events=tuple(_events(journal, seen)),
-        texts=tuple(texts),
+        texts=tuple(texts.texts),
     )
 
 
-def _index(text: str | None, texts: dict[str, int]) -> TextIndex:
-    return None if text is None else texts.setdefault(text, len(texts))
+class _Texts:
+    """Texts with their numbers, by their hashes."""
+
+    def __init__(self, recorded: Mapping[object, str]) -> None:
+        self.texts = [*recorded.values()]
+        self.numbers = {sha256: number for number, sha256 in enumerate(recorded)}
+
+    def index(self, text: str | None) -> TextIndex:
+        """The number of a text, which may be new."""
+        if text is None:
+            return None
+        number = self.numbers.setdefault(sha256_of(text), len(self.texts))
+        self.texts += [text] if number == len(self.texts) else []
+        return number
 
 
-class _Seen(events.Events):
-    """A journal's records, as far as a page shows them."""
+class _NotedJournal(Journal):
+    """A journal that keeps, while it is read the first time, what only its page shows."""
 
-    def __init__(self, journal: Journal) -> None:
-        super().__init__()
-        self.told: list[tuple[Instant, str]] = []
-        """Warnings and pauses, and what they say."""
-        self.contents: dict[object, str] = {}
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.nodes = RecordedNodes()
         self.outputs: dict[tuple[str, int | None], object] = {}
-        self.around: dict[int | None, str] = {}
-        """By span, the label of the innermost node call that it is in."""
-        self.spans = [*self.noted(self._others_noted(journal.items()))]
+        self._is_read = False
 
-    def _others_noted(self, items: Iterator[Item]) -> Iterator[Item]:
-        for item in items:
-            match item:
-                case SpanRecord():
-                    attempt = events.NodeAttempt.of(item)
-                    label = attempt.caption if attempt else self.around.get(item.parent)
-                    if label is not None:
-                        self.around[item.id] = label
-                case Instant():
-                    if warning := events.Warned.of(item):
-                        self.told.append((item, warning.message))
-                    elif pause := events.Retry.of(item) or events.Fallback.of(item):
-                        self.told.append((item, pause.detail or ""))
-                case Content():
-                    self.contents[item.sha256] = item.text
-                case NodeOutput():
-                    self.outputs[item.node, item.item] = item.value
-            yield item
+    def items(self, *kinds: type[Item]) -> Iterator[Item]:
+        """As any journal's."""
+        if self._is_read:
+            yield from super().items(*kinds)
+            return
+        self._is_read = True
+        for item in super().items(*kinds, NodeOutput):
+            self.nodes.note(item)
+            if type(item) is NodeOutput:
+                self.outputs[item.node, item.item] = item.value
+            if type(item) in kinds:
+                yield item
 
 
 # --- the graph --------------------------------------------------------------------------------
 
 
 def _columns(
-    journal: Journal, seen: _Seen, report: RunReport, texts: dict[str, int]
+    journal: _NotedJournal,
+    records: Sequence[NodeRecord],
+    seen: events.Events,
+    report: RunReport,
+    texts: _Texts,
 ) -> tuple[tuple[PageNode, ...], ...]:
     by_node: dict[str, list[NodeRecord]] = {}
-    for record in node_records(journal):
+    costs: dict[str, list[float]] = {}
+    for record in records:
         by_node.setdefault(outermost_node(record.node), []).append(record)
+        if record.cost_usd is not None:
+            for label in {record.label, record.label.partition("/")[0]}:
+                costs.setdefault(label, []).append(record.cost_usd)
     needs = _needs(journal, seen)
     critical = {outermost_node(step.node) for step in report.critical_path.steps}
     depths: dict[str, int] = {}
     columns: list[list[PageNode]] = []
     # What a node needs was heard of before it.
-    for name, records in by_node.items():
+    for name, members in by_node.items():
         around = [one for one in needs.get(name, ()) if one in depths]
         depths[name] = depth = max((depths[one] + 1 for one in around), default=0)
         if depth == len(columns):
@@ -288,17 +330,17 @@ def _columns(
             PageNode(
                 name=name,
                 needs=tuple(around),
-                seen=node_seen(records, is_critical=name in critical),
+                seen=node_seen(members, is_critical=name in critical),
                 items=tuple(
-                    _item(one, seen, texts, journal.started.time_ns)
-                    for one in sorted(records, key=lambda one: ("/" in one.node, one.item or 0))
+                    _item(one, journal, texts, costs)
+                    for one in sorted(members, key=lambda one: ("/" in one.node, one.item or 0))
                 ),
             )
         )
     return tuple(map(tuple, columns))
 
 
-def _needs(journal: Journal, seen: _Seen) -> dict[str, dict[str, None]]:
+def _needs(journal: Journal, seen: events.Events) -> dict[str, dict[str, None]]:
     """By node, the nodes whose output it was given, or for which it was skipped."""
     names = {node.id: outermost_node(node.caption) for node in seen[events.NodeAttempt]}
     found: dict[str, dict[str, None]] = {}
@@ -310,33 +352,59 @@ def _needs(journal: Journal, seen: _Seen) -> dict[str, dict[str, None]]:
     return found
 
 
-def _item(record: NodeRecord, seen: _Seen, texts: dict[str, int], origin_ns: int) -> PageItem:
-    value = seen.outputs.get((record.node, record.item))
+def _item(
+    record: NodeRecord,
+    journal: _NotedJournal,
+    texts: _Texts,
+    costs: Mapping[str, Sequence[float]],
+) -> PageItem:
+    value = journal.outputs.get((record.node, record.item))
     if not isinstance(value, str | None):
         value = orjson.dumps(value, option=orjson.OPT_INDENT_2).decode()
+    scored = label_of(_SCORES, record.item)
+    score = journal.outputs.get((_SCORES, record.item)) if record.item is not None else None
+    spent = [usd for label in {record.label, scored} for usd in costs.get(label, ())]
     return PageItem(
         label=record.label,
         status=record.status,
         error=record.error,
-        start_ns=record.times[0].start_ns - origin_ns if record.times else None,
+        start_ns=record.times[0].start_ns - journal.started.time_ns if record.times else None,
         duration_ns=record.duration_ns,
-        gave=_index(value, texts),
+        cost_usd=sum(spent) if spent else None,
+        score=score.get("composite") if isinstance(score, dict) else None,
+        gave=texts.index(value),
     )
 
 
 # --- calls ------------------------------------------------------------------------------------
 
 
-def _calls(
-    calls: Sequence[Call], journal: Journal, seen: _Seen, texts: dict[str, int]
-) -> Iterator[PageCall]:
-    origin_ns = journal.started.time_ns
-    charges = charges_of((call for call in calls if not call.from_cache), seen[events.Endpoint])
-    for call in calls:
-        yield PageCall(
+class _PageCalls(Sequence[PageCall]):
+    """The calls, each made when it is asked for: there may be a hundred thousand."""
+
+    def __init__(
+        self,
+        calls: Sequence[Call],
+        journal: _NotedJournal,
+        numbers: Mapping[object, int],
+        endpoints: Sequence[events.Endpoint],
+    ) -> None:
+        self._calls, self._journal, self._numbers = calls, journal, numbers
+        self._charges = charges_of((call for call in calls if not call.from_cache), endpoints)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - as any sequence
+        calls = self._calls[place]
+        return [*map(self._made, calls)] if isinstance(place, slice) else self._made(calls)
+
+    def _made(self, call: Call) -> PageCall:
+        origin_ns = self._journal.started.time_ns
+        said = events.said_by(call)
+        return PageCall(
             id=call.id,
-            label=call.NAME,
-            node=seen.around.get(call.id),
+            node=self._journal.nodes.label_around(call.id),
             role=call.role,
             model=call.model,
             start_ns=call.start_ns - origin_ns,
@@ -349,21 +417,25 @@ def _calls(
             unreliable=tuple(sorted(call.unreliable)),
             status=call.status,
             error=call.error,
-            cost_usd=charges.get(call.id),
-            prompt=_index(seen.contents.get(call.prompt_sha256), texts),
-            reply=_index(seen.contents.get(call.reply_sha256), texts),
-            attributes={n: v for n, v in call.attributes.items() if n not in _SHOWN},
+            cost_usd=self._charges.get(call.id),
+            prompt=self._numbers.get(call.prompt_sha256),
+            reply=self._numbers.get(call.reply_sha256),
+            attributes={name: value for name, value in said.items() if name not in _SHOWN},
         )
 
 
-def _events(journal: Journal, seen: _Seen) -> Iterator[PageEvent]:
-    for one, message in seen.told:
+def _events(journal: _NotedJournal, seen: events.Events) -> Iterator[PageEvent]:
+    told: list[tuple[events.Warned | events.Retry | events.Fallback, str]]
+    told = [(one, one.message) for one in seen[events.Warned]]
+    told += [(one, one.detail or "") for one in seen[events.Retry]]
+    told += [(one, one.detail or "") for one in seen[events.Fallback]]
+    for one, message in sorted(told, key=lambda pair: pair[0].time_ns):
         said = {n: v for n, v in one.attributes.items() if n not in {"message", "detail"}}
         node = said.get("node")
         yield PageEvent(
-            kind=one.name,
+            kind=one.NAME,
             time_ns=one.time_ns - journal.started.time_ns,
-            where=str(node) if node else seen.around.get(one.span),
+            where=str(node) if node else journal.nodes.label_around(one.span or 0),
             said=message,
             figures=tuple(figures(said)),
         )

@@ -114,7 +114,7 @@ def report_of_runs(journals: Iterable[Journal], *, targets: Targets | None = Non
     chosen, runs, asked = targets or Targets(), [], []
     for journal in journals:
         observed = observe(journal)
-        runs.append(_report(observed, chosen))
+        runs.append(report_of_observed(observed, chosen))
         asked += [call for call in observed.calls if not call.from_cache]
     return RunsReport(
         runs=tuple(runs),
@@ -134,15 +134,17 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    return _report(observe(journal), targets or Targets())
+    return report_of_observed(observe(journal), targets or Targets())
 
 
-def _report(observed: Observed, targets: Targets) -> RunReport:
+def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
+    """The report of a run that was read."""
     journal = observed.journal
     run, calls, seen = observed.run, observed.every_call, observed.seen
     asked = [call for call in observed.calls if not call.from_cache]
     loads = _loads(seen[events.Load], {call.id: call.model for call in calls})
     nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
+    whole = call_group(calls)
     return RunReport(
         run_id=journal.started.run_id,
         pipeline=journal.started.name,
@@ -151,10 +153,10 @@ def _report(observed: Observed, targets: Targets) -> RunReport:
         parts=journal.parts,
         wall_ns=journal.started.wall_ns,
         duration_ns=run.duration_ns,
-        calls=call_group(calls),
-        models=group_calls(calls, by=lambda call: call.model),
-        nodes=group_calls(calls, by=lambda call: call.node and node_of_all(call.node)),
-        roles=group_calls(calls, by=lambda call: call.role),
+        calls=whole,
+        models=group_calls(calls, by=lambda call: call.model, whole=whole),
+        nodes=group_calls(calls, by=lambda call: call.node and node_of_all(call.node), whole=whole),
+        roles=group_calls(calls, by=lambda call: call.role, whole=whole),
         replicas=group_calls(
             (call for call in calls if call.replica), by=lambda call: f"{call.model} {call.replica}"
         ),

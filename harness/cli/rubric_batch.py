@@ -119,7 +119,7 @@ def _read(
         rows=rows,
         max_parallel=max_parallel,
         max_failures=max_failures,
-        task=_asked(task),
+        task=task_in(task),
     )
 
 
@@ -138,7 +138,7 @@ def drafts_in(
     Raises:
         InvalidInput: There is no draft, or no such file.
     """
-    asked = _asked(task)
+    task = task_in(task)
     evidence = tuple(read_text("source", Path(name)) for name in sources)
     drafts: dict[str, Draft] = {}
     rows: dict[str, Row] = {}
@@ -154,7 +154,7 @@ def drafts_in(
             if isinstance(row, InvalidInput):
                 raise row
             if row.id not in drafts:
-                drafts[row.id] = _draft_of(row, task=asked, sources=evidence)
+                drafts[row.id] = _draft_of(row, task=task, sources=evidence)
                 rows[row.id] = row
             elif not _is_of(drafts[row.id], row):
                 raise row.refusal(f"the id '{row.id}' occurs twice", code="row.id-twice")
@@ -167,7 +167,8 @@ def drafts_in(
     return DraftRows(drafts=drafts, rows=rows, labels=labels, refused=refused)
 
 
-def _asked(task: str) -> str:
+def task_in(task: str) -> str:
+    """What `--task` says, or the file that it names."""
     return read_text("task", Path(task[1:])) if task.startswith("@") else task
 
 
@@ -285,7 +286,7 @@ def _known(
         if by != tuple(str(said.get(n, "")) for n in ("rubric_sha256", "evaluator", "samples")):
             return {}
         if said.get("sha256") == drafts[row.id].sha256 and "outdated" not in said:
-            verdict = verdict_in({"passed": None, "judges": None, **said}, row.path)
+            verdict = verdict_in(said, row.path)
             passed = verdict.passed if "passed" in said else None
             known[row.id] = Scored(verdict=verdict, passed=passed, evaluator=by[1], samples=samples)
     return known
@@ -350,7 +351,7 @@ def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
             plain = {name for name in row if name in _TEXTS or is_label(name)}
             row = {n: orjson.loads(c) if c and n not in plain else c for n, c in row.items()}
         return _VERDICT.validate_python(
-            {**row, "passed": bool(row["passed"]), "judges": row["judges"] or None}
+            {**row, "passed": bool(row.get("passed")), "judges": row.get("judges") or None}
         )
     except (orjson.JSONDecodeError, ValidationError) as error:
         raise InvalidInput(

@@ -23,6 +23,7 @@ from harness.rubric import (
     Advice,
     Dimension,
     Rubric,
+    RubricFile,
     advice_on,
     directories,
     known_rubrics,
@@ -80,7 +81,7 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
     Exit codes: 0 they can be used, 2 one of them cannot (or, with --strict, has warnings).
     """
     with failures_told(as_json=as_json):
-        directory = _own_directory(config)
+        directory = own_rubrics(config)
     looked = [_look(name, directory) for name in names]
     if as_json:
         _print_json([_as_json(one) for one in looked])
@@ -111,7 +112,7 @@ def schema(output: Path | None) -> None:
 def list_rubrics(config: Path | None, *, as_json: bool) -> None:
     """List your own rubrics, and the shipped ones."""
     with failures_told(as_json=as_json):
-        directory = _own_directory(config)
+        directory = own_rubrics(config)
     looked = [_look(name, directory) for name in known_rubrics(directories(directory))]
     rows = [
         {
@@ -146,8 +147,8 @@ def new(name: str, base: str | None, config: Path | None) -> None:
     """
     source_name = base or str(shipped_directory("examples/starter") / "rubrics/brief_me.yaml")
     with failures_told():
-        directory = _own_directory(config)
-        source = read_rubric(source_name, directory=directory, refuse=refusal_after_asking)
+        directory = own_rubrics(config)
+        source = read_named(source_name, directory)
         path = Path(name) if name.endswith((".yaml", ".yml")) else directory / f"{name}.yaml"
         if path.exists():
             raise InvalidInput(
@@ -165,13 +166,19 @@ def new(name: str, base: str | None, config: Path | None) -> None:
         say(f"From now on, '{path.stem}' means this one and not the one that ships.")
 
 
-def _own_directory(config: Path | None) -> Path:
+def own_rubrics(config: Path | None) -> Path:
+    """The project's directory of rubrics."""
     return load_settings(config, environment=os.environ).rubrics
+
+
+def read_named(name: str, directory: Path) -> RubricFile:
+    """A rubric by its name or file; a person is asked whether its code may run."""
+    return read_rubric(name, directory=directory, refuse=refusal_after_asking)
 
 
 def _look(name: str, directory: Path) -> _Looked:
     try:
-        found = read_rubric(name, directory=directory, refuse=refusal_after_asking)
+        found = read_named(name, directory)
     except RubricInvalid as error:
         return _Looked(name=name, path=error.path, mistakes=error.problems)
     warnings = advice_on(found.rubric, found.written)

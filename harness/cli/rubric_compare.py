@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,13 +12,12 @@ from rich.table import Table
 
 from harness.cli.arguments import config_option, read_pairs
 from harness.cli.consoles import failures_told, json_object, results, write_json
-from harness.cli.project_files import refusal_after_asking
-from harness.cli.rubric_tuning import about_reading, of_labels, records_directory
+from harness.cli.rubric_command import own_rubrics, read_named
+from harness.cli.rubric_tuning import about_reading, accepted_from, of_labels, records_directory
 from harness.cli.tables import listed, table
 from harness.errors import InvalidInput
 from harness.page import percent
 from harness.rows import Row, read_rows
-from harness.rubric import read_rubric
 from harness.rubric.calibration.bounds import Aim, AtThreshold
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
@@ -31,7 +29,6 @@ from harness.rubric.calibration.paired import (
     labeled_by,
     paired,
 )
-from harness.session.settings import load_settings
 
 _FEW = 10
 """Groups of drafts; intervals by resampling fewer are too narrow."""
@@ -71,17 +68,15 @@ def compare_scores(
     tell" means that the interval of the difference includes 0. Exit codes: 0 done, 2 invalid input.
     """
     with failures_told(as_json=as_json):
-        own = load_settings(config, environment=os.environ).rubrics
+        own = own_rubrics(config)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         fields = [_fields(path) for path in (first, second)]
         names = [
             rubric or _rubric_of(first, fields[0]),
             other_rubric or rubric or _rubric_of(second, fields[1]),
         ]
-        one, other = (
-            read_rubric(name, directory=own, refuse=refusal_after_asking) for name in names
-        )
-        rubrics = one.rubric, other.rubric
+        chosen = [read_named(name, own) for name in names]
+        rubrics = chosen[0].rubric, chosen[1].rubric
         read = [
             read_labels(
                 path,
@@ -99,12 +94,11 @@ def compare_scores(
             mine = {name: theirs for name, theirs in ours.items() if theirs in has}
             a = labeled_by(a, read_labels(labels, rubrics[0], columns=mine).drafts)
         has_labels = any(draft.people or draft.accept for draft in a)
-        records = [(file.rubric, records_directory(file, own)) for file in (one, other)]
-        kept = Calibration.read(*records[0])
-        at = [accept_at, kept.accept_at if kept else None, rubrics[0].pass_at]
+        records = [(file.rubric, records_directory(file, own)) for file in chosen]
+        people_from = accepted_from(accept_at, Calibration.read(*records[0]), rubrics[0])
         looks = Attempts.beside(*records[0]).joined(Attempts.beside(*records[1]).attempts)
         found = compare(
-            paired(a, b, rubrics, accept_at=next(one for one in at if one is not None)),
+            paired(a, b, rubrics, accept_at=people_from),
             rubrics,
             Aim(target=target, confidence=confidence),
             attempts=looks if has_labels else None,

@@ -6,7 +6,6 @@ Each answer is written to the output at once, and the same command continues aft
 from __future__ import annotations
 
 import hashlib
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -20,14 +19,13 @@ from rich.text import Text
 
 from harness.cli.arguments import config_option, find_journal, traces_directory, traces_option
 from harness.cli.consoles import failures_told, log_to_stderr, results, say
-from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_batch import drafts_in, of_texts, verdict_in
+from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.verdicts import passes_at
 from harness.errors import InvalidInput
 from harness.rows import Row, RowFile, read_rows
-from harness.rubric import Draft, Rubric, Verdict, read_rubric
+from harness.rubric import Draft, Rubric, Verdict
 from harness.session.batch_rows import DraftRows
-from harness.session.settings import load_settings
 from harness.trace import Journal
 from harness.trace.run_list import journals_in
 from harness.wiggum import recorded_loops, rounds_in, texts_of
@@ -94,8 +92,7 @@ def label(
         if output.suffix.lower() != ".jsonl" or "-" in drafts:
             said = "labels are written as .jsonl, and standard input is for answers, not for drafts"
             raise InvalidInput(said, code="label.output-or-input", path=output)
-        rubrics = load_settings(config, environment=os.environ).rubrics
-        chosen = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking).rubric
+        chosen = read_named(rubric, own_rubrics(config)).rubric
         items: dict[str, _Item] = {}
         if drafts or not runs:
             found = drafts_in(drafts, task=task, sources=sources, columns=columns)
@@ -140,7 +137,7 @@ def _with_scores(
             # A list, where each draft was judged several times.
             scores = {n: row.fields[key] for key, n in columns.items() if key in row.fields}
             known |= {"score": scores, "evaluator": row.fields.get("evaluator")}
-            verdict = verdict_in({"passed": None, "judges": None, **row.fields}, row.path)
+            verdict = verdict_in(row.fields, row.path)
         yield name, _Item(draft=draft, known=known, verdict=verdict)
 
 

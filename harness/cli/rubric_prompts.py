@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +12,8 @@ import click
 
 from harness.cli.arguments import config_option
 from harness.cli.consoles import failures_told, json_object, say, write_json
-from harness.cli.project_files import refusal_after_asking
+from harness.cli.rubric_batch import task_in
+from harness.cli.rubric_command import own_rubrics, read_named
 from harness.files import read_text, writing
 from harness.inference import Message
 from harness.rubric import (
@@ -23,12 +23,10 @@ from harness.rubric import (
     Rubric,
     RubricFile,
     reach_verdict,
-    read_rubric,
 )
 from harness.rubric.prompt import asked_of, judge_messages, repair_messages, shown
 from harness.rubric.scoring import checked_score
 from harness.rubric.templates import SHIPPED
-from harness.session.settings import load_settings
 from harness.wiggum import Round
 from harness.wiggum.prompts import RevisionPrompts, place_of
 
@@ -59,15 +57,14 @@ def prompts(
     and for options left out. Revisions are shown as in a third round.
     """
     with failures_told(as_json=as_json):
-        directory = load_settings(config, environment=os.environ).rubrics
-        found = read_rubric(rubric, directory=directory, refuse=refusal_after_asking)
+        found = read_named(rubric, own_rubrics(config))
         if write is not None:
             _copy(found.rubric, write)
             say(f"{write}: a copy to edit; name it in a rubric: 'prompts: {write.name}'")
             return
         given = Draft(
             text=read_text("draft", Path(draft)) if draft else "# (A heading)\n\n(Its text.)\n",
-            task=read_text("task", Path(task[1:])) if task.startswith("@") else task,
+            task=task_in(task),
             sources=tuple(read_text("source", Path(name)) for name in sources) or ("(A source.)",),
         )
         told: list[dict[str, Any]] = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from rich.table import Table
 from harness.cli.arguments import config_option, read_pairs, share
 from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
+from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.tables import listed, table
 from harness.cli.tuning_report import write_report
 from harness.errors import InvalidInput, did_you_mean
@@ -25,9 +25,8 @@ from harness.page import percent
 from harness.rubric import (
     Rubric,
     RubricFile,
-    load_rubric_file,
+    load_rubric,
     measured_noise,
-    read_rubric,
 )
 from harness.rubric.calibration.agreement import Estimate
 from harness.rubric.calibration.bounds import Aim, AtThreshold, Risk, interval
@@ -40,7 +39,6 @@ from harness.rubric.calibration.calibration_files import (
 from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import labeled_by
 from harness.rubric.calibration.tuning import Tuning, tune
-from harness.session.settings import load_settings
 from harness.version import __version__
 
 _SHOWN_STEPS = 10
@@ -180,8 +178,8 @@ def tune_rubric(
     invalid input.
     """
     with failures_told(as_json=as_json):
-        rubrics = load_settings(config, environment=os.environ).rubrics
-        file = read_rubric(rubric, directory=rubrics, refuse=refusal_after_asking)
+        rubrics = own_rubrics(config)
+        file = read_named(rubric, rubrics)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         reading = partial(
             read_labels, rubric=file.rubric, unreadable=unreadable, off_scale=off_scale
@@ -201,14 +199,11 @@ def tune_rubric(
             raise InvalidInput(said, code="labels.no-split", path=labels)
         directory = records_directory(file, rubrics)
         before = Calibration.read(file.rubric, directory)
-        if accept_at is None:
-            known = before.accept_at if before else None
-            accept_at = file.rubric.pass_at if known is None else known
         tuning = tune(
             drafts,
             file.rubric,
             Aim(target=target, risk=risk, confidence=confidence),
-            accept_at=accept_at,
+            accept_at=accepted_from(accept_at, before, file.rubric),
             attempts=Attempts.beside(file.rubric, directory),
             generator=np.random.default_rng(0),
         )
@@ -229,7 +224,7 @@ def tune_rubric(
             )
         written = None
         if write:
-            load = partial(load_rubric_file, directory=rubrics, refuse=refusal_after_asking)
+            load = partial(load_rubric, directory=rubrics, refuse=refusal_after_asking)
             written = _calibrated(file, tuning, evaluator, load=load)
             written.write(file.rubric, directory)
     if as_json:
@@ -238,6 +233,12 @@ def tune_rubric(
         place = Calibration.path(file.rubric, directory)
         for line in _about_files(report, written, place):
             results().print(line, soft_wrap=True)
+
+
+def accepted_from(option: float | None, before: Calibration | None, rubric: Rubric) -> float:
+    """The mean of people's scores from which they accept."""
+    choices = option, before.accept_at if before else None, rubric.pass_at
+    return next(score for score in choices if score is not None)
 
 
 def records_directory(file: RubricFile, rubrics: Path) -> Path:

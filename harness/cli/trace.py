@@ -39,7 +39,7 @@ from harness.cli.consoles import (
     say,
     write_json,
 )
-from harness.cli.process import FAILED, UNUSABLE, LazyGroup
+from harness.cli.process import FAILED, UNUSABLE, LazyGroup, uncollected
 from harness.errors import InvalidInput, did_you_mean
 from harness.trace import TIMELINES, Journal, TimelineFormat
 from harness.trace.run_list import journals_in
@@ -112,7 +112,7 @@ def export(
     content: bool,
 ) -> None:
     """Write a run as a timeline, or send it to a collector. The run may still be going."""
-    with complaints():
+    with complaints(), uncollected():
         journal = _journal(run, traces)
         if form != "otlp" and (endpoint or headers or content):
             raise InvalidInput(
@@ -172,7 +172,7 @@ def report(
 
     targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
     takes_several = last is not None or pipeline is not None
-    with complaints(as_json=as_json):
+    with complaints(as_json=as_json), uncollected():
         if takes_several and run != LATEST:
             raise InvalidInput(
                 "--last and --pipeline report on several runs, RUN on one",
@@ -236,7 +236,7 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
     from harness.analysis import diagnose as findings_of  # noqa: PLC0415
     from harness.cli.trace_report import print_findings  # noqa: PLC0415
 
-    with complaints(as_json=as_json):
+    with complaints(as_json=as_json), uncollected():
         findings = findings_of(_journal(run, traces))
     if as_json:
         write_json(json_object(findings))

@@ -6,7 +6,7 @@ A served page follows a run in progress. Only this machine can open it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from html import escape
 from pathlib import Path
@@ -15,15 +15,19 @@ from urllib.parse import unquote
 
 import click
 
-from harness.analysis.run_page import html_of, run_page_of, version_of
+from harness.analysis.run_page import html_of, page_json, run_page_of, version_of
 from harness.cli.arguments import LATEST, find_journal, traces_option
 from harness.cli.consoles import Shown, clean_json, failures_told, log_to_stderr, say
+from harness.cli.process import uncollected
 from harness.cli.run_result import open_command
 from harness.cli.trace import no_browser_option, port_option, show_served
 from harness.cli.viewer import LoopbackServer, Site, perfetto_site
 from harness.errors import InvalidInput
-from harness.files import write_whole
-from harness.trace import TIMELINES, Journal, dump_json
+from harness.files import whole_file, writing
+from harness.trace import TIMELINES, Journal
+
+_PIECE = 1 << 20
+"""Bytes of a page that are sent on at once."""
 
 
 @click.command()
@@ -51,8 +55,9 @@ def view(
             serve_page(journal, port=port, open_browser=not no_browser)
             return
         with Shown(stderr=True).status("Reading the run …"):
-            page = _page(journal, version_of(journal))
-        write_whole(output, html_of(page, nonce=token_urlsafe()))
+            page = _page(journal)
+            with writing(output), whole_file(output) as file:
+                file.writelines(html_of(page, nonce=token_urlsafe()))
         say(output)
 
 
@@ -66,34 +71,46 @@ def serve_page(journal: Path, *, port: int, open_browser: bool, anchor: str = ""
         JournalInvalid: It cannot be read.
     """
     console = Shown(stderr=True)
-    # Reading a long run takes seconds, and several pages may ask.
-    read = lru_cache(maxsize=1)(partial(_page, journal))
-    with console.status("Reading the run …"):
-        read(version_of(journal))
-    with (
-        tempfile.TemporaryDirectory(prefix="harness-view-") as folder,
-        LoopbackServer(partial(_site, journal, read, Path(folder)), port=port) as server,
-    ):
-        try:
-            show_served(server, "The run", open_browser=open_browser, anchor=anchor)
-        except KeyboardInterrupt:
-            # The usual way to end it, not a failure.
-            console.print("closed", style="dim")
+    with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
+        # Reading a long run takes seconds, and several pages may ask.
+        read = lru_cache(maxsize=1)(partial(_read, journal, Path(folder, "run.json")))
+        with console.status("Reading the run …"):
+            read(version_of(journal))
+        site = partial(_site, journal, read, Path(folder))
+        with LoopbackServer(site, port=port) as server:
+            try:
+                show_served(server, "The run", open_browser=open_browser, anchor=anchor)
+            except KeyboardInterrupt:
+                # The usual way to end it, not a failure.
+                console.print("closed", style="dim")
 
 
-def _page(journal: Path, _version: str) -> bytes:
-    return clean_json(dump_json(run_page_of(journal, open_command=open_command(journal))))
+def _page(journal: Path) -> Iterator[bytes]:
+    with uncollected():
+        page = run_page_of(journal, open_command=open_command(journal))
+    return page_json(page, clean=clean_json)
 
 
-def _site(journal: Path, read: Callable[[str], bytes], folder: Path, nonce: str) -> Site:
+def _read(journal: Path, page: Path, _version: str) -> Path:
+    with whole_file(page) as file:
+        file.writelines(_page(journal))
+    return page
+
+
+def _site(journal: Path, read: Callable[[str], Path], folder: Path, nonce: str) -> Site:
     """The page, what it asks for news, and the timeline, drawn when it is opened."""
     suffix, write = TIMELINES["perfetto"]
     drawn = folder / f"{journal.stem}{suffix}"
 
-    def page(_: str) -> bytes:
-        return html_of(read(version_of(journal)), nonce=nonce, is_live=True)
+    def page(_: str) -> Path:
+        html = folder / "run.html"
+        with read(version_of(journal)).open("rb") as data, whole_file(html) as file:
+            file.writelines(
+                html_of(iter(partial(data.read, _PIECE), b""), nonce=nonce, is_live=True)
+            )
+        return html
 
-    def news(known: str) -> bytes | None:
+    def news(known: str) -> Path | None:
         version = version_of(journal)
         return None if unquote(known) == version else read(version)
 

@@ -31,8 +31,6 @@ the rest, asked for and joined to it. `continue` is for a cut reply; a filtered 
 _MOST_CALLS_FOR_THE_REST = 4
 """A model that goes on for ever is stopped after this many."""
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
-ASKED_AGAIN = "That is not what was asked for: "
-"""So begins what a model is told of a reply of another type; the diagnosis knows it by this."""
 _TEMPERATURE_AGAIN = 0.3
 """Of a greedy call that is repeated: the same request would bring the same reply."""
 
@@ -132,10 +130,11 @@ async def answer(
 
 def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatRequest:
     """The call again, so that another reply may come: never the same request."""
+    request = replace(request, asks_again=True)
     if isinstance(error, ReplyInvalid) and error.text.strip():
-        told = f"{ASKED_AGAIN}{error.problem}. Answer again, in full."
-        more = (Message("assistant", error.text), Message("user", told))
-        return replace(request, messages=(*request.messages, *more))
+        advice = f"That is not what was asked for: {error.problem}. Answer again, in full."
+        turns = (Message("assistant", error.text), Message("user", advice))
+        return replace(request, messages=(*request.messages, *turns))
     return varied(request, 1)
 
 
@@ -210,37 +209,37 @@ async def _continued(
     server continues the text or the model is asked to. JSON under a grammar is continued from its
     last letter.
     """
-    kept, gap = _whole_words(cut.text) if request.reply_schema is None else (cut.text, "")
-    asked = replace(
+    head, gap = _whole_words(cut.text) if request.reply_schema is None else (cut.text, "")
+    continuation = replace(
         request,
-        messages=(*request.messages, Message("assistant", kept)),
+        messages=(*request.messages, Message("assistant", head)),
         goes_on=True,
         reply_schema=None,  # a grammar would begin again
     )
     try:
-        more = await ask(asked)
+        rest = await ask(continuation)
     except InferenceError:
         # The cut reply is the error to report; this one becomes its context.
         check_whole(cut, endpoint=request.model)
         raise
-    has_more = bool(more.text.strip() or more.tool_calls)
-    ended = more.finish_reason if has_more or more.finish_reason == "content_filter" else "length"
+    has_more = bool(rest.text.strip() or rest.tool_calls)
+    ended = rest.finish_reason if has_more or rest.finish_reason == "content_filter" else "length"
     return replace(
-        more,
-        text=kept + ("" if more.text[:1].isspace() else gap) + more.text if has_more else cut.text,
-        reasoning=cut.reasoning + more.reasoning,
+        rest,
+        text=head + ("" if rest.text[:1].isspace() else gap) + rest.text if has_more else cut.text,
+        reasoning=cut.reasoning + rest.reasoning,
         finish_reason=ended,
-        usage=_together(cut.usage, more.usage),
+        usage=_together(cut.usage, rest.usage),
         sent_ns=cut.sent_ns,
         first_token_ns=cut.first_token_ns,
-        phases=(*cut.phases, *more.phases),
+        phases=(*cut.phases, *rest.phases),
         itl=None,
         logprobs=(),
         structured=cut.structured,
-        cost_usd=_sum(cut.cost_usd, more.cost_usd),
-        cache_saved_usd=_sum(cut.cache_saved_usd, more.cache_saved_usd),
-        attempts=cut.attempts + more.attempts,
-        from_cache=cut.from_cache and more.from_cache,
+        cost_usd=_sum(cut.cost_usd, rest.cost_usd),
+        cache_saved_usd=_sum(cut.cache_saved_usd, rest.cache_saved_usd),
+        attempts=cut.attempts + rest.attempts,
+        from_cache=cut.from_cache and rest.from_cache,
     )
 
 
@@ -284,8 +283,8 @@ def with_text(request: ChatRequest, reply: Completion) -> Completion:
     if request.reply_schema is None or not lacks_text(request, reply):
         return reply
     if len(reply.tool_calls) == 1 and not request.tools:  # as some write what a schema asks for
-        said = reply.tool_calls[0].arguments
-        return replace(reply, text=said, tool_calls=(), finish_reason="stop")
+        arguments = reply.tool_calls[0].arguments
+        return replace(reply, text=arguments, tool_calls=(), finish_reason="stop")
     objects = objects_in(reply.reasoning)
     thought, _, rest = reply.reasoning.rpartition(objects[-1]) if objects else ("", "", "text")
     if is_visible(rest.replace("```", "")) or not objects:

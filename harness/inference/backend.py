@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from harness.errors import InferenceError, NotOffered
-from harness.inference.completion import Completion, Embeddings, FinishReason, Ranking, Usage
+from harness.inference.completion import Completion, Embeddings, FinishReason, Usage
 from harness.inference.reply_in_progress import call_phases
-from harness.inference.request import ChatRequest, EmbedRequest, RerankRequest, ToolCall
+from harness.inference.request import ChatRequest, EmbedRequest, ToolCall
 from harness.trace import Clock, monotonic
 
 
 class Backend(Protocol):
-    """Answers calls to one model; `Client.call` adds limits, retry, places and the record."""
+    """Answers calls to one model; `Client.call` adds limits, retry, places and the record.
+
+    One whose server can rank texts also has `rerank(request: RerankRequest) -> Ranking`.
+    """
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole.
@@ -36,15 +39,6 @@ class Backend(Protocol):
 
     async def aclose(self) -> None:
         """Releases the backend's resources; no call may be under way."""
-        ...
-
-
-@runtime_checkable
-class Reranker(Protocol):
-    """A backend whose server can rank texts."""
-
-    async def rerank(self, request: RerankRequest) -> Ranking:
-        """A score per text; raises as `Backend.embed` does."""
         ...
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -27,7 +27,7 @@ from harness.errors import (
     errors_of,
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
-from harness.inference.backend import Backend, Reranker
+from harness.inference.backend import Backend
 from harness.inference.call_spans import KvBytes, call_span, heard, record_answer
 from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
 from harness.inference.endpoint import Endpoint
@@ -45,15 +45,13 @@ from harness.trace import Span, Tracer, events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Route:
     """The way to one endpoint's model."""
 
     endpoint: Endpoint
-    backend: Backend
-    """Not closed by the client."""
+    backends: tuple[Backend, ...]
+    """Of its replicas, in the order that the gate has them; not closed by the client."""
     gate: Gate
-    others: tuple[Backend, ...] = ()
-    """Of the endpoint's further replicas, in the order that the gate has them."""
     schemas: SchemaKnowledge | None = None
     """How its server treats schemas; None if that is not tested."""
     tools: ToolKnowledge | None = None
@@ -68,7 +66,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class CallSource:
     """The source of a call."""
 
     label: str | None = None
@@ -77,42 +75,32 @@ class Caller:
     """Entered while a request is with its server."""
 
 
-ANY_CALLER = Caller()
-
-
-class Watch(Protocol):
-    """Looks at the calls of a run, and may refuse them."""
-
-    def before(self) -> None:
-        """Raises if no further call may be made."""
-        ...
-
-    def look_at(self, request: ChatRequest, completion: Completion) -> None:
-        """Raises if this reply may not be used."""
-        ...
+ANY_CALLER = CallSource()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
     """Calls models by the tags of their endpoints; `call` shows all steps of a call."""
 
-    lines: Mapping[str, Line]
+    routes: Mapping[str, Route]
     """By tag. Every tag in an endpoint's `fallback` must be among them."""
     tracer: Tracer
     """Records every call; its clock also serves all deadlines."""
     cache: ReplyCache | None = None
     meter: Meter | None = None
     replies: KeptReplies | None = None
-    watch: Watch | None = None
+    before_call: Callable[[], None] | None = None
+    """Raises if no further call may be made."""
+    after_reply: Callable[[ChatRequest, Completion], None] | None = None
+    """Raises if this reply may not be used."""
     warn: Callable[[Notice], None] | None = None
     """Hears once for each endpoint of what cannot be: counts, and requests taken no notice of."""
     noticed: set[tuple[str, str]] = field(default_factory=set)
     """What it has heard: tags and codes."""
     randomness: random.Random = field(default_factory=random.Random)
-    """Draws the jitter of waits between attempts."""
 
     def chat(
-        self, request: ChatRequest, *, caller: Caller = ANY_CALLER
+        self, request: ChatRequest, *, caller: CallSource = ANY_CALLER
     ) -> Coroutine[Any, Any, Completion]:
         """One reply, whole.
 
@@ -124,18 +112,18 @@ class Client:
         return self.call(request, caller=caller)
 
     def embed(
-        self, request: EmbedRequest, *, caller: Caller = ANY_CALLER
+        self, request: EmbedRequest, *, caller: CallSource = ANY_CALLER
     ) -> Coroutine[Any, Any, Embeddings]:
         """One vector per text; raises as `chat` does, and `NotOffered`."""
         return self.call(request, caller=caller)
 
     def rerank(
-        self, request: RerankRequest, *, caller: Caller = ANY_CALLER
+        self, request: RerankRequest, *, caller: CallSource = ANY_CALLER
     ) -> Coroutine[Any, Any, Ranking]:
         """One score per text; raises as `embed` does."""
         return self.call(request, caller=caller)
 
-    async def call(self, request: Request, *, caller: Caller = ANY_CALLER) -> Any:  # noqa: ANN401
+    async def call(self, request: Request, *, caller: CallSource = ANY_CALLER) -> Any:  # noqa: ANN401
         """The answer to one call: a `Completion`, `Embeddings` or a `Ranking`.
 
         1. Replay: a reply that an earlier part of the run got to the same call of the same node.
@@ -147,24 +135,24 @@ class Client:
         6. Record: the span gets phases and usage, the meter what was taken, and the reply is kept
            for a resume.
         """
-        self._line(request.model)
+        self._route(request.model)
         meter = self.meter
         async with self._slot(request, caller) as slot:
             # 1. Replay
-            known = slot.known
-            if known and isinstance(request, ChatRequest) and not lacks_text(request, known):
-                return known
-            if self.watch is not None:
-                self.watch.before()
-            for line in self.lines.values():
-                line.gate.check()
+            stored = slot.known
+            if stored and isinstance(request, ChatRequest) and not lacks_text(request, stored):
+                return stored
+            if self.before_call is not None:
+                self.before_call()
+            for route in self.routes.values():
+                route.gate.check()
             while True:
                 # 2. Limits
                 async with nullcontext() if meter is None else meter.admitted(request) as admission:
-                    asked = request if admission is None else admission.request
+                    metered = request if admission is None else admission.request
                     try:
                         # 3. to 5.
-                        answer = await self._insist(asked, admission, caller)
+                        answer = await self._insist(metered, admission, caller)
                     except ContextOverflow as error:
                         # A limit may have given the call more room than its context has.
                         if meter is None or admission is None:
@@ -175,34 +163,38 @@ class Client:
                         break
             # 6. Record
             if isinstance(request, ChatRequest):
-                if self.watch is not None:
-                    self.watch.look_at(request, answer)
+                if self.after_reply is not None:
+                    self.after_reply(request, answer)
                 if meter is not None and admission is not None:
                     answer = meter.cut_by(admission, answer)
                 slot.reply = answer
             return answer
 
-    async def _insist(self, request: Request, admission: Admission | None, caller: Caller) -> Any:  # noqa: ANN401
+    async def _insist(
+        self, request: Request, admission: Admission | None, caller: CallSource
+    ) -> Any:  # noqa: ANN401
         """Asks until there is an answer or no way to one; raises the first endpoint's last error.
 
         A listener that heard a part of one answer gets no other.
         """
         whole = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
         listener = Listener(request) if isinstance(request, ChatRequest) else None
-        asked: Request = request if listener is None else listener.request
-        lines = self._lines(request)
+        request = request if listener is None else listener.request
+        routes = self._routes(request)
         failed: list[tuple[str, HarnessError]] = []
         try:
-            for line in lines:
-                tag, limit_s = line.endpoint.tag, line.endpoint.timeout_s
+            for route in routes:
+                tag, limit_s = route.endpoint.tag, route.endpoint.timeout_s
                 deadline = Deadline(limit_s, clock=self.tracer.now_ns, outer=whole)
                 if failed:
                     meant, error = failed[-1]
                     reason, detail = type(error).__name__, self.tracer.excerpt(str(error))
-                    other = events.Fallback(model=meant, reason=reason, detail=detail, to=tag)
-                    self.tracer.instant(other)
-                    asked = replace(asked, model=tag)
-                call = _Call(asked, line, admission, caller, deadline, may_wait=line is lines[-1])
+                    fallback = events.Fallback(model=meant, reason=reason, detail=detail, to=tag)
+                    self.tracer.instant(fallback)
+                    request = replace(request, model=tag)
+                call = _EndpointCall(
+                    request, route, admission, caller, deadline, may_wait=route is routes[-1]
+                )
                 while True:
                     failures = len(call.tried)
                     try:
@@ -216,7 +208,7 @@ class Client:
                             # After a stand-in the next is asked, whatever failed, but at a limit.
                             goes_on = not isinstance(error, LimitReached)
                             if not failed:
-                                goes_on = len(lines) > 1 and another_may_answer(error)
+                                goes_on = len(routes) > 1 and another_may_answer(error)
                             if not goes_on:
                                 raise
                             failed.append((tag, error))
@@ -224,21 +216,21 @@ class Client:
                     else:
                         return replace(answer, endpoint=tag) if failed else answer
                     await asyncio.sleep(delay_s)
-            (_, first), *others = failed
-            for tag, its in others:
+            (_, first), *further = failed
+            for tag, its in further:
                 first.add_note(f"'{tag}', asked instead: {type(its).__name__}: {its}")
             raise first
         finally:
             failed.clear()  # its errors hold this frame, which would hold them
 
-    def _again(self, call: _Call, error: HarnessError, *, elsewhere: bool) -> float | None:
+    def _again(self, call: _EndpointCall, error: HarnessError, *, elsewhere: bool) -> float | None:
         """How long until the next attempt, in seconds; None for no further one.
 
         Attempts that fail while the endpoint is down do not count. `elsewhere` says whether a
         replica failed that the call had not tried.
         """
-        line, request = call.line, call.request
-        retry, gate, attempt, counts = line.endpoint.retry, line.gate, call.attempt, 1
+        route, request = call.route, call.request
+        retry, gate, attempt, counts = route.endpoint.retry, route.gate, call.attempt, 1
         delay_s = retry_delay_s(
             error,
             attempt=attempt,
@@ -251,7 +243,7 @@ class Client:
         if is_empty and isinstance(request, ChatRequest):
             call.request, delay_s = reminded(request)
         # 2. Another replica is asked at once.
-        if elsewhere and len(call.tried) <= len(line.others):
+        if elsewhere and len(call.tried) < len(route.backends):
             delay_s, counts = 0.0, 0
         else:
             call.tried.clear()
@@ -264,7 +256,7 @@ class Client:
                 delay_s, counts = 0.0, 0
         if delay_s is not None:
             pause = events.Retry(
-                model=line.endpoint.tag,
+                model=route.endpoint.tag,
                 reason=type(error).__name__,
                 detail=self.tracer.excerpt(str(error)),
                 attempt=attempt,
@@ -274,63 +266,62 @@ class Client:
         call.attempt, call.answers = attempt + counts, gate.answers
         return delay_s
 
-    async def _attempt(self, call: _Call) -> Any:  # noqa: ANN401
+    async def _attempt(self, call: _EndpointCall) -> Any:  # noqa: ANN401
         """One attempt at one endpoint, in a span of its own.
 
         A model is asked in the way that its server treats schemas and tools.
         """
-        request, line = call.request, call.line
+        request, route = call.request, call.route
         if isinstance(request, ChatRequest):
-            request = with_defaults(request, line.endpoint)
+            request = with_defaults(request, route.endpoint)
         with call_span(request, self.tracer) as span:
             if not isinstance(request, ChatRequest):
                 answer = await self._send(request, call, span)
-                record_answer(answer, span, kv_bytes=line.kv_bytes)
+                record_answer(answer, span, kv_bytes=route.kv_bytes)
                 return answer
             self.tracer.flow("call", source=span.parent, target=span.id)
             request, ask = heard(request, span), partial(self._send, call=call, span=span)
-            async with self._cached(request, line) as cached:
+            async with self._cached(request, route) as cached:
                 reply = cached.known
                 while reply is None:
                     offered, mode = request, None
-                    if line.tools is not None:
-                        offered = await line.tools.offer(request, ask, tracer=self.tracer)
-                    wanted = offered
-                    if offered.reply_schema is not None and line.schemas is not None:
-                        wanted, mode = await line.schemas.fit(offered, ask, tracer=self.tracer)
-                    wanted = line.turns.folded(wanted)
+                    if route.tools is not None:
+                        offered = await route.tools.offer(request, ask, tracer=self.tracer)
+                    outgoing = offered
+                    if offered.reply_schema is not None and route.schemas is not None:
+                        outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
+                    outgoing = route.turns.folded(outgoing)
                     try:
-                        answer = await self._send(wanted, call, span)
+                        answer = await self._send(outgoing, call, span)
                     except ServerError as error:
-                        if line.turns.learn(error, wanted):
-                            continue
-                        if line.tools is not None and line.tools.learn(error, wanted):
-                            continue
-                        if mode is None or line.schemas is None:
-                            raise
-                        if not line.schemas.learn(error, offered, wanted):
+                        tools, schemas = route.tools, route.schemas if mode else None
+                        if not (
+                            route.turns.learn(error, outgoing)
+                            or (tools and tools.learn(error, outgoing))
+                            or (schemas and schemas.learn(error, offered, outgoing))
+                        ):
                             raise
                     else:
-                        self._notice(wanted.model, *doubts(wanted, answer))
-                        answer = read_fitted(offered, wanted, with_text(offered, answer), mode)
+                        self._notice(outgoing.model, *doubts(outgoing, answer))
+                        answer = read_fitted(offered, outgoing, with_text(offered, answer), mode)
                         reply = with_text(request, read_offered(request, offered, answer))
-                record_answer(reply, span, kv_bytes=line.kv_bytes)
+                record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
                 check_typed(request, reply)
                 if cached.known is None:
                     cached.reply = reply  # only now: what is of no use does not enter the cache
             return reply
 
-    async def _send(self, request: Request, call: _Call, span: Span) -> Any:  # noqa: ANN401
+    async def _send(self, request: Request, call: _EndpointCall, span: Span) -> Any:  # noqa: ANN401
         """One request, once the gate and the meter let it through; its time begins here."""
-        line, deadline = call.line, call.deadline
-        if line.error is not None:
+        route, deadline = call.route, call.deadline
+        if route.error is not None:
             # Else each call would leave its frames in the one error, and what they hold with them.
-            raise line.error.with_traceback(None)
+            raise route.error.with_traceback(None)
         # 4. Gate
         meter, admission = self.meter, call.admission
         async with (
-            line.gate.passed(request, tried=call.tried, may_wait=call.may_wait) as place,
+            route.gate.passed(request, tried=call.tried, may_wait=call.may_wait) as place,
             nullcontext()
             if meter is None or admission is None
             else meter.sending(admission, request) as sending,
@@ -340,12 +331,12 @@ class Client:
             sent = request if sending is None else sending.request
             deadline.begin(again=place.was_held)
             if (left_s := deadline.left_s) <= 0:
-                raise timed_out("timeout_s", line.endpoint)
+                raise timed_out("timeout_s", route.endpoint)
             on_piece = request.on_piece if isinstance(request, ChatRequest) else None
 
             def piece_came() -> None:
                 if place.is_probe:
-                    line.gate.is_back(place)
+                    route.gate.is_back(place)
                 if sending is not None:
                     sending.pieces += 1
                 if on_piece is not None:
@@ -357,30 +348,25 @@ class Client:
             sent = replace(sent, **changes)
             # 5. Provider
             try:
-                with errors_of(line.endpoint.tag), self.tracer.calling(), call.caller.sending():
+                with errors_of(route.endpoint.tag), self.tracer.calling(), call.caller.sending():
                     if sending is not None:
                         sending.has_left = True
-                    ask = _asker((line.backend, *line.others)[place.replica], sent)
+                    ask = _asker(route.backends[place.replica], sent)
                     answer = await ask(sent)
             except InferenceError as error:
                 if not was_connected(error):
                     span.set(was_connected=False)
                 raise
-            answer = self._counted(answer, request)
+            answer, wrong = possible(answer, request)
+            if wrong:
+                message = (
+                    f"'{request.model}' reports what a call cannot have taken ({wrong}): such "
+                    "calls are counted by the length of their texts"
+                )
+                self._notice(request.model, Notice(code="call.counts-impossible", message=message))
             if sending is not None:
                 sending.answer = answer
             return answer
-
-    def _counted(self, answer: Any, request: Request) -> Any:  # noqa: ANN401
-        """The answer with the counts that can be; see `possible`."""
-        answer, wrong = possible(answer, request)
-        if wrong:
-            message = (
-                f"'{request.model}' reports what a call cannot have taken ({wrong}): such calls "
-                "are counted by the length of their texts"
-            )
-            self._notice(request.model, Notice(code="call.counts-impossible", message=message))
-        return answer
 
     def _notice(self, tag: str, *notices: Notice) -> None:
         for notice in notices:
@@ -388,30 +374,30 @@ class Client:
                 self.noticed.add((tag, notice.code))
                 self.warn(notice)
 
-    def _line(self, tag: str) -> Line:
-        line = self.lines.get(tag)
-        if line is None:
+    def _route(self, tag: str) -> Route:
+        route = self.routes.get(tag)
+        if route is None:
             raise ConfigurationInvalid(
-                f"no endpoint is called '{tag}'; " + did_you_mean(tag, self.lines),
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, self.routes),
                 code="endpoint.unknown",
             )
-        return line
+        return route
 
-    def _lines(self, request: Request) -> Sequence[Line]:
+    def _routes(self, request: Request) -> Sequence[Route]:
         """The endpoints to ask, in order. Another model's vectors are of no use."""
-        line = self._line(request.model)
-        others = line.endpoint.fallback if isinstance(request, ChatRequest) else ()
-        return (line, *(self.lines[tag] for tag in others))
+        route = self._route(request.model)
+        fallbacks = route.endpoint.fallback if isinstance(request, ChatRequest) else ()
+        return (route, *(self.routes[tag] for tag in fallbacks))
 
-    def _slot(self, request: Request, caller: Caller) -> AbstractAsyncContextManager[Slot]:
+    def _slot(self, request: Request, caller: CallSource) -> AbstractAsyncContextManager[Slot]:
         if self.replies is None or caller.label is None or not isinstance(request, ChatRequest):
             return nullcontext(Slot())
         return self.replies.slot(request, label=caller.label)
 
-    def _cached(self, request: ChatRequest, line: Line) -> AbstractAsyncContextManager[Slot]:
-        if self.cache is None or line.identity is None:
+    def _cached(self, request: ChatRequest, route: Route) -> AbstractAsyncContextManager[Slot]:
+        if self.cache is None or route.identity is None:
             return nullcontext(Slot())
-        return self.cache.slot(request, identity=line.identity, clock=self.tracer.now_ns)
+        return self.cache.slot(request, identity=route.identity, clock=self.tracer.now_ns)
 
 
 def _asker(backend: Backend, request: Request) -> Callable[[Any], Awaitable[Any]]:
@@ -420,31 +406,32 @@ def _asker(backend: Backend, request: Request) -> Callable[[Any], Awaitable[Any]
         return backend.chat
     if not isinstance(request, RerankRequest):
         return backend.embed
-    if isinstance(backend, Reranker):
-        return backend.rerank
-    raise NotOffered("its backend cannot rank; name an endpoint whose server does")
+    rerank: Callable[[Any], Awaitable[Any]] | None = getattr(backend, "rerank", None)
+    if rerank is None:
+        raise NotOffered("its backend cannot rank; name an endpoint whose server does")
+    return rerank
 
 
 def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:
     """The call with the endpoint's settings where it has none of its own."""
-    own = {
+    settings = {
         name: value
         for name in ("top_k", "presence_penalty", "reasoning_effort")
         if getattr(request, name) is None and (value := getattr(endpoint, name)) is not None
     }
     if endpoint.extra_body:
-        own["extra_body"] = merged(endpoint.extra_body, request.extra_body or {})
-    return replace(request, **own) if own else request
+        settings["extra_body"] = merged(endpoint.extra_body, request.extra_body or {})
+    return replace(request, **settings) if settings else request
 
 
 @dataclass(slots=True)
-class _Call:
+class _EndpointCall:
     """A call on its way to one endpoint."""
 
     request: Request
-    line: Line
+    route: Route
     admission: Admission | None
-    caller: Caller
+    caller: CallSource
     deadline: Deadline
     may_wait: bool
     """Whether it waits for the end of an outage: no other endpoint is asked in its place."""
@@ -456,7 +443,7 @@ class _Call:
 
 def _keep_secrets_out_of(error: HarnessError, clean: Callable[[str], str]) -> None:
     """Servers quote wrong keys, and a program may print an error with all its causes."""
-    error.args = tuple(clean(one) if isinstance(one, str) else one for one in error.args)
+    error.args = tuple(clean(arg) if isinstance(arg, str) else arg for arg in error.args)
     cause = error.__cause__ or error.__context__
     while cause is not None:
         # pydantic's message cuts the input short, in the midst of a key too.

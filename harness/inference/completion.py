@@ -169,7 +169,6 @@ class Completion:
         )
 
     def __repr__(self) -> str:
-        """The main figures, for display."""
         text = shorten(self.text, 80, placeholder=" …")
         tokens = None if self.usage is None else self.usage.output_tokens
         return (
@@ -243,29 +242,29 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
     computed from them. A server that counts reasoning beside the reply gets its sum.
     """
     if isinstance(request, ChatRequest):
-        asked = most_prompt_tokens(request)
+        prompt_tokens = most_prompt_tokens(request)
     else:
-        asked = sum(map(most_tokens_in, request.texts))
-    most, wrong = _MOST_BEYOND + _MOST_TIMES * asked, ""
+        prompt_tokens = sum(map(most_tokens_in, request.texts))
+    highest, wrong = _MOST_BEYOND + _MOST_TIMES * prompt_tokens, ""
     if not isinstance(answer, Completion):
-        count = _at_most(answer.input_tokens, most)
+        count = _at_most(answer.input_tokens, highest)
         wrong = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
         return replace(answer, input_tokens=count), wrong
     usage, usd, saved = answer.usage, answer.cost_usd, answer.cache_saved_usd
     if usage is not None:
         read, written = usage.input_tokens, usage.output_tokens
         is_uncounted = answer.text and not read and not written
-        if is_uncounted or None in (_at_most(read, most), _at_most(written, most)):
+        if is_uncounted or None in (_at_most(read, highest), _at_most(written, highest)):
             wrong, usage = f"{read!s:.20} tokens in, {written!s:.20} out", None
         else:
-            thought = _at_most(usage.reasoning_tokens, most)
-            usage = Usage(
-                input_tokens=read,
+            thought = _at_most(usage.reasoning_tokens, highest)
+            usage = replace(
+                usage,
                 output_tokens=written + (thought if thought and thought > written else 0),
                 cached_tokens=_at_most(usage.cached_tokens, read),
                 reasoning_tokens=thought,
-                draft_tokens=_at_most(usage.draft_tokens, most),
-                accepted_tokens=_at_most(usage.accepted_tokens, most),
+                draft_tokens=_at_most(usage.draft_tokens, highest),
+                accepted_tokens=_at_most(usage.accepted_tokens, highest),
             )
     if not wrong and usd is not None and not 0 <= usd < math.inf:
         wrong = f"{usd} dollars"
@@ -307,7 +306,7 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
             "prompt, or serve a longer context",
         )
     text = reply.text.rstrip()
-    if stop := next((one for one in request.stop if one and one in text[: -len(one)]), None):
+    if stop := next((word for word in request.stop if word and word in text[: -len(word)]), None):
         message = f"'{tag}' went on behind the stop text {stop!r}: it does not stop there"
         yield Notice(code="call.stop-ignored", message=message)
     if request.tool_choice == "required" and reply.finish_reason == "stop" and not reply.tool_calls:
@@ -321,32 +320,27 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
         )
 
 
-def _at_most(count: int | None, most: int) -> int | None:
-    return None if count is None or not 0 <= count <= most else count
+def _at_most(count: int | None, highest: int) -> int | None:
+    return None if count is None or not 0 <= count <= highest else count
 
 
 def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
-    """The rows as `(count, d) float32`, with `d` at least 1 and nothing in it but finite numbers.
-
-    Raises:
-        ServerError: They are something else.
-    """
+    """The rows as `(count, d) float32`, d >= 1, all finite; raises `ServerError` for others."""
     if len(rows) != count:
-        raise no_embeddings(f"{len(rows)} embeddings of {count} texts")
+        raise _no_embeddings(f"{len(rows)} embeddings of {count} texts")
     lists = [row for row in rows if isinstance(row, list)]
     lengths = sorted({len(row) for row in lists})
     if len(lengths) > 1:
-        raise no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
-    are_numbers = {type(one) for row in lists for one in row} <= {int, float}
+        raise _no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
+    are_numbers = {type(number) for row in lists for number in row} <= {int, float}
     if not all(lengths) or len(lists) != count or not are_numbers:
-        raise no_embeddings("embeddings that are no lists of numbers")
+        raise _no_embeddings("embeddings that are no lists of numbers")
     with np.errstate(over="ignore"):  # what float32 has no room for is found below
         vectors = np.array(rows, dtype=np.float32)
     if not np.isfinite(vectors).all():
-        raise no_embeddings("embeddings with numbers that are not finite in float32")
+        raise _no_embeddings("embeddings with numbers that are not finite in float32")
     return vectors
 
 
-def no_embeddings(came: str) -> ServerError:
-    """The error of a server that was asked for embeddings, and of what came."""
+def _no_embeddings(came: str) -> ServerError:
     return ServerError(f"the server was asked for embeddings and sent {came}")

@@ -355,7 +355,7 @@ class Endpoint(BaseModel):
     def shares(self) -> dict[str, float]:
         """By device, GPUs by number, how much of the layers it has in proportion to the others."""
         shares = {self.device: 1.0} if isinstance(self.device, str) else self.device
-        return dict(sorted(shares.items(), key=lambda one: (len(one[0]), one[0])))
+        return dict(sorted(shares.items(), key=lambda share: (len(share[0]), share[0])))
 
     def _check_replicas(self) -> None:
         if len(self.replicas) < len(self.urls):
@@ -377,7 +377,7 @@ class Endpoint(BaseModel):
         """The same, with the values of the variables in `headers` and `query`."""
         filled = {
             name: {
-                key: _VARIABLE.sub(lambda found: environment.get(found[1], ""), value)
+                key: _VARIABLE.sub(lambda variable: environment.get(variable[1], ""), value)
                 for key, value in getattr(self, name).items()
             }
             for name in ("headers", "query")
@@ -394,8 +394,8 @@ class Endpoint(BaseModel):
     def with_settings(self) -> str:
         """The tag, with the settings that a calibration of its judgements holds for."""
         names = ("reasoning_effort", "top_k", "presence_penalty", "extra_body")
-        said = ((name, getattr(self, name)) for name in names)
-        settings = ", ".join(f"{name} {value}" for name, value in said if value)
+        values = ((name, getattr(self, name)) for name in names)
+        settings = ", ".join(f"{name} {value}" for name, value in values if value)
         return f"{self.tag} ({settings})" if settings else self.tag
 
     def made_repeatable(self) -> Self:
@@ -409,8 +409,8 @@ class Endpoint(BaseModel):
             # A default asks for nothing, though it was written down.
             asked_for = getattr(self, name) != type(self).model_fields[name].default
             if asked_for and self.backend not in backends:
-                *others, last = (f"'{name}'" for name in sorted(backends))
-                either = f"{', '.join(others)} or {last}" if others else last
+                *before, last = (f"'{name}'" for name in sorted(backends))
+                either = f"{', '.join(before)} or {last}" if before else last
                 elsewhere = "" if self.url is None else ", or set it where that server is started"
                 raise Mistake(
                     f"'{name}' is for backend {either}, and would do nothing for "

@@ -1,36 +1,66 @@
 """The gate of an endpoint: how many calls go through at once, and to which replica.
 
 While no replica answers, calls wait here, and one at a time tries whether that is over.
+
+Calls that begin alike go to one replica, by rendezvous hashing (Thaler and Ravishankar 1998), so
+that its prefix cache serves them. No replica takes far more than the others: loads are bounded
+(Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent Hashing with Bounded Loads"). How quick or
+full the servers are is a router's business.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
+import math
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import count
+from typing import Literal
 
 from harness.errors import HarnessError, InferenceError, Overloaded, QueueFull, RunLimitReached
 from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
-from harness.inference.replicas import (
-    ReplicaReason,
-    ReplicaState,
-    choice,
-    preference,
-    stable_prefix,
-)
 from harness.inference.request import ChatRequest, Request
 from harness.inference.structured import FoundOnce
-from harness.inference.waiting import Waiter, WaitingLine
+from harness.inference.waiting import PlaceWaiter, WaitingLine
 from harness.log import log_warning
 from harness.trace import Tracer, describe, events
 
+LEEWAY = 1.25
+"""How many times the mean load a replica takes at most, rounded up: `c` in the paper."""
+
+_PREFIX_CHARS = 2048
+"""Of a text that does not say what other calls share: how much of it stands for the prefix."""
+
+ReplicaReason = Literal["prefix", "load", "failed over"]
+"""Why a replica got a call: it is the one for calls that begin alike; that one had too many calls
+or no place; that one is left out, or has failed the call."""
+
 Lease = Callable[[Request], AbstractAsyncContextManager[object]]
 """Gives the lease held while a call is sent, such as the model's place in memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """A replica at the moment of a choice."""
+
+    under_way: int = 0
+    waiting: int = 0
+    """Our calls that wait and would go to it first."""
+    has_place: bool = True
+    is_out: bool = False
+    """Whether it is left out, since it failed."""
+    is_down: bool = False
+    """Whether it gets no call at all now: it did not answer, and is not to be tried again yet."""
+
+    @property
+    def load(self) -> int:
+        """Our calls, sent or not."""
+        return self.under_way + self.waiting
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,11 +93,10 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReplicaPlace:
     """A call's place at a replica."""
 
     replica: int
-    """Its index, from 0."""
     reason: ReplicaReason
     name: str
     """The replica's; empty for an only one."""
@@ -78,7 +107,7 @@ class Place:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Waiter(Waiter[Place]):
+class _GateWaiter(PlaceWaiter[ReplicaPlace]):
     order: tuple[int, ...]
     tried: set[int]
     may_wait: bool
@@ -117,7 +146,7 @@ class Gate:
         self._reason = f"max_parallel = {max_parallel}"
         self._asked = FoundOnce(True if max_parallel is not None else None)
         self._max_queue = max_queue
-        self._waiting = WaitingLine[_Waiter, Place](
+        self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
             tracer=tracer, serve=self._serve, why=self._why, take_back=self._give_back
         )
         self._numbers = count()
@@ -135,7 +164,7 @@ class Gate:
     @asynccontextmanager
     async def passed(
         self, request: Request, *, tried: set[int] | None = None, may_wait: bool = True
-    ) -> AsyncIterator[Place]:
+    ) -> AsyncIterator[ReplicaPlace]:
         """Begins when the call may be sent, and gives its place back at the end.
 
         `tried` has the replicas that have failed it, which are avoided; this one is added if it
@@ -176,22 +205,16 @@ class Gate:
             self._give_back(place)
 
     def check(self) -> None:
-        """To call before anything that costs something.
-
-        Raises:
-            RunLimitReached: The endpoint was down for too long, and the run is to end.
-        """
+        """Raises `RunLimitReached` once the endpoint was down for too long: the run is to end."""
         if self._end is not None:
             raise self._end.with_traceback(None)
 
     def holds(self, error: HarnessError, *, answers: int | None, is_last: bool) -> bool:
         """Whether a call that failed waits here for the end of an outage, as one more attempt.
 
-        Args:
-            error: How it failed.
-            answers: How many calls were answered when it last failed; None if it had not. If
-                others were answered since, the call may be what their server fails by.
-            is_last: Whether there would be no further attempt without.
+        `answers` is how many calls were answered when it last failed, None if it had not: if others
+        were answered since, the call may be what their server fails by. `is_last` says whether it
+        would otherwise not be attempted again.
         """
         reason = outage_of(error)
         if reason is None or answers not in {None, self.answers} or not self.max_outage_s:
@@ -208,7 +231,7 @@ class Gate:
         """Whether no replica answers."""
         return all(replica.outage for replica in self._replicas)
 
-    def is_back(self, place: Place) -> None:
+    def is_back(self, place: ReplicaPlace) -> None:
         """A replica answers, or begins to; calls that wait for it go on."""
         replica = self._replicas[place.replica]
         if replica.outage is None:
@@ -228,11 +251,11 @@ class Gate:
                 waiter.changed.set()  # from now on it waits for a place
         self._serve()
 
-    async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> Place:
+    async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> ReplicaPlace:
         names = [replica.name for replica in self._replicas]
         order = (0,) if len(names) == 1 else preference(stable_prefix(request), names)
         priority = request.priority if isinstance(request, ChatRequest) else 0
-        waiter = _Waiter(
+        waiter = _GateWaiter(
             rank=(-priority, next(self._numbers)),  # then first come, first served
             order=order,
             tried=tried,
@@ -251,7 +274,7 @@ class Gate:
             self._waiting.settle(waiter, refusal=QueueFull(message, endpoint=request.model))
         return await self._waiting.place_of(waiter)
 
-    def _why(self, waiter: _Waiter) -> events.Happening:
+    def _why(self, waiter: _GateWaiter) -> events.Happening:
         if self.is_down:
             return events.Hold("measured", self._replicas[waiter.order[0]].outage)
         return events.Queue(source="measured", place_of=self._place_of, reason=self._reason)
@@ -259,9 +282,9 @@ class Gate:
     def _states(self) -> list[ReplicaState]:
         now_ns = self._tracer.now_ns()
         waiting = Counter(waiter.order[0] for waiter in self._waiting)
-        return [one.state(now_ns, waiting[number]) for number, one in enumerate(self._replicas)]
+        return [replica.state(now_ns, waiting[n]) for n, replica in enumerate(self._replicas)]
 
-    def _give_back(self, place: Place) -> None:
+    def _give_back(self, place: ReplicaPlace) -> None:
         self._replicas[place.replica].under_way -= 1
         self._serve()
 
@@ -280,7 +303,7 @@ class Gate:
             number, reason = chosen
             replica = self._replicas[number]
             replica.under_way += 1
-            place = Place(number, reason, replica.name, bool(replica.outage), waiter.is_held)
+            place = ReplicaPlace(number, reason, replica.name, bool(replica.outage), waiter.is_held)
             self._waiting.settle(waiter, place)
             states = self._states()
             refused.clear()
@@ -339,15 +362,80 @@ class Gate:
                 self._waiting.settle(waiter, refusal=self._end)
 
     async def _ask_for_slots(self) -> bool:
-        asked = [replica for replica in self._replicas if replica.slots is not None]
-        if asked:
+        replicas = [replica for replica in self._replicas if replica.slots is not None]
+        if replicas:
             with self._tracer.span(events.AskSlots()) as span:
-                told = await asyncio.gather(*(one.slots() for one in asked if one.slots))
-                known = [slots for slots in told if slots is not None]
-                for replica, slots in zip(asked, told, strict=True):
+                counts = await asyncio.gather(*(r.slots() for r in replicas if r.slots))
+                reported = [slots for slots in counts if slots is not None]
+                for replica, slots in zip(replicas, counts, strict=True):
                     # One that does not answer now has as many as the least of the others.
-                    replica.places = slots or min(known, default=None)
-                span.set(slots=sum(known) if known else None)
+                    replica.places = slots or min(reported, default=None)
+                span.set(slots=sum(reported) if reported else None)
             self._place_of = "slots"
-            self._reason = f"slots: all {sum(known)} of the server's are taken"
+            self._reason = f"slots: all {sum(reported)} of the server's are taken"
         return True
+
+
+# --- which replica: pure functions of loads and health --------------------------------------------
+
+
+def stable_prefix(request: Request) -> str:
+    """The beginning that a call shares with those that should be answered by the same replica.
+
+    It ends where the first message says that other calls differ (`Message.shared_chars`): an
+    evaluator's rubric and sources are in it, the draft is not. Else it is the system prompt and
+    the first 2,048 characters of what follows, which stay the same while a conversation grows.
+    """
+    if not isinstance(request, ChatRequest):
+        return request.texts[0][:_PREFIX_CHARS]
+    parts = []
+    for message in request.messages:
+        if message.shared_chars:
+            parts.append(message.content[: message.shared_chars[0]])
+            break
+        if message.role != "system":
+            parts.append(message.content[:_PREFIX_CHARS])
+            break
+        parts.append(message.content)
+    return "\n".join(parts)
+
+
+def preference(prefix: str, names: Sequence[str]) -> tuple[int, ...]:
+    """The replicas by their places in `names`, the one for this prefix first.
+
+    One more name moves only those prefixes that come to it.
+    """
+    digest = hashlib.sha256(prefix.encode("utf-8", "replace")).digest()
+    weights = [hashlib.sha256(digest + name.encode()).digest() for name in names]
+    return tuple(sorted(range(len(names)), key=lambda n: weights[n], reverse=True))
+
+
+def most_for_one(loads: Collection[int]) -> int:
+    """The bound: what one of so many may have of the sum of these loads."""
+    return math.ceil(LEEWAY * sum(loads) / len(loads))
+
+
+def choice(
+    order: Sequence[int], states: Sequence[ReplicaState], *, tried: Collection[int] = ()
+) -> tuple[int, ReplicaReason] | None:
+    """The replica for a call, and why; None to wait.
+
+    The call is in the `waiting` of the first in its `order`; the `tried` ones have failed it.
+    """
+    up = [number for number in order if not states[number].is_down]
+    if not up:
+        return None
+    untried = [number for number in up if number not in tried] or up
+    usable = [number for number in untried if not states[number].is_out] or untried
+    home = usable[0]
+    is_new = int(home != order[0])  # of the load of its home, where it does not wait
+    bound = most_for_one([states[number].load + is_new * (number == home) for number in usable])
+    stays = states[home].load + is_new <= bound
+    # While it may wait at home, only one that does nothing takes it from there.
+    highest = 0 if stays else bound - 1
+    spare = [n for n in usable[1:] if states[n].has_place and states[n].load <= highest]
+    if states[home].has_place and (stays or not spare):
+        return home, "failed over" if is_new else "prefix"
+    if not spare:
+        return None
+    return spare[0], "failed over" if is_new else "load"

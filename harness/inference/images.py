@@ -65,16 +65,16 @@ class Image:
                 f"{name} has more than {MOST_BYTES >> 20} MiB; scale it down",
                 code="image.too-large",
             )
-        found = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
-        if found == "image/webp" and data[8:12] != b"WEBP":
-            found = None
-        if found is None or media_type not in {None, found}:
+        media = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
+        if media == "image/webp" and data[8:12] != b"WEBP":
+            media = None
+        if media is None or media_type not in {None, media}:
             raise InvalidInput(
-                f"{name} holds {found or 'no known image'}, not "
+                f"{name} holds {media or 'no known image'}, not "
                 f"{media_type or 'an image that models take'}; give a PNG, JPEG, WebP or GIF",
                 code="image.not-an-image",
             )
-        return cls(found, data)
+        return cls(media, data)
 
     @classmethod
     def from_url(cls, url: str) -> Self:

@@ -108,6 +108,6 @@ def text_at(value: object, *keys: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-def row_of(listed: object, model_id: str | None, *, key: str = "id") -> Any:  # noqa: ANN401
+def row_of(listed: object, model_id: str | None) -> Any:  # noqa: ANN401
     """The row of a model in a list of them; None if it is not listed."""
-    return next((row for row in rows(listed) if at(row, key) == model_id), None)
+    return next((row for row in rows(listed) if at(row, "id") == model_id), None)

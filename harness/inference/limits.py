@@ -14,7 +14,7 @@ class Spent:
     """A sum over calls."""
 
     calls: int = 0
-    """Number of sent calls, including failed ones."""
+    """Failed ones included."""
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
@@ -50,8 +50,6 @@ class Spent:
 _COUNTS = [name for name in Spent.__slots__ if name != "cost_usd"]
 
 NOTHING = Spent()
-"""The beginning of every sum."""
-
 
 LimitName = Literal["tokens", "cost", "time", "calls"]
 """The limited quantity, as in `LimitReached.limit`."""
@@ -65,7 +63,6 @@ FIELD_OF: Mapping[LimitName, str] = {
     "time": "max_seconds",
     "calls": "max_calls",
 }
-"""The field of `Limits` for the quantity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +80,6 @@ class Limits:
     max_seconds: float | None = None
     """Wall-clock time."""
     max_calls: int | None = None
-    """Calls to models."""
 
     def __post_init__(self) -> None:
         for name in FIELD_OF.values():
@@ -101,14 +97,14 @@ class Limits:
 
     def left(self, limit: LimitName, used: Spent) -> float | None:
         """What is left of a limit; None without one."""
-        most: float | None = getattr(self, FIELD_OF[limit])
+        maximum: float | None = getattr(self, FIELD_OF[limit])
         amounts = {
             "tokens": used.tokens,
             "cost": used.cost_usd or 0.0,
             "time": used.seconds,
             "calls": used.calls,
         }
-        return None if most is None else most - amounts[limit]
+        return None if maximum is None else maximum - amounts[limit]
 
     def said(self, limit: LimitName) -> str:
         """A limit as messages show it: `max_tokens = 4000`."""
@@ -120,10 +116,10 @@ class Limits:
 def merged(*limits: Limits | None) -> Limits:
     """Of each kind the first that is given: `merged(command_line, pipeline, settings)`."""
     together = Limits()
-    for one in limits:
+    for level in limits:
         open_fields = [n for n in FIELD_OF.values() if getattr(together, n) is None]
-        if one is not None:
-            together = replace(together, **{name: getattr(one, name) for name in open_fields})
+        if level is not None:
+            together = replace(together, **{name: getattr(level, name) for name in open_fields})
     return together
 
 
@@ -133,17 +129,17 @@ def refusal(
     """The limit that forbids a call, and why in words; None if it fits beside what is used."""
     tokens = limits.left("tokens", used)
     if tokens is not None and need.tokens > tokens:
-        left = f"of {limits.said('tokens')} there are {max(tokens, 0):g} left"
-        return "tokens", f"a call to '{model}' may take {need.tokens} tokens, and {left}"
+        remainder = f"of {limits.said('tokens')} there are {max(tokens, 0):g} left"
+        return "tokens", f"a call to '{model}' may take {need.tokens} tokens, and {remainder}"
     usd, cost = limits.left("cost", used), need.cost_usd or 0.0
     # Without a price in the settings a call's cost is known only afterwards.
     if usd is not None and (usd <= 0 or cost > usd):
-        left = f"of {limits.said('cost')} there are {max(usd, 0):.4g} left"
-        return "cost", f"a call to '{model}' may cost {cost:.4g} dollars, and {left}"
+        remainder = f"of {limits.said('cost')} there are {max(usd, 0):.4g} left"
+        return "cost", f"a call to '{model}' may cost {cost:.4g} dollars, and {remainder}"
     least_left: tuple[tuple[LimitName, float], ...] = (("calls", need.calls), ("time", LEAST_S))
-    for limit, least in least_left:
+    for limit, minimum in least_left:
         rest = limits.left(limit, used)
-        if rest is not None and rest < least:
+        if rest is not None and rest < minimum:
             name = "call" if limit == "calls" else limit
             reached = f"{name} limit reached ({limits.said(limit)})"
             return limit, f"{reached}; '{model}' was not called"

@@ -50,8 +50,8 @@ _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
 @cache
 def _table() -> tuple[Mapping[str, str], ...]:
     lines = files("harness.inference").joinpath("marks.tsv").read_text(encoding="utf-8")
-    told = (line for line in lines.splitlines() if not line.startswith("#"))
-    names, *rows = (line.replace(r"\n", "\n").split("\t") for line in told)
+    entries = (line for line in lines.splitlines() if not line.startswith("#"))
+    names, *rows = (line.replace(r"\n", "\n").split("\t") for line in entries)
     return tuple(dict(zip(names, row, strict=True)) for row in rows)
 
 
@@ -98,10 +98,10 @@ class MarkSplitter:
         thought = ""
         while self._state in {"begin", "between", "reasoning"}:
             if self._state == "reasoning":
-                more, closed, rest = self._held.partition(self._close)
-                kept = 0 if closed else _overlap(self._held, (self._close,))
-                thought += more[: len(more) - kept]
-                self._held = rest if closed else more[len(more) - kept :]
+                inside, closed, rest = self._held.partition(self._close)
+                held_chars = 0 if closed else _overlap(self._held, (self._close,))
+                thought += inside[: len(inside) - held_chars]
+                self._held = rest if closed else inside[len(inside) - held_chars :]
                 if not closed:
                     break
                 self._state = "between"
@@ -109,8 +109,8 @@ class MarkSplitter:
                 break
         if self._state != "answer":
             return thought, ""
-        kept = _overlap(self._held, _ends())
-        answer = self._held[: len(self._held) - kept]
+        held_chars = _overlap(self._held, _ends())
+        answer = self._held[: len(self._held) - held_chars]
         self._held = self._held[len(answer) :]
         return thought, answer
 
@@ -122,7 +122,7 @@ class MarkSplitter:
             return "", ""
         if self._state == "reasoning":
             return held, ""
-        while end := next((one for one in _ends() if held.rstrip().endswith(one)), ""):
+        while end := next((mark for mark in _ends() if held.rstrip().endswith(mark)), ""):
             held = held.rstrip().removesuffix(end)
         return "", held
 
@@ -131,7 +131,7 @@ class MarkSplitter:
         start = self._held.lstrip()
         if any(mark != start and mark.startswith(start) for mark in _openings()):
             return False
-        mark = max((one for one in _openings() if start.startswith(one)), key=len, default="")
+        mark = max((m for m in _openings() if start.startswith(m)), key=len, default="")
         close = _openings().get(mark, "")
         if not mark:
             # The blank lines between a thought and the answer belong to neither.
@@ -163,9 +163,9 @@ def split_whole(
         if kind not in {"missing", "both"} or not closed or is_begun or is_told_of:
             continue
         splitter = MarkSplitter(close)
-        thought, said = splitter.feed(answer.lstrip().removeprefix(opening))
-        more, end = splitter.rest()
-        return thought + more, (said + end).lstrip(), splitter.calls
+        thought, reply = splitter.feed(answer.lstrip().removeprefix(opening))
+        thought_end, end = splitter.rest()
+        return thought + thought_end, (reply + end).lstrip(), splitter.calls
     calls = [mark for mark, close in _openings().items() if close is None] if tools else []
     for line in re.finditer(r"^[^\S\n]*(?=\S)", clear, re.MULTILINE) if calls else ():
         if clear.startswith(tuple(calls), line.end()):
@@ -173,7 +173,7 @@ def split_whole(
     # Llama and others may write no mark at all, or a fence.
     bare = _FENCE.sub("", answer).strip()
     read = calls_in(bare, tools) if tools and bare[:1] in {"[", "{"} else []
-    names, arguments = {name for name, _ in read}, {said for _, said in read}
+    names, arguments = {name for name, _ in read}, {text for _, text in read}
     if read and names <= {tool.name for tool in tools} and bare not in arguments:
         return "", "", bare
     return "", answer, ""
@@ -181,8 +181,8 @@ def split_whole(
 
 def mark_in(answer: str) -> str | None:
     """What looks like a mark that a server left in; None in a plain text."""
-    found = _LIKE_A_MARK.search(_QUOTED.sub("", answer))
-    return found[0] if found else None
+    match = _LIKE_A_MARK.search(_QUOTED.sub("", answer))
+    return match[0] if match else None
 
 
 def _overlap(text: str, marks: Sequence[str]) -> int:
@@ -262,8 +262,8 @@ def _python_calls(text: str, _types: Types) -> Calls:
         for call in value.elts if isinstance(value, ast.List) else [value]:
             if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or call.args:
                 raise ValueError("not a call of a tool")
-            said = {str(one.arg): ast.literal_eval(one.value) for one in call.keywords}
-            yield call.func.id, said
+            arguments = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+            yield call.func.id, arguments
 
 
 def _typed(value: str, schema: object) -> object:

@@ -154,8 +154,8 @@ class Meter:
             async with asyncio.timeout(left_s) as over:
                 yield call
         except (TimeoutError, CallTimeout) as error:
-            left = scope.left("time")
-            is_over = left is not None and left.amount < LEAST_S
+            time_left = scope.left("time")
+            is_over = time_left is not None and time_left.amount < LEAST_S
             if rest is None or not (over.expired() or is_over):
                 raise
             message = f"{rest.limit} were over before '{request.model}' had answered"
@@ -236,11 +236,11 @@ class Meter:
     def left(self, limit: LimitName) -> Rest | None:
         """The least that this scope and those around it have left of a limit; None without one."""
         rests = list[Rest]()
-        for scope, kept in self._limited():
-            left = scope.limits.left(limit, scope.spent + kept)
-            if left is not None:
+        for scope, reserve in self._limited():
+            amount = scope.limits.left(limit, scope.spent + reserve)
+            if amount is not None:
                 whose = "" if scope is self else f"the {scope.whose}'s "
-                rests.append(Rest(left, whose + scope.limits.said(limit), scope))
+                rests.append(Rest(amount, whose + scope.limits.said(limit), scope))
         return min(rests, key=lambda rest: rest.amount, default=None)
 
     def check_room(self, tokens: int, *, what: str) -> None:
@@ -270,12 +270,9 @@ class Meter:
         """The request with the room for its reply, and its highest use, once that fits.
 
         `call` is None for one that is not admitted yet.
-
-        Raises:
-            LimitReached: It would not even if nothing were under way.
         """
         sized, need = self._sized(request, call)
-        turns = [one._turn if call is None else one._turn_to_send for one in self.chain]
+        turns = [scope._turn if call is None else scope._turn_to_send for scope in self.chain]
         is_late = any(turn.locked() for turn in turns) or not self._fits(sized, need, call)
         if not is_late and not self._is_shared(request):
             return sized, need
@@ -303,10 +300,10 @@ class Meter:
             LimitReached: There would not be even if nothing were under way.
         """
         fits = True
-        for scope, kept in self._limited(among):
-            used = scope.spent + kept
-            for taken in (used + scope._held(call), used):
-                refused = refusal(scope.limits, model=request.model, need=need, used=taken)
+        for scope, reserve in self._limited(among):
+            used = scope.spent + reserve
+            for busy in (used + scope._held(call), used):
+                refused = refusal(scope.limits, model=request.model, need=need, used=busy)
                 fits = fits and not refused
                 if refused is None:
                     break
@@ -317,15 +314,15 @@ class Meter:
 
     def _sized(self, request: Request, call: Admission | None) -> tuple[Request, Spent]:
         """The request with the present room for its reply, and its highest use."""
-        charges, given = self._charges, None if call is None else call.room
-        if isinstance(request, ChatRequest) and request.max_output_tokens in (None, given):
-            rooms = [] if given is None else [given]
-            for scope, kept in self._limited():
+        charges, granted = self._charges, None if call is None else call.room
+        if isinstance(request, ChatRequest) and request.max_output_tokens in (None, granted):
+            rooms = [] if granted is None else [granted]
+            for scope, reserve in self._limited():
                 room = charges.room(
                     request,
-                    tokens=scope.limits.left("tokens", scope.spent + kept),
-                    usd=scope.limits.left("cost", scope.spent + kept),
-                    among=max(1, scope._ready) if given is None else 1,
+                    tokens=scope.limits.left("tokens", scope.spent + reserve),
+                    usd=scope.limits.left("cost", scope.spent + reserve),
+                    among=max(1, scope._ready) if granted is None else 1,
                     beside=scope._held(call),
                 )
                 rooms += [] if room is None else [room]
@@ -355,9 +352,9 @@ class Meter:
 
         `among` is how many are looked at.
         """
-        kept = accumulate(scope._kept for scope in self.chain)
-        scopes = zip(self.chain[:among], kept, strict=False)
-        return [(scope, kept) for scope, kept in scopes if scope._is_limited]
+        reserve = accumulate(scope._kept for scope in self.chain)
+        scopes = zip(self.chain[:among], reserve, strict=False)
+        return [(scope, reserve) for scope, reserve in scopes if scope._is_limited]
 
     def _held(self, call: Admission | None) -> Spent:
         """What calls take at most that this one waits for."""
@@ -462,10 +459,10 @@ class _Charges:
 
     def most(self, request: Request) -> Spent:
         """The highest use of a call."""
-        asked = self._most_asked(request)
+        prompt_tokens = self._most_asked(request)
         written = (request.max_output_tokens or _AMPLE) if isinstance(request, ChatRequest) else 0
-        usd = self._priced(request.model, asked, written)
-        return Spent(calls=1, input_tokens=asked, output_tokens=written, cost_usd=usd)
+        usd = self._priced(request.model, prompt_tokens, written)
+        return Spent(calls=1, input_tokens=prompt_tokens, output_tokens=written, cost_usd=usd)
 
     def room(
         self,
@@ -482,14 +479,14 @@ class _Charges:
         others hold is not shared, but a call that has no useful room beside it gets room that it
         has to wait for.
         """
-        asked, price = self._most_asked(request), self._prices.get(request.model)
+        prompt_tokens, price = self._most_asked(request), self._prices.get(request.model)
         rooms: list[float] = []
         if tokens is not None:
-            rooms = [tokens - asked, (tokens - beside.tokens) / among - asked]
+            rooms = [tokens - prompt_tokens, (tokens - beside.tokens) / among - prompt_tokens]
         if usd is not None and price is not None and price.usd_per_million_output_tokens:
             per_token = price.usd_per_million_output_tokens / 1e6
             shares = (usd, (usd - (beside.cost_usd or 0.0)) / among)
-            paid_for = [(share - price.of(asked, 0)) / per_token for share in shares]
+            paid_for = [(share - price.of(prompt_tokens, 0)) / per_token for share in shares]
             rooms = list(map(min, rooms or paid_for, paid_for))
         if not rooms:
             return None
@@ -503,9 +500,9 @@ class _Charges:
         """
         if room is None:
             return request
-        asked = self._most_asked(request)
-        if self._contexts.get(request.model, math.inf) < asked + room:
-            room = max(1, self._contexts[request.model] - asked)
+        prompt_tokens = self._most_asked(request)
+        if self._contexts.get(request.model, math.inf) < prompt_tokens + room:
+            room = max(1, self._contexts[request.model] - prompt_tokens)
         return request if room > _AMPLE else replace(request, max_output_tokens=room)
 
     def is_full(self, request: Request) -> bool:
@@ -526,18 +523,18 @@ class _Charges:
             counted = None if usage is None else usage.input_tokens
             written = answer.text + answer.reasoning
             answered = most_tokens_in(written) if usage is None else usage.output_tokens
-            told = answer.cost_usd
+            reported_usd = answer.cost_usd
         else:
-            counted, answered, endpoint, told = answer.input_tokens, 0, None, None
-        asked = estimated if counted is None else counted
-        longest = max(self._longer.get(request.model, 1.0), asked / estimated)
+            counted, answered, endpoint, reported_usd = answer.input_tokens, 0, None, None
+        prompt_tokens = estimated if counted is None else counted
+        longest = max(self._longer.get(request.model, 1.0), prompt_tokens / estimated)
         self._longer[request.model] = longest
         # Of a stand-in's reply, the stand-in's price.
-        priced = self._priced(endpoint or request.model, asked, answered)
-        cost = told if priced is None else priced
+        priced = self._priced(endpoint or request.model, prompt_tokens, answered)
+        cost = reported_usd if priced is None else priced
         return Spent(
             calls=1,
-            input_tokens=asked,
+            input_tokens=prompt_tokens,
             output_tokens=answered,
             cost_usd=cost,
             estimated_calls=int(counted is None),
@@ -549,9 +546,9 @@ class _Charges:
 
         Its prompt was probably read, and each piece of its reply is at least a token.
         """
-        asked = _most_input_tokens(request)
+        tokens = _most_input_tokens(request)
         return Spent(
-            calls=1, input_tokens=asked, output_tokens=pieces, estimated_calls=1, unpriced_calls=1
+            calls=1, input_tokens=tokens, output_tokens=pieces, estimated_calls=1, unpriced_calls=1
         )
 
     def _most_asked(self, request: Request) -> int:
@@ -566,8 +563,8 @@ def _most_input_tokens(request: Request) -> int:
     if isinstance(request, ChatRequest):
         return most_prompt_tokens(request)
     # A model that ranks reads the question with each text.
-    each = _PER_TEXT + most_tokens_in(getattr(request, "query", ""))
-    return sum(most_tokens_in(text) + each for text in request.texts)
+    beside = _PER_TEXT + most_tokens_in(getattr(request, "query", ""))
+    return sum(most_tokens_in(text) + beside for text in request.texts)
 
 
 def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
@@ -576,11 +573,8 @@ def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
     One of the two prices alone is ignored: its sum would pass for the whole.
     """
     return {
-        tag: TokenPrice(
-            usd_per_million_input_tokens=one.usd_per_million_input_tokens,
-            usd_per_million_output_tokens=one.usd_per_million_output_tokens,
-        )
-        for tag, one in endpoints.items()
-        if one.usd_per_million_input_tokens is not None
-        and one.usd_per_million_output_tokens is not None
+        tag: TokenPrice(usd_per_million_input_tokens=read, usd_per_million_output_tokens=written)
+        for tag, endpoint in endpoints.items()
+        if (read := endpoint.usd_per_million_input_tokens) is not None
+        and (written := endpoint.usd_per_million_output_tokens) is not None
     }

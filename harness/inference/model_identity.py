@@ -71,9 +71,9 @@ class ModelIdentity:
         """Whether a name shows a family or a size, which a made-up name does not."""
         return any(name.has_size or family_of(name) for name in self.names)
 
-    def shares_server(self, other: ModelIdentity) -> bool:
+    def shares_server(self, model: ModelIdentity) -> bool:
         """Whether one server may answer for both."""
-        mine, theirs = self.replicas | {self.server}, other.replicas | {other.server}
+        mine, theirs = self.replicas | {self.server}, model.replicas | {model.server}
         return bool((mine & theirs) - {None})
 
     @property
@@ -98,20 +98,20 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         return ModelIdentity(
             called=endpoint.tag, source="scripted", fingerprint=f"scripted {endpoint.tag}"
         )
-    said = metadata or ModelMetadata()
+    report = metadata or ModelMetadata()
     # A header's name without a size may stand for a whole generation: "LLaMA v2".
-    stated = [name for name in map(parse_model_name, said.names) if name.has_size]
+    stated = [name for name in map(parse_model_name, report.names) if name.has_size]
     if endpoint.path is not None:
-        own = parse_model_name(endpoint.path.name)
-        if not own.words:
-            own = parse_model_name(str(endpoint.path))
-        names = (*stated, own)
+        own_name = parse_model_name(endpoint.path.name)
+        if not own_name.words:
+            own_name = parse_model_name(str(endpoint.path))
+        names = (*stated, own_name)
         source: IdentitySource = "file header" if metadata else "file name"
     else:
-        own = parse_model_name(endpoint.model_id)
-        told = [name for name in (parse_model_name(said.path or ""), *stated) if name.words]
+        own_name = parse_model_name(endpoint.model_id)
+        reported = [name for name in (parse_model_name(report.path or ""), *stated) if name.words]
         # An alias, such as `gpt-4`, says less than the server does.
-        names = (*told, own) if own.has_size or not told else tuple(told)
+        names = (*reported, own_name) if own_name.has_size or not reported else tuple(reported)
         source = "server" if metadata else "name"
     names = tuple(name for name in names if name.words)
     return ModelIdentity(
@@ -119,15 +119,15 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         source=source,
         names=names,
         family=declared_family(endpoint.family)
-        or first_family(map(parse_model_name, said.base_models))
-        or first_family((*map(parse_model_name, said.names), *names, own))
-        or family_of_architecture(said.architecture),
-        quantization=said.quantization
-        or next((name.quantization for name in (*names, own) if name.quantization), None),
-        fingerprint=file_fingerprint(endpoint.path) if endpoint.path else _told(endpoint, said),
+        or first_family(map(parse_model_name, report.base_models))
+        or first_family((*map(parse_model_name, report.names), *names, own_name))
+        or family_of_architecture(report.architecture),
+        quantization=report.quantization
+        or next((name.quantization for name in (*names, own_name) if name.quantization), None),
+        fingerprint=file_fingerprint(endpoint.path) if endpoint.path else _told(endpoint, report),
         server=_address(endpoint),
         replicas=frozenset(map(server_address, endpoint.urls)),
-        served=_served(said) if endpoint.path is None else None,
+        served=_served(report) if endpoint.path is None else None,
     )
 
 
@@ -145,56 +145,56 @@ def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
     )
 
 
-def relation_of(one: ModelIdentity, other: ModelIdentity) -> Relation:
+def relation_of(first: ModelIdentity, second: ModelIdentity) -> Relation:
     """How two models are related, in either order."""
-    if _are_same(one, other):
+    if _are_same(first, second):
         return "same"
-    if "scripted" in {one.source, other.source}:
+    if "scripted" in {first.source, second.source}:
         return "different"
-    if one.family is None or other.family is None:
+    if first.family is None or second.family is None:
         return "unknown"
-    return "family" if one.family == other.family else "different"
+    return "family" if first.family == second.family else "different"
 
 
-def serve_alike(one: ModelMetadata, other: ModelMetadata) -> bool:
+def serve_alike(first: ModelMetadata, second: ModelMetadata) -> bool:
     """Whether two servers have the same model, by their own reports."""
-    if one.fingerprint is not None and one.fingerprint == other.fingerprint:
+    if first.fingerprint is not None and first.fingerprint == second.fingerprint:
         return True
-    if len({one.quantization, other.quantization} - {None}) > 1:
+    if len({first.quantization, second.quantization} - {None}) > 1:
         return False
     mine, theirs = (
-        [name for name in map(parse_model_name, (said.path or "", *said.names)) if name.words]
-        for said in (one, other)
+        [name for name in map(parse_model_name, (report.path or "", *report.names)) if name.words]
+        for report in (first, second)
     )
     alike = any(same_weights(*pair) for pair in product(mine, theirs))
-    return alike or _served(one) == _served(other)
+    return alike or _served(first) == _served(second)
 
 
-def _are_same(one: ModelIdentity, other: ModelIdentity) -> bool:
-    if one.fingerprint is not None and one.fingerprint == other.fingerprint:
+def _are_same(first: ModelIdentity, second: ModelIdentity) -> bool:
+    if first.fingerprint is not None and first.fingerprint == second.fingerprint:
         return True
-    if one.shares_server(other) and one.called == other.called:
+    if first.shares_server(second) and first.called == second.called:
         return True  # whatever it is called
-    return any(same_weights(*pair) for pair in product(one.names, other.names))
+    return any(same_weights(*pair) for pair in product(first.names, second.names))
 
 
 def _address(endpoint: Endpoint) -> str | None:
     return None if endpoint.url is None else server_address(endpoint.url)
 
 
-def _told(endpoint: Endpoint, said: ModelMetadata) -> str | None:
+def _told(endpoint: Endpoint, report: ModelMetadata) -> str | None:
     """A text that only these weights have: their digest, or the server's address and their path."""
-    if said.fingerprint is not None or said.path is None:
-        return said.fingerprint
-    return f"{_address(endpoint)} {said.path}"
+    if report.fingerprint is not None or report.path is None:
+        return report.fingerprint
+    return f"{_address(endpoint)} {report.path}"
 
 
-def _served(said: ModelMetadata) -> str | None:
-    if said.path is None:
-        return next(iter((*said.names, *filter(None, [said.fingerprint]))), None)
+def _served(report: ModelMetadata) -> str | None:
+    if report.path is None:
+        return next(iter((*report.names, *filter(None, [report.fingerprint]))), None)
     # Records must not show folders of the server's machine.
-    last = re.split(r"[/\\]", said.path.rstrip("/\\"))[-1]
-    return last if parse_model_name(last).words else parse_model_name(said.path).weights or last
+    last = re.split(r"[/\\]", report.path.rstrip("/\\"))[-1]
+    return last if parse_model_name(last).words else parse_model_name(report.path).weights or last
 
 
 _BASE_MODEL = re.compile(r"general\.base_model\.\d+\.name")

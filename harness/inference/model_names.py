@@ -96,24 +96,24 @@ def parse_model_name(text: str) -> ModelName:
     if name.words:
         return name
     for folder in reversed(folders):
-        found = _parse_part(text, folder)
-        if found.has_size:
-            return replace(found, quantization=name.quantization or found.quantization)
+        above = _parse_part(text, folder)
+        if above.has_size:
+            return replace(above, quantization=name.quantization or above.quantization)
     return name
 
 
-def packing(said: str) -> str | None:
+def packing(text: str) -> str | None:
     """`Q4_K_M` for a server's `Q4_K - Medium`; also reads `all F32`, `4bit` and `unknown`."""
-    return parse_model_name(_KQUANT_SIZE.sub(r"_\1", said)).quantization
+    return parse_model_name(_KQUANT_SIZE.sub(r"_\1", text)).quantization
 
 
-def same_weights(one: ModelName, other: ModelName) -> bool:
+def same_weights(first: ModelName, second: ModelName) -> bool:
     """Whether two names stand for the same weights, however packed.
 
     A name without a date may lead to any dated release of its model.
     """
-    mine, theirs = (set(name.words) - _CONVERSATIONAL for name in (one, other))
-    dates = {one.snapshot, other.snapshot} - {None}
+    mine, theirs = (set(name.words) - _CONVERSATIONAL for name in (first, second))
+    dates = {first.snapshot, second.snapshot} - {None}
     return bool(mine) and mine == theirs and len(dates) < 2
 
 
@@ -122,7 +122,7 @@ def _parse_part(text: str, part: str) -> ModelName:
     rest = _BEDROCK.sub("", _BEDROCK.sub("", rest))
     date = _SNAPSHOT.search(rest)
     rest = _SNAPSHOT.sub("-", rest)
-    packings = [found[0].upper() for found in _QUANTIZATION.finditer(rest)]
+    packings = [match[0].upper() for match in _QUANTIZATION.finditer(rest)]
     words = tuple(dict.fromkeys(_words(_QUANTIZATION.sub("-", rest))))
     if all(_SAYS_NOTHING.fullmatch(word) for word in set(words) - _CONVERSATIONAL):
         words = ()

@@ -37,16 +37,14 @@ _THINKING = ("think", "thinking", "enable_thinking", "reasoning", "chat_template
 
 
 class RefusedFields:
-    """What is not sent to one model.
+    """What is not sent to one model: the `dropped` fields never, others once it refuses them.
 
-    Args:
-        known: Fields that are never sent.
-        droppable: Fields that a call works without, beside its settings.
+    A call works without the `droppable` ones, beside its settings.
     """
 
-    def __init__(self, known: Iterable[str] = (), *, droppable: Iterable[str] = ()) -> None:
+    def __init__(self, dropped: Iterable[str] = (), *, droppable: Iterable[str] = ()) -> None:
         self._droppable = (*get_args(SamplingField), *_THINKING, *droppable)
-        self._known = frozenset(known)
+        self._known = frozenset(dropped)
         self._learnt: set[str] = set()
         self._renames = False
 
@@ -87,9 +85,9 @@ class RefusedFields:
 def _refuses(message: str, name: str) -> bool:
     name = name.replace("_", "[._]")  # `reasoning.effort`, by OpenAI's newer protocol
     named = rf"(?:{_NAMED.format(name=name)})"
-    ways = (
+    patterns = (
         rf"{named}{_BESIDE}{_REFUSED}",
         rf"{_REFUSED}{_BESIDE}{named}",
         rf"{_REFUSED} (?:[\w-]+ )?{name}\b",
     )
-    return any(re.search(way, message, re.IGNORECASE) for way in ways)
+    return any(re.search(pattern, message, re.IGNORECASE) for pattern in patterns)

@@ -197,13 +197,13 @@ def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tupl
             )
         else:
             gathered.append(piece)
-    taken = {*called_names(messages)}
+    used = {*called_names(messages)}
     calls: list[ToolCall] = []
     for call in gathered:
         name = call.id
-        if not name or name in taken:
-            name = next(one for n in count(1) if (one := f"call_{n}") not in taken)
-        taken.add(name)
+        if not name or name in used:
+            name = next(candidate for n in count(1) if (candidate := f"call_{n}") not in used)
+        used.add(name)
         calls.append(ToolCall(name, call.name, call.arguments or "{}", call.extra))
     return tuple(calls)
 
@@ -271,47 +271,43 @@ def call_phases(
     alone (llama-server, Ollama), it was queueing; else, even where queueing was reported (TGI), it
     was prefill. With nothing reported all of it counts as prefill, and a queue may hide in it.
     """
-    known = reported or ServerTimings()
+    times = reported or ServerTimings()
     decoding: PhaseSource = "measured"
     if first_token_ns is not None:
         first_ns = first_token_ns
-    elif came_whole and known.decode_ns is not None:
-        first_ns, decoding = max(sent_ns, done_ns - known.decode_ns), "reported"
+    elif came_whole and times.decode_ns is not None:
+        first_ns, decoding = max(sent_ns, done_ns - times.decode_ns), "reported"
     elif came_whole:
-        told_ns = (known.queue_ns or 0) + (known.load_ns or 0) + (known.prefill_ns or 0)
+        told_ns = (times.queue_ns or 0) + (times.load_ns or 0) + (times.prefill_ns or 0)
         first_ns, decoding = min(done_ns, sent_ns + told_ns), "derived"
     else:
         first_ns = done_ns
     phases = (
-        *_before_first_token(sent_ns, first_ns, known),
+        *_before_first_token(sent_ns, first_ns, times),
         Phase(name="decode", start_ns=first_ns, end_ns=done_ns, source=decoding),
     )
     return tuple(phase for phase in phases if phase.end_ns > phase.start_ns)
 
 
-def _before_first_token(sent_ns: int, first_ns: int, known: ServerTimings) -> Iterator[Phase]:
+def _before_first_token(sent_ns: int, first_ns: int, times: ServerTimings) -> Iterator[Phase]:
     # The server's and our clock may disagree by the network's delay: stay inside the call. Backward
     # from the first token: what the server does not tell of lies at the call's beginning.
-    end_ns = first_ns
-    backwards: list[Phase] = []
-
-    def put(name: PhaseName, duration_ns: int | None, source: PhaseSource) -> None:
-        nonlocal end_ns
-        if duration_ns is None:
-            return
+    queue_ns, load_ns, prefill_ns = times.queue_ns or 0, times.load_ns or 0, times.prefill_ns
+    rest: PhaseName = "queue" if None in (times.queue_ns, prefill_ns) else "overhead"
+    prefilling: PhaseSource = "derived" if prefill_ns is None else "reported"
+    if prefill_ns is None:
+        prefill_ns = max(0, first_ns - sent_ns - queue_ns - load_ns)
+    stretches: tuple[tuple[PhaseName, int, PhaseSource], ...] = (
+        ("prefill", prefill_ns, prefilling),
+        ("load", load_ns, "reported"),
+        ("queue", queue_ns, "reported"),
+        (rest, first_ns - sent_ns, "derived"),
+    )
+    end_ns, backwards = first_ns, list[Phase]()
+    for name, duration_ns, source in stretches:
         start_ns = max(sent_ns, end_ns - duration_ns)
         backwards.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
         end_ns = start_ns
-
-    if known.prefill_ns is None:
-        told_ns = (known.queue_ns or 0) + (known.load_ns or 0)
-        put("prefill", max(0, first_ns - sent_ns - told_ns), "derived")
-    else:
-        put("prefill", known.prefill_ns, "reported")
-    put("load", known.load_ns, "reported")
-    put("queue", known.queue_ns, "reported")
-    all_told = known.prefill_ns is not None and known.queue_ns is not None
-    put("overhead" if all_told else "queue", end_ns - sent_ns, "derived")
     return reversed(backwards)
 
 

@@ -78,14 +78,14 @@ class ReplyCache:
             await asyncio.wait([leader])  # awaited by itself, it would be cancelled with this call
             if leader.result():
                 break
-        own = None
+        lead = None
         if leader is None:
-            own = self._under_way[key] = asyncio.get_running_loop().create_future()
+            lead = self._under_way[key] = asyncio.get_running_loop().create_future()
         is_over = True
         try:
-            known = _read_completion(await self._store.find(key))
-            if known is not None:
-                slot.known = _answer_again(known, request, asked_ns=asked_ns)
+            stored = _read_completion(await self._store.find(key))
+            if stored is not None:
+                slot.known = _answer_again(stored, request, asked_ns=asked_ns)
             yield slot
             if slot.reply is not None and _is_repeatable(request, slot.reply):
                 self._store.keep(key, _completion_as_text(slot.reply))
@@ -93,9 +93,9 @@ class ReplyCache:
             is_over = False
             raise
         finally:
-            if own is not None:
+            if lead is not None:
                 del self._under_way[key]
-                own.set_result(is_over)
+                lead.set_result(is_over)
 
     async def aclose(self) -> None:
         """Writes what is still unwritten."""
@@ -159,26 +159,26 @@ class KeptReplies:
         slot = Slot()
         call = label, call_key(request, identity=self._identity(request.model))
         # Before anything is awaited: calls that are made together differ only by their order.
-        taken = self._taken[call]
-        number = next(one for one in count(1) if one not in taken)
-        taken.add(number)
+        used = self._taken[call]
+        number = next(candidate for candidate in count(1) if candidate not in used)
+        used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
         node = label.partition(VARIATION)[0]
         is_anew = node in self._anew and key not in self._renewed
         if (self._resumed or node in self._begun_again) and not is_anew:
             asked_ns = self._trace.now_ns()
-            known = _read_completion(await self._store.find(key))
-            if known is not None and known.endpoint is not None:
+            stored = _read_completion(await self._store.find(key))
+            if stored is not None and stored.endpoint is not None:
                 # A fallback answered, whose settings are no part of the key.
-                same = await self._store.find(f"{key} by") == self._identity(known.endpoint)
-                known = known if same else None
-            if known is not None:
+                same = await self._store.find(f"{key} by") == self._identity(stored.endpoint)
+                stored = stored if same else None
+            if stored is not None:
                 self.used_again += 1
-                slot.known = _answer_again(known, request, asked_ns=asked_ns)
+                slot.known = _answer_again(stored, request, asked_ns=asked_ns)
         try:
             yield slot
         except BaseException:
-            taken.remove(number)  # for the call that repeats this one
+            used.remove(number)  # for the call that repeats this one
             raise
         if slot.reply is not None:
             if node in self._anew:
@@ -192,7 +192,7 @@ class KeptReplies:
     def give_again(self, label: str) -> None:
         """Gives the call of a node the replies again that it got: it is made from its beginning."""
         self._begun_again.add(label)
-        for call in [one for one in self._taken if one[0].partition(VARIATION)[0] == label]:
+        for call in [key for key in self._taken if key[0].partition(VARIATION)[0] == label]:
             del self._taken[call]
 
     def drop(self) -> None:
@@ -231,8 +231,8 @@ class KeptReplies:
         calls = completion.tool_calls
         extras = [json.dumps(extra) for extra in (completion.extra, *(c.extra for c in calls))]
         arguments = [call.arguments for call in calls]
-        said = "\n".join((completion.text, completion.reasoning, *arguments, *extras))
-        return self._trace.redactor.clean(said) != said
+        texts = "\n".join((completion.text, completion.reasoning, *arguments, *extras))
+        return self._trace.redactor.clean(texts) != texts
 
 
 @dataclass(slots=True)
@@ -254,6 +254,17 @@ def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
     return request.seed is not None or "temperature" not in completion.dropped
 
 
+_INDECISIVE = {"model", "role", "asks_again", "timeout_s", "priority", "on_text", "on_piece"}
+_INDECISIVE |= {
+    "allow_empty",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+}  # in a key only where they are set
+_DECISIVE = [part.name for part in fields(ChatRequest) if part.name not in _INDECISIVE]
+
+
 def call_key(request: ChatRequest, *, identity: str) -> str:
     """The same for two calls if one reply answers both: SHA-256, hexadecimal.
 
@@ -261,24 +272,15 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
     """
     schema = request.reply_schema
     content = {
+        **{name: getattr(request, name) for name in _DECISIVE},
+        **request.sampling,
         "format": _FORMAT,
         "identity": identity,
-        "goes_on": request.goes_on,
         "messages": [_said(message) for message in request.messages],
-        "max_output_tokens": request.max_output_tokens,
         "temperature": float(request.temperature),
-        **request.sampling,
         "frequency_penalty": float(request.frequency_penalty),
-        "reasoning_effort": request.reasoning_effort,
-        "extra_body": request.extra_body,
-        "seed": request.seed,
-        "stop": request.stop,
         # As written: the reply's fields follow its order.
         "reply_schema": None if schema is None else orjson.dumps(schema).decode(),
-        "top_logprobs": request.top_logprobs,
-        "ignore_eos": request.ignore_eos,
-        "tools": request.tools,
-        "tool_choice": request.tool_choice,
     }
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
@@ -294,24 +296,20 @@ def reply_settings(endpoint: Endpoint) -> dict[str, object]:
     Raises:
         ModelFileInvalid: Its file is not there.
     """
-    said = endpoint.model_dump(mode="json", include=_DECIDES)
+    settings = endpoint.model_dump(mode="json", include=_DECIDES)
     for name in ("tools", *_NEWER):
-        if not said[name]:
-            del said[name]  # keys from before there was such a setting stay the same
+        if not settings[name]:
+            del settings[name]  # keys from before there was such a setting stay the same
     if endpoint.path is not None:
-        said["file"] = file_fingerprint(endpoint.path)
-    return said
+        settings["file"] = file_fingerprint(endpoint.path)
+    return settings
 
 
 def reply_identity(endpoint: Endpoint) -> str:
-    """A text that two endpoints share only if they would reply alike.
-
-    Raises:
-        ModelFileInvalid: The file is not there.
-    """
+    """A text that two endpoints share only if they would reply alike; raises `ModelFileInvalid`."""
     # What another server has under the same name may be packed in another way.
-    said = reply_settings(endpoint) | {"url": endpoint.url}
-    return orjson.dumps(said, option=orjson.OPT_SORT_KEYS).decode()
+    settings = reply_settings(endpoint) | {"url": endpoint.url}
+    return orjson.dumps(settings, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _completion_as_text(completion: Completion) -> str:
@@ -329,20 +327,20 @@ def _read_completion(text: str | None) -> Completion | None:
         return None
 
 
-def _answer_again(known: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
+def _answer_again(stored: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
     """The same reply, without what the call that it is from took and cost.
 
     The listener of the request is told.
     """
-    if request.on_text and known.text:
-        request.on_text(known.text)
+    if request.on_text and stored.text:
+        request.on_text(stored.text)
     return replace(
-        known,
+        stored,
         sent_ns=asked_ns,
         first_token_ns=None,
         phases=(),
         itl=None,
-        cost_usd=None if known.cost_usd is None else 0.0,
+        cost_usd=None if stored.cost_usd is None else 0.0,
         cache_saved_usd=None,
         from_cache=True,
     )

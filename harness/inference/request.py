@@ -195,15 +195,15 @@ def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _message(given: object) -> Message:
-    if isinstance(given, Message):
-        return given
-    if not isinstance(given, Mapping) or "role" not in given:
-        raise _no_message(given)
-    calls = tuple(map(_tool_call, given.get("tool_calls") or ()))
-    if "content" not in given and not calls:
-        raise _no_message(given)
-    content: Any = given.get("content")
+def _message(message: object) -> Message:
+    if isinstance(message, Message):
+        return message
+    if not isinstance(message, Mapping) or "role" not in message:
+        raise _no_message(message)
+    calls = tuple(map(_tool_call, message.get("tool_calls") or ()))
+    if "content" not in message and not calls:
+        raise _no_message(message)
+    content: Any = message.get("content")
     images: tuple[Image, ...] = ()
     if content is None and calls:
         content = ""
@@ -212,27 +212,27 @@ def _message(given: object) -> Message:
         content = "".join(part for part in parts if isinstance(part, str))
         images = tuple(part for part in parts if isinstance(part, Image))
     return Message(
-        given["role"],
+        message["role"],
         content,
         images=images,
         tool_calls=calls,
-        answers=given.get("tool_call_id"),
-        extra=_others(given, _KEYS),
+        answers=message.get("tool_call_id"),
+        extra=_others(message, _KEYS),
     )
 
 
-def _others(given: Mapping[str, object], names: set[str]) -> dict[str, object]:
-    return {name: value for name, value in given.items() if name not in names and value is not None}
+def _others(part: Mapping[str, object], names: set[str]) -> dict[str, object]:
+    return {name: value for name, value in part.items() if name not in names and value is not None}
 
 
-def _tool_call(given: Any) -> ToolCall:  # noqa: ANN401 - what users write
-    match given:
+def _tool_call(call: Any) -> ToolCall:  # noqa: ANN401 - what users write
+    match call:
         case ToolCall():
-            return given
+            return call
         case {"id": str(id_), "function": {"name": str(name), "arguments": str(arguments)}}:
-            return ToolCall(id_, name, arguments, _others(given, {"id", "type", "function"}))
+            return ToolCall(id_, name, arguments, _others(call, {"id", "type", "function"}))
     raise InvalidInput(
-        f"not a call of a tool: {given!r:.80}; give a ToolCall, or "
+        f"not a call of a tool: {call!r:.80}; give a ToolCall, or "
         '{"id": "…", "function": {"name": "…", "arguments": "{…}"}}',
         code="request.not-a-tool-call",
     )
@@ -254,10 +254,10 @@ def _part(part: object) -> str | Image:
     )
 
 
-def _no_message(given: object) -> InvalidInput:
-    keys = f" with the keys {list(given)}" if isinstance(given, Mapping) else ""
+def _no_message(value: object) -> InvalidInput:
+    keys = f" with the keys {list(value)}" if isinstance(value, Mapping) else ""
     return InvalidInput(
-        f"not a message: {type(given).__name__}{keys}; give a text, a Message, or "
+        f"not a message: {type(value).__name__}{keys}; give a text, a Message, or "
         '{"role": "user", "content": "…"}, or a list of messages',
         code="request.not-a-message",
     )
@@ -327,6 +327,8 @@ class ChatRequest:
     ignore_eos: bool = False
     """Whether the reply continues to its limit, past the model's own end, if the server supports
     it."""
+    asks_again: bool = False
+    """Whether it follows a reply that could not be used; used only in the trace."""
     timeout_s: float | None = None
     """Time limit of the call, if shorter than the endpoint's."""
     priority: int = 0
@@ -358,14 +360,14 @@ class ChatRequest:
         return with_images_shown((*self.messages, *asks))
 
 
-def merged(fields: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+def merged(fields: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
     """The fields with more of them; those that both have as objects are merged too."""
     both = {
         name: merged(fields[name], value)
-        for name, value in more.items()
+        for name, value in further.items()
         if isinstance(value, Mapping) and isinstance(fields.get(name), Mapping)
     }
-    return {**fields, **more, **both}
+    return {**fields, **further, **both}
 
 
 def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -373,7 +375,7 @@ def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
 
     Chat Completions and Ollama take images from users alone, and results must not be torn apart.
     """
-    shown: list[Message] = []
+    result: list[Message] = []
     waiting: tuple[Image, ...] = ()
     for are_results, group in groupby(messages, lambda message: message.role == "tool"):
         turns = list(group)
@@ -385,8 +387,8 @@ def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
             if turns[1].role == "user":
                 turns[:2] = [one_turn(*turns[:2])]
             waiting = ()
-        shown += turns
-    return (*shown, Message("user", _SHOWN, images=waiting)) if waiting else tuple(shown)
+        result += turns
+    return (*result, Message("user", _SHOWN, images=waiting)) if waiting else tuple(result)
 
 
 def one_turn(first: Message, second: Message) -> Message:
@@ -485,16 +487,16 @@ def _check(request: Request) -> None:
         value: Any = getattr(request, name)
         if value is default:
             continue
-        kind, said, *in_range = _FIELDS[name]
+        kind, hint, *in_range = _FIELDS[name]
         is_right = isinstance(value, kind) and not isinstance(value, bool)
         if is_right and name in _PARTS:
             of_parts = all(isinstance(part, _PARTS[name]) for part in value)
             is_right = of_parts and not isinstance(value, str)
         if not is_right:
-            raise InvalidInput(f"{name} is {value!r:.80}; give {said}", code="request.wrong-type")
+            raise InvalidInput(f"{name} is {value!r:.80}; give {hint}", code="request.wrong-type")
         holds, code = in_range or (lambda _: True, "")
         if not holds(value):
-            raise InvalidInput(f"{name} is {value!r:.80}; give {said}", code=code)
+            raise InvalidInput(f"{name} is {value!r:.80}; give {hint}", code=code)
 
 
 _BYTES_PER_TOKEN = 3
@@ -518,14 +520,14 @@ def most_tokens_in(text: str) -> int:
 def most_prompt_tokens(request: ChatRequest) -> int:
     """The same of a call's prompt, with what the model's chat template adds."""
     calls = [call for message in request.messages for call in message.tool_calls]
-    said = [message.content for message in request.messages]
-    said += [text for call in calls for text in (call.id, call.name, call.arguments)]
-    extras = [*(one.extra for one in request.messages), *(one.extra for one in calls)]
-    said += [json.dumps(extra, default=str) for extra in extras if extra]
+    texts = [message.content for message in request.messages]
+    texts += [text for call in calls for text in (call.id, call.name, call.arguments)]
+    extras = [*(part.extra for part in request.messages), *(part.extra for part in calls)]
+    texts += [json.dumps(extra, default=str) for extra in extras if extra]
     for tool in request.tools:
-        said += [tool.name, tool.description, json.dumps(dict(tool.parameters))]
+        texts += [tool.name, tool.description, json.dumps(dict(tool.parameters))]
     beside = (len(calls) + len(request.tools)) * _PER_TOOL + len(request.images) * _PER_IMAGE
-    return beside + most_tokens_of_messages("".join(said), messages=len(request.messages))
+    return beside + most_tokens_of_messages("".join(texts), messages=len(request.messages))
 
 
 def most_tokens_of_messages(text: str, *, messages: int) -> int:

@@ -40,48 +40,48 @@ def strict_schema(schema: JsonSchema) -> JsonSchema | None:
 def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for each keyword
     if not isinstance(part, Mapping) or "patternProperties" in part:
         raise _Open
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     notes: list[str] = []
     for name, value in part.items():
         match name:
             case "properties":
                 kinds = {key: _strict(kind) for key, kind in value.items()}
                 needed = {*part.get("required", ()), *(k for k in kinds if "const" in kinds[k])}
-                made[name] = {k: kinds[k] if k in needed else _nullable(kinds[k]) for k in kinds}
+                result[name] = {k: kinds[k] if k in needed else _nullable(kinds[k]) for k in kinds}
             case "$defs":
-                made[name] = {key: _strict(kind) for key, kind in value.items()}
+                result[name] = {key: _strict(kind) for key, kind in value.items()}
             case "anyOf" | "oneOf":
-                made["anyOf"] = [*map(_strict, value)]
+                result["anyOf"] = [*map(_strict, value)]
             case "allOf":
                 if len(value) != 1:
                     raise _Open
-                made |= _strict(value[0])
+                result |= _strict(value[0])
             case "items":
-                made[name] = _strict(value)
+                result[name] = _strict(value)
             case "prefixItems":
-                each = [kind for n, kind in enumerate(value) if kind not in value[:n]]
-                made["items"] = _strict(each[0] if len(each) == 1 else {"anyOf": each})
+                options = [kind for n, kind in enumerate(value) if kind not in value[:n]]
+                result["items"] = _strict(options[0] if len(options) == 1 else {"anyOf": options})
             case _ if _is_taken(name, value):
-                made[name] = value
+                result[name] = value
             case _ if name not in _TREATED and value is not None:
                 notes.append(f"{name}: {orjson.dumps(value, default=str).decode()}")
-    is_closed = part.get("additionalProperties", "properties" not in made) is False
-    if "properties" in made:
-        made.setdefault("type", "object")
-    types = _types(made)
+    is_closed = part.get("additionalProperties", "properties" not in result) is False
+    if "properties" in result:
+        result.setdefault("type", "object")
+    types = _types(result)
     if "object" in types:
         if not is_closed:
             raise _Open
-        made.setdefault("properties", {})
-        made |= {"required": [*made["properties"]], "additionalProperties": False}
-    is_open_list = "array" in types and "items" not in made
-    if is_open_list or made.keys().isdisjoint({"type", "enum", "const", "$ref", "anyOf"}):
+        result.setdefault("properties", {})
+        result |= {"required": [*result["properties"]], "additionalProperties": False}
+    is_open_list = "array" in types and "items" not in result
+    if is_open_list or result.keys().isdisjoint({"type", "enum", "const", "$ref", "anyOf"}):
         raise _Open
-    if "$ref" in made and len(made) > 1:  # a reference has nothing beside it
-        made["anyOf"] = [{"$ref": made.pop("$ref")}]
+    if "$ref" in result and len(result) > 1:  # a reference has nothing beside it
+        result["anyOf"] = [{"$ref": result.pop("$ref")}]
     texts = [part.get("description", ""), f"({'; '.join(notes)})" if notes else ""]
     description = " ".join(filter(None, texts))
-    return made | ({"description": description} if description else {})
+    return result | ({"description": description} if description else {})
 
 
 def _is_taken(name: str, value: Any) -> bool:  # noqa: ANN401
@@ -98,8 +98,8 @@ def _types(part: Mapping[str, Any]) -> Sequence[str]:
 def _nullable(part: dict[str, Any]) -> dict[str, Any]:
     if _takes_null(part):
         return part
-    options, more = (part["anyOf"], part) if "anyOf" in part else ([part], {})
-    return {**more, "anyOf": [*options, {"type": "null"}]}
+    options, beside = (part["anyOf"], part) if "anyOf" in part else ([part], {})
+    return {**beside, "anyOf": [*options, {"type": "null"}]}
 
 
 def _takes_null(part: Mapping[str, Any]) -> bool:
@@ -113,8 +113,8 @@ def plain(reply: str, schema: JsonSchema) -> str:
         value = json.loads(reply)  # not orjson, which rounds large numbers
     except ValueError:
         return reply
-    made = _plain(value, schema, schema)
-    return reply if made == value else json.dumps(made, ensure_ascii=False)
+    result = _plain(value, schema, schema)
+    return reply if result == value else json.dumps(result, ensure_ascii=False)
 
 
 def _plain(value: Any, part: Mapping[str, Any], root: JsonSchema) -> Any:  # noqa: ANN401 - JSON

@@ -98,9 +98,9 @@ class ReplyType(Generic[T]):
         text = completion.text
         objects = objects_in(text)
         fitting = []
-        for said in objects if len(objects) > 1 else ():
+        for candidate in objects if len(objects) > 1 else ():
             with suppress(ValidationError):
-                fitting.append(self._adapter.validate_json(said))
+                fitting.append(self._adapter.validate_json(candidate))
         try:
             if len(fitting) == 1:
                 parsed = fitting[0]
@@ -141,33 +141,28 @@ class FoundOnce(Generic[T]):
     def __init__(self, known: T | None = None) -> None:
         self.known = known
         # The search under way; done with its error, if it has failed.
-        self._finding: asyncio.Future[None] | None = None
+        self._search: asyncio.Future[None] | None = None
 
     async def found(self, find: Callable[[], Awaitable[T]]) -> T:
         """What is known, or what `find` returns: calls side by side share it, and its error."""
         while self.known is None:
-            if self._finding is None:
-                return await self._find(find)
-            # `wait`, since a call that gives up waiting must not end the search of the others.
-            finding = self._finding
-            await asyncio.wait([finding])
-            if not finding.cancelled() and (error := finding.exception()):
-                raise error
+            if (search := self._search) is not None:
+                # `wait`, since a call that gives up waiting must not end the search of the others.
+                await asyncio.wait([search])
+                if not search.cancelled() and (error := search.exception()):
+                    raise error
+                continue
+            self._search = search = asyncio.get_running_loop().create_future()
+            try:
+                self.known = await find()
+            except InferenceError as error:
+                search.set_exception(error)
+                search.exception()  # perhaps no other call waits for it
+                raise
+            finally:
+                self._search = None
+                search.cancel()  # the others go on; nothing, if it has failed
         return self.known
-
-    async def _find(self, find: Callable[[], Awaitable[T]]) -> T:
-        self._finding = finding = asyncio.get_running_loop().create_future()
-        try:
-            self.known = known = await find()
-        except InferenceError as error:
-            finding.set_exception(error)
-            finding.exception()  # perhaps no other call waits for it
-            raise
-        finally:
-            self._finding = None
-            if not finding.done():
-                finding.cancel()
-        return known
 
 
 class SchemaKnowledge:
@@ -201,16 +196,16 @@ class SchemaKnowledge:
                 return request, mode
             if (strict := strict_schema(schema)) is not None:
                 return replace(request, reply_schema=strict), mode
-        told = replace(request, messages=_with_schema(request.messages, schema))
+        described = replace(request, messages=_with_schema(request.messages, schema))
         mode = "advisory" if mode == "enforced" else mode
-        return (replace(told, reply_schema=None) if is_refused else told), mode
+        return (replace(described, reply_schema=None) if is_refused else described), mode
 
-    def learn(self, error: ServerError, asked: ChatRequest, sent: ChatRequest) -> bool:
+    def learn(self, error: ServerError, request: ChatRequest, sent: ChatRequest) -> bool:
         """Whether the schema of a call may be what was refused: it is then told in words.
 
         If the call fails so too, its schema was not to blame, and is sent again the next time.
         """
-        key = orjson.dumps(asked.reply_schema)
+        key = orjson.dumps(request.reply_schema)
         if sent.reply_schema is None:
             self._refused.discard(key)
             return False
@@ -235,13 +230,13 @@ class SchemaKnowledge:
 
 
 def read_fitted(
-    asked: ChatRequest, sent: ChatRequest, reply: Completion, mode: StructuredMode | None
+    request: ChatRequest, sent: ChatRequest, reply: Completion, mode: StructuredMode | None
 ) -> Completion:
     """The reply to a call whose schema was sent as `sent` has it."""
-    if mode is None or asked.reply_schema is None:
+    if mode is None or request.reply_schema is None:
         return reply
-    is_rewritten = sent.reply_schema is not None and sent.reply_schema != asked.reply_schema
-    text = plain(reply.text, asked.reply_schema) if is_rewritten else reply.text
+    is_rewritten = sent.reply_schema is not None and sent.reply_schema != request.reply_schema
+    text = plain(reply.text, request.reply_schema) if is_rewritten else reply.text
     return replace(reply, text=text, structured=mode)
 
 
@@ -265,11 +260,11 @@ async def probed(
 
 def mode_of(reply: Completion) -> StructuredMode:
     """What a server made of the probe's schema."""
-    said = "".join(reply.text.split())
-    if reply.finish_reason == "length" and not said:
+    letters = "".join(reply.text.split())
+    if reply.finish_reason == "length" and not letters:
         return "advisory"  # it thought all the while, which tells nothing
     # Blanks between the tokens of JSON may have used up the limit.
-    if said == _KEPT or (reply.finish_reason == "length" and _KEPT.startswith(said)):
+    if letters == _KEPT or (reply.finish_reason == "length" and _KEPT.startswith(letters)):
         return "enforced"
     try:
         orjson.loads(reply.text)
@@ -280,11 +275,11 @@ def mode_of(reply: Completion) -> StructuredMode:
 
 def _with_schema(messages: tuple[Message, ...], schema: JsonSchema) -> tuple[Message, ...]:
     *before, last = messages
-    told = (
+    content = (
         f"{last.content}\n\nAnswer with JSON alone, without any other text, that matches this JSON "
         f"Schema:\n{orjson.dumps(schema).decode()}"
     )
-    return (*before, replace(last, content=told))
+    return (*before, replace(last, content=content))
 
 
 def _unusable(python_type: object, why: str) -> ConfigurationInvalid:

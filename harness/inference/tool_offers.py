@@ -70,8 +70,8 @@ class ToolKnowledge:
             return _typed(request)
         if not request.tools or request.reply_schema is None:
             return request
-        told = _WITH_SCHEMA.format(schema=_json(request.reply_schema))
-        messages = _told_first(request.messages, told)
+        instruction = _WITH_SCHEMA.format(schema=_json(request.reply_schema))
+        messages = _told_first(request.messages, instruction)
         return replace(request, messages=messages, reply_schema=None)
 
     def learn(self, error: ServerError, offered: ChatRequest) -> bool:
@@ -135,10 +135,10 @@ def _typed(request: ChatRequest) -> ChatRequest:
         f"- {tool.name}: {tool.description} Arguments: {_json(tool.parameters)}"
         for tool in request.tools
     )
-    told = _TOOLS.format(tools=lines) + (_ANSWER if request.tool_choice == "auto" else "")
+    instruction = _TOOLS.format(tools=lines) + (_ANSWER if request.tool_choice == "auto" else "")
     return replace(
         request,
-        messages=_told_first(messages, told),
+        messages=_told_first(messages, instruction),
         tools=(),
         tool_choice="auto",
         reply_schema=_type_of(request),
@@ -155,7 +155,7 @@ def _type_of(request: ChatRequest) -> JsonSchema:
 
     def lifted(part: Any, owner: str) -> Any:  # noqa: ANN401 - JSON
         if isinstance(part, list | tuple):
-            return [lifted(one, owner) for one in part]
+            return [lifted(element, owner) for element in part]
         if not isinstance(part, Mapping):
             return part
         for name, value in part.get("$defs", {}).items():
@@ -186,7 +186,7 @@ def _object(**properties: object) -> dict[str, object]:
 def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
     """A conversation without calls and results: the model's are as it was told to write them."""
     names = called_names(messages)
-    said: list[Message] = []
+    turns: list[Message] = []
     for message in messages:
         text, role = message.content, message.role
         for call in message.tool_calls:
@@ -194,17 +194,17 @@ def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
             text = f"{text}\n{written}" if text else written
         if message.answers is not None:
             role, text = "user", f"Result of {names.get(message.answers, 'a tool')}:\n{text}"
-        said.append(replace(message, role=role, content=text, tool_calls=(), answers=None))
-        if message.answers is not None and [turn.role for turn in said[-2:]] == ["user"] * 2:
-            said[-2:] = [one_turn(*said[-2:])]
-    return tuple(said)
+        turns.append(replace(message, role=role, content=text, tool_calls=(), answers=None))
+        if message.answers is not None and [turn.role for turn in turns[-2:]] == ["user"] * 2:
+            turns[-2:] = [one_turn(*turns[-2:])]
+    return tuple(turns)
 
 
-def _told_first(messages: Sequence[Message], told: str) -> tuple[Message, ...]:
+def _told_first(messages: Sequence[Message], instruction: str) -> tuple[Message, ...]:
     """The messages with this in the first: the same for all calls, for the prefix cache."""
-    first, *others = messages
-    texts = (first.content, told) if first.role == "system" else (told, first.content)
-    return (replace(first, content="\n\n".join(filter(None, texts)), shared_chars=()), *others)
+    first, *rest = messages
+    texts = (first.content, instruction) if first.role == "system" else (instruction, first.content)
+    return (replace(first, content="\n\n".join(filter(None, texts)), shared_chars=()), *rest)
 
 
 def _read(request: ChatRequest, reply: Completion) -> Completion:
@@ -238,10 +238,10 @@ def _parsed(text: str) -> object:
     """What a typed reply holds, with its wrapper or without; None if it is no JSON."""
     objects = objects_in(text)
     try:
-        said = orjson.loads(objects[0] if len(objects) == 1 else text)
+        document = orjson.loads(objects[0] if len(objects) == 1 else text)
     except orjson.JSONDecodeError:
         return None
-    return said.get("next", said) if isinstance(said, dict) else None
+    return document.get("next", document) if isinstance(document, dict) else None
 
 
 def _json(value: object) -> str:

@@ -45,12 +45,11 @@ class TurnKnowledge:
         """Whether a call was refused for its turns, and can be sent in another shape."""
         if error.status not in _REFUSALS:
             return False
-        said = str(error)
-        extras = {name for message in sent.messages for name in message.extra_names}
-        if any(name in said for name in extras):
+        message = str(error)
+        if any(name in message for turn in sent.messages for name in turn.extra_names):
             self._folds |= {"extras"}
             return True
-        if not _ABOUT_TURNS.search(said):
+        if not _ABOUT_TURNS.search(message):
             return False
         further = next((name for name in _TRIED if _FOLDS[name](sent) != sent), None)
         # If no shape pleases the server, what is wrong is something else.
@@ -64,11 +63,11 @@ def _without_extras(request: ChatRequest) -> ChatRequest:
 
 def _without_system(request: ChatRequest) -> ChatRequest:
     """The system's text before the first user's."""
-    told = [message for message in request.messages if message.role == "system"]
+    instructions = [message for message in request.messages if message.role == "system"]
     rest = [message for message in request.messages if message.role != "system"]
-    if not told:
+    if not instructions:
         return request
-    joined = Message("user", "\n\n".join(message.content for message in told))
+    joined = Message("user", "\n\n".join(message.content for message in instructions))
     if rest and rest[0].role == "user":
         joined = one_turn(joined, rest.pop(0))
     return replace(request, messages=(joined, *rest))

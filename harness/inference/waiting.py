@@ -15,11 +15,11 @@ from typing import Any, Generic, TypeVar, cast
 from harness.trace import Tracer, events
 
 PlaceT = TypeVar("PlaceT")
-WaiterT = TypeVar("WaiterT", bound="Waiter[Any]")
+WaiterT = TypeVar("WaiterT", bound="PlaceWaiter[Any]")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Waiter(Generic[PlaceT]):
+class PlaceWaiter(Generic[PlaceT]):
     """A call that waits."""
 
     rank: tuple[int, ...]
@@ -71,11 +71,7 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
         waiter.changed.set()
 
     async def place_of(self, waiter: WaiterT) -> PlaceT:
-        """The place of a waiter, as soon as it has one.
-
-        Raises:
-            Exception: What it was refused with.
-        """
+        """The place of a waiter, as soon as it has one; raises what it was refused with."""
         try:
             while waiter.place is None and waiter.refusal is None:
                 waiter.changed.clear()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
 from harness.inference import MACHINE, ChatRequest, Host
 from harness.inference.request import Request, most_tokens_of
-from harness.inference.waiting import Waiter, WaitingLine
+from harness.inference.waiting import PlaceWaiter, WaitingLine
 from harness.residency.ledger import (
     NOTHING_KNOWN,
     Device,
@@ -34,7 +34,7 @@ MAX_WAIT_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _Waiter(Waiter[WaitingCall]):
+class _Waiter(PlaceWaiter[WaitingCall]):
     call: WaitingCall
     awaits_load: bool = False
     """Whether its span records that."""

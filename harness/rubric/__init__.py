@@ -12,7 +12,6 @@ from harness.rubric.load import (
     directories,
     known_rubrics,
     load_rubric,
-    load_rubric_file,
     read_rubric,
     with_prompts,
 )
@@ -45,7 +44,6 @@ __all__ = [
     "known_rubrics",
     "load_noise",
     "load_rubric",
-    "load_rubric_file",
     "measured_noise",
     "reach_verdict",
     "read_rubric",

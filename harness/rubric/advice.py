@@ -5,10 +5,11 @@ Each rule yields remarks; `advice_on` finds the line that each remark is about.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.rubric.checks import AnyCheck
 from harness.rubric.checks.base import InRange
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.written import Place, Written
@@ -35,32 +36,31 @@ class Advice:
 
 _Remark = tuple[Place, Advice]
 """Advice before its line is known."""
+_Checks = Sequence[tuple[Place, AnyCheck]]
+"""All checks of a rubric, with their places."""
 
 
 def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, ...]:
     """What may not be meant, in the order of the lines."""
-    found = _on_cut_texts(written) if written else []
+    advices = [*_on_cut_texts(written)] if written else []
     for place, advice in _remarks(rubric):
         where = written.at(place) if written else None
-        found.append(replace(advice, path=where.path, line=where.line) if where else advice)
-    return tuple(sorted(found, key=lambda advice: (str(advice.path), advice.line or 0)))
+        advices.append(replace(advice, path=where.path, line=where.line) if where else advice)
+    return tuple(sorted(advices, key=lambda advice: (str(advice.path), advice.line or 0)))
 
 
-def _on_cut_texts(written: Written) -> list[Advice]:
+def _on_cut_texts(written: Written) -> Iterator[Advice]:
     """Texts that may go on behind their end: YAML takes ` #` for the beginning of a comment."""
-    inner = (*written.fields.values(), *written.items)
-    found = [advice for one in inner for advice in _on_cut_texts(one)]
+    for inner in (*written.fields.values(), *written.items):
+        yield from _on_cut_texts(inner)
     if written.cut:
-        found.append(
-            Advice(
-                path=written.path,
-                line=written.line,
-                code="rubric.text-cut",
-                what=f"the text ends before '{written.cut}', which counts as a comment",
-                remedy="put the text in quotes, or a space behind the '#'",
-            )
+        yield Advice(
+            path=written.path,
+            line=written.line,
+            code="rubric.text-cut",
+            what=f"the text ends before '{written.cut}', which counts as a comment",
+            remedy="put the text in quotes, or a space behind the '#'",
         )
-    return found
 
 
 def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
@@ -68,23 +68,6 @@ def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
 
 
 def _remarks(rubric: Rubric) -> Iterator[_Remark]:
-    yield from _on_threshold(rubric)
-    yield from _on_contradictions(rubric)
-    for index, dimension in enumerate(rubric.dimensions):
-        place = ("dimensions", index)
-        yield from _on_caps(rubric, dimension, place)
-        yield from _on_must_not(rubric, dimension, place)
-        yield from _on_language(rubric, dimension, place)
-        if dimension.judge is None:
-            yield from _on_unread(dimension, place)
-        else:
-            yield from _on_anchors(rubric, dimension, place)
-
-
-# --- numbers -------------------------------------------------------------------------------------
-
-
-def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
     if rubric.pass_at == rubric.scale.max and rubric.judged:
         yield _remark(
             ("pass_at",),
@@ -93,6 +76,18 @@ def _on_threshold(rubric: Rubric) -> Iterator[_Remark]:
             f"{rubric.pass_at:g}, and models rarely give it",
             remedy="lower pass_at; 9 of 10 is strict",
         )
+    checks = [
+        (("dimensions", index, "checks", number), check)
+        for index, dimension in enumerate(rubric.dimensions)
+        for number, check in enumerate(dimension.checks)
+    ]
+    yield from _on_languages(rubric, checks)
+    yield from _on_phrases(checks)
+    yield from _on_lengths(checks)
+    for index, dimension in enumerate(rubric.dimensions):
+        yield from _on_caps(rubric, dimension, ("dimensions", index))
+        yield from _on_must_not(rubric, dimension, ("dimensions", index))
+        yield from _on_anchors(rubric, dimension, ("dimensions", index))
 
 
 def _on_caps(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
@@ -111,7 +106,7 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
     kinds = [check.check for check in dimension.checks]
     if "excludes" not in kinds or dimension.floor is not None:
         return
-    total = sum(one.weight for one in rubric.dimensions)
+    total = sum(d.weight for d in rubric.dimensions)
     scale = rubric.scale_of(dimension.name)
     share = 1.0 if scale.is_pass_fail else 1 / len(kinds)
     lost = (rubric.scale.max - rubric.scale.min) * share * dimension.weight / total
@@ -125,11 +120,11 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
         )
 
 
-def _on_language(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    for number, check in enumerate(dimension.checks):
+def _on_languages(rubric: Rubric, checks: _Checks) -> Iterator[_Remark]:
+    for place, check in checks:
         if any(has_trait(rubric.language, trait) for trait in check.not_for):
             yield _remark(
-                (*place, "checks", number),
+                place,
                 code="rubric.check-not-for-language",
                 what=f"'{check.check}' judges no draft in '{rubric.language}', whose writing does "
                 "not tell what it asks",
@@ -137,53 +132,51 @@ def _on_language(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
             )
 
 
-def _on_contradictions(rubric: Rubric) -> Iterator[_Remark]:
-    """Checks of which no draft meets both."""
-    placed = [
-        (("dimensions", index, "checks", number), check)
-        for index, dimension in enumerate(rubric.dimensions)
-        for number, check in enumerate(dimension.checks)
-    ]
-    wanted = {folded(p) for _, one in placed if one.check == "contains_all" for p in one.phrases}
-    for place, check in placed:
-        if check.check == "excludes" and (both := wanted.intersection(map(folded, check.phrases))):
+def _on_phrases(checks: _Checks) -> Iterator[_Remark]:
+    """Phrases that must occur and must not."""
+    required = {
+        folded(p) for _, check in checks if check.check == "contains_all" for p in check.phrases
+    }
+    for place, check in checks:
+        if check.check == "excludes" and (
+            both := required.intersection(map(folded, check.phrases))
+        ):
             yield _remark(
                 place,
                 code="rubric.required-and-excluded",
                 what=f"'{min(both)}' must occur, by contains_all, and must not, here",
                 remedy="take it out of one of them",
             )
-    limits = {one.check: one for _, one in placed if isinstance(one, InRange)}
-    whole, each, count = (limits.get(n) for n in ("words", "section_words", "sections"))
-    if whole is None or each is None or count is None:
+
+
+def _on_lengths(checks: _Checks) -> Iterator[_Remark]:
+    """Ranges of sections and of the whole that no text meets together."""
+    ranges = {check.check: check for _, check in checks if isinstance(check, InRange)}
+    whole, section, count = (ranges.get(kind) for kind in ("words", "section_words", "sections"))
+    if whole is None or section is None or count is None:
         return
-    least, most = each.min * count.min, (each.max or 0) * (count.max or 0)
-    if (whole.max is not None and least > whole.max) or (0 < most < whole.min):
-        where = next(place for place, one in placed if one is whole)
+    fewest, highest = section.min * count.min, (section.max or 0) * (count.max or 0)
+    if (whole.max is not None and fewest > whole.max) or (0 < highest < whole.min):
         yield _remark(
-            where,
+            next(place for place, check in checks if check is whole),
             code="rubric.lengths-contradict",
-            what=f"{count.requirement} {each.requirement} That is not: {whole.requirement}",
+            what=f"{count.requirement} {section.requirement} That is not: {whole.requirement}",
             remedy="change the range of words, section_words or sections",
         )
 
 
-# --- what is asked, and what is never read -------------------------------------------------------
-
-
-def _on_unread(dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    for name, value in (("anchors", dimension.anchors), ("feedback", dimension.feedback)):
-        if value:
-            yield _remark(
-                (*place, name),
-                code="rubric.judging-field-unread",
-                what=f"'{dimension.name}' is checked by code, which does not read its '{name}'",
-                remedy="leave it out, or have the dimension judged",
-            )
-
-
 def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
     anchors, scale = dimension.anchors, rubric.scale_of(dimension.name)
+    if dimension.judge is None:
+        for name in ("anchors", "feedback"):
+            if getattr(dimension, name):
+                yield _remark(
+                    (*place, name),
+                    code="rubric.judging-field-unread",
+                    what=f"'{dimension.name}' is checked by code, which does not read its '{name}'",
+                    remedy="leave it out, or have the dimension judged",
+                )
+        return
     if not anchors and not scale.is_pass_fail:
         yield _remark(
             (*place, "judge"),
@@ -201,24 +194,3 @@ def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[
             f"{scale.max:g}: an evaluator that goes by them never gives more",
             remedy=f"spread them over {scale.min:g} to {scale.max:g}, or set the scale they are of",
         )
-    told: dict[str, float] = {}
-    for score, text in anchors.items():
-        first = told.setdefault(folded(text), score)
-        if first != score:
-            yield _remark(
-                (*place, "anchors", f"{score:g}"),
-                code="rubric.anchors-identical",
-                what=f"the anchors of '{dimension.name}' at {first:g} and {score:g} say the same, "
-                "so nothing tells these scores apart",
-                remedy="say what the one has and the other lacks",
-            )
-    for score in anchors if rubric.judge != "logprob" else ():
-        steps = (score - scale.min) / scale.step
-        if abs(steps - round(steps)) > 1e-9:
-            yield _remark(
-                (*place, "anchors", f"{score:g}"),
-                code="rubric.anchor-between-scores",
-                what=f"scores go in steps of {scale.step:g}, so the evaluator cannot give "
-                f"{score:g}",
-                remedy="move the anchor to a score that it can give",
-            )

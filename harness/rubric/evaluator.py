@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from harness.errors import (
     ConfigurationInvalid,
@@ -22,8 +23,9 @@ from harness.inference.request import most_tokens_in, most_tokens_of
 from harness.rubric.checks.echo import echoes
 from harness.rubric.draft import Draft
 from harness.rubric.judge import Ask, Case, judge, judge_request
+from harness.rubric.noise import pooled_deviation
 from harness.rubric.prompt import asked_of, prompt_sha256, shown
-from harness.rubric.rubric import Dimension, Rubric
+from harness.rubric.rubric import Rubric
 from harness.rubric.scoring import Opinion, checked_score, combined, echo_score, held_by_checks
 from harness.rubric.verdict import (
     Checked,
@@ -92,39 +94,44 @@ class Evaluator:
             InferenceError: No model could be asked.
             LimitReached: A limit left no room for the first judgement.
         """
-        draft = self._in_its_language(draft)
+        rubric, draft = self.rubric, self._in_its_language(draft)
         # 1. What code scores. A gate that is shut spares the models.
-        settled = _Settled(self.rubric, draft, has_judges=bool(self._models))
-        if not settled.asked:
-            return settled.verdict()
-        case = self._case(settled)
+        checked = _checked_scores(rubric, draft)
+        dimensions = asked_of(rubric, draft) if self._models else ()
+        if not dimensions or shut_gates(rubric, checked):
+            return _verdict(rubric, checked)
+        case = Case(
+            rubric=rubric,
+            draft=draft,
+            shown=shown(rubric, draft),
+            dimensions=dimensions,
+            held={d.name: held_by_checks(d, draft) for d in dimensions},
+        )
 
-        # 2. Every model once; more often while chance could decide. Judgements that may be averaged
-        #    are all of one kind: the likeliest is none of those that chance has a part in.
-        most = samples or self._repeats
+        # 2. Every model once; more often while chance could decide. A greedy judgement (sample 0)
+        #    cannot be averaged with sampled ones.
+        limit = samples or self._repeats
         rounds: list[list[Opinion]] = []
         absent: list[HarnessError] = []
-        for sample in range(1, most + 1) if samples or most > 1 else (0,):
-            heard, missing = await self._hear(case, sample=sample)
-            rounds += [heard] if heard else []
-            absent += missing
+        for sample in range(1, limit + 1) if samples or limit > 1 else (0,):
+            opinions, errors = await self._ask_all(case, sample=sample)
+            rounds += [opinions] if opinions else []
+            absent += errors
             # If a model could not be asked, none is asked again.
-            if not all(isinstance(error, EvaluatorAbstained) for error in missing):
+            if not all(isinstance(error, EvaluatorAbstained) for error in errors):
                 if samples is not None:
-                    raise _failure(missing)
+                    raise _failure(errors)
                 break
-            if samples is None and (
-                sample in {0, most} or not rounds or not self._is_undecided(settled, rounds)
-            ):
+            is_last = sample in {0, limit} or not rounds
+            if samples is None and (is_last or not self._is_undecided(checked, rounds)):
                 break
         if not rounds:
             raise _failure(absent)
 
         # 3. One verdict.
-        opinions = [opinion for heard in rounds for opinion in heard]
-        return settled.verdict(
-            combined(opinions, self._combine), judges=self._record(case, settled, rounds, absent)
-        )
+        scores = combined(list(chain.from_iterable(rounds)), self._combine)
+        judges = self._record(case, checked, rounds, absent)
+        return _verdict(rubric, [*checked, *scores], judges=judges)
 
     def checked(self, draft: Draft) -> Checked:
         """What the checks alone say of a draft: no model is asked.
@@ -139,19 +146,21 @@ class Evaluator:
         mean, scale_of = weighted_mean(self.rubric, scores), self.rubric.scale_of
         return Checked(
             rank=(verdict.passed and not draft.cut, not verdict.gates, mean),
-            short=tuple(one for one in verdict.scores if one.score < scale_of(one.name).max),
+            short=tuple(
+                score for score in verdict.scores if score.score < scale_of(score.name).max
+            ),
         )
 
     def most_tokens(self, draft: Draft) -> int:
         """The most that one evaluation takes, without repairs and repeats."""
-        asked = asked_of(self.rubric, draft)
-        if not asked or not self._models:
+        dimensions = asked_of(self.rubric, draft)
+        if not dimensions or not self._models:
             return 0
         case = Case(
             rubric=self.rubric,
             draft=draft,
             shown=shown(self.rubric, draft),
-            dimensions=asked,
+            dimensions=dimensions,
             held={},
         )
         # What is shown of sources may be as long as it is allowed to be.
@@ -168,17 +177,9 @@ class Evaluator:
             return draft
         return replace(draft, language=self.rubric.language)
 
-    def _case(self, settled: _Settled) -> Case:
-        draft, rubric = settled.draft, self.rubric
-        return Case(
-            rubric=rubric,
-            draft=draft,
-            shown=shown(rubric, draft),
-            dimensions=settled.asked,
-            held={d.name: held_by_checks(d, draft) for d in settled.asked},
-        )
-
-    async def _hear(self, case: Case, *, sample: int) -> tuple[list[Opinion], list[HarnessError]]:
+    async def _ask_all(
+        self, case: Case, *, sample: int
+    ) -> tuple[list[Opinion], list[HarnessError]]:
         """The opinions of all models, asked at once, and the errors of models without one."""
 
         async def opinion_of(model: str) -> Opinion | HarnessError:
@@ -192,40 +193,41 @@ class Evaluator:
                 tasks = [group.create_task(opinion_of(model)) for model in self._models]
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
-        heard = [task.result() for task in tasks]
-        opinions = [said for said in heard if isinstance(said, Opinion)]
-        return opinions, [said for said in heard if isinstance(said, HarnessError)]
+        results = [task.result() for task in tasks]
+        opinions = [result for result in results if isinstance(result, Opinion)]
+        return opinions, [result for result in results if isinstance(result, HarnessError)]
 
-    def _is_undecided(self, settled: _Settled, rounds: Sequence[Sequence[Opinion]]) -> bool:
-        opinions = [opinion for heard in rounds for opinion in heard]
+    def _is_undecided(
+        self, checked: Sequence[DimensionScore], rounds: Sequence[Sequence[Opinion]]
+    ) -> bool:
+        opinions = list(chain.from_iterable(rounds))
         by_judge: dict[str, list[Verdict]] = {}
         for opinion in opinions:
-            verdict = settled.verdict(opinion.scores)
+            verdict = _verdict(self.rubric, [*checked, *opinion.scores])
             by_judge.setdefault(opinion.evaluator, []).append(verdict)
-        together = settled.verdict(combined(opinions, self._combine))
+        together = _verdict(self.rubric, [*checked, *combined(opinions, self._combine)])
         return is_undecided(together, list(by_judge.values()), self.rubric, noise=self._noise)
-
-    def _prompt_sha256(self, case: Case) -> str:
-        """Made once for all drafts of which the same is asked."""
-        asked = tuple(tuple(d.name for d in dimensions) for dimensions in case.calls)
-        if asked not in self._prompts_sha256:
-            self._prompts_sha256[asked] = prompt_sha256(self.rubric, case.calls)
-        return self._prompts_sha256[asked]
 
     def _record(
         self,
         case: Case,
-        settled: _Settled,
+        checked: Sequence[DimensionScore],
         rounds: Sequence[Sequence[Opinion]],
         absent: Sequence[HarnessError],
     ) -> Judges:
-        opinions = [opinion for heard in rounds for opinion in heard]
-        verdicts = [settled.verdict(opinion.scores) for opinion in opinions]
-        together = [settled.verdict(combined(heard, self._combine)) for heard in rounds]
+        # The digest is made once for all drafts of which the same is asked.
+        names = tuple(tuple(d.name for d in dimensions) for dimensions in case.calls)
+        if names not in self._prompts_sha256:
+            self._prompts_sha256[names] = prompt_sha256(self.rubric, case.calls)
+        opinions = list(chain.from_iterable(rounds))
+        verdicts = [_verdict(self.rubric, [*checked, *opinion.scores]) for opinion in opinions]
+        together = [
+            _verdict(self.rubric, [*checked, *combined(heard, self._combine)]) for heard in rounds
+        ]
         several = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
-            prompt_sha256=self._prompt_sha256(case),
+            prompt_sha256=self._prompts_sha256[names],
             judgements=len(opinions),
             abstentions=sum(isinstance(error, EvaluatorAbstained) for error in absent),
             absent=tuple(str(error) for error in absent),
@@ -235,7 +237,7 @@ class Evaluator:
             shortened=case.shown.shortened,
             sources_shortened=case.shown.sources_shortened,
             composites=tuple(verdict.composite for verdict in together),
-            borderline=None if self._noise is None else self._is_undecided(settled, rounds),
+            borderline=None if self._noise is None else self._is_undecided(checked, rounds),
             each=tuple(
                 SingleJudgement(
                     evaluator=opinion.evaluator,
@@ -251,8 +253,9 @@ class Evaluator:
 def _failure(errors: Sequence[HarnessError]) -> HarnessError:
     """The error to raise if no model judged: what stopped the calls before what they brought."""
     for kind in (LimitReached, InferenceError):
-        if found := next((error for error in errors if isinstance(error, kind)), None):
-            return found
+        for error in errors:
+            if isinstance(error, kind):
+                return error
     if len(errors) == 1:
         return errors[0]
     return EvaluatorAbstained(
@@ -260,42 +263,17 @@ def _failure(errors: Sequence[HarnessError]) -> HarnessError:
     )
 
 
-class _Settled:
-    """What of a verdict is settled before a model is asked, and what is left to ask.
-
-    The checks run here. `has_judges` says whether there are models to ask.
-
-    Attributes:
-        asked: The dimensions that models must judge; empty if a gate is shut.
+def _verdict(
+    rubric: Rubric, scores: Sequence[DimensionScore], *, judges: Judges | None = None
+) -> Verdict:
+    """The verdict by scores of checks and models; dimensions without one are unjudged.
 
     Raises:
-        EvaluationFailed: A check could not be made.
+        EvaluationFailed: There is no score at all.
     """
-
-    def __init__(self, rubric: Rubric, draft: Draft, *, has_judges: bool) -> None:
-        self.draft = draft
-        self.asked: tuple[Dimension, ...] = ()
-        self._rubric = rubric
-        self._scores = _checked_scores(rubric, draft)
-        if has_judges and not shut_gates(rubric, self._scores):
-            self.asked = asked_of(rubric, draft)
-
-    def verdict(
-        self, judged: Sequence[DimensionScore] = (), *, judges: Judges | None = None
-    ) -> Verdict:
-        """The verdict by the models' scores and the settled ones.
-
-        Raises:
-            EvaluationFailed: There is no score at all.
-        """
-        scores = [*self._scores, *judged]
-        scored = {score.name for score in scores}
-        return reach_verdict(
-            self._rubric,
-            scores,
-            unjudged=tuple(d.name for d in self._rubric.dimensions if d.name not in scored),
-            judges=judges,
-        )
+    scored = {score.name for score in scores}
+    unjudged = tuple(d.name for d in rubric.dimensions if d.name not in scored)
+    return reach_verdict(rubric, scores, unjudged=unjudged, judges=judges)
 
 
 def _checked_scores(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
@@ -323,7 +301,7 @@ def is_undecided(
     standard deviation of a composite for which each judge is heard once.
     """
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
-    composites = [[one.composite for one in of_judge] for of_judge in judgements]
+    composites = [[judgement.composite for judgement in of_judge] for of_judge in judgements]
     width = _half_width(composites, near=near, is_measured=noise is not None)
     if width == 0 or round(abs(verdict.composite - rubric.pass_at) - width, 9) > 0:
         return False
@@ -351,6 +329,5 @@ def _half_width(
     if is_measured or not repeated:
         return width
     # Two equal scores do not show that there is no noise: scores are coarse.
-    squares = sum((len(one) - 1) * statistics.variance(one) for one in repeated)
-    deviation = math.sqrt(squares / sum(len(one) - 1 for one in repeated))
+    deviation = pooled_deviation(repeated)
     return max(width, _DEVIATIONS * deviation / math.sqrt(sum(map(len, values))))

@@ -49,24 +49,20 @@ def explain(problem: ErrorDetails) -> Notice:
             tag = problem["ctx"]["tag"]
             message = f"there is no check '{tag}'; {did_you_mean(tag, CHECKS)}"
             return Notice(code="rubric.unknown-check", message=message)
-        case "literal_error":
-            message = f"there is no '{problem['input']}'; {_nearest_choice(problem)}"
-            said = Notice(code="rubric.unknown-choice", message=message)
         case str(code) if code.startswith("rubric."):
             return Notice(code=code, message=problem["msg"])
-        case _:
-            said = _complaint(problem)
+    notice = NOTHING if problem["input"] is None else _shape(problem) or _of_value(problem)
     # The line tells where; the nearest name is enough.
     names = [part for part in problem["loc"] if isinstance(part, str) and part != "[key]"]
-    return replace(said, message=f"{names[-1]}: {said.message}") if names else said
+    return replace(notice, message=f"{names[-1]}: {notice.message}") if names else notice
 
 
-def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
+def _not_allowed(name: str, allowed: set[str], value: object) -> Notice:
     """For a field that does not exist, or for a text that a comma cut in two."""
     nearest = did_you_mean(name, allowed)
-    if given is None and name.isdigit():
+    if value is None and name.isdigit():
         nearest = "a number has no comma in it: write 0.5, or 6000"
-    elif given is None and allowed and not nearest_names(name, allowed):
+    elif value is None and allowed and not nearest_names(name, allowed):
         rule = "between { and } a comma ends a text"
         nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
     elif allowed == set(Prompts.model_fields) and not name.isidentifier():
@@ -76,82 +72,70 @@ def _not_allowed(name: str, allowed: set[str], given: object) -> Notice:
     return Notice(code="rubric.unknown-field", message=f"'{name}' is not allowed here; {nearest}")
 
 
-def _complaint(problem: ErrorDetails) -> Notice:
-    given = problem["input"]
-    if given is None:
-        return NOTHING
-    if problem["type"] in _SHAPES and (said := _shape(problem)):
-        return said
-    said = _of_value(problem)
-    return replace(said, message=said.message + _shown(given))
-
-
-def _of_value(problem: ErrorDetails) -> Notice:
-    given, kind, name = problem["input"], problem["type"], problem["loc"][-1]
-    if kind == "string_pattern_mismatch":
-        return _pattern(problem)
-    if isinstance(given, str) and (decimal := _DECIMAL_COMMA.fullmatch(given.strip())):
-        message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
-        return Notice(code="rubric.decimal-comma", message=message)
-    if kind in _MESSAGES:
-        said = _MESSAGES[kind]
-        return _NO_SCORE if name == "[key]" and said is _NUMBER else said
-    message = fault_of(problem)
-    for pydantics, ours in _WORDS.items():
-        message = message.replace(pydantics, ours)
-    mistake = problem.get("ctx", {}).get("error")
-    if isinstance(mistake, Mistake):
-        return Notice(code=mistake.code, message=message)
-    code = "rubric.weight-not-positive" if name == "weight" else "rubric.out-of-range"
-    return Notice(code=code, message=message)
-
-
 def _shape(problem: ErrorDetails) -> Notice | None:
     """For one value in place of fields or a list, or the other way round; None for other cases."""
-    given, code = problem["input"], "rubric.name-for-fields"
+    value, code = problem["input"], "rubric.name-for-fields"
+    if problem["type"] not in _SHAPES:
+        return None
     match problem["loc"]:
-        case [*_, "checks", int()] if isinstance(given, str) and given in CHECKS:
-            message = f"write this as '- {{ check: {given} }}'"
-        case [*_, "unless"] if isinstance(given, str) and given in CHECKS:
-            message = f"write this as '{{ check: {given} }}'"
+        case [*_, "checks", int()] | [*_, "unless"] if isinstance(value, str) and value in CHECKS:
+            mark = "" if problem["loc"][-1] == "unless" else "- "
+            message = f"write this as '{mark}{{ check: {value} }}'"
         case ["dimensions", int()]:
-            message = f"write this as '- name: …', and what else it has below that{_shown(given)}"
-        case [*_, "when"] if isinstance(given, dict):
+            message = f"write this as '- name: …', and what else it has below that{_shown(value)}"
+        case [*_, "when"] if isinstance(value, dict):
             code = "rubric.check-for-text"
             message = "must be a statement in words; a check is put under 'unless'"
-        case [*_, str()] if isinstance(given, list) and problem["type"] == "string_type":
+        case [*_, str()] if isinstance(value, list) and problem["type"] == "string_type":
             code, message = "rubric.list-for-text", "must be one text, not a list; put it in quotes"
-        case [*_, str()] if isinstance(given, str) and problem["type"] == "tuple_type":
-            code, message = "rubric.text-for-list", f"must be a list, even of one: [{given}]"
+        case [*_, str()] if isinstance(value, str) and problem["type"] == "tuple_type":
+            code, message = "rubric.text-for-list", f"must be a list, even of one: [{value}]"
         case [*_, str(name)] if name in _FORMS:
             code = "rubric.not-fields"
-            message = f"must have fields, such as {_FORMS[name]}{_shown(given)}"
+            message = f"must have fields, such as {_FORMS[name]}{_shown(value)}"
         case _:
             return None
     return Notice(code=code, message=message)
 
 
-def _shown(given: object) -> str:
-    return f" (it is {_quoted(given)})" if isinstance(given, str | int | float) else ""
+def _of_value(problem: ErrorDetails) -> Notice:
+    value, kind, name = problem["input"], problem["type"], problem["loc"][-1]
+    mistake = problem.get("ctx", {}).get("error")
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
+        begins = [choice for choice in choices if str(value).lower().startswith(choice)]
+        nearest = did_you_mean(begins[0] if begins else str(value), begins or choices)
+        return Notice(code="rubric.unknown-choice", message=f"there is no '{value}'; {nearest}")
+    if isinstance(mistake, Mistake):
+        notice = Notice(code=mistake.code, message=fault_of(problem))
+    elif kind == "string_pattern_mismatch":
+        plain = unicodedata.normalize("NFKD", value.lower()).encode("ascii", "ignore").decode()
+        near = re.sub(r"[^a-z0-9]+", "_", plain).strip("_0123456789")
+        such = f", such as '{near}'" if near else ""
+        message = f"must be lower-case letters, digits and underscores{such}"
+        notice = Notice(code="rubric.name-malformed", message=message)
+        notice = _CALL if name == "call" else notice
+    elif isinstance(value, str) and (decimal := _DECIMAL_COMMA.fullmatch(value.strip())):
+        message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
+        notice = Notice(code="rubric.decimal-comma", message=message)
+    elif kind in _MESSAGES:
+        notice = _MESSAGES[kind]
+        notice = _NO_SCORE if name == "[key]" and notice is _NUMBER else notice
+    else:
+        message = fault_of(problem)
+        for pydantics, ours in _WORDS.items():
+            message = message.replace(pydantics, ours)
+        code = "rubric.weight-not-positive" if name == "weight" else "rubric.out-of-range"
+        notice = Notice(code=code, message=message)
+    return replace(notice, message=notice.message + _shown(value))
 
 
-def _quoted(given: str | float) -> str:
-    """As it is written, cut where it is long."""
-    if isinstance(given, bool):
-        return "true" if given else "false"
-    said = repr(given)
-    return said if len(said) <= _LONG_CHARS else f"{said[:_LONG_CHARS]}…"
-
-
-def _pattern(problem: ErrorDetails) -> Notice:
-    """For a malformed name, with the nearest that would do, or a malformed function."""
-    if problem["loc"][-1] == "call":
-        return _CALL
-    plain = unicodedata.normalize("NFKD", problem["input"].lower()).encode("ascii", "ignore")
-    near = re.sub(r"[^a-z0-9]+", "_", plain.decode()).strip("_0123456789")
-    such = f", such as '{near}'" if near else ""
-    message = f"must be lower-case letters, digits and underscores{such}"
-    return Notice(code="rubric.name-malformed", message=message)
+def _shown(value: object) -> str:
+    """What was written, cut where it is long."""
+    if not isinstance(value, str | int | float):
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return f" (it is {text[:_LONG_CHARS]}{'…' if len(text) > _LONG_CHARS else ''})"
 
 
 _LONG_CHARS = 60
@@ -215,13 +199,6 @@ _EXAMPLES = {
     "at_most": ", the score that the cap holds the dimension down to",
 }
 """What a missing field is for."""
-
-
-def _nearest_choice(problem: ErrorDetails) -> str:
-    given = str(problem["input"])
-    choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
-    begins = [choice for choice in choices if given.lower().startswith(choice)]
-    return did_you_mean(begins[0] if begins else given, begins or choices)
 
 
 def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:

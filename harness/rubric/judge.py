@@ -21,7 +21,13 @@ from harness.errors import (
 from harness.inference import ChatRequest, Completion
 from harness.inference.completion import why_no_text
 from harness.rubric.draft import Draft
-from harness.rubric.prompt import Shown, judge_messages, repair_messages, reply_schema, rule_keys
+from harness.rubric.prompt import (
+    ShownDraft,
+    judge_messages,
+    repair_messages,
+    reply_schema,
+    rule_keys,
+)
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.scoring import Held, Judgement, Opinion, expected_score, judged_score
@@ -29,7 +35,7 @@ from harness.rubric.scoring import Held, Judgement, Opinion, expected_score, jud
 Ask = Callable[[ChatRequest], Awaitable[Completion]]
 """How a model is asked."""
 
-_SAID_CHARS = 160
+_EXCERPT_CHARS = 160
 """How much of a reply is quoted."""
 _ROOM_TOKENS = 1024
 """For a model that thinks aloud first. Room that is not used costs nothing."""
@@ -51,7 +57,7 @@ class Case:
 
     rubric: Rubric
     draft: Draft
-    shown: Shown
+    shown: ShownDraft
     dimensions: tuple[Dimension, ...]
     held: Mapping[str, tuple[Held, ...]]
     """By dimension, the caps that a check has already found to apply."""
@@ -76,11 +82,13 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
             it is asked again for one that fits, unless that would be too short.
         LimitReached: A limit leaves no room for a call that is no repair.
     """
-    first, *others = case.calls
+    first, *later = case.calls
     arrived = asyncio.Event()
 
-    async def read(dimensions: Sequence[Dimension], *, ahead: bool = False) -> Mapping[str, _Read]:
-        on_text = (lambda _: arrived.set()) if ahead and others else None
+    async def read(
+        dimensions: Sequence[Dimension], *, ahead: bool = False
+    ) -> Mapping[str, Judgement]:
+        on_text = (lambda _: arrived.set()) if ahead and later else None
         request = judge_request(case, dimensions, model=model, sample=sample, on_text=on_text)
         return await _read(request, case, dimensions, ask=ask)
 
@@ -92,25 +100,21 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
             leading.add_done_callback(lambda _: arrived.set())
             await arrived.wait()
             # 2. The others together.
-            rest = [group.create_task(read(one)) for one in others]
+            rest = [group.create_task(read(dimensions)) for dimensions in later]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
 
     # 3. Their judgements as scores.
-    found = {name: one for task in (leading, *rest) for name, one in task.result().items()}
+    judgements = {
+        name: judgement for task in (leading, *rest) for name, judgement in task.result().items()
+    }
     return Opinion(
         evaluator=model,
         scores=tuple(
-            judged_score(
-                dimension,
-                found[dimension.name].judgement,
-                case.draft,
-                held=case.held.get(dimension.name, ()),
-                expected=found[dimension.name].expected,
-            )
-            for dimension in case.dimensions
+            judged_score(d, judgements[d.name], case.draft, held=case.held.get(d.name, ()))
+            for d in case.dimensions
         ),
-        repaired=tuple(name for name, one in found.items() if one.repaired),
+        repaired=tuple(name for name, judgement in judgements.items() if judgement.repaired),
     )
 
 
@@ -137,44 +141,38 @@ def judge_request(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A judgement, and the score by the probabilities of all that it could have given."""
-
-    judgement: Judgement
-    expected: float | None
-    repaired: bool = False
-    """Whether it took a second call."""
-
-
 async def _read(
     request: ChatRequest, case: Case, dimensions: Sequence[Dimension], *, ask: Ask
-) -> Mapping[str, _Read]:
+) -> Mapping[str, Judgement]:
     """The judgements that a call brings, after one more call if some are missing."""
     try:
         completion = await _answer(request, dimensions, ask=ask)
     except ReplyEmpty as error:
         raise EvaluatorAbstained(f"'{request.model}' gave no score: {error}") from error
-    read = _judgements(completion, case, dimensions)
-    incomplete = [d for d in dimensions if d.name not in read or _left_open(d, read[d.name])]
+    judgements = _judgements(completion, case, dimensions)
+    incomplete = [d for d in dimensions if _is_incomplete(d, judgements.get(d.name))]
     if incomplete:
         repair = _repair_request(request, completion, case.rubric, incomplete)
         try:
             again = await _answer(repair, incomplete, ask=ask)
         except (LimitReached, InferenceError) as error:
             # What was read stays, though a rule was left open.
-            lacks_a_score = any(d.name not in read for d in dimensions)
+            lacks_a_score = any(d.name not in judgements for d in dimensions)
             if lacks_a_score and not isinstance(error, LimitReached):
                 raise
         else:
             for name, mended in _judgements(again, case, incomplete).items():
-                read[name] = _repaired(mended, read.get(name))
-    if missing := [d.name for d in dimensions if d.name not in read]:
+                # It asks for scores alone: the reasons are those of the first reply.
+                first = judgements.get(name, mended)
+                judgements[name] = replace(
+                    mended, reason=first.reason, issues=first.issues, repaired=True
+                )
+    if missing := [d.name for d in dimensions if d.name not in judgements]:
         raise EvaluatorAbstained(
             f"'{request.model}' gave no score on the scale for {', '.join(missing)}. "
-            f"{_said(completion)}"
+            f"{_excerpt(completion)}"
         )
-    return read
+    return judgements
 
 
 async def _answer(request: ChatRequest, dimensions: Sequence[Dimension], *, ask: Ask) -> Completion:
@@ -195,21 +193,22 @@ def _room_after(overflow: ContextOverflow, *, least: int) -> int:
     """
     if not overflow.context_tokens or not overflow.prompt_tokens:
         return least
-    left = overflow.context_tokens - overflow.prompt_tokens
-    return left if left >= least else 0
+    room = overflow.context_tokens - overflow.prompt_tokens
+    return room if room >= least else 0
 
 
 def _repair_request(
-    asked: ChatRequest, reply: Completion, rubric: Rubric, dimensions: Sequence[Dimension]
+    request: ChatRequest, reply: Completion, rubric: Rubric, dimensions: Sequence[Dimension]
 ) -> ChatRequest:
     ran_on = reply.finish_reason == "length"
     return replace(
-        asked,
-        messages=repair_messages(rubric, dimensions, asked=asked.messages, reply=reply.text),
+        request,
+        messages=repair_messages(rubric, dimensions, asked=request.messages, reply=reply.text),
         max_output_tokens=_room_tokens(dimensions),
-        temperature=max(_REPAIR_TEMPERATURE, asked.temperature),
+        temperature=max(_REPAIR_TEMPERATURE, request.temperature),
         frequency_penalty=_REPAIR_FREQUENCY_PENALTY if ran_on else 0.0,
         reply_schema=reply_schema(rubric, dimensions, explained=False),
+        asks_again=True,
         on_text=None,
     )
 
@@ -220,45 +219,34 @@ def _room_tokens(dimensions: Sequence[Dimension]) -> int:
 
 def _judgements(
     completion: Completion, case: Case, dimensions: Sequence[Dimension]
-) -> dict[str, _Read]:
-    cut = completion.finish_reason == "length"
-    found = read_reply(completion.text, case.rubric, dimensions, draft=case.draft, cut=cut)
-    by_logprobs = case.rubric.judge == "logprob"
+) -> dict[str, Judgement]:
+    cut, rubric = completion.finish_reason == "length", case.rubric
+    judgements = read_reply(completion.text, rubric, dimensions, draft=case.draft, cut=cut)
+    if rubric.judge != "logprob":
+        return judgements
     return {
-        name: _Read(
-            judgement,
-            expected_score(completion, judgement, case.rubric.scale_of(name))
-            if by_logprobs
-            else None,
+        name: replace(
+            judgement, expected=expected_score(completion, judgement, rubric.scale_of(name))
         )
-        for name, judgement in found.items()
+        for name, judgement in judgements.items()
     }
 
 
-def _repaired(mended: _Read, first: _Read | None) -> _Read:
-    """What a repair brought, with the reasons of the first reply: it asks for scores alone."""
-    judgement = mended.judgement
-    if first is not None:
-        explained = first.judgement
-        judgement = replace(judgement, reason=explained.reason, issues=explained.issues)
-    return replace(mended, judgement=judgement, repaired=True)
+def _is_incomplete(dimension: Dimension, judgement: Judgement | None) -> bool:
+    """Whether a rule has no answer. A score stands even so, if a repair does not bring one."""
+    return judgement is None or not rule_keys(dimension).keys() <= judgement.rules.keys()
 
 
-def _left_open(dimension: Dimension, read: _Read) -> bool:
-    """Whether a rule has no answer. The score stands even so, if a repair does not bring one."""
-    return not rule_keys(dimension).keys() <= read.judgement.rules.keys()
-
-
-def _said(completion: Completion) -> str:
-    said = " ".join(completion.text.split())
-    if not said:
+def _excerpt(completion: Completion) -> str:
+    text = " ".join(completion.text.split())
+    if not text:
         return f"It said nothing: {why_no_text(completion)}; give it more room, or less to think of"
-    shown = f"It said: {said[:_SAID_CHARS]!r}"
+    excerpt = f"It said: {text[:_EXCERPT_CHARS]!r}"
     if completion.finish_reason != "length":
-        return f"{shown}. A larger model, or 'judge: split' in the rubric, may do better"
-    if len(said) < len(completion.text) / 2:
+        return f"{excerpt}. A larger model, or 'judge: split' in the rubric, may do better"
+    if len(text) < len(completion.text) / 2:
         return (
-            f"{shown}, and then ran on in white space until it was cut off, as a JSON grammar "
+            f"{excerpt}, and then ran on in white space until it was cut off, as a JSON grammar "
             "allows (some servers have a flag that forbids it)"
         )
-    return f"{shown} and ran on until it was cut off"
+    return f"{excerpt} and ran on until it was cut off"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from harness.rubric.checks.function import Refuse
 from harness.rubric.explain import NOTHING, explain, worth_saying
 from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
 from harness.rubric.verdict import half_up
-from harness.rubric.written import Written, read_written
+from harness.rubric.written import Written, read_written, refusal
 
 _OWN = Path("rubrics")
 _COPY_PROMPTS = "harness rubric prompts brief --write"
@@ -46,25 +46,14 @@ def load_rubric(
 ) -> Rubric:
     """Loads a rubric by its name (`brief`) or its path (`drafts/mine.yaml`).
 
-    A name is looked up in `directory`, then among the shipped rubrics. The code of its `function`
-    checks is run, unless `refuse` returns a reason against it.
+    A name is looked up in `directory`, then among the shipped rubrics; that of a rubric that it
+    extends, in its own folder first. The code of its `function` checks is run, unless `refuse`
+    returns a reason against it.
 
     Raises:
-        RubricInvalid: There is no such rubric, or it has mistakes.
+        RubricInvalid: There is no such rubric, or it or one that it extends has mistakes.
     """
     return read_rubric(name, directory=directory, refuse=refuse).rubric
-
-
-def load_rubric_file(path: Path, *, directory: Path = _OWN, refuse: Refuse | None = None) -> Rubric:
-    """Reads one rubric.
-
-    A rubric that it extends is looked for by name in the file's own folder, in `directory`, and
-    among the rubrics that ship.
-
-    Raises:
-        RubricInvalid: The file, or one that it extends, is missing, not YAML, or breaks a rule.
-    """
-    return _read(path, (), directories(directory), refuse).rubric
 
 
 def read_rubric(
@@ -89,28 +78,25 @@ def _read(
     path: Path, chain: tuple[Path, ...], places: tuple[Path, ...], refuse: Refuse | None
 ) -> RubricFile:
     # 1. What stands in the file, merged with the rubric that it extends.
-    own, repeated = read_written(path)
-    if repeated:
-        raise _refusal(repeated)  # which of the two is meant is unknown
-    own = _with_prompts(own)
-    problems = [*_filled_in(own), *_empty_texts(own)]
-    base = base_of(own, (*chain, path), places)
-    written = own
+    file = _with_prompts(read_written(path))
+    problems = [*_filled_in(file), *_empty_texts(file)]
+    base = base_of(file, (*chain, path), places)
+    written = file
     if base is not None:
         inherited = _read(base, (*chain, path), places, refuse).written
-        written, misfits = extended(own, _with_checks(inherited, refuse))
+        written, misfits = extended(file, _with_checks(inherited, refuse))
         problems += misfits
-    elif "without" in own.fields:
+    elif "without" in file.fields:
         problems.append(
-            own.fields["without"].problem(
+            file.fields["without"].problem(
                 "'without' leaves out dimensions of the rubric that this extends; it extends none",
                 code="rubric.without-extends",
             )
         )
     # 2. The rubric that it amounts to.
-    rubric, wrong = validated(_with_preset(written), path, refuse=refuse)
+    rubric, wrong = validated(written, path, refuse=refuse)
     if rubric is None or problems or wrong:
-        raise _refusal([*problems, *wrong])
+        raise refusal([*problems, *wrong])
     named = rubric.model_copy(update={"id": path.stem, "sha256": _digest(rubric)})
     return RubricFile(named, written)
 
@@ -127,80 +113,66 @@ def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rub
     written = Written({}, Path(), 1) if path is None else _read_prompts(path)
     around = Written({"prompts": written}, written.path, 1)
     if empty := _empty_texts(around):
-        raise _refusal(empty)
-    given = prompts if isinstance(prompts, Mapping) else written.plain()
+        raise refusal(empty)
+    templates = prompts if isinstance(prompts, Mapping) else written.plain()
     try:
-        chosen = Prompts.model_validate({**rubric.prompts.own, **given})
+        chosen = Prompts.model_validate({**rubric.prompts.own, **templates})
     except ValidationError as error:
-        found = (
-            _problem({**one, "loc": ("prompts", *one["loc"])}, around, written.path)
-            for one in worth_saying(error.errors())
+        problems = (
+            _problem({**details, "loc": ("prompts", *details["loc"])}, around, written.path)
+            for details in worth_saying(error.errors())
         )
-        raise _refusal(
-            found if path else (replace(p, path=None, line=None) for p in found)
+        raise refusal(
+            problems if path else (replace(p, path=None, line=None) for p in problems)
         ) from None
     changed = rubric.model_copy(update={"prompts": chosen})
     return changed.model_copy(update={"sha256": _digest(changed)})
 
 
 def _read_prompts(path: Path) -> Written:
-    """The templates in a file, by name.
-
-    Raises:
-        RubricInvalid: It is missing, or is no mapping in YAML.
-    """
-    prompts, repeated = read_written(path, begin=f"for a copy to edit: {_COPY_PROMPTS} FILE")
-    if repeated:
-        raise _refusal(repeated)
-    return prompts
+    """The templates in a file, by name."""
+    return read_written(path, begin=f"for a copy to edit: {_COPY_PROMPTS} FILE")
 
 
-def _with_prompts(own: Written) -> Written:
+def _with_prompts(file: Written) -> Written:
     """With the templates of the file that it names."""
-    named = own.fields.get("prompts")
+    named = file.fields.get("prompts")
     if named is None or not isinstance(named.value, str):
-        return own
-    path = own.path.parent / named.value
+        return file
+    path = file.path.parent / named.value
     if not path.is_file():
         missing = named.problem(
             f"prompts: there is no file {path}; a path starts at the folder of this file; for a "
             f"copy to edit: {_COPY_PROMPTS} {path}",
             code="rubric.prompts-not-found",
         )
-        raise _refusal([missing])
-    return replace(own, value={**own.fields, "prompts": _read_prompts(path)})
+        raise refusal([missing])
+    return replace(file, value={**file.fields, "prompts": _read_prompts(path)})
 
 
-def _filled_in(own: Written) -> list[Problem]:
+def _filled_in(file: Written) -> list[Problem]:
     return [
-        own.fields[name].problem(
+        file.fields[name].problem(
             f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
         )
-        for name in own.fields.keys() & FILLED_IN
+        for name in file.fields.keys() & FILLED_IN
     ]
 
 
 _TEXTS = {"judge", "feedback"}
 
 
-def _empty_texts(own: Written) -> list[Problem]:
+def _empty_texts(file: Written) -> list[Problem]:
     """`judge:` with nothing after it: to YAML the same as no field, to its author not."""
-    prompts = own.fields.get("prompts")
+    prompts = file.fields.get("prompts")
     texts = [*prompts.fields.items()] if prompts else []
-    for dimension in _listed(own, "dimensions"):
+    for dimension in _listed(file, "dimensions"):
         texts += [(name, dimension.fields[name]) for name in _TEXTS & dimension.fields.keys()]
     return [
         text.problem(f"{name}: {NOTHING.message}", code=NOTHING.code)
         for name, text in texts
         if text.value is None
     ]
-
-
-def _with_preset(written: Written) -> Written:
-    chosen = written.fields.get("preset")
-    if chosen is None or not isinstance(chosen.value, str) or chosen.value not in PRESETS:
-        return written  # validation says what is wrong with it, if anything is
-    return over(written, _as_written(PRESETS[chosen.value], chosen))
 
 
 def _with_checks(written: Written, refuse: Refuse | None) -> Written:
@@ -220,19 +192,6 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
     return replace(written, value=value, cut="")
 
 
-def _as_written(value: Any, where: Written) -> Written:  # noqa: ANN401 - a preset's values
-    if isinstance(value, Mapping):
-        value = {name: _as_written(field, where) for name, field in value.items()}
-    return replace(where, value=value, cut="")
-
-
-def _refusal(problems: Iterable[Problem]) -> RubricInvalid:
-    first, *others = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
-    return RubricInvalid(
-        first.message, code=first.code, path=first.path, line=first.line, others=others
-    )
-
-
 _NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists", "prompts"}
 
 
@@ -244,17 +203,17 @@ def _digest(rubric: Rubric) -> str:
 def _said_by(rubric: Rubric) -> dict[str, Any]:
     # A rubric that says nothing of it has the digest that it had before the field was there.
     left_out = {"language"} if rubric.language is None else set()
-    said = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
-    for dimension in said["dimensions"]:
+    values = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
+    for dimension in values["dimensions"]:
         if dimension["scale"] is None:
             del dimension["scale"]
     if prompts := rubric.prompts.of_judging:
-        said["prompts"] = prompts
-    return said
+        values["prompts"] = prompts
+    return values
 
 
-def _hashed(said: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+def _hashed(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def at_any_threshold(rubric: Rubric) -> dict[str, float]:
@@ -262,9 +221,9 @@ def at_any_threshold(rubric: Rubric) -> dict[str, float]:
     scale = rubric.scale
     steps = round((scale.max - scale.min) / scale.composite_step)
     ends = ((scale.min + n * scale.composite_step) for n in range(steps + 1))
-    grid = [half_up(one, scale.composite_step, start=scale.min) for one in ends]
-    said = _said_by(rubric)
-    return {_hashed(said | {"pass_at": at}): at for at in grid}
+    grid = [half_up(composite, scale.composite_step, start=scale.min) for composite in ends]
+    values = _said_by(rubric)
+    return {_hashed(values | {"pass_at": at}): at for at in grid}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,50 +267,45 @@ def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
     """Every rubric by its name; of two, the one that `find_rubric` finds."""
     names = {path.stem for place in places for end in ENDINGS for path in place.glob(f"*{end}")}
     names = {name for name in names if not name.endswith(".prompts")}
-    found = {name: find_rubric(name, places) for name in sorted(names)}
-    return {name: path for name, path in found.items() if path is not None}
+    paths = {name: find_rubric(name, places) for name in sorted(names)}
+    return {name: path for name, path in paths.items() if path is not None}
 
 
 def no_such_rubric(name: str, places: Sequence[Path]) -> str:
     """What to say if there is no rubric of this name."""
     where = f"in {places[0]}/ nor among the rubrics that ship"
-    here = next((Path(name + end) for end in ENDINGS if Path(name + end).is_file()), None)
-    if here is not None:
-        near = f"for the file of that name, write '{here}'"
-    elif Path(name).is_file():
-        near = f"a rubric's file ends in {ENDINGS[0]}"
-    else:
-        near = did_you_mean(name, known_rubrics(places))
-    return f"there is no rubric '{name}' {where}; {near}"
+    endings = f"a file is named with its ending, {ENDINGS[0]}"
+    nearest = did_you_mean(name, known_rubrics(places))
+    if files := [name + ending for ending in ENDINGS if Path(name + ending).is_file()]:
+        nearest = f"for the file of that name, write '{files[0]}'"
+    return f"there is no rubric '{name}' {where}; {nearest}; {endings}"
 
 
 def no_such_file(path: Path, places: Sequence[Path]) -> str:
     """What to say if there is no file at this path."""
-    found = find_rubric(path.stem, places)
-    return "there is no such file" + (f"; did you mean {found}?" if found else "")
+    namesake = find_rubric(path.stem, places)
+    return "there is no such file" + (f"; did you mean {namesake}?" if namesake else "")
 
 
-_MOST_LINKS = 8
-"""How many rubrics may extend one another."""
 _ITS_OWN = ("extends", "without")
 """Fields that say how a file is read, not what its rubric is."""
 _OF_JUDGING = frozenset({"judge", "anchors", "feedback", "caps", "needs_sources", "optional"})
 _OF_CHECKING = frozenset({"checks", "caps", "gate"})
 
 
-def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path | None:
+def base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path | None:
     """The file that one extends; None when it extends nothing.
 
     `chain` has the files that led to this one, the last itself. A name is looked for in the file's
     own folder, then in `places`.
 
     Raises:
-        RubricInvalid: There is no such rubric, or they extend each other in a circle, or too many.
+        RubricInvalid: There is no such rubric, or they extend each other in a circle.
     """
-    wanted = own.fields.get("extends")
-    if wanted is None or not isinstance(wanted.value, str) or not wanted.value.strip():
+    extends = file.fields.get("extends")
+    if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
         return None  # validation says what is wrong with it, if anything is
-    name, here = wanted.value.strip(), chain[-1]
+    name, here = extends.value.strip(), chain[-1]
     if name.endswith(ENDINGS):
         path: Path | None = here.parent / name
         missing = f"there is no file {path}; a path starts at the folder of this file"
@@ -362,55 +316,81 @@ def base_of(own: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path
             missing = f"there is no rubric '{name}' besides this one"
     links = " → ".join(map(str, (*chain, path)))
     if path is None or not path.is_file():
-        said = wanted.problem(f"extends: {missing}", code="rubric.base-not-found")
+        problem = extends.problem(f"extends: {missing}", code="rubric.base-not-found")
     elif any(path.samefile(earlier) for earlier in chain):
-        said = wanted.problem(
+        problem = extends.problem(
             f"the rubrics extend each other in a circle: {links}", code="rubric.extends-circle"
-        )
-    elif len(chain) >= _MOST_LINKS:
-        said = wanted.problem(
-            f"more than {_MOST_LINKS} rubrics extend each other: {links}",
-            code="rubric.extends-too-many",
         )
     else:
         return path
-    raise _refusal([said])
+    raise refusal([problem])
 
 
-def extended(own: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
+def extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
     """A file merged with its base, and what in the file does not fit the base."""
     inherited = {name: field for name, field in base.fields.items() if name not in _ITS_OWN}
-    names = _by_name(inherited["dimensions"])
-    left_out = {item.value for item in _without(own)}
-    kept = [dimension for name, dimension in names.items() if name not in left_out]
-    inherited["dimensions"] = replace(inherited["dimensions"], value=kept)
-    misspelt = _misspelt(own, names)
-    problems = [*_unknown_in_without(own, names), *(_is_misspelt(d, names) for d in misspelt)]
-    merged = over(_leaving_out(misspelt, own), replace(base, value=inherited))
-    return merged, (*problems, *_of_another_scale(own, base, merged))
+    names = _by_name(inherited["dimensions"].items)
+    # 1. The base's dimensions without those that are left out.
+    left_out = {
+        item.value: item for item in _listed(file, "without") if isinstance(item.value, str)
+    }
+    remaining = [dimension for name, dimension in names.items() if name not in left_out]
+    inherited["dimensions"] = replace(inherited["dimensions"], value=remaining)
+    problems = [
+        item.problem(
+            f"without: the rubric that this extends has no dimension '{name}'; "
+            + did_you_mean(name, names),
+            code="rubric.unknown-left-out",
+        )
+        for name, item in left_out.items()
+        if name not in names
+    ]
+    # 2. The file's own, without those that only change one that the base does not have.
+    sound = []
+    for dimension in _listed(file, "dimensions"):
+        name = _name(dimension)
+        if not name or name in names or {"checks", "judge"} & dimension.fields.keys():
+            sound.append(dimension)
+            continue
+        problems.append(
+            dimension.problem(
+                f"the rubric that this extends has no dimension '{name}', and a new one needs "
+                f"'checks' or 'judge'; {did_you_mean(name, names)}",
+                code="rubric.unknown-dimension",
+            )
+        )
+    # 3. Its fields over the base's.
+    fields = _fields_over(file.fields, inherited, merged=("scale", "shorten", "prompts"))
+    if _listed(file, "dimensions"):
+        dimensions = _dimensions_over(sound, inherited["dimensions"])
+        fields["dimensions"] = replace(file.fields["dimensions"], value=dimensions)
+    elif "dimensions" in file.fields and file.fields["dimensions"].value in (None, []):
+        fields["dimensions"] = inherited["dimensions"]
+    merged = replace(file, value=fields)
+    return merged, (*problems, *_of_another_scale(file, base, merged))
 
 
-def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[Problem]:
+def _of_another_scale(file: Written, base: Written, merged: Written) -> Iterator[Problem]:
     """What is taken over from a base whose scale has other ends: there it means something else."""
     scores = []
     if _ends_of_scale(base) != _ends_of_scale(merged):
         scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]
-    bases, places = _by_name(base.fields["dimensions"]), [own]
-    for name, dimension in _by_name(merged.fields["dimensions"]).items():
+    bases, places = _by_name(base.fields["dimensions"].items), [file]
+    for name, dimension in _by_name(merged.fields["dimensions"].items).items():
         before = bases.get(name)
         if not before or _ends_of_scale(before, base) == _ends_of_scale(dimension, merged):
             continue
-        places = [d for d in _listed(own, "dimensions") if _name(d) == name] + places
+        places = [d for d in _listed(file, "dimensions") if _name(d) == name] + places
         scores.append((f"the floor of '{name}'", dimension.fields.get("floor")))
         anchors = dimension.fields.get("anchors")
         of_anchors = anchors.fields.items() if anchors else ()
         scores += [(f"anchor {score} of '{name}'", anchor) for score, anchor in of_anchors]
         caps = [cap.fields.get("at_most") for cap in _listed(dimension, "caps")]
         scores += [(f"a cap of '{name}'", at_most) for at_most in caps]
-    if taken := [name for name, score in scores if score and score.path != own.path]:
+    if names := [name for name, score in scores if score and score.path != file.path]:
         where = next(place.fields["scale"] for place in reversed(places) if "scale" in place.fields)
         yield where.problem(
-            f"{', '.join(taken)}: inherited from {base.path}, which has another scale; set them "
+            f"{', '.join(names)}: inherited from {base.path}, which has another scale; set them "
             "on this scale, or keep the scale",
             code="rubric.taken-from-another-scale",
         )
@@ -418,7 +398,7 @@ def _of_another_scale(own: Written, base: Written, merged: Written) -> Iterator[
 
 def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     """Of the first that has a scale: a dimension's own, or its rubric's."""
-    scales = (one.fields["scale"].plain() for one in levels if "scale" in one.fields)
+    scales = (level.fields["scale"].plain() for level in levels if "scale" in level.fields)
     scale: Any = next(scales, {})
     usual = Scale()
     if not isinstance(scale, dict):
@@ -426,27 +406,16 @@ def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     return scale.get("min", usual.min), scale.get("max", usual.max)
 
 
-def over(own: Written, base: Written) -> Written:
-    """A rubric's fields, and the base's where it has none."""
-    fields = _fields_over(own, base, merged=("scale", "shorten", "prompts"))
-    if "dimensions" in own.fields and "dimensions" in base.fields:
-        both = own.fields["dimensions"], base.fields["dimensions"]
-        fields["dimensions"] = _dimensions_over(*both)
-    return replace(own, value=fields)
-
-
-def _dimensions_over(own: Written, base: Written) -> Written:
-    if not own.items:
-        return base if own.value is None or own.value == [] else own
-    mine = _by_name(own)
+def _dimensions_over(own: Sequence[Written], base: Written) -> list[Written]:
+    """The base's dimensions with what a file changes in them, then the new ones."""
+    changes, inherited = _by_name(own), _by_name(base.items)
     merged = [
-        _dimension_over(mine[name], inherited) if name in mine else inherited
-        for name, inherited in _by_name(base).items()
+        _dimension_over(changes[name], dimension) if name in changes else dimension
+        for name, dimension in inherited.items()
     ]
-    known = _by_name(base).keys()
     # One that stands twice comes here the second time, and is refused for that.
-    new = [d for d in own.items if _name(d) not in known or d is not mine[_name(d)]]
-    return replace(own, value=[*merged, *new])
+    new = [d for d in own if _name(d) not in inherited or d is not changes[_name(d)]]
+    return [*merged, *new]
 
 
 def _dimension_over(own: Written, base: Written) -> Written:
@@ -457,76 +426,32 @@ def _dimension_over(own: Written, base: Written) -> Written:
     elif "judge" in own.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    merged = _fields_over(own, replace(base, value=inherited), merged=("anchors", "scale"))
-    return replace(own, value=merged)
+    return replace(own, value=_fields_over(own.fields, inherited, merged=("anchors", "scale")))
 
 
-def _fields_over(own: Written, base: Written, *, merged: Sequence[str]) -> dict[str, Written]:
+def _fields_over(
+    own: Mapping[str, Written], base: Mapping[str, Written], *, merged: Sequence[str]
+) -> dict[str, Written]:
     """The fields of both; of one that both have, the own, or the two merged."""
-    fields = {**base.fields, **own.fields}
+    fields = {**base, **own}
     for name in merged:
-        mine, inherited = own.fields.get(name), base.fields.get(name)
-        if mine is not None and inherited is not None and mine.fields:
-            fields[name] = replace(mine, value={**inherited.fields, **mine.fields})
+        if name in own and name in base and own[name].fields:
+            fields[name] = replace(own[name], value={**base[name].fields, **own[name].fields})
     return fields
 
 
-def _unknown_in_without(own: Written, names: dict[str, Written]) -> list[Problem]:
-    return [
-        item.problem(
-            f"without: the rubric that this extends has no dimension '{item.value}'; "
-            + did_you_mean(str(item.value), names),
-            code="rubric.unknown-left-out",
-        )
-        for item in _without(own)
-        if item.value not in names
-    ]
-
-
-def _misspelt(own: Written, names: dict[str, Written]) -> list[Written]:
-    """Dimensions that change one of the base, which it does not have."""
-    return [
-        dimension
-        for dimension in _listed(own, "dimensions")
-        if _name(dimension)
-        and _name(dimension) not in names
-        and not {"checks", "judge"} & dimension.fields.keys()
-    ]
-
-
-def _is_misspelt(dimension: Written, names: dict[str, Written]) -> Problem:
-    name = _name(dimension)
-    return dimension.problem(
-        f"the rubric that this extends has no dimension '{name}', and a new one needs "
-        f"'checks' or 'judge'; {did_you_mean(name, names)}",
-        code="rubric.unknown-dimension",
-    )
-
-
-def _leaving_out(dimensions: Sequence[Written], own: Written) -> Written:
-    if not dimensions:
-        return own
-    listed = own.fields["dimensions"]
-    kept = [item for item in listed.items if all(item is not d for d in dimensions)]
-    return replace(own, value={**own.fields, "dimensions": replace(listed, value=kept)})
-
-
-def _without(own: Written) -> Sequence[Written]:
-    return [item for item in _listed(own, "without") if isinstance(item.value, str)]
-
-
-def _listed(own: Written, name: str) -> Sequence[Written]:
-    listed = own.fields.get(name)
+def _listed(file: Written, name: str) -> Sequence[Written]:
+    listed = file.fields.get(name)
     return listed.items if listed else []
 
 
-def _by_name(dimensions: Written) -> dict[str, Written]:
+def _by_name(dimensions: Sequence[Written]) -> dict[str, Written]:
     """The first of each name, in order; those without a name are left to validation."""
-    found: dict[str, Written] = {}
-    for dimension in dimensions.items:
+    by_name: dict[str, Written] = {}
+    for dimension in dimensions:
         if name := _name(dimension):
-            found.setdefault(name, dimension)
-    return found
+            by_name.setdefault(name, dimension)
+    return by_name
 
 
 def _name(dimension: Written) -> str:
@@ -556,38 +481,40 @@ def validated(
     """
     context = {"directories": [path.parent], "refuse": refuse}
     values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
+    preset = values.get("preset")
+    for name, fields in PRESETS.get(preset, {}).items() if isinstance(preset, str) else ():
+        if isinstance(fields_of_file := values.get(name, {}), dict):
+            values[name] = {**fields, **fields_of_file}
     try:
         return Rubric.model_validate(values, context=context), []
     except ValidationError as error:
         details = error.errors()
-    details += _behind(details, values, context)
-    return None, [_problem(one, written, path) for one in worth_saying(details)]
+    details += _between_sound_values(details, values, context)
+    return None, [_problem(problem, written, path) for problem in worth_saying(details)]
 
 
-def _behind(
+def _between_sound_values(
     details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
-) -> list[ErrorDetails]:
+) -> Iterator[ErrorDetails]:
     """What is wrong between sound values: pydantic does not look while others are broken."""
     listed = values.get("dimensions")
-    fields = {one["loc"][0] for one in details if one["loc"]} - {"dimensions"}
+    fields = {problem["loc"][0] for problem in details if problem["loc"]} - {"dimensions"}
     if not isinstance(listed, list) or "scale" in fields:
-        return []
-    broken = {one["loc"][1] for one in details if _is_of_a_dimension(one)}
+        return
+    broken = {problem["loc"][1] for problem in details if _is_of_a_dimension(problem)}
     sound = [place for place in range(len(listed)) if place not in broken]
-    kept = {name: value for name, value in values.items() if name not in fields}
-    whole = {**kept, "title": "T", "dimensions": [listed[place] for place in sound]}
+    whole = {name: value for name, value in values.items() if name not in fields}
+    whole |= {"title": "T", "dimensions": [listed[place] for place in sound]}
     try:
         Rubric.model_validate(whole, context=context)
     except ValidationError as error:
         # What is wrong with the whole may only follow from the broken ones.
-        return [
-            {**one, "loc": ("dimensions", sound[int(one["loc"][1])], *one["loc"][2:])}
-            if _is_of_a_dimension(one)
-            else one
-            for one in error.errors()
-            if _is_of_a_dimension(one) or one["loc"] in {("pass_at",), ("focus_below",)}
-        ]
-    return []
+        for problem in error.errors():
+            if _is_of_a_dimension(problem):
+                _, place, *rest = problem["loc"]
+                yield {**problem, "loc": ("dimensions", sound[int(place)], *rest)}
+            elif problem["loc"] in {("pass_at",), ("focus_below",)}:
+                yield problem
 
 
 def _is_of_a_dimension(details: ErrorDetails) -> bool:
@@ -595,14 +522,14 @@ def _is_of_a_dimension(details: ErrorDetails) -> bool:
 
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
-    found = written.at(details["loc"])
-    said = explain(details)
+    place = written.at(details["loc"])
+    notice = explain(details)
     within = details.get("ctx", {}).get("line")
-    if within is not None and found.text_line is not None:
-        found = replace(found, line=found.text_line + within)
+    if within is not None and place.text_line is not None:
+        place = replace(place, line=place.text_line + within)
     # Prompts may stand in a file of their own.
-    if found.path == path or details["loc"][:1] == ("prompts",):
-        return found.problem(said.message, code=said.code)
+    if place.path == path or details["loc"][:1] == ("prompts",):
+        return place.problem(notice.message, code=notice.code)
     # The base is sound by itself: this file does not go with it.
-    message = f"{said.message} (taken over from {found.path}:{found.line})"
-    return written.fields["extends"].problem(message, code=said.code)
+    message = f"{notice.message} (taken over from {place.path}:{place.line})"
+    return written.fields["extends"].problem(message, code=notice.code)

@@ -116,17 +116,20 @@ def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noi
             "noise is measured on drafts that were judged twice or more, and there are none",
             code="noise.nothing-repeated",
         )
-    # Each draft has its own mean, so the squares are pooled by their degrees of freedom.
-    squares = sum((len(draft) - 1) * statistics.variance(draft) for draft in repeated)
-    freedom = sum(len(draft) - 1 for draft in repeated)
     means = [statistics.fmean(draft) for draft in repeated]
     return Noise(
         evaluator=evaluator,
-        deviation=math.sqrt(squares / freedom),
+        deviation=pooled_deviation(repeated),
         drafts=len(repeated),
         judgements=sum(len(draft) for draft in repeated),
         between=statistics.stdev(means) if len(means) > 1 else None,
     )
+
+
+def pooled_deviation(groups: Sequence[Sequence[float]]) -> float:
+    """The standard deviation within groups of two values or more, each around its own mean."""
+    squares = sum((len(group) - 1) * statistics.variance(group) for group in groups)
+    return math.sqrt(squares / sum(len(group) - 1 for group in groups))
 
 
 def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Noise | None, str]:
@@ -143,11 +146,11 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
     again = "measure it again with 'harness rubric noise'"
     if file.rubric_sha256 != rubric.sha256:
         return None, f"{path} is of another version of the rubric; {again}"
-    found = next((noise for noise in file.measured if noise.evaluator == evaluator), None)
-    if found is None:
+    measurement = next((noise for noise in file.measured if noise.evaluator == evaluator), None)
+    if measurement is None:
         others = ", ".join(noise.evaluator for noise in file.measured)
         return None, f"{path} is of other evaluators ({others}), not of '{evaluator}'; {again}"
-    return found, ""
+    return measurement, ""
 
 
 def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
@@ -157,7 +160,7 @@ def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
         InvalidInput: The file is no noise file, or cannot be written.
     """
     file = _Measured.read(rubric, directory)
-    others = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
-    kept = [one for one in others if one.evaluator != noise.evaluator]
-    _Measured(rubric_sha256=rubric.sha256, measured=(*kept, noise)).write(rubric, directory)
+    stored = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
+    remaining = [measurement for measurement in stored if measurement.evaluator != noise.evaluator]
+    _Measured(rubric_sha256=rubric.sha256, measured=(*remaining, noise)).write(rubric, directory)
     return _Measured.path(rubric, directory)

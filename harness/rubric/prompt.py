@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 
-from harness.compress import Condensed, condense, condense_toward
+from harness.compress import condense, condense_toward
 from harness.inference import Message
 from harness.inference.request import JsonSchema
 from harness.rubric.draft import Draft
@@ -52,19 +52,19 @@ def judge_messages(
     dimensions: Sequence[Dimension],
     draft: Draft,
     *,
-    shown: Shown,
+    shown: ShownDraft,
 ) -> tuple[Message, ...]:
     """The conversation that asks for a judgement on some of a rubric's dimensions.
 
     All judged dimensions of the rubric are told, so that calls differ only in their last lines.
     """
     prompts = rubric.prompts
-    asked = prompts.message("judge", **_judge_values(rubric, dimensions, draft, shown))
-    return (Message("system", prompts.filled("judge_system")), asked)
+    question = prompts.message("judge", **_judge_values(rubric, dimensions, draft, shown))
+    return (Message("system", prompts.filled("judge_system")), question)
 
 
 def _judge_values(
-    rubric: Rubric, dimensions: Sequence[Dimension], draft: Draft, shown: Shown
+    rubric: Rubric, dimensions: Sequence[Dimension], draft: Draft, shown: ShownDraft
 ) -> dict[str, str | bool]:
     mark, scale = _mark(draft), rubric.scale
     sources = (
@@ -78,7 +78,9 @@ def _judge_values(
         "lowest": f"{scale.min:g}",
         "highest": f"{scale.max:g}",
         "step": f"{scale.step:g}",
-        "dimensions": "\n\n".join(_dimension_text(rubric, one) for one in rubric.judged),
+        "dimensions": "\n\n".join(
+            _dimension_text(rubric, dimension) for dimension in rubric.judged
+        ),
         "task": _fenced(draft.task, f"task-{mark}"),
         "sources": "\n\n".join(sources),
         "draft": _fenced(shown.text, f"draft-{mark}"),
@@ -98,22 +100,22 @@ def repair_messages(
 ) -> tuple[Message, ...]:
     """The conversation so far, and a request for the scores alone that could not be read."""
     # Some templates have no turn without text.
-    said = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
-    wanted = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions, explained=False))
-    return (*asked, Message("assistant", said), Message("user", wanted))
+    excerpt = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
+    question = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions, explained=False))
+    return (*asked, Message("assistant", excerpt), Message("user", question))
 
 
 def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
     """Digest of everything the evaluator is told except task, sources and draft."""
     nothing = Draft(text="", task="")
-    told = [
+    texts = [
         message.content
         for dimensions in calls
-        for message in judge_messages(rubric, dimensions, nothing, shown=Shown(""))
+        for message in judge_messages(rubric, dimensions, nothing, shown=ShownDraft(""))
     ]
     # The templates too: parts of them depend on the draft, or on its sources.
-    told += [rubric.prompts.template(name) for name in OF_JUDGING]
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+    texts += [rubric.prompts.template(name) for name in OF_JUDGING]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 
 def focus_of(rubric: Rubric, draft: Draft) -> str:
@@ -210,7 +212,7 @@ _LEAST_SOURCES_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownDraft:
     """A draft and its sources as the evaluator sees them."""
 
     text: str
@@ -220,64 +222,44 @@ class Shown:
     sources_shortened: Shortened | None = None
 
 
-def shown(rubric: Rubric, draft: Draft) -> Shown:
+def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
     """The draft and its sources; if they are too long, without what says least."""
-    over, cap = rubric.shorten.evaluate_over, rubric.shorten.cap or math.inf
-    if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not draft.sources:
-        return Shown(draft.text)
-    room, focus = _room(rubric, draft), focus_of(rubric, draft)
-    condensed = condense(draft.text, budget_chars=over, cap_chars=room.draft_chars, focus=focus)
-    return _with_sources(condensed, rubric, draft, room)
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What the limit of a prompt leaves."""
-
-    chars: int
-    """For draft and sources."""
-    draft_chars: int
-    """The most of it for the draft."""
-    least_chars: int
-    """The least of it for sources that need it."""
-    source_chars: int
-    """What stands around a source."""
-
-
-def _room(rubric: Rubric, draft: Draft) -> _Room:
+    limits, sources = rubric.shorten, draft.sources
+    over, cap = limits.evaluate_over, limits.cap or math.inf
+    if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not sources:
+        return ShownDraft(draft.text)
+    # 1. What the limit leaves beside the longest instructions, and what of it sources need.
     longest = max(len(draft.text), len(draft.evidence))
     note = Shortened(before_chars=longest, after_chars=longest)
-
-    around = _judge_values(rubric, rubric.judged, draft, Shown("", note, ("-",), note))
-    taken = len(rubric.prompts.filled("judge", **around))
-    taken += len(rubric.prompts.filled("judge_system"))
-    another = "\n\n" + _source_text(rubric, len(draft.sources), "-", _mark(draft))
-    source_chars = len(another)
-    room = max(rubric.shorten.payload_chars - taken, _LEAST_ROOM_CHARS)
-    wanted = sum(len(source) + source_chars for source in draft.sources)
-    least = min(wanted, round(_LEAST_SOURCES_SHARE * room))
-    most = min(room - least, rubric.shorten.cap or room)
-    return _Room(room, most, least, source_chars)
-
-
-def _with_sources(condensed: Condensed, rubric: Rubric, draft: Draft, room: _Room) -> Shown:
-    sources = condense_toward(
-        draft.sources,
-        # What the task asks for is shown too: a draft may have missed it.
-        said=f"{condensed.text}\n\n{draft.task}",
-        budget_chars=max(room.chars - condensed.after_chars, room.least_chars),
-        focus=focus_of(rubric, draft),
-        frame_chars=room.source_chars,
+    around = _judge_values(rubric, rubric.judged, draft, ShownDraft("", note, ("-",), note))
+    instructions_chars = len(
+        rubric.prompts.filled("judge", **around) + rubric.prompts.filled("judge_system")
     )
-    before, after = (sum(map(len, texts)) for texts in (draft.sources, sources))
-    shortened = Shortened(before_chars=before, after_chars=after) if after < before else None
-    return Shown(condensed.text, _shortened(condensed), sources, shortened)
-
-
-def _shortened(condensed: Condensed) -> Shortened | None:
-    if not condensed.compressed:
-        return None
-    return Shortened(before_chars=condensed.before_chars, after_chars=condensed.after_chars)
+    frame_chars = len("\n\n" + _source_text(rubric, len(sources), "-", _mark(draft)))
+    room = max(limits.payload_chars - instructions_chars, _LEAST_ROOM_CHARS)
+    sources_chars = sum(len(source) + frame_chars for source in sources)
+    least_chars = min(sources_chars, round(_LEAST_SOURCES_SHARE * room))
+    # 2. The draft, then the sources.
+    focus = focus_of(rubric, draft)
+    most_chars = min(room - least_chars, limits.cap or room)
+    text = condense(draft.text, budget_chars=over, cap_chars=most_chars, focus=focus)
+    shown_sources = condense_toward(
+        sources,
+        # What the task asks for is shown too: a draft may have missed it.
+        said=f"{text.text}\n\n{draft.task}",
+        budget_chars=max(room - text.after_chars, least_chars),
+        focus=focus,
+        frame_chars=frame_chars,
+    )
+    before, after = (sum(map(len, texts)) for texts in (sources, shown_sources))
+    shortened = Shortened(before_chars=text.before_chars, after_chars=text.after_chars)
+    sources_shortened = Shortened(before_chars=before, after_chars=after)
+    return ShownDraft(
+        text.text,
+        shortened if text.compressed else None,
+        shown_sources,
+        sources_shortened if after < before else None,
+    )
 
 
 def reply_schema(

@@ -5,8 +5,9 @@ quotation. Two different scores, or one that may be a copy of the draft's own wo
 evaluator is asked again. Totals and `passed` are ignored.
 
 JSON may have small slips, such as commas too many and single quotes. Of broken JSON, and of all
-behind it, nothing is read: a quotation mark too many turns words of a reason into keys. Nothing
-raises, and reading takes linear time, since a reply may be a megabyte of braces.
+behind it, nothing is read: a quotation mark too many turns words of a reason into keys.
+(json-repair mends that too, and then invents: the 1 of a cut `"score": 1`, the last of two scores.)
+Nothing raises, and reading takes linear time, since a reply may be a megabyte of braces.
 """
 
 from __future__ import annotations
@@ -52,26 +53,28 @@ def read_reply(
         return {}
     if cut:
         text = text.rstrip("0123456789./ \t")
-    reading = _Reader(rubric, dimensions)
-    shown = _blanked(text, *_COPIES)
-    whole = _ONE_FENCE.fullmatch(shown)
-    reading.read_json(shown)
-    quotations = _QUOTATIONS if whole else (_CODE, *_QUOTATIONS)
-    reading.read_lines(_blanked(_without(shown, reading.objects), *quotations))
-    spans = [(statement.start, statement.end) for statement in reading.statements]
-    is_whole = not re.search(r"\w", _FENCE_MARK.sub("", _without(text, reading.objects + spans)))
-    claims = _Reader(rubric, dimensions)
-    if not is_whole:
-        shown = f"{draft.text}\n{draft.evidence}"
-        claims.read_json(shown)
-        claims.read_lines(_without(shown, claims.objects))
-    # A copy may be typed in another form.
-    claimed = {(claim.name, claim.judgement.score) for claim in claims.statements}
+    # 1. What the reply states: in JSON, and behind labels outside of it.
+    reader = _ReplyReader(rubric, dimensions)
+    unquoted = _blanked(text.translate(_NO_WIDTH), *_COPIES)
+    quotations = _QUOTATIONS if _ONE_FENCE.fullmatch(unquoted) else (_CODE, *_QUOTATIONS)
+    reader.read_json(unquoted)
+    reader.read_lines(_blanked(_without(unquoted, reader.objects), *quotations))
+    # 2. What the draft states too, unless these statements are all of the reply.
+    spans = [(statement.start, statement.end) for statement in reader.statements]
+    copied: set[tuple[str, float]] = set()
+    if re.search(r"\w", _FENCE_MARK.sub("", _without(text, reader.objects + spans))):
+        claims = _ReplyReader(rubric, dimensions)
+        data = f"{draft.text}\n{draft.evidence}".translate(_NO_WIDTH)
+        claims.read_json(data)
+        claims.read_lines(_without(data, claims.objects))
+        # By its score: a copy may be typed in another form.
+        copied = {(claim.name, claim.judgement.score) for claim in claims.statements}
+    # 3. Of each dimension the one score on which all statements agree.
+    judgements = {d.name: _agreed(reader.statements, d.name) for d in dimensions}
     return {
-        dimension.name: judgement
-        for dimension in dimensions
-        if (judgement := _agreed([s for s in reading.statements if s.name == dimension.name]))
-        and (dimension.name, judgement.score) not in claimed
+        name: judgement
+        for name, judgement in judgements.items()
+        if judgement and (name, judgement.score) not in copied
     }
 
 
@@ -88,16 +91,23 @@ class _Statement:
     """Whether it stands within a sentence, which may speak of it."""
 
 
-def _agreed(statements: list[_Statement]) -> Judgement | None:
-    """The judgement of which all statements have the score; None if one is in doubt."""
+def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
+    """The judgement of which all statements on a dimension have the score; None if in doubt."""
+    of_dimension = [statement for statement in statements if statement.name == name]
     # Of one dimension alone, a total may be all there is, but does not stand for what it has.
-    statements = [one for one in statements if not one.is_total] or statements
-    doubtful = any(one.is_doubtful for one in statements)
-    if doubtful or len({one.judgement.score for one in statements}) != 1:
+    of_dimension = [
+        statement for statement in of_dimension if not statement.is_total
+    ] or of_dimension
+    if len({statement.judgement.score for statement in of_dimension}) != 1:
         return None
-    return statements[0].judgement
+    return (
+        None
+        if any(statement.is_doubtful for statement in of_dimension)
+        else of_dimension[0].judgement
+    )
 
 
+_NO_WIDTH = dict.fromkeys((0xAD, 0xFEFF, 0x2060, *range(0x200B, 0x2010)), " ")
 _COPIES = (
     # Data between its marks, which models copy; up to the end if it is not closed.
     re.compile(
@@ -137,11 +147,187 @@ def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:
     return "".join([*parts, text[position:]])
 
 
+class _ReplyReader:
+    """Collects what a text states of the dimensions that were asked for."""
+
+    def __init__(self, rubric: Rubric, dimensions: Sequence[Dimension]) -> None:
+        self.statements: list[_Statement] = []
+        self.objects: list[tuple[int, int]] = []
+        """Where JSON stands, broken or not."""
+        # Of unrequested ones too: their scores must not be taken for another's.
+        self._scales = {d.name: rubric.scale_of(d.name) for d in rubric.dimensions}
+        self._names = {_key(name): name for name in self._scales}
+        self._label = _label_pattern(self._names)
+        self._rules = {dimension.name: rule_keys(dimension) for dimension in dimensions}
+        self._alone = dimensions[0].name if len(dimensions) == 1 else ""
+        self._wrappers = _WRAPPERS | {rubric.id.casefold(), rubric.title.casefold()}
+
+    def _find(self, label: str) -> str:
+        """The dimension that a key or a heading names: `1. Relevance score (0-10)`; or empty."""
+        key = _key(re.sub(r"\([^()]*+\)|^\W*\d{1,2}[.)]\s", " ", label[:200]))
+        return self._names.get(key) or self._names.get(re.sub(rf"_(?:{_SUFFIX})$", "", key), "")
+
+    # --- JSON
+
+    def read_json(self, text: str) -> None:
+        """Takes in the JSON values of a text, up to the first that is broken."""
+        position = inline = 0
+        while opening := _JSON.search(text, position):
+            start = opening.start()
+            is_inline = bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
+            inline += is_inline
+            try:
+                value, position = _value(_token(text, start))
+            except ValueError:
+                if not is_inline or inline > _MOST_INLINE:
+                    self.objects.append((start, len(text)))
+                    return
+                position = opening.end()
+                continue
+            self.objects.append((start, position))
+            for name, judgement in self._judgements(value):
+                statement = _Statement(name, start, position, judgement, is_doubtful=is_inline)
+                self.statements.append(statement)
+
+    def _judgements(
+        self, value: _Value, limits: Sequence[str] = ()
+    ) -> Iterator[tuple[str, Judgement]]:
+        """What a value says of dimensions; `limits` are the ends of the scales around it."""
+        for item in value if isinstance(value, list) else ():
+            yield from self._judgements(item, limits)
+        if not isinstance(value, dict):
+            return
+        limits = _stated_limits(value) or limits
+        names = {key: self._find(key) for key in value}
+        places: list[tuple[str, _Value]] = []
+        for key, inner in value.items():
+            if names[key]:
+                places.append((names[key], inner))
+            elif key in self._wrappers:
+                yield from self._judgements(inner, limits)
+        # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
+        label = next((v.text for k in _NAME_KEYS if isinstance(v := value.get(k), _Leaf)), None)
+        is_issue = "problem" in value and not any(key in value for key in _REASON_KEYS)
+        if not places and not is_issue:
+            places = [(self._alone if label is None else self._find(label), value)]
+        for name, inner in places:
+            if judgement := self._judgement(name, inner, value, limits):
+                yield name, judgement
+
+    def _judgement(
+        self, name: str, value: _Value, beside: Mapping[str, _Value], limits: Sequence[str]
+    ) -> Judgement | None:
+        leaf = _score_in(value, name)
+        if name not in self._rules or leaf is None:
+            return None
+        members = value if isinstance(value, dict) else {}
+        number = _ALONE.fullmatch(leaf.text)
+        limits = _stated_limits(members) or limits
+        score = _on_scale(number, self._scales[name], limits) if number else None
+        if number is None or score is None:
+            return None
+        if not members:
+            members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
+        return Judgement(
+            score=score,
+            start=leaf.start + number.start("number"),
+            end=leaf.start + number.end("number"),
+            reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
+            issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
+            rules=_answers(members, self._rules[name]),
+        )
+
+    # --- labelled scores
+
+    def read_lines(self, text: str) -> None:
+        """Takes in the labelled scores of a text without its JSON and quotations."""
+        self._text, self._name, self._turns = text, self._alone, [0]
+        self._limits = _limits_in(text)
+        before = len(self.statements)
+        for line in re.finditer(r"[^\n]*\S[^\n]*", text):
+            is_row = line[0].lstrip().startswith("|")
+            (self._row if is_row else self._line)(line.start(), line.end())
+        # Hardly more than a number: `8`, or `8/10` and then a reason.
+        number = _AT_FIRST.match(text) if self._alone else None
+        is_it = number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`."))
+        if number and is_it and before == len(self.statements):
+            self._state(self._alone, number, number.start())
+        self._turns.append(len(text))
+        self.statements[before:] = map(self._explained, self.statements[before:])
+
+    def _line(self, start: int, end: int) -> None:
+        # 1. A total, or a dimension that the rubric does not have.
+        opening = _OPENING.match(self._text, start, end)
+        first = opening.end() if opening else start
+        is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
+        if is_heading and not _INSIDE.match(self._text, first, end):
+            self._turn_to("", start)
+        # 2. Labels, with scores behind them or not. Behind other words, a list of them may be what
+        #    somebody else says.
+        begins = self._label.match(self._text, first, end)
+        marks = _BETWEEN.finditer(self._text, first, end)
+        places = [
+            m.end() for m in marks if begins or m[0].strip()[:1] not in set(",;|(-\u2013\u2014")
+        ]
+        for place in (first, *places):
+            label = self._label.match(self._text, place, end)
+            if not label:
+                continue
+            name = self._find(label["name"]) if label["name"] else self._name
+            number = _STATED.match(self._text, label.end(), end)
+            is_head = place == first and _HEADS.match(self._text, label.end(), end)
+            if label["name"] and (number or is_head):
+                self._turn_to(name, label.end())
+            if number:
+                self._state(name, number, label.start(), is_total=bool(label["total"]))
+
+    def _row(self, start: int, end: int) -> None:
+        """A row of a table: the score stands alone in one cell."""
+        cells = [cell.span() for cell in re.compile(r"[^|]+").finditer(self._text, start, end)]
+        name = next((n for cell in cells[:2] if (n := self._find(self._text[slice(*cell)]))), None)
+        if name is not None:
+            matches = (_ALONE.fullmatch(self._text, *cell) for cell in cells[1:])
+            has_words = self._scales[name].is_pass_fail
+            numbers = [m for m in matches if m and (has_words or m["number"][-1].isdigit())]
+            if len(numbers) == 1:
+                self._turn_to(name, numbers[0].start("number"))
+                self._state(name, numbers[0], start)
+            self._turn_to(self._alone, end)
+
+    def _turn_to(self, name: str, position: int) -> None:
+        self._name = name
+        self._turns.append(position)
+
+    def _state(
+        self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
+    ) -> None:
+        limits = _limits_in(number[0]) or self._limits
+        score = _on_scale(number, self._scales[name], limits) if name in self._rules else None
+        # Among several dimensions, a total belongs to the whole.
+        if score is not None and (self._alone or not is_total):
+            place, end = number.span("number")
+            judgement = Judgement(score=score, start=place, end=end)
+            statement = _Statement(name, start, number.end(), judgement, is_total=is_total)
+            self.statements.append(statement)
+
+    def _explained(self, statement: _Statement) -> _Statement:
+        """With its reason: what stands around the score, between two labels of dimensions."""
+        start, end = statement.start, statement.end
+        turn = bisect_right(self._turns, end - 1)
+        before = self._text[max(self._turns[turn - 1], start - 4 * REASON_CHARS) : start]
+        behind = self._text[end : min(self._turns[turn], end + 4 * REASON_CHARS)]
+        reason = " ".join(_MARKUP.sub(" ", f"{before} {behind}").split())
+        reason = reason.lstrip(" -\u2013\u2014:;,./").rstrip(" -\u2013\u2014:;,/")
+        judgement = replace(statement.judgement, reason=reason[:REASON_CHARS])
+        return replace(statement, judgement=judgement)
+
+
 # --- JSON ----------------------------------------------------------------------------------------
 
 _SCORE_KEYS = ("score", "rating", "grade", "points", "value")
 _REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanation", "comment")
 _PROBLEM_KEYS = ("problem", "issue")
+_MOST_KEYS = ("max_score", "max", "maximum", "out_of", "scale")
 _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
 _WRAPPERS = frozenset(
     {"scores", "ratings", "evaluation", "evaluations", "dimensions", "criteria", "criteria_scores"}
@@ -174,52 +360,38 @@ _Value = _Leaf | list["_Value"] | dict[str, "_Value"] | None
 """None for what a key that stands twice says."""
 
 
-class _Json:
-    """Reads one value, with small slips.
+def _token(text: str, position: int) -> re.Match[str]:
+    token = _TOKEN.match(text, position)
+    if token is None:
+        raise ValueError
+    return token
+
+
+def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
+    """The value that begins with a token, with small slips, and where it ends.
 
     Raises:
         ValueError: It is broken.
     """
-
-    def __init__(self, text: str, position: int) -> None:
-        self._text = text
-        self.position = position
-
-    def value(self, depth: int = 0) -> _Value:
-        token = self._next()
-        if token["mark"] == "{" and depth < _MOST_NESTED:
-            members: dict[str, _Value] = {}
-            while not self._ends("}"):
-                key, colon = _leaf(self._next()), self._next()
-                if colon["mark"] != ":":
-                    raise ValueError
-                name = key.text.strip().casefold()
-                value = self.value(depth + 1)
-                members[name] = None if name in members else value
-            return members
-        if token["mark"] == "[" and depth < _MOST_NESTED:
-            items = []
-            while not self._ends("]"):
-                items.append(self.value(depth + 1))
-            return items
-        return _leaf(token)
-
-    def _ends(self, closing: str) -> bool:
-        """Whether the next mark closes, behind commas or without one."""
-        while True:
-            before, token = self.position, self._next()
-            if token["mark"] != ",":
-                break
-        if token["mark"] != closing:
-            self.position = before
-        return token["mark"] == closing
-
-    def _next(self) -> re.Match[str]:
-        token = _TOKEN.match(self._text, self.position)
-        if token is None:
+    opening, text, end = token["mark"], token.string, token.end()
+    if opening not in {"{", "["} or depth == _MOST_NESTED:
+        return _leaf(token), end
+    members: dict[str, _Value] = {}
+    items: list[_Value] = []
+    while (token := _token(text, end))["mark"] != {"{": "}", "[": "]"}[opening]:
+        end = token.end()
+        if token["mark"] == ",":
+            continue
+        if opening == "[":
+            item, end = _value(token, depth=depth + 1)
+            items.append(item)
+            continue
+        key, colon = _leaf(token).text.strip().casefold(), _token(text, end)
+        if colon["mark"] != ":":
             raise ValueError
-        self.position = token.end()
-        return token
+        value, end = _value(_token(text, colon.end()), depth=depth + 1)
+        members[key] = None if key in members else value
+    return members if opening == "{" else items, token.end()
 
 
 def _leaf(token: re.Match[str]) -> _Leaf:
@@ -238,172 +410,20 @@ def _leaf(token: re.Match[str]) -> _Leaf:
     return _Leaf(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), start, end)
 
 
-class _Reader:
-    """Collects what a text states of the dimensions that were asked for."""
-
-    def __init__(self, rubric: Rubric, dimensions: Sequence[Dimension]) -> None:
-        self.statements: list[_Statement] = []
-        self.objects: list[tuple[int, int]] = []
-        """Where JSON stands, broken or not."""
-        self._scales = {one.name: rubric.scale_of(one.name) for one in rubric.dimensions}
-        self._labels = _Labels(self._scales)
-        self._rules = {dimension.name: rule_keys(dimension) for dimension in dimensions}
-        self._alone = dimensions[0].name if len(dimensions) == 1 else ""
-        self._wrappers = _WRAPPERS | {rubric.id.casefold(), rubric.title.casefold()}
-
-    def read_json(self, text: str) -> None:
-        """Takes in the JSON values of a text, up to the first that is broken."""
-        position = inline = 0
-        while opening := _JSON.search(text, position):
-            start = opening.start()
-            is_inline = bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
-            inline += is_inline
-            reader = _Json(text, start)
-            try:
-                value = reader.value()
-            except ValueError:
-                if not is_inline or inline > _MOST_INLINE:
-                    self.objects.append((start, len(text)))
-                    return
-                position = opening.end()
-                continue
-            position = reader.position
-            self.objects.append((start, position))
-            for name, inner, members in self._judgements(value):
-                if judgement := self._judgement(name, inner, members):
-                    stated = _Statement(name, start, position, judgement, is_doubtful=is_inline)
-                    self.statements.append(stated)
-
-    def _judgements(self, value: _Value) -> Iterator[tuple[str, _Value, Mapping[str, _Value]]]:
-        """What a value says of dimensions: the name, what stands under it, what beside it."""
-        for item in value if isinstance(value, list) else ():
-            yield from self._judgements(item)
-        if not isinstance(value, dict):
-            return
-        named = False
-        for key, inner in value.items():
-            if name := self._labels.find(key):
-                named = True
-                yield name, inner, value
-            elif key in self._wrappers:
-                yield from self._judgements(inner)
-        # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
-        label = next((v.text for k in _NAME_KEYS if isinstance(v := value.get(k), _Leaf)), None)
-        name = self._alone if label is None else self._labels.find(label) or ""
-        is_issue = "problem" in value and not any(key in value for key in _REASON_KEYS)
-        if not named and not is_issue:
-            yield name, value, value
-
-    def _judgement(
-        self, name: str, value: _Value, beside: Mapping[str, _Value]
-    ) -> Judgement | None:
-        leaf = _score_in(value, name)
-        scale = self._scales.get(name)
-        number = _ALONE[scale.is_pass_fail].fullmatch(leaf.text) if leaf and scale else None
-        score = _on_scale(number, scale) if number and scale else None
-        if name not in self._rules or leaf is None or number is None or score is None:
-            return None
-        members = value if isinstance(value, dict) else {}
-        if not members:
-            members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
-        return Judgement(
-            score=score,
-            start=leaf.start + number.start("number"),
-            end=leaf.start + number.end("number"),
-            reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
-            issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
-            rules=_answers(members, self._rules[name]),
-        )
-
-    # --- labelled scores
-
-    def read_lines(self, text: str) -> None:
-        """Takes in the labelled scores of a text without its JSON and quotations."""
-        self._text, self._name, self._turns = text, self._alone, [0]
-        stated = len(self.statements)
-        for line in re.finditer(r"[^\n]*\S[^\n]*", text):
-            is_row = line[0].lstrip().startswith("|")
-            (self._row if is_row else self._line)(line.start(), line.end())
-        # Hardly more than a number: `8`, or `8/10` and then a reason.
-        number = self._match(_AT_FIRST, self._alone, 0, len(text))
-        is_it = number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`."))
-        if number and is_it and stated == len(self.statements):
-            self._state(self._alone, number, number.start())
-        self._turns.append(len(text))
-        self.statements[stated:] = map(self._explained, self.statements[stated:])
-
-    def _line(self, start: int, end: int) -> None:
-        # 1. A total, or a dimension that the rubric does not have.
-        opening = _OPENING.match(self._text, start, end)
-        first = opening.end() if opening else start
-        is_heading = "#" in self._text[start:first] or _HEADING.match(self._text, first, end)
-        if is_heading and not _INSIDE.match(self._text, first, end):
-            self._turn_to("", start)
-        # 2. Labels, with scores behind them or not.
-        for place in (first, *(m.end() for m in _BETWEEN.finditer(self._text, first, end))):
-            label = self._labels.pattern.match(self._text, place, end)
-            if not label:
-                continue
-            name = (self._labels.find(label["name"]) or "") if label["name"] else self._name
-            number = self._match(_STATED, name, label.end(), end)
-            is_head = place == first and _HEADS.match(self._text, label.end(), end)
-            if label["name"] and (number or is_head):
-                self._turn_to(name, label.end())
-            if number:
-                self._state(name, number, label.start(), is_total=bool(label["total"]))
-
-    def _row(self, start: int, end: int) -> None:
-        """A row of a table: the score stands alone in one cell."""
-        row = re.finditer(r"[^|]+", self._text[start:end])
-        cells = [(start + cell.start(), cell[0].strip(" \t*_\r")) for cell in row]
-        name = next((n for _, text in cells[:2] if (n := self._labels.find(text))), None)
-        if name is not None:
-            words = self._scales[name].is_pass_fail
-            places = [place for place, text in cells[1:] if _ALONE[words].fullmatch(text)]
-            if len(places) == 1 and (number := self._match(_AT_FIRST, name, places[0], end)):
-                self._turn_to(name, places[0])
-                self._state(name, number, start)
-            self._turn_to(self._alone, end)
-
-    def _match(
-        self, patterns: Mapping[bool, re.Pattern[str]], name: str, start: int, end: int
-    ) -> re.Match[str] | None:
-        """A score of the dimension."""
-        scale = self._scales.get(name)
-        return patterns[bool(scale and scale.is_pass_fail)].match(self._text, start, end)
-
-    def _turn_to(self, name: str, position: int) -> None:
-        self._name = name
-        self._turns.append(position)
-
-    def _state(
-        self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
-    ) -> None:
-        score = _on_scale(number, self._scales[name]) if name in self._rules else None
-        # Among several dimensions, a total belongs to the whole.
-        if score is not None and (self._alone or not is_total):
-            place, end = number.span("number")
-            said = Judgement(score=score, start=place, end=end)
-            self.statements.append(_Statement(name, start, number.end(), said, is_total=is_total))
-
-    def _explained(self, statement: _Statement) -> _Statement:
-        """With its reason: what stands around the score in its passage."""
-        turn = bisect_right(self._turns, statement.end - 1)
-        start, end = statement.start, statement.end
-        before = self._text[max(self._turns[turn - 1], start - 4 * REASON_CHARS) : start]
-        behind = self._text[end : min(self._turns[turn], end + 4 * REASON_CHARS)]
-        reason = " ".join(_MARKUP.sub(" ", f"{before} {behind}").split())
-        reason = reason.lstrip(" -\u2013\u2014:;,./").rstrip(" -\u2013\u2014:;,/")
-        judgement = replace(statement.judgement, reason=reason[:REASON_CHARS])
-        return replace(statement, judgement=judgement)
-
-
 def _score_in(value: _Value, name: str) -> _Leaf | None:
     """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`; None if two keys could be the score's."""
     if not isinstance(value, dict):
         return value if isinstance(value, _Leaf) else None
     keys = [key for key in (*_SCORE_KEYS, f"{name}_score", name) if key in value]
     return _score_in(value[keys[0]], name) if len(keys) == 1 else None
+
+
+def _stated_limits(members: Mapping[str, _Value]) -> list[str]:
+    """Where the scale ends, by an object that says so: `{"score": 4, "max_score": 5}`."""
+    scale = members.get("scale")
+    values = [members.get(key) for key in _MOST_KEYS]
+    values += [scale.get("max")] if isinstance(scale, dict) else []
+    return [value.text for value in values if isinstance(value, _Leaf)]
 
 
 def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
@@ -439,11 +459,8 @@ _PASS, _FAIL = (
     {"pass", "passed", "passes", "yes", "true"},
     {"fail", "failed", "fails", "no", "false"},
 )
-_PLAIN = {
-    False: rf"(?P<number>{_DIGITS})",
-    True: rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b)",
-}
-"""By whether the scale is one of pass and fail, where words are scores too."""
+_PLAIN = rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b)"
+"""A score; words are scores of pass and fail alone."""
 _OF = (
     r"[*_ \t]{0,6}(?:/|\bout[ ]of\b|\bof\b)[*_ \t]{0,6}"
     r"(?P<most>\d{1,6}(?:\.\d{1,6})?)(?![\w%]|[.,]\d)"
@@ -452,8 +469,10 @@ _OF = (
 _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
 _BECAUSE = r"because|since|due|as|but|although|though|given|points?|reason(?:ing)?(?=[ \t*]*:)"
 _END = (
-    r"(?=[ \t]*+(?:\Z|[\r\n|;)\]}<`!(\u2026\u5206\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
-    r"|[.,:](?!\d)|[-\u2013\u2014](?![ \t]*{range})|(?:{words})\b))"
+    r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!(\u2026\u5206\uff08\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
+    # Ticks and warning signs, but neither stars, which may be four of five, nor arrows.
+    r"|[\u2607-\u2793\U0001f320-\U0001faff]"
+    r"|\|(?!\w)|[.,:](?!\d)|[-\u2013\u2014](?![ \t]*{range})|(?:{words})\b))"
 )
 # A number of ten is a score too in `8/10 for style and …`, in `8/10 It is clear.`, and in
 # `8/10 - 2 parts are missing`, where `8/10 - 9` is a range.
@@ -464,28 +483,21 @@ _END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
 _BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_END_OF_NUMBER})"
 
 
-def _patterns(before: str, behind: str) -> dict[bool, re.Pattern[str]]:
-    """Around a score: as in `_PLAIN`."""
-    return {
-        words: re.compile(before + plain + behind, re.IGNORECASE) for words, plain in _PLAIN.items()
-    }
+_AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
+_ALONE = re.compile(rf"[\s*_]*+{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?[\s*_]*+\.?\s*", re.IGNORECASE)
 
-
-_AT_FIRST = _patterns(rf"[\s*_`-]*+{_NO_LIST}", _BEHIND)
-_ALONE = _patterns(r"\s*", rf"(?:{_OF}|(?P<percent>[ ]?%))?\s*\.?\s*")
-
-_ASIDE = r"[ \t*_]*+\([^()\n]{0,60}+\)"
+_ASIDE = r"[ \t*_]*+\((?![*_ \t]*\d[\d.]*[*_ \t]*/)[^()\n]{0,60}+\)"
 _FILLER = (
     r"(?>(?:[ \t:\uff1a=|>*_({\[]|[-\u2013\u2014](?=[ \t])"
     r"|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
 )
-_STATED = _patterns(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}", _BEHIND)
+_STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
 """A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
 minus."""
 _OPENING = re.compile(
     r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
     r"|\d{1,2}[.)](?=[\s*]))*)"
-    r"(?:(?:dimension|criterion|category|aspect)[ \t]*+\d{0,2}[ \t:*_.-]*+)?",
+    r"(?:(?:dimension|criterion|category|aspect)[ \t]*+\d{0,2}[ \t:*_.-]*+|(?:the|my)[ \t])?",
     re.IGNORECASE,
 )
 """What may stand before a label at the start of a line: list marks, ticks, stars."""
@@ -511,20 +523,37 @@ _MARKUP = re.compile(
 _HEADING = re.compile(r"(?P<title>[^\W\d][\w /&-]{0,40}?)[*_]*[ \t]*(?::|[*_]+[ \t\r]*$)")
 
 
-def _on_scale(number: re.Match[str], scale: Scale) -> float | None:
+_LIMIT = re.compile(
+    r"(?:(?:\(|\b(?:scale|scores?|ratings?|range)\b[^\n\d]{0,12})"
+    r"(?:[01][ ]?(?:[-\u2013\u2014]|to)[ ]?|out of )|\u6ee1\u5206[ ]?)(\d{1,4})(?![\d%]|[.,]\d)"
+    r"|\b(\w{1,7})[- ]point\b[^\n]{0,12}\bscale",
+    re.IGNORECASE,
+)
+"""The end of a scale, where a reply says which it goes by: `(1-5)`, `a scale of 1 to 5`, `a five-
+point scale`, `\u6ee1\u52065\u5206`."""
+
+
+def _limits_in(text: str) -> list[str]:
+    return [limit[limit.lastindex or 0] for limit in _LIMIT.finditer(text)]
+
+
+def _on_scale(number: re.Match[str], scale: Scale, limits: Iterable[str]) -> float | None:
     """None off the scale, for `8/20` on a scale that ends at 10, and `80%` but from 0 to 100.
 
-    Of pass and fail, there is nothing between.
+    Of pass and fail, there is nothing between. `limits` say where the scale of the reply ends.
     """
+    ends = {float((re.findall(r"\d+", limit) or ["nan"])[-1]) for limit in limits}
     word = number["number"].casefold()
+    if ends and scale.max not in ends:
+        return None
     if word in (*_PASS, *_FAIL):
         return scale.at(float(word in _PASS)) if scale.is_pass_fail else None
     value = float(word)
     if scale.is_pass_fail and value not in (scale.min, scale.max):
         return None
-    most = 100.0 if number["percent"] else float(number["most"] or scale.max)
+    maximum = 100.0 if number["percent"] else float(number["most"] or scale.max)
     is_share = number["percent"] and scale.min
-    if is_share or not scale.min <= value <= scale.max or not math.isclose(most, scale.max):
+    if is_share or not scale.min <= value <= scale.max or not math.isclose(maximum, scale.max):
         return None
     return half_up(value, scale.step, start=scale.min)
 
@@ -534,31 +563,18 @@ _HEADS = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")
 """Behind a name that opens what is said of its dimension."""
 
 
-class _Labels:
-    """Finds the dimensions of a rubric by their names.
-
-    It knows all dimensions, even unrequested ones: their scores must not be taken for another's.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        """With the pattern of a label: a dimension's name, or a word for its score."""
-        self._by_key = {_key(name): name for name in names}
-        # The longest first: `depth_of_field` is not `depth`.
-        alternatives = "|".join(
-            r"[\s_-]{1,3}".join(map(re.escape, key.split("_")))
-            for key in sorted(self._by_key, key=len, reverse=True)
-        )
-        name = rf"(?:{alternatives})(?:[ \t_-]{{0,3}}(?:{_SUFFIX}))?"
-        self.pattern = re.compile(
-            rf"(?<![\w-])(?:(?P<name>{name})|(?P<score>{_SCORE}))(?![\w-])", re.IGNORECASE
-        )
-
-    def find(self, written: str) -> str | None:
-        """The dimension that a key or a heading names: `1. Relevance score (0-10)`."""
-        plain = re.sub(r"\([^()]*+\)|^\W*\d{1,2}[.)]\s", " ", written[:200])
-        key = re.sub(rf"_(?:{_SUFFIX})$", "", _key(plain))
-        return self._by_key.get(_key(plain)) or self._by_key.get(key)
+def _label_pattern(keys: Iterable[str]) -> re.Pattern[str]:
+    """A dimension's name, or a word for its score."""
+    # The longest first: `depth_of_field` is not `depth`.
+    alternatives = "|".join(
+        r"[\s_-]{1,3}".join(map(re.escape, key.split("_")))
+        for key in sorted(keys, key=len, reverse=True)
+    )
+    name = rf"(?:{alternatives})(?:[ \t_-]{{0,3}}(?:{_SUFFIX}))?"
+    return re.compile(
+        rf"(?<![\w-])(?:(?P<name>{name})|(?P<score>{_SCORE}))(?![\w-])", re.IGNORECASE
+    )
 
 
-def _key(written: str) -> str:
-    return re.sub(r"[\W_]+", "_", written.casefold()).strip("_")
+def _key(label: str) -> str:
+    return re.sub(r"[\W_]+", "_", label.casefold()).strip("_")

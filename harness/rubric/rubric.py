@@ -77,8 +77,8 @@ class Scale(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: object) -> object:
-        return {"min": 0, "max": 1, "step": 1} if given == PASS_FAIL else given
+    def _named(cls, value: object) -> object:
+        return {"min": 0, "max": 1, "step": 1} if value == PASS_FAIL else value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -230,8 +230,8 @@ class Prompts(BaseModel):
 
     def template(self, name: PromptName) -> str:
         """The one of this name: its own, or the one that ships."""
-        own: str | None = getattr(self, name)
-        return shipped_prompts()[name] if own is None else own
+        replacement: str | None = getattr(self, name)
+        return shipped_prompts()[name] if replacement is None else replacement
 
     @property
     def in_force(self) -> dict[PromptName, str]:
@@ -417,24 +417,22 @@ class Rubric(BaseModel):
         for label, value in (("pass_at", self.pass_at), ("focus_below", self.focus_below)):
             yield from _off_scale(label, value, self.scale, label)
         for index, dimension in enumerate(self.dimensions):
-            place = ("dimensions", index)
-            scores: list[tuple[str, float | None, tuple[str | int, ...]]] = [
-                ("the floor", dimension.floor, ("floor",)),
-                *(("an anchor", score, ("anchors", f"{score:g}")) for score in dimension.anchors),
-                *(
-                    ("a cap", cap.at_most, ("caps", number, "at_most"))
-                    for number, cap in enumerate(dimension.caps)
-                ),
-            ]
-            for what, score, field in scores:
-                if score is not None:
-                    label = f"{what} of dimension '{dimension.name}'"
-                    scale = dimension.scale or self.scale
-                    yield from _off_scale(label, score, scale, *place, *field)
+            place, scale = ("dimensions", index), dimension.scale or self.scale
+            of_dimension = f"of dimension '{dimension.name}'"
+            if dimension.floor is not None:
+                label = f"the floor {of_dimension}"
+                yield from _off_scale(label, dimension.floor, scale, *place, "floor")
+            for score in dimension.anchors:
+                label, field = f"an anchor {of_dimension}", ("anchors", f"{score:g}")
+                yield from _off_scale(label, score, scale, *place, *field)
+            for number, cap in enumerate(dimension.caps):
+                label = f"a cap {of_dimension}"
+                yield from _off_scale(label, cap.at_most, scale, *place, "caps", number, "at_most")
             for number, check in enumerate(dimension.checks):
                 if getattr(check, "forms", False) and (reason := self._no_forms()):
-                    where = *place, "checks", number, "forms"
-                    yield _mistake(reason, *where, code="rubric.no-forms")
+                    yield _mistake(
+                        reason, *place, "checks", number, "forms", code="rubric.no-forms"
+                    )
         several = [d.scale or self.scale for d in self.judged] or [self.scale]
         if self.judge == "logprob" and not all(scale.in_one_token for scale in several):
             yield _mistake(
@@ -460,8 +458,8 @@ class Rubric(BaseModel):
 
     def shared(self, name: str, score: float) -> float:
         """A dimension's score as one on the rubric's scale."""
-        own = self.scale_of(name)
-        return score if own is self.scale else self.scale.at(own.share(score))
+        scale = self.scale_of(name)
+        return score if scale is self.scale else self.scale.at(scale.share(score))
 
     @property
     def requirements(self) -> tuple[str, ...]:
@@ -476,8 +474,10 @@ class Rubric(BaseModel):
     def without_judges(self) -> Rubric:
         """The same with its judged dimensions optional."""
         dimensions = tuple(
-            one.model_copy(update={"optional": one.optional or one.judge is not None})
-            for one in self.dimensions
+            dimension.model_copy(
+                update={"optional": dimension.optional or dimension.judge is not None}
+            )
+            for dimension in self.dimensions
         )
         return self.model_copy(update={"dimensions": dimensions})
 
@@ -511,8 +511,8 @@ def _mistake(
 
 def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
     """Raises all of them at once, so that a file can be mended in one go."""
-    if found := list(mistakes):
-        raise ValidationError.from_exception_data("rubric", found)
+    if details := list(mistakes):
+        raise ValidationError.from_exception_data("rubric", details)
 
 
 def rubric_schema() -> dict[str, Any]:

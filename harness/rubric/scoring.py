@@ -47,6 +47,10 @@ class Judgement:
     rules: Mapping[str, bool] = field(default_factory=dict)
     """Whether each cap's statement is true of the draft, by its key in the reply; those that the
     model left open are missing."""
+    expected: float | None = None
+    """The mean of the scores that it could have given, by their probabilities."""
+    repaired: bool = False
+    """Whether it took a second call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
-    lowest = points(min(one.share for one in grades))
+    lowest = points(min(grade.share for grade in grades))
     is_under = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
         name=dimension.name,
@@ -98,18 +102,10 @@ def echo_score(rubric: Rubric, findings: tuple[Finding, ...]) -> DimensionScore:
 
 
 def judged_score(
-    dimension: Dimension,
-    judgement: Judgement,
-    draft: Draft,
-    *,
-    held: Iterable[Held],
-    expected: float | None = None,
+    dimension: Dimension, judgement: Judgement, draft: Draft, *, held: Iterable[Held]
 ) -> DimensionScore:
-    """The score of a dimension by a model's judgement.
-
-    `held` are the caps that apply by a check, and `expected` is the mean of the scores that it
-    could have given, by their probabilities.
-    """
+    """The score of a dimension by a model's judgement; `held` are the caps that checks apply."""
+    expected = judgement.expected
     score = DimensionScore(
         name=dimension.name,
         score=judgement.score if expected is None else expected,
@@ -118,41 +114,28 @@ def judged_score(
         findings=tuple(dict.fromkeys(located(issue, draft) for issue in judgement.issues)),
         from_logprobs=expected is not None,
     )
-    return held_down(score, [*held, *_held_by_answers(dimension, judgement.rules)])
+    # One that the evaluator left open does not apply.
+    true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
+    by_answers = [_held(cap, cap.when) for cap in dimension.caps if cap.when and cap.when in true]
+    return held_down(score, [*held, *by_answers])
 
 
 def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
     """The caps that apply because a check is not met in full."""
     held = []
     for cap in dimension.caps:
-        if cap.unless is None:
-            continue
-        grade = cap.unless.grade(draft)
-        if grade.share < 1 and not grade.unjudged:
-            findings = grade.findings or (
-                Finding(cap.unless.requirement, code="check.cap-applies"),
-            )
-            held.append(Held(at_most=cap.at_most, rule=_rule(cap), findings=findings))
+        grade = cap.unless.grade(draft) if cap.unless else None
+        if cap.unless and grade and grade.share < 1 and not grade.unjudged:
+            held.append(_held(cap, cap.unless.requirement, grade.findings))
     return tuple(held)
 
 
-def _held_by_answers(dimension: Dimension, answers: Mapping[str, bool]) -> list[Held]:
-    """The caps whose statement the evaluator called true; one that it left open does not apply."""
-    true = {rule for key, rule in rule_keys(dimension).items() if answers.get(key)}
-    return [
-        Held(
-            at_most=cap.at_most,
-            rule=_rule(cap),
-            findings=(Finding(cap.when, code="check.cap-applies"),),
-        )
-        for cap in dimension.caps
-        if cap.when is not None and cap.when in true
-    ]
-
-
-def _rule(cap: Cap) -> str:
-    rule = f"unless: {cap.unless.requirement}" if cap.unless else cap.when
-    return f"at most {cap.at_most:g}: {rule}"
+def _held(cap: Cap, rule: str, findings: tuple[Finding, ...] = ()) -> Held:
+    return Held(
+        at_most=cap.at_most,
+        rule=f"at most {cap.at_most:g}: {'unless: ' if cap.unless else ''}{rule}",
+        findings=findings or (Finding(rule, code="check.cap-applies"),),
+    )
 
 
 def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
@@ -190,21 +173,18 @@ def section_named(heading: str, sections: Sequence[Section]) -> int | None:
 
     None if there is none, or more than one: revising the wrong one is worse than revising all.
     """
-    wanted = _plain(heading)
-    titles = [_plain(section.title) if section.level else "" for section in sections]
+    sought = _plain(heading)
+    # A line break stands in no heading.
+    titles = [_plain(section.title) if section.level else "\n" for section in sections]
     bare = [_NUMBERING.sub("", title, count=1) for title in titles]
-    for candidates, sought in (
-        (titles, wanted),
-        (bare, _NUMBERING.sub("", wanted, count=1)),
-        (bare, re.sub(r"^the | section$", "", wanted)),
-    ):
-        found = [index for index, title in enumerate(candidates) if title and title == sought]
-        if found:
-            return found[0] if len(found) == 1 else None
-    if len(wanted) < _LEAST_OF_A_TITLE:
-        return None
-    begun = [index for index, title in enumerate(bare) if title.startswith(wanted)]
-    return begun[0] if len(begun) == 1 else None
+    readings = [
+        [title == sought for title in titles],
+        [title == _NUMBERING.sub("", sought, count=1) for title in bare],
+        [title == re.sub(r"^the | section$", "", sought) for title in bare],
+        [len(sought) >= _LEAST_OF_A_TITLE and title.startswith(sought) for title in bare],
+    ]
+    matches = next((reading for reading in readings if any(reading)), []) if sought else []
+    return matches.index(True) if matches.count(True) == 1 else None
 
 
 def _plain(heading: str) -> str:
@@ -290,12 +270,18 @@ def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore,
 def samples_of(judges: Judges) -> dict[str, list[float]]:
     """By judged dimension, what the judges came to each time that they were heard."""
     by_judge: dict[str, list[SingleJudgement]] = {}
-    for one in judges.each:
-        by_judge.setdefault(one.evaluator, []).append(one)
-    heard = [[one for one in together if one] for together in zip_longest(*by_judge.values())]
+    for judgement in judges.each:
+        by_judge.setdefault(judgement.evaluator, []).append(judgement)
+    heard = [
+        [judgement for judgement in together if judgement]
+        for together in zip_longest(*by_judge.values())
+    ]
     average = _AVERAGES[judges.combine]
     return {
-        name: [half_up(average([one.scores[name] for one in together]), 0.01) for together in heard]
+        name: [
+            half_up(average([judgement.scores[name] for judgement in together]), 0.01)
+            for together in heard
+        ]
         for name in judges.each[0].scores
     }
 
@@ -320,8 +306,8 @@ def _one_of(
 
 def _each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The same words about the same section are one finding, whatever the case and punctuation."""
-    kept: dict[tuple[int | None, str], Finding] = {}
+    findings_by_words: dict[tuple[int | None, str], Finding] = {}
     for finding in findings:
-        said = " ".join(re.findall(r"\w+", finding.message.casefold()))
-        kept.setdefault((finding.section_index, said), finding)
-    return tuple(kept.values())
+        words = " ".join(re.findall(r"\w+", finding.message.casefold()))
+        findings_by_words.setdefault((finding.section_index, words), finding)
+    return tuple(findings_by_words.values())

@@ -7,10 +7,10 @@ template is parsed, never the text put into it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from typing import Literal, LiteralString
 
@@ -98,8 +98,16 @@ _OF_A_CALL = {"asked", "part", "shape"}
 @cache
 def shipped_prompts() -> Mapping[PromptName, str]:
     """The templates that ship, by name."""
-    written, _ = read_written(SHIPPED)
-    return {name: text.strip() for name, text in written.plain().items()}
+    return {name: text.strip() for name, text in read_written(SHIPPED).plain().items()}
+
+
+_BLANK = re.compile(r"\n(?:[ \t]*\n)+")
+FIELD = re.compile(r"(?P<escape>\\?)\{ *(?P<words>[^\W\d]\w*(?: +\w+)*) *\}")
+_IF = re.compile(
+    r"(?<!\\)\{ *if +(?P<asked>\w+) *\}(?P<then>.*?)"
+    r"(?:(?<!\\)\{ *else *\}(?P<otherwise>.*?))?(?<!\\)\{ *end *\}",
+    re.DOTALL,
+)
 
 
 def filled(template: str, values: Mapping[str, str | bool], *, before: Collection[str] = ()) -> str:
@@ -107,25 +115,33 @@ def filled(template: str, values: Mapping[str, str | bool], *, before: Collectio
 
     It ends before the first paragraph that has a field of `before`.
     """
-    paragraphs = [
-        _said(paragraph, values)
-        for paragraph in takewhile(
-            lambda pieces: not any(one.field in before or one.asks in before for one in pieces),
-            _parsed(template).paragraphs,
-        )
-        if all(values[one.field] for one in paragraph if one.may_hide)
-    ]
-    return "\n\n".join(text for text in paragraphs if text.strip())
+
+    def branch(block: re.Match[str]) -> str:
+        return block["then"] if values[block["asked"]] else block["otherwise"] or ""
+
+    def value(field: re.Match[str]) -> str:
+        return field[0][1:] if field["escape"] else str(values[field["words"]])
+
+    texts = []
+    for paragraph, names, may_hide in _paragraphs(template):
+        if not names.isdisjoint(before):
+            break
+        if all(values[name] for name in may_hide):
+            # Without the lines of which nothing is left; a value may have empty ones.
+            lines = [FIELD.sub(value, line) for line in _IF.sub(branch, paragraph).split("\n")]
+            texts.append("\n".join(line for line in lines if line.strip()))
+    return "\n\n".join(text for text in texts if text)
 
 
-def _said(paragraph: Iterable[_Piece], values: Mapping[str, str | bool]) -> str:
-    """A paragraph with its values, without the template's lines of which nothing is left."""
-    lines = [""]
-    for piece in paragraph:
-        first, *others = [piece.said(values)] if piece.field else piece.said(values).split("\n")
-        lines[-1] += first
-        lines += others
-    return "\n".join(line for line in lines if line.strip())
+@cache
+def _paragraphs(template: str) -> list[tuple[str, set[str], set[str]]]:
+    """Each with the fields that it has or asks for, and those without which it is left out."""
+    paragraphs = []
+    for paragraph in _BLANK.split(template):
+        names = {field["words"].split()[-1] for field in FIELD.finditer(paragraph)}
+        always = {field["words"] for field in FIELD.finditer(_IF.sub("", paragraph))}
+        paragraphs.append((paragraph, names, always & _MAY_BE_EMPTY))
+    return paragraphs
 
 
 def shared_chars(template: str, values: Mapping[str, str | bool]) -> tuple[int, ...]:
@@ -149,151 +165,101 @@ class Fault:
 
 def faults_in(name: PromptName, template: str) -> list[Fault]:
     """What is wrong with a template."""
-    parsed, fields = _parsed(template), FIELDS[name]
-    if parsed.faults:
-        return [*parsed.faults, *_unknown(parsed, fields)]  # what it lacks may follow from these
-    return [*_unknown(parsed, fields), *_lacking(parsed, fields)]
+    misplaced, unknown = [*_misplaced(template)], _unknown(template, FIELDS[name])
+    # What it lacks may follow from a misplaced brace.
+    return [*misplaced, *unknown, *([] if misplaced else _lacking(template, FIELDS[name]))]
 
 
-def _unknown(parsed: _Parsed, fields: Fields) -> Iterator[Fault]:
+def _line(template: str, field: re.Match[str]) -> int:
+    return template.count("\n", 0, field.start("words"))
+
+
+def _is_doubled(template: str, field: re.Match[str]) -> bool:
+    return template[: field.start()].endswith("{") and template[field.end() :].startswith("}")
+
+
+def _misplaced(template: str) -> Iterator[Fault]:
+    """Braces, and `{if …}`, `{else}` and `{end}`, that do not go together in their paragraph."""
+    opening: re.Match[str] | None = None
+    has_else = False
+    for token in re.finditer(rf"{FIELD.pattern}|{_BLANK.pattern}|\Z", template):
+        if token["escape"]:
+            continue
+        words = (token["words"] or "").split()
+        begins = words[:1] == ["if"] and len(words) == 2
+        if opening and (begins or not words):
+            yield Fault(
+                f"{{{opening['words']}}} has no {{end}} before the next {{if …}} or the end of its "
+                "paragraph",
+                _line(template, opening),
+                code="rubric.prompt-if-open",
+            )
+        if words and _is_doubled(template, token):
+            yield Fault(
+                f"a field has one brace on each side: {{{token['words']}}}",
+                _line(template, token),
+                code="rubric.prompt-two-braces",
+            )
+        if words in (["else"], ["end"]) and (not opening or (has_else and words == ["else"])):
+            yield Fault(
+                f"{{{words[0]}}} has no {{if …}} before it in its paragraph",
+                _line(template, token),
+                code="rubric.prompt-if-missing",
+            )
+        if begins or not words or words == ["end"]:
+            opening = token if begins else None
+        has_else = words == ["else"] or (has_else and opening is not None and not begins)
+
+
+def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
     """Fields that this prompt does not have."""
     flags = fields.flags.split()
-    known = [*fields.texts, *flags]
-    used = {(one.field, one.line): fields.texts for one in parsed.pieces if one.field}
-    asked = {(one.asks, one.asked_on): known for one in parsed.pieces if one.asks}
-    for (name, line), allowed in (used | asked).items():
-        if name in flags and allowed is not known:
-            yield Fault(
-                f"{{{name}}} has no text; ask for it, as in {{if {name}}}…{{end}}",
-                line,
-                code="rubric.prompt-flag-as-field",
-            )
-        elif name not in known:
-            such = did_you_mean(name, allowed) if allowed else "this prompt has none"
-            yield Fault(
-                f"there is no field {{{name}}} here; {such} (to write the braces: \\{{{name}}})",
-                line,
-                code="rubric.prompt-unknown-field",
-            )
+    reported: set[tuple[str, int]] = set()
+    for field in FIELD.finditer(template):
+        words, line = field["words"].split(), _line(template, field)
+        is_asked = words[0] == "if" and len(words) == 2
+        name = words[1] if is_asked else field["words"]
+        allowed = [*fields.texts, *flags] if is_asked else fields.texts
+        is_known = name in {*allowed, "else", "end"} or (name, line) in reported
+        if is_known or field["escape"] or _is_doubled(template, field):
+            continue
+        reported.add((name, line))
+        nearest = did_you_mean(name, allowed) if allowed else "this prompt has none"
+        nearest = f"ask for it, as in {{if {name}}}…{{end}}" if name in flags else nearest
+        yield Fault(
+            f"there is no field {{{name}}} here; {nearest} (to write the braces: \\{{{name}}})",
+            line,
+            code="rubric.prompt-unknown-field",
+        )
 
 
-def _lacking(parsed: _Parsed, fields: Fields) -> Iterator[Fault]:
+def _lacking(template: str, fields: Fields) -> Iterator[Fault]:
     """Needed fields that the template does not have, or that another one may hide."""
-    for field in fields.needed.split():
-        found = [p for p in parsed.paragraphs if any(piece.shows(field) for piece in p)]
-        hiding = [[one for one in p if one.may_hide and one.field != field] for p in found]
-        if not found:
+    names = [*fields.texts, *fields.flags.split()]
+    full = defaultdict(str, {name: f"<{name}>" for name in names})
+    for needed in fields.needed.split():
+        if all(
+            full[needed] in filled(template, values)
+            for values in (full, defaultdict(str, {needed: full[needed]}))
+        ):
+            continue
+        hiders = [
+            field
+            for field in FIELD.finditer(template)
+            if field["words"] in _MAY_BE_EMPTY - {needed}
+            and full[needed] not in filled(template, full | {field["words"]: ""})
+        ]
+        if not hiders or full[needed] not in filled(template, full):
             yield Fault(
-                f"{{{field}}} is missing: the model would not be told; write it where it belongs",
+                f"{{{needed}}} is missing: the model would not be told; write it where it belongs",
                 0,
                 code="rubric.prompt-field-missing",
             )
-        elif all(hiding):
-            other = hiding[0][0].field
-            yield Fault(
-                f"if {{{other}}} is empty its paragraph is left out, and {{{field}}} with it; put "
-                f"a blank line between them, or write {{if {other}}}…{{end}}",
-                hiding[0][0].line,
-                code="rubric.prompt-field-hidden",
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """A piece of a template: a text, or a field."""
-
-    text: str = ""
-    field: str = ""
-    line: int
-    asks: str = ""
-    """The field of the `{if …}` that it stands behind; empty if there is none."""
-    asked_on: int = 0
-    """The line of that."""
-    negated: bool = False
-    """Whether it stands behind `{else}`."""
-
-    @property
-    def may_hide(self) -> bool:
-        """Whether its paragraph is left out if it is empty, which it may be."""
-        return self.field in _MAY_BE_EMPTY and not self.asks
-
-    def shows(self, field: str) -> bool:
-        """Whether it says this field, whenever that has a text."""
-        return self.field == field and (not self.asks or (self.asks == field and not self.negated))
-
-    def said(self, values: Mapping[str, str | bool]) -> str:
-        if self.asks and bool(values[self.asks]) is self.negated:
-            return ""
-        return str(values[self.field]) if self.field else self.text
-
-
-@dataclass(frozen=True, slots=True)
-class _Parsed:
-    paragraphs: tuple[tuple[_Piece, ...], ...]
-    faults: tuple[Fault, ...]
-
-    @property
-    def pieces(self) -> list[_Piece]:
-        return [piece for paragraph in self.paragraphs for piece in paragraph]
-
-
-_BLANK = re.compile(r"\n(?:[ \t]*\n)+")
-FIELD = re.compile(r"(?P<written>\\?)\{ *(?P<words>[^\W\d]\w*(?: +\w+)*) *\}")
-
-
-@cache
-def _parsed(template: str) -> _Parsed:
-    faults: list[Fault] = []
-    paragraphs, start = [], 0
-    for end, following in [*(gap.span() for gap in _BLANK.finditer(template)), (None, 0)]:
-        line = template.count("\n", 0, start)
-        paragraphs.append(tuple(_pieces(template[start:end], line, faults)))
-        start = following
-    return _Parsed(tuple(paragraphs), tuple(faults))
-
-
-def _pieces(paragraph: str, first_line: int, faults: list[Fault]) -> Iterator[_Piece]:
-    """The pieces of a paragraph that begins on this line."""
-    behind, done = _Piece(line=first_line), 0
-    for found in FIELD.finditer(paragraph):
-        yield replace(behind, text=paragraph[done : found.start()])
-        line = first_line + paragraph.count("\n", 0, found.start())
-        done, words = found.end(), found["words"].split()
-        if found["written"]:
-            yield replace(behind, text=found[0][1:])
-        elif paragraph[: found.start()].endswith("{") and paragraph[done:].startswith("}"):
-            name = found["words"]
-            faults.append(
-                Fault(
-                    f"a field has one brace on each side: {{{name}}}",
-                    line,
-                    code="rubric.prompt-two-braces",
-                )
-            )
-        elif words[0] == "if" and len(words) == 2:
-            if behind.asks:
-                faults.append(_open(behind))
-            behind = _Piece(line=line, asks=words[1], asked_on=line)
-        elif words in (["else"], ["end"]):
-            if not behind.asks or (behind.negated and words == ["else"]):
-                faults.append(
-                    Fault(
-                        f"{{{words[0]}}} has no {{if …}} before it in its paragraph",
-                        line,
-                        code="rubric.prompt-if-missing",
-                    )
-                )
-            behind = replace(behind, negated=True) if words == ["else"] else _Piece(line=line)
-        else:
-            yield replace(behind, field=found["words"], line=line)
-    yield replace(behind, text=paragraph[done:])
-    if behind.asks:
-        faults.append(_open(behind))
-
-
-def _open(piece: _Piece) -> Fault:
-    return Fault(
-        f"{{if {piece.asks}}} has no {{end}} before the next {{if …}} or the end of its paragraph",
-        piece.asked_on,
-        code="rubric.prompt-if-open",
-    )
+            continue
+        hider = hiders[0]["words"]
+        yield Fault(
+            f"if {{{hider}}} is empty its paragraph is left out, and {{{needed}}} with it; put a "
+            f"blank line between them, or write {{if {hider}}}…{{end}}",
+            _line(template, hiders[0]),
+            code="rubric.prompt-field-hidden",
+        )

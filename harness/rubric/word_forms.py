@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 
-from harness.text.folding import composed, folded, phrase_pattern
+from harness.text.folding import composed, folded, has_phrase
 from harness.text.languages import Language
 from harness.text.words import words
 
@@ -20,11 +20,13 @@ def phrases_in(
 ) -> list[str]:
     """The phrases that stand in a text; with `forms`, in any form of their words."""
     searched = folded(text, language)
-    found = {one for one in phrases if phrase_pattern(folded(one, language)).search(searched)}
+    matches = {phrase for phrase in phrases if has_phrase(searched, folded(phrase, language))}
     if forms and language is not None:
         lemmas = _lemmas_of(text, language)
-        found |= {one for one in phrases if _stands_in(_lemmas_of(one, language), lemmas)}
-    return [one for one in phrases if one in found]
+        matches |= {
+            phrase for phrase in phrases if _stands_in(_lemmas_of(phrase, language), lemmas)
+        }
+    return [phrase for phrase in phrases if phrase in matches]
 
 
 def forms_installed() -> bool:
@@ -58,4 +60,4 @@ def _lemmas(word: str, language: Language) -> frozenset[str]:
 
     forms = {word, word.lower(), word.capitalize()}
     code = _CODES.get(language, language)
-    return frozenset(simplemma.lemmatize(one, lang=code).casefold() for one in forms)
+    return frozenset(simplemma.lemmatize(form, lang=code).casefold() for form in forms)

@@ -6,7 +6,7 @@ If a file is not YAML, the second half explains what to fix, for people who do n
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -65,13 +65,13 @@ class Written:
 
         A check's place holds its name too, which the file does not have as a field.
         """
-        found = self
+        value = self
         for part in place:
             if isinstance(part, str):
-                found = found.fields.get(part, found)
-            elif part < len(found.items):
-                found = found.items[part]
-        return found
+                value = value.fields.get(part, value)
+            elif part < len(value.items):
+                value = value.items[part]
+        return value
 
 
 _MOST_BYTES = 1 << 20
@@ -79,49 +79,57 @@ _MOST_BYTES = 1 << 20
 _BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 
-def read_written(path: Path, *, begin: str = _BEGIN) -> tuple[Written, tuple[Problem, ...]]:
-    """The mapping that a file holds, and the names in it that stand twice.
+def refusal(problems: Iterable[Problem]) -> RubricInvalid:
+    """One error for all of them, in the order of their lines."""
+    first, *rest = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
+    return RubricInvalid(
+        first.message, code=first.code, path=first.path, line=first.line, others=rest
+    )
 
-    `begin` says what to do if it holds nothing.
+
+def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
+    """The mapping that a file holds; `begin` says what to do if it holds nothing.
 
     Raises:
-        RubricInvalid: It is missing, or is no mapping in YAML.
+        RubricInvalid: It is missing, is no mapping in YAML, or has a name twice.
     """
 
-    def refusal(message: str, line: int | None = None, *, code: str) -> RubricInvalid:
+    def invalid(message: str, line: int | None = None, *, code: str) -> RubricInvalid:
         return RubricInvalid(message, code=code, path=path, line=line)
 
     try:
         content = read_bytes(path, most=_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
-            raise refusal("it is longer than 1 MiB, which no rubric is", code="rubric.too-long")
+            raise invalid("it is longer than 1 MiB, which no rubric is", code="rubric.too-long")
         text = content.decode("utf-8")
     except FileNotFoundError as error:
-        raise refusal("there is no such file", code="rubric.not-found") from error
+        raise invalid("there is no such file", code="rubric.not-found") from error
     except OSError as error:
-        raise refusal(f"cannot be read ({error.strerror})", code="rubric.unreadable") from error
+        raise invalid(f"cannot be read ({error.strerror})", code="rubric.unreadable") from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise refusal("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
+        raise invalid("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
     try:
-        reading = _Reading(path, _Loader(text))
+        reading = _YamlNodes(path, _Loader(text))
         root = reading.root()
     except yaml.MarkedYAMLError as error:
-        said, where = explain_yaml(error, text)
-        raise refusal(said.message, where, code=said.code) from error
+        notice, at_line = explain_yaml(error, text)
+        raise invalid(notice.message, at_line, code=notice.code) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise refusal(
+        raise invalid(
             "it holds a control character, which is not text; delete the line and write it again",
             line,
             code="rubric.control-character",
         ) from error
     except RecursionError as error:
-        raise refusal("the values are nested too deeply", 1, code="rubric.too-deep") from error
+        raise invalid("the values are nested too deeply", 1, code="rubric.too-deep") from error
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
-        raise refusal(f"it holds {holds}; {begin}", 1, code="rubric.no-fields")
-    return root, tuple(reading.problems)
+        raise invalid(f"it holds {holds}; {begin}", 1, code="rubric.no-fields")
+    if reading.problems:
+        raise refusal(reading.problems)  # which of the two is meant is unknown
+    return root
 
 
 class _Loader(yaml.SafeLoader):
@@ -143,7 +151,7 @@ for _tag, _pattern, _first in (
     )
 
 
-class _Reading:
+class _YamlNodes:
     """One file on its way from YAML's nodes to values."""
 
     def __init__(self, path: Path, loader: _Loader) -> None:
@@ -152,6 +160,9 @@ class _Reading:
         self._loader = loader
         self._count = 0
 
+    def _invalid(self, message: str, line: int, *, code: str) -> RubricInvalid:
+        return RubricInvalid(message, code=code, path=self._path, line=line)
+
     def root(self) -> Written:
         node = self._loader.get_single_node()
         return Written(None, self._path, 1) if node is None else self._written(node, 1)
@@ -159,11 +170,10 @@ class _Reading:
     def _written(self, node: yaml.Node, line: int) -> Written:
         self._count += 1
         if self._count > _MOST_VALUES:
-            raise RubricInvalid(
+            raise self._invalid(
                 f"it holds more than {_MOST_VALUES:,} values, which no rubric does",
+                line,
                 code="rubric.too-many-values",
-                path=self._path,
-                line=line,
             )
         value: Any
         cut, text_line = "", None
@@ -190,20 +200,19 @@ class _Reading:
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
-                raise RubricInvalid(
+                raise self._invalid(
                     "a field's name is a plain word, such as 'title'",
+                    line,
                     code="rubric.name-not-plain",
-                    path=self._path,
-                    line=line,
                 )
             if key.value in lines:
                 # YAML would silently keep the last one.
-                said = (
+                message = (
                     f"'{key.value}' occurs twice, first on line {lines[key.value]}; delete one, "
                     "or put '- ' before this if it begins the next item of a list"
                 )
                 field = Written(None, self._path, line)
-                self.problems.append(field.problem(said, code="rubric.duplicate-field"))
+                self.problems.append(field.problem(message, code="rubric.duplicate-field"))
                 return  # without that '- ', all that follows stands twice
             lines.setdefault(key.value, line)
 
@@ -211,12 +220,8 @@ class _Reading:
         try:
             return self._loader.construct_object(node)
         except ValueError as error:  # such as !!int without digits
-            raise RubricInvalid(
-                f"a value cannot be read ({error}); put it in quotes",
-                code="rubric.value-unreadable",
-                path=self._path,
-                line=line,
-            ) from error
+            message = f"a value cannot be read ({error}); put it in quotes"
+            raise self._invalid(message, line, code="rubric.value-unreadable") from error
 
 
 def _cut_behind(node: yaml.Node) -> str:
@@ -231,170 +236,88 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | 
     problem, context = error.problem or "", error.context or ""
     start = error.context_mark.line + 1 if error.context_mark else None
     line = error.problem_mark.line + 1 if error.problem_mark else start
-    if (odd := _odd_character(text, line)) is not None:
-        said, line = odd
-    elif "quoted scalar" in context and "end of stream" in problem:
-        said, line = _OPEN_QUOTATION, start
-    elif "simple key" in context:
-        said, line = _NO_COLON, start
-    elif "flow" in context and "'?'" in problem:
-        said = Notice(
-            code="rubric.yaml-question-mark",
-            message=f"between {{ … }} or [ … ], a question mark ends a text; {_QUOTE}",
-        )
-    elif "flow" in context:
-        bracket = "{ … }" if "mapping" in context else "[ … ]"
-        where = "in this line" if start == line else f"between here and line {line}"
-        said = Notice(
-            code="rubric.yaml-brackets",
-            message=f"{where}, a comma or the closing bracket of {bracket} is missing, or a text "
-            "with one of , : [ ] { } in it is not in quotes",
-        )
-        line = start
-    elif "block" in context and "found '<scalar>'" in problem:
-        said, line = _after_a_value(text, line)
-    elif "block" in context and problem.startswith("expected <block end>"):
-        said = _and(_INDENTATION, _or_the_one_above(text, line))
-    elif problem.startswith("mapping values are not allowed"):
-        said = _and(_COLON, _or_no_colon_above(text, line))
-    else:
-        between = f"{context} (line {start}), " if context and start else ""
-        known = (notice for part, notice in _MESSAGES.items() if part in problem)
-        other = Notice(code="rubric.yaml-invalid", message=f"not YAML: {between}{problem}")
-        said = next(known, other)
-    if _QUOTE in said.message and set("„“”«»") & set(_written_at(text, line or 0)):
-        said = _and(said, "; only \" and ' are quotes to YAML")
-    return said, line
+    lines = ["", *text.splitlines(), ""]
+    at_end = lines[line] if line and line < len(lines) else ""
 
-
-def _and(said: Notice, more: str) -> Notice:
-    return replace(said, message=said.message + more)
-
-
-def _odd_character(text: str, line: int | None) -> tuple[Notice, int] | None:
-    """A character that only looks like one of YAML's, on the line or the one above it."""
-    for number in (_line_above(text, line or 0), line):
-        if number and (found := _ODD.match(_written_at(text, number))):
-            return _NO_BREAK if "\xa0" in found[0] else _WIDE_COLON, number
-    return None
-
-
-def _after_a_value(text: str, line: int | None) -> tuple[Notice, int | None]:
-    """What is wrong if more text stands behind the end of a value."""
-    written = _written_at(text, line or 0)
-    if bracket := _BRACKETS.search(written):
-        said = Notice(
-            code="rubric.yaml-behind-bracket",
-            message=f"something stands behind '{bracket[2]}'; delete it, or, where a text begins "
-            f"with '{bracket[1]}', {_QUOTE}",
-        )
-        return said, line
-    in_single = re.search(r"[:-] '", written)
-    other = 'double ones: "…"' if in_single else "single ones: '…'"
-    said = Notice(
-        code="rubric.yaml-quotation",
-        message="a text in quotation marks ends too early: one of them is not closed, or stands "
-        f"inside the text (then put the text in {other})",
+    # A character that only looks like one of YAML's: the parser may notice it a line later.
+    above = max(
+        (n for n in range(1, line or 1) if lines[n].strip()[:1] not in {"", "#"}), default=0
     )
-    return said, _odd_quotation(text) or line
-
-
-def _or_the_one_above(text: str, line: int | None) -> str:
-    """The parser gives up one line after the one that was moved."""
-    above = _line_above(text, line or 0)
-    return f"; if this line is right, line {above} is not" if above else ""
-
-
-def _or_no_colon_above(text: str, line: int | None) -> str:
-    """A line without a colon is taken for the beginning of a text that goes on in the next."""
-    above = _line_above(text, line or 0)
-    if above is None or _FIELD.match(_written_at(text, above)):
-        return ""
-    return f"; or line {above} has no colon after its field's name"
-
-
-def _line_above(text: str, line: int) -> int | None:
-    lines = text.splitlines()[: max(0, line - 1)]
-    said = (n for n, one in enumerate(lines, start=1) if one.strip() and one.strip()[0] != "#")
-    return max(said, default=None)
-
-
-def _written_at(text: str, line: int) -> str:
-    lines = text.splitlines()
-    return lines[line - 1] if 0 < line <= len(lines) else ""
-
-
-def _odd_quotation(text: str) -> int | None:
-    """The first line that opens a quotation mark and does not close it."""
-    lines = enumerate(text.splitlines(), start=1)
-    return next((number for number, line in lines if line.count('"') % 2), None)
+    for number in (above, line):
+        if number and number < len(lines) and _ODD.match(lines[number]):
+            return _ODD_CHARACTER, number
+    for (of_context, of_problem), notice in _RULES.items():
+        if of_context in context and of_problem in problem:
+            is_quoted = _QUOTE in notice.message and set("„“”«»") & set(at_end)
+            addition = "; only \" and ' are quotes to YAML" if is_quoted else ""
+            place = start if of_context in _FROM_THEIR_START else line
+            if notice is _BEHIND and '"' in at_end:
+                odd_lines = (number for number, text in enumerate(lines) if text.count('"') % 2)
+                place = next(odd_lines, place)
+            return replace(notice, message=notice.message + addition), place
+    between = f"{context} (line {start}), " if context and start else ""
+    return Notice(code="rubric.yaml-invalid", message=f"not YAML: {between}{problem}"), line
 
 
 _QUOTE = "put the text in quotes"
-_NO_COLON = Notice(
-    code="rubric.yaml-no-colon",
-    message="this line has no colon with a space behind it after the field's name, or it belongs "
-    "to the text above and is not indented below that one's name",
+_ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
+_ODD_CHARACTER = Notice(
+    code="rubric.yaml-odd-character",
+    message="it has a no-break space, as pasted texts do, or the wide colon of East Asian fonts; "
+    "type its beginning again",
 )
-_OPEN_QUOTATION = Notice(
-    code="rubric.yaml-quotation", message="the quotation mark that opens here is never closed"
+_BEHIND = Notice(
+    code="rubric.yaml-behind-value",
+    message="something stands behind the end of a text in quotation marks or of a list in "
+    f"brackets; delete it, or, where a text begins with [ or {{, {_QUOTE}; a quotation mark inside "
+    "a text needs those of the other kind around it: '…' or \"…\"",
 )
 _INDENTATION = Notice(
     code="rubric.yaml-indentation",
-    message="this line is not indented like those it belongs to: the fields of one thing begin in "
-    "one column, and each item of a list with '- '",
+    message="this line, or the one above it, is not indented like those it belongs to: the fields "
+    "of one thing begin in one column, and each item of a list with '- ' on a line of its own",
 )
-_COLON = Notice(
-    code="rubric.yaml-colon",
-    message="a colon in the midst of a text, or a line that is indented too far; in the first "
-    f"case, {_QUOTE}",
-)
-_BLOCK = Notice(
-    code="rubric.yaml-block-text",
-    message=f"a text cannot begin with '>' or '|'; {_QUOTE}, or begin it on the next line, "
-    "indented",
-)
-_NO_BREAK = Notice(
-    code="rubric.yaml-no-break-space",
-    message="it has a no-break space, as pasted texts do, where a space belongs; type it again",
-)
-_WIDE_COLON = Notice(
-    code="rubric.yaml-wide-colon",
-    message="its colon is not ':' but the wide one of East Asian fonts; type it again",
-)
-_ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
-_FIELD = re.compile(r"\s*(?:- +)*[^\s:]+:(?:\s|$)")
-_BRACKETS = re.compile(r"[:-] +([\[{]).*([\]}]) *[^\s\]},#]")
 _FIRST = Notice(
     code="rubric.yaml-first-character",
     message=f"a text cannot begin with this character, which YAML reads as its own; {_QUOTE}",
 )
-_MESSAGES = {
-    "'\\t'": Notice(code="rubric.yaml-tab", message="a tab stands here; put spaces in its place"),
-    **dict.fromkeys(
-        (
-            "that cannot start any token",
-            "found undefined alias",
-            "could not determine a constructor",
-            "expected alphabetic or numeric character",
-            "mapping keys are not allowed",
-        ),
-        _FIRST,
+_FROM_THEIR_START = ("quoted scalar", "simple key", "flow")
+_RULES = {
+    ("quoted scalar", "end of stream"): Notice(
+        code="rubric.yaml-quotation", message="the quotation mark that opens here is never closed"
     ),
-    "but found another document": Notice(
-        code="rubric.yaml-two-documents",
-        message="a line '---' begins a second document; delete it",
+    ("simple key", ""): Notice(
+        code="rubric.yaml-no-colon",
+        message="this line has no colon with a space behind it after the field's name, or it "
+        "belongs to the text above and is not indented below that one's name",
     ),
-    "expected '<document start>'": _INDENTATION,
-    "sequence entries are not allowed here": Notice(
-        code="rubric.yaml-item-in-line",
-        message="an item of a list ('- ') begins a line of its own, below the list's name",
+    ("flow", ""): Notice(
+        code="rubric.yaml-brackets",
+        message="of the { … } or [ … ] that begins here, a comma or the closing bracket is "
+        f"missing, or a text in it has one of , : ? [ ] {{ }}: then {_QUOTE}",
     ),
-    "expected chomping or indentation": _BLOCK,
-    "expected a comment or a line break": _BLOCK,
-    "unknown escape character": Notice(
+    ("block", "found '<scalar>'"): _BEHIND,
+    ("block", "expected <block end>"): _INDENTATION,
+    ("", "expected '<document start>'"): _INDENTATION,
+    ("", "sequence entries are not allowed here"): _INDENTATION,
+    ("", "mapping values are not allowed"): Notice(
+        code="rubric.yaml-colon",
+        message="a colon in the midst of a text, a line that is indented too far, or no colon "
+        f"behind the field's name in the line above; in the first case, {_QUOTE}",
+    ),
+    ("", "'\\t'"): Notice(
+        code="rubric.yaml-tab", message="a tab stands here; put spaces in its place"
+    ),
+    ("", "that cannot start any token"): _FIRST,
+    ("", "found undefined alias"): _FIRST,
+    ("", "could not determine a constructor"): _FIRST,
+    ("", "expected alphabetic or numeric character"): _FIRST,
+    ("", "mapping keys are not allowed"): _FIRST,
+    ("", "expected chomping or indentation"): _FIRST,
+    ("", "expected a comment or a line break"): _FIRST,
+    ("", "unknown escape character"): Notice(
         code="rubric.yaml-backslash",
         message="in double quotes a backslash has a meaning of its own; use single quotes",
     ),
 }
-"""By what PyYAML says."""
+"""By what PyYAML says of the context and of the problem."""

@@ -15,7 +15,7 @@ from harness.inference.model_identity import (
     serve_alike,
     served_identity,
 )
-from harness.inference.providers.registry import served_metadata, tells_model
+from harness.inference.providers.registry import provider_of, served_metadata
 from harness.log import log_notice, warnings_heard_by
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
 from harness.session.separation import (
@@ -118,7 +118,7 @@ class Casting:
         reachable = self.models.reachable(producer, *tags) if producer and tags else ()
         in_use = [self.models.endpoints[tag] for tag in sorted(self.required)]
         compared = {one.tag: one for one in (*reachable, *in_use) if one.urls or one in reachable}
-        asked = [endpoint for endpoint in compared.values() if tells_model(endpoint)]
+        asked = [endpoint for endpoint in compared.values() if provider_of(endpoint).served]
         if not asked:
             return
         with tracer.span(events.AskServers([endpoint.tag for endpoint in asked])) as span:

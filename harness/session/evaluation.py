@@ -23,7 +23,6 @@ from harness.rubric import (
     by_section,
     load_noise,
     load_rubric,
-    load_rubric_file,
     with_prompts,
 )
 from harness.rubric.calibration.calibration_files import Calibration
@@ -74,7 +73,7 @@ def choose_rubric(
         case Rubric():
             loaded = rubric
         case Path():
-            loaded = load_rubric_file(rubric, directory=rubrics, refuse=refuse)
+            loaded = load_rubric(rubric, directory=rubrics, refuse=refuse)
             directory = rubric.parent
         case str():
             loaded = load_rubric(rubric, directory=rubrics, refuse=refuse)

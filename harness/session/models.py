@@ -26,7 +26,7 @@ from harness.inference import (
     provider_of,
     server_address,
 )
-from harness.inference.client import Line
+from harness.inference.client import Route
 from harness.inference.gate import Gate, Lease, Replica
 from harness.inference.providers.http import Access
 from harness.inference.providers.registry import (
@@ -208,7 +208,7 @@ async def open_models(
         known = _knowledge(endpoints)
 
         # 3. The way to each.
-        lines = {}
+        routes = {}
         for tag, one in opened.items():
             is_scripted = one.endpoint.backend == "scripted"
             ones = one.replicas or (one,)
@@ -221,11 +221,10 @@ async def open_models(
                 lease=_lease(one, budget=budget if tag in tenants else None, called=called),
                 tracer=tracer,
             )
-            lines[tag] = Line(
+            routes[tag] = Route(
                 endpoint=one.endpoint,
-                backend=ones[0].backend,
+                backends=tuple(of.backend for of in ones),
                 gate=gate,
-                others=tuple(of.backend for of in ones[1:]),
                 schemas=None if is_scripted else known[tag][0],
                 tools=None if is_scripted else known[tag][1],
                 identity=one.identity,
@@ -233,7 +232,7 @@ async def open_models(
                 error=one.error,
             )
         yield OpenModels(
-            client=Client(lines=lines, tracer=tracer, cache=cache, warn=warn), budget=budget
+            client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn), budget=budget
         )
 
 

@@ -149,6 +149,7 @@ def record_beginning(
             inputs=tuple(inputs),
             limits=limits,
             is_batch=beginning.is_batch,
+            result=graph.result,
         )
     )
     known = graph_inputs(graph)

@@ -28,7 +28,7 @@ from harness.inference import (
     as_messages,
 )
 from harness.inference.answer import answer, chat_request, varied
-from harness.inference.client import Caller
+from harness.inference.client import CallSource
 from harness.inference.reply_store import VARIATION
 from harness.inference.request import Prompt, as_texts
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
@@ -105,7 +105,7 @@ class Run:
         self._earlier = earlier or EarlierLoops()
         self._demand = demand
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
-        self._caller = Caller(label=self._label, sending=partial(call.pulse.doing, "sent"))
+        self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
         if call.repeats:
             session.replies.give_again(call.label)
 

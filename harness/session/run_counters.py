@@ -11,7 +11,7 @@ from typing import Protocol
 
 from harness.hardware.gpus import Gpus, opened_gpus
 from harness.hardware.processes import CoreUse, ProcessUse, core_use, process_use
-from harness.inference.providers.counters import Reading
+from harness.inference.providers.counters import Sample
 from harness.log import log_warning
 from harness.trace import Clock, Tracer, describe
 
@@ -26,7 +26,7 @@ class Source(Protocol):
         """The least time between the end of a read and the next."""
         ...
 
-    async def read(self) -> tuple[Reading, ...]:
+    async def read(self) -> tuple[Sample, ...]:
         """Quantities as they are now."""
         ...
 
@@ -126,14 +126,14 @@ class CoreSource(_Source):
     def __init__(self) -> None:
         self._before: CoreUse | None = None
 
-    async def read(self) -> tuple[Reading, ...]:
+    async def read(self) -> tuple[Sample, ...]:
         """Nothing at first, or where Linux does not count."""
         before, now = self._before, core_use()
         self._before = now
         if before is None or now is None or now.total_s <= before.total_s:
             return ()
         share = (now.busy_s - before.busy_s) / (now.total_s - before.total_s)
-        return (Reading(name="cores in use", unit="share", value=round(share, 3)),)
+        return (Sample(name="cores in use", unit="share", value=round(share, 3)),)
 
 
 class ProcessSource(_Source):
@@ -147,7 +147,7 @@ class ProcessSource(_Source):
         self._clock = clock
         self._before: tuple[int, int, ProcessUse] | None = None
 
-    async def read(self) -> tuple[Reading, ...]:
+    async def read(self) -> tuple[Sample, ...]:
         """Of the cores it used nothing at first, or after another process took its place."""
         process_id, now_ns = self._process_id(), self._clock()
         now = None if process_id is None else process_use(process_id)
@@ -157,12 +157,12 @@ class ProcessSource(_Source):
         self._before = process_id, now_ns, now
         resident_bytes = now.resident_bytes // _MIB * _MIB
         readings = [
-            Reading(name="process memory", unit="bytes", value=resident_bytes),
-            Reading(name="page", unit="faults", value=now.page_faults),
+            Sample(name="process memory", unit="bytes", value=resident_bytes),
+            Sample(name="page", unit="faults", value=now.page_faults),
         ]
         if before is not None and before[0] == process_id and now_ns > before[1]:
             cores = (now.cpu_s - before[2].cpu_s) * 1e9 / (now_ns - before[1])
-            readings.append(Reading(name="CPU", unit="cores", value=round(cores, 2)))
+            readings.append(Sample(name="CPU", unit="cores", value=round(cores, 2)))
         return tuple(readings)
 
 
@@ -173,7 +173,7 @@ class GpuSource(_Source):
         self._gpus = gpus
         self._number = number
 
-    async def read(self) -> tuple[Reading, ...]:
+    async def read(self) -> tuple[Sample, ...]:
         """What it tells; asked in a thread, since a driver may take its time."""
         state = await asyncio.to_thread(self._gpus.state, self._number)
         told = (
@@ -183,7 +183,7 @@ class GpuSource(_Source):
             ("power", "W", state.power_w),
         )
         return tuple(
-            Reading(name=name, unit=unit, value=value)
+            Sample(name=name, unit=unit, value=value)
             for name, unit, value in told
             if value is not None
         )

@@ -214,7 +214,13 @@ async def open_session(
                 warn=partial(casting.warn, tracer=trace),
             )
             stack.push_async_callback(replies.aclose)
-            client = replace(models.client, meter=meter, replies=replies, watch=served)
+            client = replace(
+                models.client,
+                meter=meter,
+                replies=replies,
+                before_call=served.before,
+                after_reply=served.look_at,
+            )
             passages = PassageLibrary(
                 settings.memory,
                 tracer=trace,

@@ -12,5 +12,5 @@ _FRONT_MATTER = re.compile(
 
 def front_matter(text: str) -> str:
     """The front matter of a text with its marks and the end of its line; empty if it has none."""
-    found = _FRONT_MATTER.match(text)
-    return found[0] if found else ""
+    match = _FRONT_MATTER.match(text)
+    return match[0] if match else ""

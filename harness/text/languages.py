@@ -43,8 +43,8 @@ Trait = Literal[
 @cache
 def _table() -> dict[str, tuple[str, list[str], list[str]]]:
     lines = files("harness.text").joinpath("languages.tsv").read_text(encoding="utf-8")
-    told = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
-    return {code: (name, traits.split(), words.split()) for code, name, traits, words in told}
+    rows = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
+    return {code: (name, traits.split(), words.split()) for code, name, traits, words in rows}
 
 
 def has_trait(language: str | None, trait: Trait) -> bool:
@@ -62,9 +62,10 @@ def stemmers() -> tuple[str, ...]:
     return tuple(sorted(name for name, _, _ in _table().values() if name))
 
 
-_UNSPACED = re.compile(f"[{UNSPACED}]")
+_UNSPACED = re.compile(f"[{UNSPACED}]+")
 
 
 def has_blanks(text: str) -> bool:
     """Whether blanks part its words, but for a tenth of the letters at most."""
-    return len(_UNSPACED.findall(text)) * 10 <= sum(map(str.isalnum, text))
+    unspaced = sum(map(len, _UNSPACED.findall(text)))
+    return not unspaced or unspaced * 10 <= sum(map(str.isalnum, text))

@@ -54,8 +54,8 @@ class Number:
 
 def values_in(text: str) -> frozenset[Value]:
     """What the numbers of a text most likely amount to: 1,024 is rather 1024 than 1.024."""
-    found = numbers(text, "en")
-    return frozenset({v for n in found for v in (*(value for value, _ in n.readings), *n.parts)})
+    each = numbers(text, "en")
+    return frozenset({v for n in each for v in (*(value for value, _ in n.readings), *n.parts)})
 
 
 @cache
@@ -71,8 +71,8 @@ def numbers(text: str, language: str | None = None) -> list[Number]:
     """The numbers that claim something: not the marks of list items and references."""
     lines = [line for line in _MARK.sub(" ", text).split("\n") if re.search(r"\d", line)]
     matches = [list(_NUMBER.finditer(line.replace("．", "."))) for line in lines]
-    mark = _decimal_mark((one[0] for line in matches for one in line), language)
-    found = []
+    mark = _decimal_mark((match[0] for line in matches for match in line), language)
+    values = []
     for line in matches:
         percent, sign = bool(_words_behind()[0].search(line[0].string)), ""
         for match in line:
@@ -87,11 +87,11 @@ def numbers(text: str, language: str | None = None) -> list[Number]:
             if not readings and not parts:  # marks that no place writes like this
                 readings = {written}
             if sign:
-                readings = {-one if isinstance(one, Decimal) else one for one in readings}
+                readings = {-value if isinstance(value, Decimal) else value for value in readings}
             units = frozenset(_with_units(readings, match, percent=percent))
-            found.append(Number(sign + match[0], units, parts))
+            values.append(Number(sign + match[0], units, parts))
             sign = ""
-    return found
+    return values
 
 
 def _with_units(
@@ -107,8 +107,8 @@ def _with_units(
     if letter and (money or letter[0].isupper()):  # $5m, 7B
         exponent = {"m": 6, "b": 9}[letter[0].lower()]
     if exponent:
-        yield from ((one.scaleb(exponent), "") for one in readings if isinstance(one, Decimal))
-        yield from ((one, TIMES) for one in readings)
+        yield from ((v.scaleb(exponent), "") for v in readings if isinstance(v, Decimal))
+        yield from ((value, TIMES) for value in readings)
         return
     unit = _UNIT.match(line, behind)
     is_word = not percent and line[behind : behind + 2].strip()[:1].isalpha()
@@ -117,7 +117,7 @@ def _with_units(
         name = "%"
     elif unit:
         name = "".join(unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
-    yield from ((one, name) for one in readings)
+    yield from ((value, name) for value in readings)
 
 
 def _dates(written: str) -> set[Value]:

@@ -15,17 +15,17 @@ from harness.text.languages import Language
 
 # A blank line, or the end of a line before a list item or a heading.
 _BREAK = re.compile(
-    r"(?<=\S)[ \t]*(?>\r\n?|\n)"
-    r"(?:[ \t]*(?>\r\n?|\n)\s*|(?=[ \t]*(?:[-*+]|\d{1,3}[.)]|\#{1,6})[ \t]))"
+    r"(?:\n|\r(?!\n))(?:[ \t]*[\r\n]\s*|(?=[ \t]*(?:[-*+]|\d{1,3}[.)]|\#{1,6})[ \t]))"
 )
 # These end a sentence by themselves.
 _FULL_STOPS = "。！？｡．।॥۔؟։።፧။។៕៚།༎܀߹꧉׃᠃"
 _CLOSING = "\"'”’»›)\\]*_`」』）】"  # what closes together with a sentence
 _REFERENCE = r"\[\^?\w{1,8}\]"
 # sentencex leaves sentences in brackets together, and what ends with a unit, as `0.2 s.`.
+# One class of first signs, by which `re` skips what is none of them.
 _STOP = re.compile(
-    rf"[{_FULL_STOPS}]+[{_CLOSING}]*\s*|[.!?…][{_CLOSING}]+\s+"
-    r"|\d\s?(?:[kcmn\u00b5]?[mgls]|h|min)\.\s+"
+    rf"[.!?…{_FULL_STOPS}\d](?:(?<=[{_FULL_STOPS}])[{_FULL_STOPS}]*[{_CLOSING}]*\s*"
+    rf"|(?<=[.!?…])[{_CLOSING}]+\s+|(?<=\d)\s?(?:[kcmn\u00b5]?[mgls]|h|min)\.\s+)"
 )
 # Closing marks, references and blanks belong to the sentence before, and so do signs at the end.
 _BELONGS = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
@@ -42,6 +42,23 @@ _BEFORE_NUMBER = re.compile(
     r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*\Z",
     re.IGNORECASE,
 )
+# Of German, in texts whose language is unknown: a number before a month, and one behind an article
+# or a preposition, unless a new sentence seems to begin. Its other ordinals look like other ends.
+_MONTH = re.compile(
+    r"(?:Januar|Jänner|Februar|Feber|März|April|Mai|May|Ju[nl][iey]|August|September|O[kc]tober"
+    r"|November|De[zc]ember)\b"
+)
+_DAY = re.compile(r"(?<!\d)\d{1,2}(?:st|nd|rd|th)?\.\s*\Z")
+_ORDINAL = re.compile(
+    r"\b(?:(?<!\bi )am|v?[io]m|zu[mr]|beim|seit|de[rnms]|das|die(?:s\w+)?|\w{0,2}eine?[mnrs]?)"
+    r" \d{1,2}\.\s*\Z",
+    re.IGNORECASE,
+)
+_OPENER = re.compile(r"(?:D(?:er|ie|as|ann|a)|E[rs]|Sie|Wir|Ich|I[nm]|Am|Und|Aber)\b|\d")
+_LETTERS_OF: dict[Language, re.Pattern[str]] = {
+    "el": re.compile("[\u0370-\u03ff]"),
+    "ru": re.compile("[\u0400-\u04ff]"),
+}
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
@@ -57,9 +74,10 @@ def ends_sentence(text: str) -> bool:
 
 def sentence_pieces(text: str, language: Language | None = None) -> list[str]:
     """The sentences of a text, each with the white space after it: joined, they are the text."""
+    start = len(text) - len(text.lstrip())
     return [
         piece
-        for paragraph in _cut(text, [found.end() for found in _BREAK.finditer(text)])
+        for paragraph in _cut(text, [line.end() for line in _BREAK.finditer(text, start)])
         for piece in _cut(paragraph, list(_ends(paragraph, language)))
     ]
 
@@ -68,24 +86,33 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
     """Where the sentences of a paragraph end."""
     import sentencex  # noqa: PLC0415 - a binary of 4 MB, for the first sentence
 
-    code = language or ("el" if re.search("[\u0370-\u03ff]", text) else "en")
+    code = language or next((c for c, letters in _LETTERS_OF.items() if letters.search(text)), "en")
     # Half of a pair of surrogates is no text to it.
     pieces = sentencex.segment(code, _SURROGATE.sub("?", text))
-    ends = {*accumulate(map(len, pieces)), *(found.end() for found in _STOP.finditer(text))}
-    start = 0
+    ends = {*accumulate(map(len, pieces)), *(stop.end() for stop in _STOP.finditer(text))}
+    start = end = 0
     for place in sorted(ends):
+        if place < end:  # inside what belongs to the sentence before
+            continue
         belongs = _BELONGS.match(text, place)
         end = belongs.end() if belongs else place
-        before, following = text[max(start, end - 20) : end], text[end : end + 4].lstrip(_OPENING)
+        before, following = text[max(start, end - 20) : end], text[end : end + 12].lstrip(_OPENING)
         last = before.rstrip().rstrip(_CLOSING)[-1:]
         if end > start and not (
             (last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()))
             or (following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before))
             or (following[:1] == "と" and before.rstrip()[-1:] in "」』")
             or _NUMBERING.fullmatch(text, start, end)
+            or (last == "." and _is_ordinal(before, following, language))
         ):
             yield end
             start = end
+
+
+def _is_ordinal(before: str, following: str, language: Language | None) -> bool:
+    if language is None and _ORDINAL.search(before) and not _OPENER.match(following):
+        return True
+    return bool(_MONTH.match(following) and _DAY.search(before))
 
 
 def _cut(text: str, ends: list[int]) -> list[str]:

@@ -12,7 +12,16 @@ _LETTERS = rf"[^\W_]+(?:[{MARKS}\u200c\u200d]+[^\W_]*)*"
 _TERM = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
 # One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
 _WORD = re.compile(rf"{_LETTERS}(?:[-'\u2019\u2010.,/_]{_LETTERS})*")
-_RUN = re.compile(f"[{UNSPACED}{HANGUL}]+")
+_SPACELESS = f"[{UNSPACED}{HANGUL}]"
+_RUN = re.compile(f"{_SPACELESS}+")
+# Texts without these need no search for runs, which takes longer than all the rest.
+_LATER = re.compile("[\u0e00-\u1dff\u3005-\U0003ffff]")
+_SPACED = f"[^\\W{UNSPACED}{HANGUL}]"
+_SPACED_TERM = f"{_SPACED}(?:{_SPACED}|(?!{_SPACELESS})[{MARKS}\u200c\u200d])*"
+_TERM_OR_PAIR = re.compile(
+    rf"(?=\w)(?=({_SPACELESS}{{2}}|(?<!{_SPACELESS}){_SPACELESS}|{_SPACED_TERM}))"
+    f"(?:{_SPACELESS}|{_SPACED_TERM})"
+)
 # Tone marks and the like of the scripts without blanks, which tokenizers take for gaps.
 _SIGNS = re.compile(
     "[\u0e3a\u0e47-\u0e4c\u0e4e\u0eba\u0ec8-\u0ecc\u1037\u1039\u103a\u17c6-\u17d3\u17dd]+"
@@ -26,12 +35,20 @@ def words(text: str) -> list[str]:
 
 def terms(text: str, language: str | None = None) -> list[str]:
     """Words as they are compared, folded; each two neighbors where no blanks part words."""
-    return _TERM.findall(in_twos(folded(text, language)).replace("_", " "))
+    text = folded(text, language).replace("_", " ")
+    if not _LATER.search(text):
+        return _TERM.findall(text)
+    return _TERM_OR_PAIR.findall(_SIGNS.sub("", text))
+
+
+def is_long(term: str) -> bool:
+    """Whether a term tells what a text is about: a word of four letters, or a pair of neighbors."""
+    return len(term) >= 4 or _RUN.match(term) is not None
 
 
 def in_twos(text: str) -> str:
     """The text with each two letters of scripts without blanks as a word (Lucene's CJKAnalyzer)."""
-    return text if text.isascii() else _RUN.sub(_twos, text)
+    return _RUN.sub(_twos, text) if _LATER.search(text) else text
 
 
 def _twos(run: re.Match[str]) -> str:

@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
 
-from harness.trace.events import Chat, CountTokens, Embed, Endpoint, OtherRequest, Request, place_of
+from harness.trace.events import (
+    Chat,
+    CountTokens,
+    Embed,
+    Endpoint,
+    OtherRequest,
+    Request,
+    place_of,
+    without_fields,
+)
 from harness.trace.records import Interval, SpanRecord
 
 PHASES = ("overhead", "queue", "load", "prefill", "decode")
@@ -20,9 +29,6 @@ PHASES = ("overhead", "queue", "load", "prefill", "decode")
 UNRELIABLE = "unreliable"
 """The source of a phase whose beginning or end the process saw too late, since it stood still; and
 the attribute of a call that lists its figures with that error."""
-
-_LONGEST_WORD = 40
-"""Characters. Hashes are longer, and differ in every call."""
 
 _NS_PER_HOUR = 3_600_000_000_000
 
@@ -51,8 +57,10 @@ class Call(Chat, name=Chat.NAME):
 
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
-        parts = self.phases.get(name)
-        return sum([one.end_ns - one.start_ns for one in parts]) if parts else 0
+        total_ns = 0
+        for part in self.phases.get(name, ()):
+            total_ns += part.end_ns - part.start_ns
+        return total_ns
 
     @property
     def was_cut(self) -> bool:
@@ -69,9 +77,9 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     """Every call in a run's spans, in the order they began; some two kilobytes each."""
     nodes: dict[int, str] = {}
     outermost: dict[int, int] = {}  # by span: the node call around it in which no other lies
-    chats: list[SpanRecord] = []
+    calls: dict[int, Call] = {}
     phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
-    waits: dict[tuple[int, bool], tuple[Interval, ...]] = {}  # by call, and whether for memory
+    waits: dict[tuple[int, str], tuple[Interval, ...]] = {}
     unreliable: dict[int, set[str]] = {}
     for span in spans:
         if span.name in PHASES:
@@ -82,7 +90,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 of_call, name = phases[span.parent], intern(span.name)
                 of_call[name] = (*of_call.get(name, ()), interval)
                 if place := place_of(span.attributes):
-                    key = span.parent, place == "memory"
+                    key = span.parent, "room" if place == "memory" else "turns"
                     waits[key] = (*waits.get(key, ()), interval)
             continue
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
@@ -91,30 +99,23 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             outermost[span.id] = outermost.get(span.parent or 0, span.id)
         if span.name == Chat.NAME:
             phases[span.id] = {}
-            figures = span.attributes.get(UNRELIABLE)
-            if isinstance(figures, list | tuple):
-                unreliable[span.id] = {*map(str, figures)}
+            doubtful = span.attributes.get(UNRELIABLE)
+            if isinstance(doubtful, list | tuple):
+                unreliable[span.id] = {*map(str, doubtful)}
             left_out = {"label", "track", *unreliable.get(span.id, ())}
-            # Made anew, since a dictionary that was decoded takes twice the room.
-            said = {k: _shared(one) for k, one in span.attributes.items() if k not in left_out}
-            chats.append(span._replace(attributes=said))
-    return [
-        Call.read(
-            span,
-            node=nodes.get(span.id),
-            phases=phases[span.id],
-            turns=waits.get((span.id, False), ()),
-            room=waits.get((span.id, True), ()),
-            node_span=outermost.get(span.id),
-            unreliable=frozenset(unreliable.get(span.id, ())),
-        )
-        for span in chats
-    ]
-
-
-def _shared(value: object) -> object:
-    """The value; a short text, such as a model's tag, is the same object for all calls."""
-    return intern(value) if type(value) is str and len(value) <= _LONGEST_WORD else value
+            said = {k: one for k, one in span.attributes.items() if k not in left_out}
+            calls[span.id] = Call.read(
+                span._replace(attributes=said),
+                attributes=without_fields(Call, said),
+                node=nodes.get(span.id),
+                phases=phases[span.id],
+                node_span=outermost.get(span.id),
+            )
+    for (number, name), parts in waits.items():
+        calls[number].learn(**{name: parts})
+    for number, figures in unreliable.items():
+        calls[number].learn(unreliable=frozenset(figures))
+    return [*calls.values()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,11 +237,18 @@ class CallGroup:
     decode_ns: int
 
 
-def group_calls(calls: Iterable[Call], by: Callable[[Call], str | None]) -> tuple[CallGroup, ...]:
-    """A group for each name that `by` returns, in the order of their first calls."""
+def group_calls(
+    calls: Iterable[Call], by: Callable[[Call], str | None], *, whole: CallGroup | None = None
+) -> tuple[CallGroup, ...]:
+    """A group for each name that `by` returns, in the order of their first calls.
+
+    `whole`, the group of all calls, is taken over where there is but one name.
+    """
     groups: dict[str | None, list[Call]] = {}
     for call in calls:
         groups.setdefault(by(call), []).append(call)
+    if whole and len(groups) == 1:
+        return (replace(whole, name=next(iter(groups))),)
     return tuple(call_group(members, name=name) for name, members in groups.items())
 
 
@@ -300,8 +308,17 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         dropped=tuple(dict.fromkeys(name for call in done for name in call.dropped)),
         decode_tokens_per_s=_decode_rate(done),
         total_ns=sum(call.duration_ns for call in calls),
-        **{f"{name}_ns": sum(call.phase_ns(name) for call in calls) for name in PHASES},
+        **{f"{name}_ns": total_ns for name, total_ns in _phase_sums(calls).items()},
     )
+
+
+def _phase_sums(calls: Iterable[Call]) -> dict[str, int]:
+    sums = dict.fromkeys(PHASES, 0)
+    for call in calls:
+        for name, parts in call.phases.items():
+            for part in parts:
+                sums[name] += part.end_ns - part.start_ns
+    return sums
 
 
 def _decode_rate(done: Sequence[Call]) -> float | None:

@@ -145,7 +145,7 @@ class _Threads:
         thread = lane.number + 1
         if lane.track not in self.processes:
             self.processes[lane.track] = process = len(self.processes) + 1
-            rank = track_rank(lane.track) * 1000 + process
+            rank = track_rank(lane.track) * 1_000_000 + process
             yield _metadata("process_name", process, 0, name=lane.track)
             yield _metadata("process_sort_index", process, 0, sort_index=rank)
         process = self.processes[lane.track]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from operator import attrgetter
+from sys import intern
 from types import NoneType, UnionType
 from typing import (
     Any,
@@ -75,6 +76,9 @@ _NONE: Attributes = {}
 _KEPT: set[str] = set()
 """The names of events that `Events` keeps."""
 
+_LONGEST_WORD = 40
+"""Characters. Hashes are longer, and differ in every call."""
+
 _ONE_OF = "one of "
 """So does the form of a question begin that only some texts answer."""
 
@@ -117,15 +121,27 @@ class Event:
     def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:
         """The same of a record of any name, with what else is known of the event."""
         event, (_, empty, types) = object.__new__(cls), _form(cast("Any", cls))
-        values: dict[str, object] = event.__dict__  # what is not in it is read off the class
-        values.update(record._asdict())
+        values = record._asdict() | known
         for name, value in record.attributes.items():
-            if name in types and isinstance(value, types[name]):
+            if name not in types or name in known:
+                continue
+            if isinstance(value, types[name]):
                 values[name] = value if type(value) is not list else tuple(value)
-            elif name in types and types[name] == (str,) and empty[name] is not None:
+            elif types[name] == (str,) and empty[name] is not None:
                 values[name] = str(value)
-        values.update(known)
+        event.learn(**values)
         return event
+
+    def learn(self, **values: object) -> None:
+        """Sets fields, while the event is being read; what is not set is read off the class."""
+        _, empty, _ = _form(cast("Any", type(self)))
+        for name, value in values.items():
+            # One by one, since objects whose dictionary nobody asks for share its keys: with a
+            # third of the memory. A short text, such as a model's tag, is one for all.
+            if name in empty and value is not empty[name]:
+                if isinstance(value, str) and len(value) <= _LONGEST_WORD:
+                    value = intern(value)  # noqa: PLW2901 - the same text
+                object.__setattr__(self, name, value)
 
 
 Happening = str | Event | tuple[Any, ...]
@@ -152,6 +168,14 @@ class SpanEvent(Event, Interval):
     def error_class(self) -> str:
         """The class of the error that ended it; empty without one."""
         return error_class(self.error)
+
+    @property
+    def record(self) -> SpanRecord:
+        """The span that it was read from."""
+        times = self.start_ns, self.end_ns
+        return SpanRecord(
+            self.id, self.parent, self.NAME, *times, self.status, self.error, self.attributes
+        )
 
 
 class InstantEvent(Event):
@@ -189,7 +213,7 @@ class _Form(NamedTuple):
 
 @cache
 def _form(cls: type[Event]) -> _Form:
-    form, hints = _Form({}, {}, {}), get_type_hints(cls)
+    form, hints = _Form({}, {"attributes": _NONE}, {}), get_type_hints(cls)
     for one in fields(cast("Any", cls)):
         types = _types(hints[one.name])
         if one.init:
@@ -214,6 +238,20 @@ def written(event: Event | tuple[Any, ...]) -> tuple[str, dict[str, object]]:
         if (value := getattr(event, name)) is not default
     }
     return event.NAME, said | said.pop("more") if "more" in said else said
+
+
+def without_fields(kind: type[Event], attributes: Attributes) -> Attributes:
+    """The attributes that have no field of this kind of event."""
+    types = _form(cast("Any", kind)).types
+    return {name: one for name, one in attributes.items() if name not in types} or _NONE
+
+
+def said_by(event: Event) -> dict[str, object]:
+    """What an event says, by the names of attributes: whatever is not as without a value."""
+    form = _form(cast("Any", type(event)))
+    said = {name: getattr(event, name) for name in form.types}
+    said = {name: one for name, one in said.items() if one is not form.empty[name]}
+    return said | {**event.attributes}
 
 
 class Events:
@@ -272,6 +310,8 @@ class Pipeline(InstantEvent):
     limits: Mapping[str, Any]
     is_batch: bool = False
     """Whether its nodes are the rows of a table."""
+    result: str | None = None
+    """The node that was named as its result; None if that is simply the last one."""
 
 
 class Input(InstantEvent):
@@ -383,6 +423,8 @@ class Request(SpanEvent):
     """Whether an earlier call's reply answered it; then there are no figures of a model."""
     was_connected: bool = True
     """Whether its server was reached, as far as is known."""
+    error_code: str | None = None
+    """Of the error that ended it, such as `call.unreachable`; None in older journals."""
 
     @property
     def was_refused(self) -> bool:
@@ -435,6 +477,8 @@ class Chat(Request):
     seed: int | None
     max_output_tokens: int | None
     structured: bool
+    asks_again: bool = False
+    """Whether it follows a reply that could not be used."""
     tools_offered: int | None = None
     prompt_chars: int
     prompt_sha256: Sha256

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.trace.calls import Call, calls_of, charges_of
+from harness.trace.calls import PHASES, Call, calls_of, charges_of
 from harness.trace.events import Endpoint, NodeAttempt, Skip
-from harness.trace.journal_reader import Journal
+from harness.trace.journal_reader import Item, Journal
 from harness.trace.records import (
     Flow,
     Instant,
@@ -94,31 +94,52 @@ def node_records(journal: Journal, *, latest: bool = False) -> tuple[NodeRecord,
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    found: dict[_Key, _Found] = {}
-    inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
-    endpoints: list[Endpoint] = []
+    nodes = RecordedNodes()
     for item in journal.items(SpanRecord, Instant, NodeOutput):
+        nodes.note(item)
+    return nodes.records(calls_of(journal.spans()), latest=latest)
+
+
+class RecordedNodes:
+    """Collects the calls of nodes from a journal's items, for `node_records`."""
+
+    def __init__(self) -> None:
+        self._found: dict[_Key, _Found] = {}
+        self._inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
+        self._endpoints: list[Endpoint] = []
+
+    def note(self, item: Item) -> None:
+        """Adds an item, in the order of the journal."""
+        found, inside = self._found, self._inside
         if attempt := NodeAttempt.of(item):
             key = inside[attempt.id] = attempt.node or attempt.caption, attempt.item
             found.setdefault(key, _Found()).begin(attempt)
-        elif type(item) is SpanRecord and item.parent in inside:
-            inside[item.id] = inside[item.parent]
+        elif type(item) is SpanRecord:
+            if item.parent in inside and item.name not in PHASES:
+                inside[item.id] = inside[item.parent]
         elif type(item) is NodeOutput:
             found.setdefault((item.node, item.item), _Found()).keep(item)
         elif skip := Skip.of(item):
             found.setdefault((skip.node, skip.item), _Found()).skipped = str(skip.detail)
         elif endpoint := Endpoint.of(item):
-            endpoints.append(endpoint)
-    calls = calls_of(journal.spans())
-    for call in calls:
-        if call.id in inside:
-            found[inside[call.id]].calls.append(call)
-    charges = charges_of(calls, endpoints)
-    return tuple(
-        _record(key, one, charges, since=one.made_before_ns if latest else 0)
-        for key, one in found.items()
-        if not _is_part(key, found)
-    )
+            self._endpoints.append(endpoint)
+
+    def label_around(self, span: int) -> str | None:
+        """The label of the innermost node call that a span is in."""
+        return label_of(*self._inside[span]) if span in self._inside else None
+
+    def records(self, calls: Iterable[Call], *, latest: bool = False) -> tuple[NodeRecord, ...]:
+        """What `node_records` returns; `calls` are all of the run."""
+        found, charged = self._found, [*calls]
+        for call in charged:
+            if call.id in self._inside:
+                found[self._inside[call.id]].calls.append(call)
+        charges = charges_of(charged, self._endpoints)
+        return tuple(
+            _record(key, one, charges, since=one.made_before_ns if latest else 0)
+            for key, one in found.items()
+            if not _is_part(key, found)
+        )
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from harness.trace.timeline import (
     shown_counter,
     slice_title,
     span_arguments,
+    track_around,
     track_rank,
 )
 
@@ -95,6 +96,8 @@ _SHORT = 40
 
 _ROOT = 1
 """The uuid of the group around all others."""
+_MOST_TRACKS = 10**8
+"""Of one kind; with it, ranks still have 32 bits."""
 
 _PACKET = _tag(1, 2)
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
@@ -291,11 +294,7 @@ class _Tracks:
         """The packets that describe a lane, when it is new: lanes are numbered as they appear."""
         if lane.number < len(self.on):
             return
-        if lane.track not in self._groups:
-            self._groups[lane.track] = uuid = next(self._uuids)
-            rank = track_rank(lane.track) * 1000 + uuid
-            place = _integer(5, _ROOT) + _integer(12, rank)
-            yield _descriptor(uuid, lane.track, _IN_GIVEN_ORDER + place)
+        yield from self._group(lane.track)
         uuid, packet = self.add(
             on_lane(lane.track, lane), lane.track, _integer(12, lane.index) + _NOT_MERGED
         )
@@ -303,6 +302,18 @@ class _Tracks:
         self.on.append(_TRACK + _varint(uuid))
         # Nothing in it refers to a text by number.
         self.ends.append(_SEQUENCE + _message(11, _END + self.on[-1]))
+
+    def _group(self, track: str) -> Iterator[bytes]:
+        """The packets that describe a track's group, and the groups around it, if new."""
+        if track in self._groups:
+            return
+        around = track_around(track)
+        if around:
+            yield from self._group(around)
+        self._groups[track] = uuid = next(self._uuids)
+        place = _integer(5, self._groups.get(around, _ROOT))
+        rank = _integer(12, track_rank(track) * _MOST_TRACKS + uuid)
+        yield _descriptor(uuid, track, _IN_GIVEN_ORDER + place + rank)
 
     def add(self, name: str, group: str, more: bytes) -> tuple[int, bytes]:
         """A new track in a group: its uuid, and the packet that describes it."""

@@ -12,6 +12,7 @@ get a lane of its own needlessly, never a wrong one.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -22,11 +23,14 @@ from harness.trace.records import Content, CounterSet, Flow, SpanRecord, title
 
 _NOWHERE = -1
 
+_ITEM = re.compile(r"\[\d+\]\Z")
+
 _OVER: list[int] = []
 
 _SHOWN = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
 
-_KINDS = ("run", "node", "worker", "model", "server", "machine", "process")
+_KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
+"""In this order; with many rows, nodes take many screens."""
 
 
 class Lane:
@@ -248,9 +252,24 @@ def shown_counter(counter: CounterSet) -> CounterSet:
 
 
 def track_rank(track: str) -> int:
-    """The place of a track among the others, by the first word of its name."""
+    """The place of a track among the others, by the first word of its name.
+
+    Nodes of a nested pipeline come last, for formats that cannot draw them in their `track_around`.
+    """
     kind = track.partition(" ")[0]
-    return _KINDS.index(kind) if kind in _KINDS else len(_KINDS)
+    return _KINDS.index(kind) if kind in _KINDS and not track_around(track) else len(_KINDS)
+
+
+def track_around(track: str) -> str:
+    """The track that another is drawn in, folded; empty for most.
+
+    A nested pipeline's `node rows[3]/words/draft` is drawn in `node rows[3]`, that in `node rows`.
+    """
+    if not track.startswith("node "):
+        return ""  # such as a model, whose tag may look like it
+    call, slash, _ = track.partition("/")
+    node = _ITEM.sub("", call)
+    return call if slash else node if node != track else ""
 
 
 _IN_MS = ("ttft", "itl_mean")

@@ -13,12 +13,12 @@ from harness.advise.data_tables import DeviceSpec, device_by_hand, known_device,
 from harness.advise.layouts import (
     Layout,
     Load,
-    Wanted,
+    ServingGoal,
     divisions,
     enough_devices,
     layouts,
     loads_of,
-    packed,
+    placements,
 )
 from harness.advise.rates import Factors
 from harness.trace.calls import calls_of
@@ -32,10 +32,10 @@ def device(name: str, count: int = 1) -> DeviceSpec:
     return replace(known_device(name), count=count)
 
 
-def wanted(model: str, *, role: str = "model", **how: Any) -> Wanted:
+def wanted(model: str, *, role: str = "model", **how: Any) -> ServingGoal:
     load = {key: how.pop(key) for key in tuple(how) if key in Load.__dataclass_fields__}
     shape = known_shape(model)
-    return Wanted(role=role, shape=shape, model=model, load=Load(**load), **how)
+    return ServingGoal(role=role, shape=shape, model=model, load=Load(**load), **how)
 
 
 def first(model: str, on: DeviceSpec, **how: Any) -> Layout:
@@ -141,42 +141,43 @@ def test_limits_are_above_what_is_expected_and_a_measurement_changes_that():
     assert row.itl_s is not None
     assert 1 / row.itl_s == pytest.approx(0.6 * row.decode_limit)
     factors = Factors(bandwidth=0.3, compute=0.5)
-    slow = first("8B", device("rtx-4090"), quantization="BF16", factors=factors)
+    slow = first("8B", device("rtx-4090"), quantization="BF16", measured=factors)
     assert slow.itl_s == pytest.approx(2 * row.itl_s)
 
 
 def test_what_would_meet_the_targets_is_on_this_device_first_then_by_cost():
     asked = [wanted("70B", users=40)]
     found = enough_devices(asked, device("h100", 2))
-    assert (found[0].device, found[0].count) == ("h100", 8)
-    costs = [one.usd_per_hour for one in found[1:] if one.usd_per_hour]
+    (kind, _), *others = found
+    assert (kind.name, kind.count) == ("h100", 8)
+    costs = [kind.usd_per_hour * kind.count for kind, _ in others if kind.usd_per_hour]
     assert costs == sorted(costs)
-    assert not any(row.misses for one in found for row in one.layouts.values())
+    assert all(place.marked for _, places in found for place in places)
     assert enough_devices([wanted("405B", itl_s=0.0001)], device("h100", 2)) == []
 
 
 def test_two_models_share_one_device_and_have_their_own_of_several():
     two = [wanted("8B", role="producer"), wanted("8B", role="evaluator")]
-    places = packed(two, device("rtx-4090"))
+    places = placements(two, device("rtx-4090"))
     assert [one.models for one in places] == [2, 2]
     rows = [one.marked for one in places]
     assert [row and row.precision for row in rows] == ["FP8", "FP8"]
     assert sum(row.device_bytes for row in rows if row) <= 0.92 * 24 * 2**30
     # The judge whole on the first; the larger model on the others.
     two[0] = wanted("70B", role="producer")
-    producer, judge = packed(two, device("h100", 3))
+    producer, judge = placements(two, device("h100", 3))
     assert ((judge.first, judge.count), (producer.first, producer.count)) == ((0, 1), (1, 2))
     # Three models, two devices: the judge has its own.
     three = [wanted("8B", role=role) for role in ("producer", "evaluator", "planner")]
-    assert [one.models for one in packed(three, device("h100", 2))] == [2, 1, 2]
+    assert [one.models for one in placements(three, device("h100", 2))] == [2, 1, 2]
 
 
 def test_models_that_do_not_fit_together_have_no_place():
     two = [wanted("8B", role="producer"), wanted("8B", role="evaluator")]
-    places = packed(two, device_by_hand("12 GiB"))
+    places = placements(two, device_by_hand("12 GiB"))
     assert [one.layouts for one in places] == [(), ()]
     # A lower precision of the producer makes room, none of the judge's below its floor.
-    producer, judge = packed(two, device_by_hand("16 GiB"))
+    producer, judge = placements(two, device_by_hand("16 GiB"))
     assert judge.marked is not None
     assert judge.marked.bits >= 8
     assert producer.marked is not None
@@ -185,7 +186,7 @@ def test_models_that_do_not_fit_together_have_no_place():
 def test_models_that_share_a_device_never_take_more_than_it_has():
     for users in (1, 8, 24, 40, 64):
         two = [wanted("8B", role=role, users=users) for role in ("producer", "evaluator")]
-        places = packed(two, device("rtx-4090"))
+        places = placements(two, device("rtx-4090"))
         rows = [place.layouts[0] for place in places]
         assert sum(row.device_bytes for row in rows) <= 0.92 * 24 * 2**30, users
         # If not all have a place, a lower precision of the producer seats more.

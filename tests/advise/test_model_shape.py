@@ -146,22 +146,21 @@ def test_a_quantization_is_named(write, settings, name):
     assert read_model_shape(folder).quantization == name
 
 
-# --- footprints ------------------------------------------------------------------------------
+# --- caches of sequences ---------------------------------------------------------------------
 
 
-def test_a_cache_takes_whole_blocks_of_16_tokens(write):
+def test_a_cache_has_keys_and_values_of_each_token(write):
     model = read_model_shape(write())
-    needed = model.footprint(context_tokens=1000)
-    assert needed.weights_bytes == 97
-    assert needed.kv_bytes == 1008 * 131_072  # 32 layers * 8 heads * 2 * 128 * 2 bytes
-    assert model.footprint(context_tokens=1000, kv_bits=8).kv_bytes == needed.kv_bytes / 2
+    whole = model.sequence_kv_bytes(1000)
+    assert whole == 1000 * 131_072  # 32 layers * 8 heads * 2 * 128 * 2 bytes
+    assert model.sequence_kv_bytes(1000, 8) == whole / 2
 
 
 def test_a_window_takes_no_more_than_itself_and_what_is_computed_at_once(write):
     model = read_model_shape(write(SHAPE | {"sliding_window": 1024, "layer_types": MIXED}))
-    short, long = (model.footprint(context_tokens=n).kv_bytes for n in (1024, 65_536))
+    short, long = (model.sequence_kv_bytes(n, beside=8192) for n in (1024, 65_536))
     assert short == 8 * 1024 * 256
-    assert long == 4 * 65_536 * 256 + 4 * (1024 + 8192 + 16) * 256
+    assert long == 4 * 65_536 * 256 + 4 * (1024 + 8192) * 256
 
 
 def test_a_state_is_kept_beside_keys_and_values(write):
@@ -169,7 +168,7 @@ def test_a_state_is_kept_beside_keys_and_values(write):
     delta |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4}
     model = read_model_shape(write(SHAPE | delta))
     state = 4 * (3 * (2 * 16 + 32) + 32 * 8)
-    assert model.footprint(context_tokens=16).kv_bytes == 4 * 16 * 256 + 4 * state
+    assert model.sequence_kv_bytes(16) == 4 * 16 * 256 + 4 * state
     assert model.exact_caches
 
 
@@ -190,14 +189,16 @@ def test_a_gguf_is_known_to_the_byte(demo_model):
     assert (shape.layers, shape.quantization, shape.packing) == (30, "Q4_1", "gguf")
     loading = Loading(context_tokens=4096, cache_type_k="q8_0", cache_type_v="q8_0")
     expected = gguf_footprint(read_gguf_header(demo_model), loading)
-    assert shape.footprint(context_tokens=4096, kv_bits=8) == expected
+    assert shape.weight_bytes == expected.weights_bytes
+    assert shape.sequence_kv_bytes(4096, 8) == expected.kv_bytes
+    # An allowance, for the longest context.
+    assert expected.compute_bytes <= 512 * shape.compute_bytes < 1.5 * expected.compute_bytes
     assert shape.sequence_kv_bytes(1, 8) == 23_040 // 2 * 34 // 32
     finer = shape.quantized(quantization_of("Q8_0"))
     assert finer.weight_bytes == pytest.approx(134.5e6 * 8.5 / 8, rel=0.001)
     assert finer.active_bytes / finer.weight_bytes == pytest.approx(
         shape.active_bytes / shape.weight_bytes
     )
-    assert finer.footprint(context_tokens=4096).weights_bytes == finer.weight_bytes
 
 
 # --- what is refused -------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Published figures beside computed ones: the table in docs/advise.md, and every known model.
 
 WRITE_SHOWN=1 writes the table anew. Issues are of vllm-project/vllm where nothing else is said.
-Cards and configurations are as published, not read again here; logs in issues were.
+Cards are as published, not read again here; logs in issues were. Where each configuration was read
+stands beside it in tables/models.json.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import pytest
 from shapes import shape_by_hand
 
 from harness.advise.data_tables import known_device, known_models, known_shape
-from harness.advise.model_shape import configured_shape, parse_parameters
-from harness.advise.rates import Rates, usd_per_million_tokens
+from harness.advise.model_shape import ModelShape, configured_shape, parse_parameters
+from harness.advise.rates import Rates, usd_per_million_tokens, usual_factors
 
 PAGE = Path(__file__).parents[2] / "docs" / "advise.md"
 GIB = 2**30
@@ -58,6 +59,11 @@ def step_ms(kv_heads: int, **at: int) -> float:
     return 1000 * Rates(model=model, device=known_device("h100")).step_s(**at)
 
 
+def prompts_per_s(model: ModelShape) -> float:
+    rates = Rates(model, known_device("h100"), tensor_parallel=8, factors=usual_factors(model))
+    return rates.prefill_tokens_per_s(2000) or 0.0
+
+
 V3, OSS, QWEN = (known_shape(name) for name in ("DeepSeek-V3", "gpt-oss-120b", "Qwen3-30B-A3B"))
 # fmt: off
 WORKED = [Worked(*row) for row in (
@@ -79,6 +85,10 @@ WORKED = [Worked(*row) for row in (
      "arXiv 2505.09343, table 1"),
     ("DeepSeek-V3 (MLA)", "KV of a token, bytes", V3.sequence_kv_bytes(1), 70_272,
      "arXiv 2505.09343, table 1"),
+    ("DeepSeek-R1, FP8, TP 8", "weights of a GPU, GiB", weights_gib("DeepSeek-R1") / 8, 79.41,
+     "vLLM's log (HabanaAI/vllm-fork 809)"),
+    ("DeepSeek-V3 on 8 H100, 2,000 tokens", "prompt tokens a second, expected", prompts_per_s(V3),
+     52_300, "SGLang's measurement (lmsys.org, 2025-05-05), from which the share is taken", 2),
     ("DeepSeek-V3", "parameters, 10^9", V3.parameters / 1e9, 671, "model card"),
     ("DeepSeek-V3", "active parameters, 10^9", V3.active_parameters / 1e9, 37, "model card"),
     ("Mixtral 8x7B", "active parameters, 10^9", known_shape("Mixtral-8x7B").active_parameters / 1e9,

@@ -50,7 +50,7 @@ each_server = pytest.mark.parametrize("name", servers())
 
 
 def command_of(name, serving):
-    return " ".join(one.text for one in settings_of(name, serving))
+    return " ".join(text for text, _ in settings_of(name, serving))
 
 
 def endpoint_of(name, serving):
@@ -64,7 +64,7 @@ def test_the_command_says_what_is_asked_for_and_the_endpoint_calls_it(name):
     endpoint = endpoint_of(name, PLAIN)
     assert endpoint.backend == name
     assert (endpoint.model_id, endpoint.max_parallel) == (MODEL, 4)
-    assert all(one.reason for one in settings_of(name, PLAIN))
+    assert all(reason for _, reason in settings_of(name, PLAIN))
 
 
 def test_a_command_has_only_what_differs_and_quotes_a_model():

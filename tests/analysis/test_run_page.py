@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from manual_clock import ManualClock
 
-from harness.analysis.run_page import RunPage, html_of, run_page_of, word_changes
+from harness.analysis.run_page import RunPage, html_of, page_json, run_page_of, word_changes
 from harness.trace import (
     Content,
     Flow,
@@ -21,7 +21,6 @@ from harness.trace import (
     Record,
     RunEnded,
     RunTrace,
-    dump_json,
     sha256_of,
 )
 from tests.sample_runs import span, write_journal
@@ -221,7 +220,7 @@ def test_no_text_gets_out_of_the_json_that_holds_it(tmp_path: Path) -> None:
     page = page_of(
         tmp_path, nasty, chat(1, parent=None, start_ms=0, prompt=NASTY), RunEnded(99 * MS, "ok")
     )
-    html = html_of(dump_json(page), nonce="n").decode()
+    html = b"".join(html_of(page_json(page), nonce="n")).decode()
     island = html.partition('id="data">')[2].partition("</script>")[0]
     assert json.loads(island)["texts"] == [NASTY]
     assert "<" not in island
@@ -230,7 +229,7 @@ def test_no_text_gets_out_of_the_json_that_holds_it(tmp_path: Path) -> None:
 
 
 def test_a_page_loads_nothing_and_runs_its_own_script_alone(recorded: RunPage) -> None:
-    html = html_of(dump_json(recorded), nonce="chance").decode()
+    html = b"".join(html_of(page_json(recorded), nonce="chance")).decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="(.*?)"', html, re.DOTALL)
     assert " ".join(policy.split()) == (
         "default-src 'none'; base-uri 'none'; form-action 'none'; script-src 'nonce-chance'; "

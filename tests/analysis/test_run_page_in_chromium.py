@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from demo import ROOT
 
-from harness.analysis.run_page import html_of, run_page_of
-from harness.trace import Content, NodeOutput, RunEnded, dump_json, sha256_of
+from harness.analysis.run_page import html_of, page_json, run_page_of
+from harness.trace import Content, Instant, NodeOutput, Record, RunEnded, sha256_of
 from tests.chromium import Chromium
 from tests.sample_runs import span, write_journal
 
 pytestmark = pytest.mark.slow
 
 MS = 1_000_000
+PRICES = {"usd_per_million_input_tokens": 10.0, "usd_per_million_output_tokens": 20.0}
 RECORDED = ROOT / "traces" / "recorded" / "brief.jsonl"
 
 
@@ -30,9 +31,27 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
 def opened(browser: Chromium, journal: Path, tmp_path: Path, *, at: str = "") -> None:
     page = tmp_path / "run.html"
-    page.write_bytes(html_of(dump_json(run_page_of(journal)), nonce="chance"))
+    page.write_bytes(b"".join(html_of(page_json(run_page_of(journal)), nonce="chance")))
     browser.open(f"{page.as_uri()}{at}")
     browser.wait_for("document.querySelector('h1')?.textContent && location.href !== 'about:blank'")
+
+
+def batch_of(rows: int) -> Iterator[Record]:
+    """A batch whose rows ask a model once, and are scored."""
+    yield Instant(None, "pipeline", 0, {"pipeline": "words", "is_batch": True})
+    yield Instant(None, "endpoint", 0, {"model": "m", **PRICES})
+    for n in range(rows):
+        first, start_ns = 3 * n + 1, n * MS
+        row, inner = f"rows[{n}]", f"rows[{n}]/words/draft"
+        times = {"start_ns": start_ns, "end_ns": start_ns + 9 * MS}
+        tokens = {"input_tokens": 100_000, "output_tokens": 50_000}
+        yield span(first, **times, name="node", node="rows", item=n, label=row)
+        yield span(first + 1, **times, parent=first, name="node", node=inner, label=inner)
+        yield span(first + 2, **times, parent=first + 1, name="chat", model="m", **tokens)
+        yield NodeOutput(inner, None, f"draft of {n}")
+        yield NodeOutput("rows", n, f"text of {n}")
+        yield NodeOutput("scores", n, {"composite": 7.0, "passed": True, "scores": {}})
+    yield RunEnded((rows + 10) * MS, "ok")
 
 
 def shown(browser: Chromium) -> list[str]:
@@ -131,6 +150,53 @@ def test_of_ten_thousand_calls_only_those_near_the_window_are_drawn(
     browser.evaluate("document.getElementById('search').value = 'question 4321'; search()")
     browser.wait_for("document.querySelectorAll('.call').length === 1")
     assert shown(browser) == ["call-4322"]
+
+
+def test_rows_of_a_batch_can_be_searched_and_lead_to_their_parts(
+    browser: Chromium, tmp_path: Path
+) -> None:
+    write_journal(tmp_path / "run.jsonl", *batch_of(3_000))
+    opened(browser, tmp_path / "run.jsonl", tmp_path)
+    browser.wait_for("document.querySelector('.row')")
+    drawn = "document.querySelectorAll('.row').length"
+    assert browser.evaluate(drawn) < 1_000
+    head = "document.querySelector('header').innerText"
+    browser.wait_for(f"{head}.includes('3,000 rows, 7.00 on average')")
+
+    browser.evaluate("document.getElementById('search').value = 'text of 2718'; search()")
+    browser.wait_for(f"{drawn} === 1")
+    summary = browser.evaluate("document.querySelector('.row summary').innerText")
+    assert " ".join(str(summary).split()) == "rows[2718] text of 2718 done 7 $2.00 9.0 ms"
+    browser.evaluate("document.querySelector('.row').open = true")
+    part = "rows[2718]/words/draft"
+    browser.wait_for(f"document.querySelector('.row').innerText.includes({part!r})")
+
+    browser.evaluate("document.getElementById('search').value = ''; search()")
+    browser.evaluate("location.hash = 'row-rows[1234]'")
+    browser.wait_for("document.activeElement.closest('.row')?.id === 'row-rows[1234]'")
+
+
+def test_many_calls_at_once_are_drawn_as_shares_of_their_phases(
+    browser: Chromium, tmp_path: Path
+) -> None:
+    calls = [
+        one
+        for n in range(5_000)
+        for call, ms in [(2 * n + 1, n // 50)]
+        for one in [
+            span(call, ms * MS, (ms + 2) * MS, name="chat", model="m"),
+            span(call + 1, ms * MS, (ms + 1) * MS, parent=call, name="decode"),
+        ]
+    ]
+    write_journal(tmp_path / "run.jsonl", *calls, RunEnded(200 * MS, "ok"))
+    opened(browser, tmp_path / "run.jsonl", tmp_path)
+    plot = "document.querySelector('figure.whole svg')"
+    browser.wait_for(plot)
+    said = browser.evaluate(f"{plot}.textContent")
+    assert "at most 100 at once" in str(said)
+    height = "document.querySelector('figure.whole path.%s').getBBox().height"
+    # Of each call one half is decoding, and nothing is known of the other.
+    assert browser.evaluate(height % "decode") == browser.evaluate(height % "other") > 50
 
 
 def test_a_run_that_recorded_no_texts_says_so(browser: Chromium, tmp_path: Path) -> None:

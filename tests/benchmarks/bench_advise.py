@@ -38,7 +38,7 @@ from harness.advise.data_tables import DeviceSpec, this_machine
 from harness.advise.measured_speed import Burst, MeasuredBurst, learn, measure_speed, predicted_of
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
-from harness.hardware import Loading, gguf_footprint
+from harness.hardware import Loading, gguf_footprint, read_gguf_header
 from harness.inference import Endpoint
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
@@ -117,7 +117,7 @@ async def figures(options: argparse.Namespace) -> list[Row]:
     if "llama-server" in wanted:
         async with llama_server(demo) as server:
             rows += await rates("llama-server", server, shape, machine, repeats=options.repeats)
-    rows += llama_sizes(shape, demo.path)
+    rows += llama_sizes(demo.path)
     if options.vllm and "vllm" in wanted:
         fields = {"tag": "vllm", "backend": "vllm", "url": options.vllm, "model_id": "smollm2"}
         served, folder = Endpoint.model_validate(fields), read_model_shape(options.model)
@@ -181,10 +181,11 @@ def compared(name: str, one: MeasuredBurst, known: Rates) -> Iterator[Row]:
 # --- 2. sizes ---------------------------------------------------------------------------------
 
 
-def llama_sizes(shape: ModelShape, path: Path) -> Iterator[Row]:
+def llama_sizes(path: Path) -> Iterator[Row]:
     """Of several loads, and how many sequences a GiB has room for."""
     for context, slots in ((2048, 4), (8192, 1), (1500, 8)):
-        said = gguf_footprint(shape.header, Loading(context_tokens=context, slots=slots))
+        loading = Loading(context_tokens=context, slots=slots)
+        said = gguf_footprint(read_gguf_header(path), loading)
         logged = logged_memory(path, context_tokens=context, slots=slots)
         case = f"{slots} of {context:,} tokens: "
         sizes = (

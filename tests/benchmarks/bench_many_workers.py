@@ -35,7 +35,7 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from harness.inference.replicas import ReplicaState, choice, preference
+from harness.inference.gate import ReplicaState, choice, preference
 
 WORKERS = (10, 100, 300, 1000)
 MEASURED_ROWS = (100, 500)

@@ -41,7 +41,7 @@ from figures import Figure, print_figures
 
 from harness.analysis import diagnose, report_of
 from harness.inference import ChatRequest, Client, Endpoint, Message, ScriptedBackend
-from harness.inference.client import Line
+from harness.inference.client import Route
 from harness.inference.gate import Gate
 from harness.trace import (
     TIMELINES,
@@ -429,8 +429,8 @@ async def both(directory: Path) -> tuple[Took, Took]:
 
 def client_of(backend: ScriptedBackend, tracer: Tracer) -> Client:
     endpoint = Endpoint(tag="small", backend="scripted")
-    line = Line(endpoint=endpoint, backend=backend, gate=Gate(tracer=tracer))
-    return Client(lines={"small": line}, tracer=tracer)
+    line = Route(endpoint=endpoint, backends=(backend,), gate=Gate(tracer=tracer))
+    return Client(routes={"small": line}, tracer=tracer)
 
 
 def request(number: int) -> ChatRequest:

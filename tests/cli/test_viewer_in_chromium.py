@@ -66,6 +66,8 @@ def test_the_slice_of_a_span_is_selected_and_zoomed_to(tmp_path):
         browser.wait_for(
             f"{json.dumps(texts)}.every(text => document.body.innerText.includes(text))"
         )
+        # They can be seen: the panel, which is shut at first, is open.
+        browser.wait_for("window.app.trace.tabs.tabPanelVisibility === 0")  # VISIBLE
         if place := os.environ.get("HARNESS_SCREENSHOT"):
             Path(place).write_bytes(browser.picture())
         browser.call("Page.close")

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent
-from harness.inference.client import Line
+from harness.inference.client import Route
 from harness.inference.gate import Gate
 from harness.inference.health import RetryPolicy
 from harness.trace import Clock, Tracer, monotonic
@@ -26,6 +26,7 @@ def client_of(
     tracer: Tracer | None = None,
     gate: Mapping[str, Any] | None = None,
     line: Mapping[str, Any] | None = None,
+    replicas: tuple[Backend, ...] = (),
     others: Mapping[str, Backend] | None = None,
     retry: RetryPolicy = ONCE,
     timeout_s: float = math.inf,
@@ -38,7 +39,8 @@ def client_of(
         tag: The model's.
         tracer: Sees the calls.
         gate: Fields of its gate.
-        line: Fields of its line.
+        line: Fields of its route.
+        replicas: Its further backends.
         others: By tag, in the order in which they stand in.
         retry: Its endpoint's, and theirs.
         timeout_s: The same.
@@ -46,15 +48,17 @@ def client_of(
     """
     tracer = tracer or Tracer()
 
-    def way(name: str, to: Backend, fallback: tuple[str, ...], **more: Any) -> Line:
+    def way(name: str, to: tuple[Backend, ...], fallback: tuple[str, ...], **more: Any) -> Route:
         endpoint = Endpoint(
             tag=name, backend="scripted", retry=retry, timeout_s=timeout_s, fallback=fallback
         )
-        return Line(endpoint=endpoint, backend=to, gate=Gate(tracer=tracer, **(gate or {})), **more)
+        return Route(
+            endpoint=endpoint, backends=to, gate=Gate(tracer=tracer, **(gate or {})), **more
+        )
 
-    lines = {tag: way(tag, backend, tuple(others or ()), **(line or {}))}
-    lines |= {name: way(name, to, ()) for name, to in (others or {}).items()}
-    return Client(lines=lines, tracer=tracer, **{"randomness": random.Random(7), **fields})
+    lines = {tag: way(tag, (backend, *replicas), tuple(others or ()), **(line or {}))}
+    lines |= {name: way(name, (to,), ()) for name, to in (others or {}).items()}
+    return Client(routes=lines, tracer=tracer, **{"randomness": random.Random(7), **fields})
 
 
 def meter_of(
@@ -90,7 +94,7 @@ def in_a_loop(
     tracer = Tracer(clock=clock)
     run = meter_of(of_run or Limits(), clock, prices=prices, tracer=tracer)
     backend: Any = SimpleNamespace(chat=ask)
-    lines = {tag: client_of(backend, tag=tag, tracer=tracer).lines[tag] for tag in tags}
-    client = Client(lines=lines, tracer=tracer, meter=run)
+    lines = {tag: client_of(backend, tag=tag, tracer=tracer).routes[tag] for tag in tags}
+    client = Client(routes=lines, tracer=tracer, meter=run)
     with run.loop(limits or Limits()) as meter:
         yield client.chat, meter

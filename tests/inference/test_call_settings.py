@@ -101,12 +101,12 @@ def test_fields_of_a_call_are_merged_last_and_go_before_those_of_its_endpoint():
 def test_an_endpoints_settings_reach_its_calls_and_the_trace():
     backend = ScriptedBackend(["a"])
     client = client_of(backend)
-    line = client.lines["m"]
+    line = client.routes["m"]
     settings = {"extra_body": {"user": "u"}, "top_k": 7, "reasoning_effort": "none"}
     own = replace(line, endpoint=line.endpoint.model_copy(update=settings))
 
     request = ChatRequest(model="m", messages=(Message("user", "a"),))
-    asyncio.run(replace(client, lines={"m": own}).chat(request))
+    asyncio.run(replace(client, routes={"m": own}).chat(request))
     sent = backend.requests[0]
     assert {name: getattr(sent, name) for name in settings} == settings
 

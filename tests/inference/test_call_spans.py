@@ -156,9 +156,9 @@ def test_tools_that_were_offered_and_called_are_on_record():
 def test_a_call_says_what_its_prompt_takes_of_the_cache_where_that_is_known(kv_bytes, told):
     clock, records = ManualClock(1_000_000), []
     client = client_of(Answering(clock), tag="judge", tracer=Tracer(records.append, clock=clock))
-    lines = {"judge": replace(client.lines["judge"], kv_bytes=kv_bytes)}
+    lines = {"judge": replace(client.routes["judge"], kv_bytes=kv_bytes)}
 
-    asyncio.run(replace(client, lines=lines).chat(REQUEST))
+    asyncio.run(replace(client, routes=lines).chat(REQUEST))
 
     [end] = of_class(records, SpanEnded)
     assert {k: v for k, v in end.attributes.items() if k == "prompt_kv_bytes"} == told
@@ -221,7 +221,8 @@ def test_a_call_that_fails_leaves_an_error_in_its_span():
         )
 
     [end] = of_class(records, SpanEnded)
-    assert (end.status, end.error, end.attributes) == ("error", f"StreamCut: {cut}", {})
+    assert (end.status, end.error) == ("error", f"StreamCut: {cut}")
+    assert end.attributes == {"error_code": "call.stream-cut"}
 
 
 def test_a_call_is_on_record_before_it_ends_and_one_that_is_cancelled_did_nothing_wrong():

@@ -21,7 +21,7 @@ from harness.errors import (
     StreamCut,
 )
 from harness.inference import ChatRequest, Client, Endpoint, as_messages
-from harness.inference.client import Line
+from harness.inference.client import Route
 from harness.inference.gate import Gate
 from harness.inference.health import RetryPolicy
 from harness.inference.providers.registry import connect
@@ -116,7 +116,7 @@ async def storm(seed):
         async with asyncio.TaskGroup() as group:
             for _ in range(WORKERS):
                 group.create_task(work())
-        await backend.lines["small"].backend.aclose()
+        await backend.routes["small"].backends[0].aclose()
         while proxy.open_connections:  # noqa: ASYNC110 - it hears of it by and by
             await asyncio.sleep(0.01)
         left_over = open_sockets() - sockets_before
@@ -137,12 +137,12 @@ def stack(url):
         retry=RetryPolicy(base_s=0.02),
     )
     tracer = Tracer()
-    line = Line(
+    line = Route(
         endpoint=endpoint,
-        backend=connect(endpoint),
+        backends=(connect(endpoint),),
         gate=Gate(max_parallel=endpoint.max_parallel, tracer=tracer),
     )
-    return Client(lines={"small": line}, tracer=tracer, randomness=random.Random(7))
+    return Client(routes={"small": line}, tracer=tracer, randomness=random.Random(7))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from metered import client_on, reply, request
 from harness import ScriptedBackend
 from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
 from harness.inference import Completion, EmbedRequest, Limits, Spent
-from harness.inference.client import Caller
+from harness.inference.client import CallSource
 from harness.inference.meter import TokenPrice
 from harness.inference.reply_store import ReplyCache
 from harness.inference.request import most_prompt_tokens, most_tokens_of
@@ -139,9 +139,11 @@ def test_a_call_is_being_sent_while_its_server_is_asked_and_not_while_it_waits()
             return reply(1, 1)
 
         client = client_on(send, ManualClock(), limits=Limits(max_tokens=150))
-        calls = [client.chat(request(), caller=Caller(sending=being_sent)) for _ in range(3)]
+        calls = [client.chat(request(), caller=CallSource(sending=being_sent)) for _ in range(3)]
         calls.append(
-            client.embed(EmbedRequest(model="m", texts=("a",)), caller=Caller(sending=being_sent))
+            client.embed(
+                EmbedRequest(model="m", texts=("a",)), caller=CallSource(sending=being_sent)
+            )
         )
         await asyncio.gather(*calls)
 

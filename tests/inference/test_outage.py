@@ -82,7 +82,7 @@ class Outage:
             first,
             tracer=Tracer(self.records.append, clock=self.clock),
             gate=gate,
-            line={"others": tuple(others)},
+            replicas=tuple(others),
             **{"retry": ONCE, "timeout_s": 10.0, **more},
         )
 

@@ -9,9 +9,15 @@ from test_gate import Held, until_idle
 
 from harness.errors import CallTimeout, EndpointUnreachable, QueueFull, ServerError, StreamCut
 from harness.inference import ChatRequest, EmbedRequest, Message, ScriptedBackend, as_messages
-from harness.inference.gate import Replica
+from harness.inference.gate import (
+    Replica,
+    ReplicaState,
+    choice,
+    most_for_one,
+    preference,
+    stable_prefix,
+)
 from harness.inference.health import is_replicas_fault, pause_s
-from harness.inference.replicas import ReplicaState, choice, most_for_one, preference, stable_prefix
 from harness.trace import SpanEnded, Tracer
 
 NAMES = ("a:1", "b:1", "c:1")
@@ -210,7 +216,7 @@ class Two:
                 "max_parallel": max_parallel,
                 **gate,
             },
-            line={"others": (b,)},
+            replicas=(b,),
             retry=AT_ONCE,
         )
 

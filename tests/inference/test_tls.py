@@ -63,7 +63,9 @@ def test_a_server_whose_tls_is_refused_is_asked_once_and_not_held(
             backend_at(url, backend=backend, model_id=model_id, api_key="sk-1") as wire,
         ):
             client = client_of(wire, tag="judge", retry=AT_ONCE)
-            client.lines["judge"].gate.answers = 1  # it has answered before, so that it may be held
+            client.routes[
+                "judge"
+            ].gate.answers = 1  # it has answered before, so that it may be held
             await client.chat(REQUEST)
 
     with pytest.raises(EndpointUnreachable) as caught:

@@ -51,9 +51,6 @@ NUMBERS = {
     "a threshold that no model's scores reach": case(
         {"pass_at: 8": "pass_at: 10"}, checked("pass_at: 10\n"), (2, "threshold-at-maximum", "10")
     ),
-    "an anchor between two steps": case(
-        {"6: Most": "6.25: Most"}, {"6: Most": "6.5: Most"}, (14, "anchor-between-scores", "6.25")
-    ),
 }
 EXCLUDING = (
     "title: T\ndimensions:\n- name: a\n  weight: 9\n  checks: [{ check: finished }]\n- name: b\n"
@@ -94,11 +91,6 @@ JUDGING = {
         {"  weight: 2\n": f"  weight: 2\n{ANCHORS}"},
         QUIET,
         (8, "judging-field-unread", "'anchors'"),
-    ),
-    "anchors that say the same": case(
-        {"6: Most of it.": "6: all  of it."},
-        {"6: Most of it.": "6: All of it, nearly."},
-        (14, "anchors-identical", "9", "6", "'clear'"),
     ),
     "no anchors": case({ANCHORS: ""}, QUIET, (11, "no-anchors", "'clear'")),
 }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from harness.errors import RubricInvalid
 from harness.files import shipped_directory
-from harness.rubric import advice_on, load_rubric_file, read_rubric
+from harness.rubric import advice_on, load_rubric, read_rubric
 
 BODY = "dimensions:\n- name: a\n  judge: Good?\n"
 JUDGED = f"title: T\n{BODY}"
@@ -150,12 +150,12 @@ YAML = {
     "quote never closed": row("title: T\npurpose: 'x\ndimensions:\n", "2 yaml-quotation"),
     "quote that ends at another": row(
         'title: T\npurpose: "For all\ndimensions:\n- name: a\n  judge: "Good?"\n',
-        "2 yaml-quotation",
-        "not closed",
+        "2 yaml-behind-value",
+        "quotation marks",
     ),
-    "two documents": row("title: T\n---\ntitle: U\n", "2 yaml-two-documents"),
-    "text from >=": row(checked("judge: >= 3 of them?"), "4 yaml-block-text"),
-    "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-bracket", "'['"),
+    "two documents": row("title: T\n---\ntitle: U\n", "2 yaml-invalid", "another document"),
+    "text from >=": row(checked("judge: >= 3 of them?"), "4 yaml-first-character"),
+    "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-value", "["),
     "backslash in double quotes": row(checked('judge: "A \\d?"'), "4 yaml-backslash"),
     "bracket never closed": row(
         checked("checks:", "- { check: words, min: 3", "- { check: finished }"),
@@ -163,10 +163,10 @@ YAML = {
         "{ … }",
     ),
     "question between braces": row(
-        "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-question-mark"
+        "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-brackets"
     ),
     "indented too little": row(f"{JUDGED} weight: 2\n", "5 yaml-indentation"),
-    "pasted indentation": row(f"{JUDGED}\xa0 weight: 2\n  floor: 3\n", "5 yaml-no-break-space"),
+    "pasted indentation": row(f"{JUDGED}\xa0 weight: 2\n  floor: 3\n", "5 yaml-odd-character"),
 }
 MISTAKES = {
     f"{kind}: {name}": row
@@ -184,7 +184,7 @@ MISTAKES = {
 def refused(path, content) -> RubricInvalid:
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RubricInvalid) as caught:
-        load_rubric_file(path)
+        load_rubric(path)
     return caught.value
 
 
@@ -202,7 +202,7 @@ def test_a_mistake_is_answered_by_its_line_and_what_is_allowed(tmp_path, content
 @pytest.mark.parametrize(("name", "code"), [("none.yaml", "not-found"), ("", "unreadable")])
 def test_what_is_no_file_is_no_rubric(tmp_path, name, code):
     with pytest.raises(RubricInvalid) as caught:
-        load_rubric_file(tmp_path / name)
+        load_rubric(tmp_path / name)
     assert (caught.value.code, caught.value.path) == (f"rubric.{code}", tmp_path / name)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.errors import InvalidInput
 from harness.rubric import Dimension, Draft, Rubric, with_prompts
 from harness.rubric.checks import Words
-from harness.rubric.prompt import Shown, judge_messages, prompt_sha256, repair_messages, shown
+from harness.rubric.prompt import ShownDraft, judge_messages, prompt_sha256, repair_messages, shown
 from harness.rubric.rubric import Cap, Shortening
 from harness.rubric.templates import OF_JUDGING, shipped_prompts
 
@@ -130,7 +130,7 @@ MANUAL = "".join(
 CLAIM = "Step 7.13 of the gateway takes exactly 713 milliseconds to finish."
 
 
-def characters(seen: Shown, draft: Draft, rubric: Rubric) -> int:
+def characters(seen: ShownDraft, draft: Draft, rubric: Rubric) -> int:
     """Of the longest prompt that shows this."""
     messages = judge_messages(rubric, rubric.judged, draft, shown=seen)
     return sum(len(message.content) for message in messages)
@@ -155,7 +155,7 @@ def test_a_prompt_is_never_longer_than_its_limit(limit, draft_parts, sources, ov
     seen = shown(rubric, draft)
 
     assert characters(seen, draft, rubric) <= limit
-    whole = characters(Shown(draft.text, sources=draft.sources), draft, rubric)
+    whole = characters(ShownDraft(draft.text, sources=draft.sources), draft, rubric)
     assert (seen.sources_shortened is not None) == (seen.sources != draft.sources)
     # No model sees more than the cap, even where there is room.
     if len(text) <= min(over, cap or over) and whole + 2_000 <= limit:
@@ -205,7 +205,7 @@ def test_what_the_task_asks_for_is_shown_though_the_draft_misses_it():
 def test_a_long_draft_goes_before_its_sources_but_for_their_share():
     shorten = Shortening(payload_over=10_000, evaluate_over=9_000)
     rubric = RUBRIC.model_copy(update={"shorten": shorten})
-    room = 10_000 - characters(Shown(""), Draft(text="", task=TASK), rubric)
+    room = 10_000 - characters(ShownDraft(""), Draft(text="", task=TASK), rubric)
 
     alone = shown(rubric, Draft(text=MANUAL, task=TASK))
     beside = shown(rubric, Draft(text=MANUAL, task=TASK, sources=(MANUAL,)))
@@ -252,7 +252,9 @@ def test_a_source_of_which_nothing_is_shown_is_left_out_and_the_others_keep_thei
     ],
 )
 def test_a_repair_asks_in_the_same_conversation_for_what_is_missing_alone(reply, shown_back):
-    asked = judge_messages(RUBRIC, (CLEAR, USEFUL), Draft(text="x", task=TASK), shown=Shown("x"))
+    asked = judge_messages(
+        RUBRIC, (CLEAR, USEFUL), Draft(text="x", task=TASK), shown=ShownDraft("x")
+    )
 
     said = repair_messages(RUBRIC, (USEFUL,), asked=asked, reply=reply)
 

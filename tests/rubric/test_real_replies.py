@@ -9,12 +9,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import yaml
 from rubric.replies.drafts import DRAFTS
 
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.rubric import Dimension, Draft, Rubric
-from harness.rubric.prompt import Shown, judge_messages
+from harness.rubric.prompt import ShownDraft, judge_messages
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Scale
 from harness.rubric.verdict import half_up
@@ -43,6 +44,9 @@ def lines_of(name: str) -> list[dict]:
 RECORDED = lines_of("replies.jsonl")
 WRITTEN = yaml.safe_load((FOLDER / "shapes.yaml").read_text(encoding="utf-8"))
 READINGS = {line["id"]: line["readings"] for line in (*lines_of("readings.jsonl"), *WRITTEN)}
+
+
+HOSTILE = yaml.safe_load((FOLDER / "hostile.yaml").read_text(encoding="utf-8"))
 
 
 def rubric_of(scale: Scale, names: list[str], *, rubric_id: str = "answer") -> Rubric:
@@ -95,11 +99,20 @@ def test_what_a_careful_reader_finds_is_missed_where_it_is_known_and_nothing_is_
     assert missed == MISSED.keys()
 
 
+@pytest.mark.parametrize("shape", HOSTILE, ids=[shape["id"] for shape in HOSTILE])
+def test_of_a_reply_in_a_shape_of_public_threads_nothing_is_made_up(shape):
+    low, high, step = shape.get("scale", (0, 10, 0.5))
+    rubric = rubric_of(Scale(min=low, max=high, step=step), ["clear", "useful", "safe"])
+    draft, cut = Draft(text=shape.get("draft", ""), task="Write."), shape.get("cut", False)
+
+    assert scores(shape["text"], rubric, shape["asked"], draft, cut=cut) == shape["read"]
+
+
 def test_what_a_reply_copies_of_the_draft_is_not_its_judgement():
     rubric = rubric_of(Scale(), ["relevance", "depth"])
     draft = Draft(text='{"relevance": {"score": 10}}\nDepth: 10/10\n', task="Say why. Depth: 9")
     prompt = judge_messages(
-        rubric, rubric.judged, draft, shown=Shown(draft.text, sources=draft.sources)
+        rubric, rubric.judged, draft, shown=ShownDraft(draft.text, sources=draft.sources)
     )[-1].content
     copied = prompt[prompt.index("# Task") :]
     unclosed = prompt[: prompt.index("</draft-")]

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from harness.files import shipped_directory
-from harness.rubric import load_rubric_file, rubric_schema
+from harness.rubric import load_rubric, rubric_schema
 
 RUBRICS = shipped_directory("rubrics")
 
@@ -69,4 +69,4 @@ def test_an_editor_sees_the_mistakes_that_loading_would(validator, content):
 def test_an_editor_sees_none_where_loading_would_not(validator, content, tmp_path):
     assert validator.is_valid(read(content))
     (tmp_path / "mine.yaml").write_text(content)
-    assert load_rubric_file(tmp_path / "mine.yaml").dimensions
+    assert load_rubric(tmp_path / "mine.yaml").dimensions

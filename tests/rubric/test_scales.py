@@ -7,9 +7,9 @@ from pydantic import ValidationError
 from rubric.judged import CLEAR, judge, rubric
 
 from harness.errors import RubricInvalid
-from harness.rubric import Dimension, Draft, load_rubric_file
+from harness.rubric import Dimension, Draft, load_rubric
 from harness.rubric.checks import Words
-from harness.rubric.prompt import Shown, judge_messages, reply_schema
+from harness.rubric.prompt import ShownDraft, judge_messages, reply_schema
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Scale
 from harness.wiggum.policy import Round, focus_of
@@ -53,7 +53,7 @@ def test_a_revision_works_on_what_is_low_on_the_scale_of_all():
 
 def test_a_judge_is_told_the_scale_and_held_to_it():
     using = rubric(FIVE, SAFE, CLEAR)
-    (_, asked) = judge_messages(using, using.judged, Draft(text="", task=""), shown=Shown(""))
+    (_, asked) = judge_messages(using, using.judged, Draft(text="", task=""), shown=ShownDraft(""))
     schema = reply_schema(using, using.judged)["properties"]
 
     for part in (
@@ -130,8 +130,8 @@ def test_an_inherited_floor_is_set_again_where_the_scale_changes(tmp_path):
     path = tmp_path / "new.yaml"
     path.write_text(changed.format("a"))
     with pytest.raises(RubricInvalid) as caught:
-        load_rubric_file(path)
+        load_rubric(path)
     assert (caught.value.code, caught.value.line) == ("rubric.taken-from-another-scale", 5)
     path.write_text(changed.format("b"))
 
-    assert load_rubric_file(path).scale_of("b") == Scale(min=0, max=1, step=1)
+    assert load_rubric(path).scale_of("b") == Scale(min=0, max=1, step=1)

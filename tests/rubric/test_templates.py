@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import RubricInvalid
-from harness.rubric import Prompts, load_rubric, load_rubric_file, with_prompts
+from harness.rubric import Prompts, load_rubric, with_prompts
 from harness.rubric.templates import (
     _MAY_BE_EMPTY,
     FIELDS,
@@ -68,7 +68,7 @@ FAULTS = {
     "a field it does not have": ("whole", f"{WHOLE}\n{{histry}}", "unknown-field 7"),
     "another form of if": ("whole", f"{WHOLE}{{if not cut}}x", "unknown-field 6"),
     "if with a field it does not have": ("whole", f"{WHOLE}{{if good}}x{{end}}", "unknown-field 6"),
-    "a flag has no text": ("whole", f"{WHOLE} {{cut}}", "flag-as-field 6"),
+    "a flag has no text": ("whole", f"{WHOLE} {{cut}}", "unknown-field 6"),
     "fields it needs": ("whole", "{sources}\n\n{draft}", "field-missing 0, field-missing 0"),
     "a field that an empty one would take with it": (
         "whole",
@@ -161,7 +161,7 @@ def load(tmp_path):
     def loaded(content, **files):
         for name, text in {"notiz": content, **files}.items():
             (tmp_path / f"{name}.yaml").write_text(text, encoding="utf-8")
-        return load_rubric_file(tmp_path / "notiz.yaml")
+        return load_rubric(tmp_path / "notiz.yaml")
 
     return loaded
 

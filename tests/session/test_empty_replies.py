@@ -22,7 +22,7 @@ from session_runs import (
 from harness import Limits, Run, ScriptedBackend, ScriptedReply, ToolCall, Usage
 from harness.errors import ReplyCut, ReplyEmpty
 from harness.inference import ChatRequest, Client, Message
-from harness.inference.client import Line
+from harness.inference.client import Route
 from harness.inference.completion import is_visible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
@@ -198,8 +198,8 @@ def test_a_client_without_a_run_does_the_same():
     endpoint = Endpoint(tag="m", backend="openai", url="http://127.0.0.1:9/v1", model_id="m")
     writer = ScriptedBackend(["", "Four."])
     tracer = Tracer()
-    line = Line(endpoint=endpoint, backend=writer, gate=Gate(tracer=tracer))
-    client = Client(lines={"m": line}, tracer=tracer)
+    line = Route(endpoint=endpoint, backends=(writer,), gate=Gate(tracer=tracer))
+    client = Client(routes={"m": line}, tracer=tracer)
     request = ChatRequest(model="m", messages=(Message("user", "?"),))
     assert asyncio.run(client.chat(request)).text == "Four."
 

@@ -12,6 +12,7 @@ from session_runs import pipeline_of
 from harness import Pipeline, Run, load_settings
 from harness.advise.plan_command import plan_models
 from harness.cli.project_files import load_pipeline
+from harness.errors import DoesNotFit
 from harness.hardware import Loading, format_bytes, gguf_footprint, read_gguf_header
 from harness.hardware.gpus import Gpu
 from harness.hardware.offload import GPU_CONTEXT_BYTES
@@ -121,38 +122,30 @@ def test_a_row_says_what_a_file_takes_with_its_context_and_slots(plan_of):
     wide_bytes, small_bytes = wide.need["machine"], small.need["machine"]
     assert (wide.layout.precision, wide.layout.devices) == ("Q4_1", 1)
     assert wide.layout.sequence_bytes == 2 * small.layout.sequence_bytes == 2048 * 23_040
-    assert (wide.fit, small.fit) == ("whole", "whole")
     (machine,) = plan.devices
     assert wide_bytes + small_bytes <= machine.room_bytes
 
 
 def test_what_is_pinned_is_counted_though_nobody_asks_it(plan_of):
     plan = plan_of(TURNS, producer=SMALL, planner=JUDGE, kept={**SPARE, "need": "100 MiB"})
-    assert (rows(plan)["kept"].roles, rows(plan)["kept"].fit) == ((), "whole")
+    assert (rows(plan)["kept"].roles, rows(plan)["kept"].need) == ((), {"machine": 100 << 20})
 
 
 UNCOUNTED = {
-    "a server's own": ({"url": NOBODY, "model_id": "m"}, "not counted"),
-    "unsized": (
-        {"backend": "vllm", "url": f"{NOBODY}/v1", "model_id": "m", "manage": True},
-        "unknown",
-    ),
+    "a server's own": ({"url": NOBODY, "model_id": "m"}, False),
+    "unsized": ({"backend": "vllm", "url": f"{NOBODY}/v1", "model_id": "m", "manage": True}, True),
 }
 
 
-@pytest.mark.parametrize(("endpoint", "fit"), UNCOUNTED.values(), ids=UNCOUNTED)
-def test_a_model_of_which_no_size_is_known_is_not_counted(plan_of, endpoint, fit):
-    plan = plan_of(TURNS, producer=SMALL, planner=endpoint)
-    row = rows(plan)["planner"]
-    assert (row.fit, row.need) == (fit, {})
-    assert (row.problem is not None) == (fit == "unknown")
-    assert plan.refusals == ()
+@pytest.mark.parametrize(("endpoint", "is_problem"), UNCOUNTED.values(), ids=UNCOUNTED)
+def test_a_model_of_which_no_size_is_known_is_not_counted(plan_of, endpoint, is_problem):
+    row = rows(plan_of(TURNS, producer=SMALL, planner=endpoint))["planner"]
+    assert (row.need, row.problem is not None) == ({}, is_problem)
 
 
 def test_a_model_of_which_a_part_is_on_a_gpu_is_split(plan_of):
     plan = plan_of(TURNS, head=GPU, producer={**ON_GPU, "gpu_layers": 21}, planner=JUDGE)
     row = rows(plan)["producer"]
-    assert row.fit == "split"
     assert row.need["gpu0"] > row.need["machine"] > 0
 
 
@@ -160,7 +153,7 @@ def test_several_gpus_hold_a_model_together_layer_by_layer(plan_of):
     two = GPU + GPU.replace("gpu0", "gpu1")
     plan = plan_of(TURNS, head=two, producer={**SMALL, "device": ["gpu1", "gpu0"]}, planner=JUDGE)
     row = rows(plan)["producer"]
-    assert (row.fit, [*row.need]) == ("split", ["gpu0", "gpu1", "machine"])
+    assert [*row.need] == ["gpu0", "gpu1", "machine"]
     assert min(row.need["gpu0"], row.need["gpu1"]) > GPU_CONTEXT_BYTES > row.need["machine"] > 0
 
 
@@ -239,7 +232,8 @@ def test_a_loop_asks_the_whole_pool(tmp_path):
     roles = {"producer": "small", "evaluator": ["judge", "larger"]}
     endpoints = {"small": SMALL, "judge": JUDGE, "larger": LARGER}
     plan = planned(LOOP, settings_of(tmp_path, roles=roles, **endpoints))
-    assert {tag: one.fit for tag, one in rows(plan).items()} == dict.fromkeys(endpoints, "whole")
+    judges = dict.fromkeys(["judge", "larger"], ("evaluator",))
+    assert {tag: one.roles for tag, one in rows(plan).items()} == {"small": ("producer",)} | judges
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -248,13 +242,13 @@ SMALL_IS_ALL = {"capacity": TIGHT, "roles": {"producer": "small"}}
 REFUSED = {
     "too large": (
         {"capacity": "150 MiB", "producer": SMALL, "planner": WIDE},
-        "'planner'",
+        "planner",
         [format_bytes(need_of(context_tokens=2048, slots=2)), "150.0 MiB"],
     ),
     "too large beside the reserve and what is pinned": (
         {"capacity": '350 MiB"\nreserve = "50 MiB', "producer": SMALL, "planner": SMALL}
         | {"kept": SPARE},
-        "'planner'",
+        "planner",
         ["350.0 MiB", "50.0 MiB", "200.0 MiB of pinned 'kept'"],
     ),
 }
@@ -262,16 +256,16 @@ REFUSED = {
 
 @pytest.mark.parametrize(("how", "model", "facts"), REFUSED.values(), ids=REFUSED)
 def test_what_can_never_fit_is_refused_with_the_sum(tmp_path, how, model, facts):
-    plan = planned(TURNS, settings_of(tmp_path, **how))
-    said = [one.message for one in plan.refusals if one.code == "budget.does-not-fit"]
-    assert any(model in one and all(fact in one for fact in facts) for one in said)
-    assert rows(plan)[model.strip("'")].fit == "never"
+    with pytest.raises(DoesNotFit) as caught:
+        planned(TURNS, settings_of(tmp_path, **how))
+    assert caught.value.model == model
+    assert all(fact in str(caught.value) for fact in facts)
 
 
 def test_what_only_stands_in_may_never_fit(plan_of):
     small, huge = {**SMALL, "fallback": ["huge"]}, {**JUDGE, "need": "1 GiB"}
     plan = plan_of(TURNS, **SMALL_IS_ALL, small=small, huge=huge)
-    assert (plan.refusals, rows(plan)["huge"].fit) == ((), "never")
+    assert "'huge' needs 1.0 GiB" in rows(plan)["huge"].problem
 
 
 def test_a_plan_leaves_nothing_behind(plan_of, tmp_path):

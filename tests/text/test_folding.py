@@ -36,3 +36,8 @@ def test_a_composed_text_is_nfc_and_loses_nothing(text):
 )
 def test_what_means_something_else_stays_apart(one, other, language):
     assert folded(one, language) != folded(other, language)
+
+
+@pytest.mark.parametrize("flood", ["a" + "\u0301\u0323" * 100_000, "\u1161" * 100_000])
+def test_a_flood_of_marks_or_parts_of_letters_stays(flood):
+    assert composed(flood) == flood

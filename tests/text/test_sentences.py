@@ -72,3 +72,27 @@ def test_no_character_is_lost_between_sentences(text):
 
     assert "".join(pieces) == text
     assert sentences_of(text) == [piece.strip() for piece in pieces if piece.strip()]
+
+
+# No language is named; German ones by readers of syntok, stanza, CoreNLP, textblob-de and
+# LanguageTool, whose splitters parted them.
+UNKNOWN_LANGUAGE = {
+    "dates": ["Am 20. März 1905 wurde der FC Chelsea gegründet.", "Am 21. Juni ist Sommer."],
+    "a day alone": ["Er kam am 3.", "Dann ging er am 4. Mai."],
+    "ordinals": ["Jonas ist Fan vom 1. FC Köln.", "Dies ist nun der 17. Versuch.", "Gut."],
+    "ordinals of what I have": ["Mein 2. Versuch war besser.", "Das war deine 6. Transaktion."],
+    "English ordinals": ["Do the test on 23rd. May.", "Then wait."],
+    "English figures": ["It takes 2 weeks.", "I am 30.", "The next is 31.", "Sales fell to 3."],
+    "other figures": ["Il en reste 5.", "Les autres partent.", "Quedan 12.", "Los otros se van."],
+    "a place": ["Platz 1.", "Der Sieger kam spät."],
+    "Russian titles": ["Пришёл проф. Иванов.", "Ушёл."],
+}
+
+
+@pytest.mark.parametrize("sentences", UNKNOWN_LANGUAGE.values(), ids=UNKNOWN_LANGUAGE)
+def test_ordinals_stay_together_where_the_language_is_unknown(sentences):
+    assert sentences_of(" ".join(sentences)) == sentences
+
+
+def test_a_flood_of_blank_lines_takes_no_longer_than_it_is():
+    assert sentences_of("\n" * 200_000 + "One.") == ["One."]

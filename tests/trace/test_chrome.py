@@ -108,6 +108,20 @@ def test_each_track_is_a_process_and_each_lane_of_it_a_thread(events):
     assert drawn == [(1, 1), (2, 2), (2, 3), (2, 3)]
 
 
+def test_models_stand_above_nodes_and_the_nodes_of_rows_below_all(events):
+    tracks = ["node rows", "node rows[0]/words/draft", "machine", "model small", "server small"]
+    records = [span(n, n, n + 1, parent=1, track=track) for n, track in enumerate(tracks, 2)]
+    described = events("M", span(1, 0, 9), *records)
+    names = {e["pid"]: e["args"]["name"] for e in described if e["name"] == "process_name"}
+    ranks = {
+        names[e["pid"]]: e["args"]["sort_index"]
+        for e in described
+        if e["name"] == "process_sort_index"
+    }
+    in_order = ["run essay", "model small", "server small", "node rows", "machine"]
+    assert sorted(ranks, key=ranks.__getitem__) == [*in_order, "node rows[0]/words/draft"]
+
+
 def test_a_counter_is_drawn_under_its_unit_where_it_was_set(events):
     drawn = events(
         "C",

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from perfetto import Row, query_traces
 from random_runs import write_random_run
-from sample_runs import span, write_journal
+from sample_runs import STARTED, span, write_journal
 
 from harness.trace import TIMELINES, Content, CounterSet, Flow, Instant, Journal, SpanRecord
 from harness.trace.calls import PHASES
@@ -350,6 +350,48 @@ def test_counters_read_as_they_were_set_on_the_track_of_their_span_or_their_own(
             for counter, track, number in placed
             for one in [shown_counter(counter)]
         ), run.name
+
+
+def test_models_stand_above_nodes_and_the_nodes_of_a_row_in_the_row(tmp_path):
+    rows = [
+        one
+        for number in range(20)
+        for first in [4 * number + 2]
+        for one in [
+            span(first, 0, 9, parent=1, name="node", track="node rows"),
+            *(
+                span(first + n, n, n + 1, parent=first, track=f"node rows[{number}]/words/{node}")
+                for n, node in enumerate(["facts", "draft", "polish"], 1)
+            ),
+        ]
+    ]
+    calls = [
+        span(90, 1, 2, parent=3, name="chat", track="model org/small"),
+        CounterSet("running", "requests", 3, 1, None, "server small"),
+    ]
+    whole = span(1, 0, 9, name="run")
+    journal = write_journal(tmp_path / "run.jsonl", whole, *rows, *calls)
+    asked = """
+        SELECT track.name, around.name AS around, count(*) AS tracks,
+            EXTRACT_ARG(track.source_arg_set_id, 'sibling_order_rank') AS rank
+        FROM track JOIN track AS around ON around.id = track.parent_id
+        JOIN track AS inner ON inner.parent_id = track.id
+        GROUP BY track.id ORDER BY rank
+    """
+    (run,) = load_all("perfetto", [journal], tmp_path, (asked,))
+    inside = defaultdict(list)
+    for row in run.answers[asked]:
+        inside[row["around"]].append((row["name"], row["tracks"]))
+    top = [("run essay", 2), ("model org/small", 1), ("server small", 1)]
+    # The lanes of the rows, and under them a group for each.
+    assert inside.pop(STARTED.run_id) == [*top, ("node rows", 20 + 20)]
+    assert inside.pop("node rows") == [(f"node rows[{n}]", 3) for n in range(20)]
+    assert inside == {
+        f"node rows[{n}]": [
+            (f"node rows[{n}]/words/{node}", 1) for node in ("facts", "draft", "polish")
+        ]
+        for n in range(20)
+    }
 
 
 def test_scores_share_the_axis_of_their_rubric(tmp_path):

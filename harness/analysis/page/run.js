@@ -6,9 +6,10 @@ const $ = (id) => document.getElementById(id);
 const LIVE = document.body.dataset.live === "yes";
 // Held open for as long as this page is: the server stops soon after the last page has gone.
 if (LIVE) window.alive = new EventSource("/harness-alive");
-const CHUNK = 100, PHASES = ["overhead", "queue", "load", "prefill", "decode"];
+const CHUNK = 100, MOST_ITEMS = 200, PHASES = ["overhead", "queue", "load", "prefill", "decode"];
 let page = JSON.parse($("data").textContent);
 let shown = [];  // the calls in the list: all, or those that the search found
+let shownRows = [];  // the same of a batch's rows
 let query = null;  // a regular expression while there is a search
 let hits = new Map();  // by index of a text: where the search found it first
 const opened = new Set();  // ids of what the reader has opened; they outlive a redrawing
@@ -79,7 +80,7 @@ function openable(id, props, summary, inside) {
   box.addEventListener("toggle", () => {
     if (!box.isConnected) return;
     if (box.open) { opened.add(id); fill(); } else opened.delete(id);
-    if (box.open && id.startsWith("call-")) history.replaceState(null, "", `#${id}`);
+    if (box.open && /^(call|row)-/.test(id)) history.replaceState(null, "", `#${id}`);
   });
   return box;
 }
@@ -100,9 +101,12 @@ function drawHead() {
     h("div", null, h("dt", null, what), h("dd", null, said))));
   const items = page.columns.flat().flatMap((node) => node.items);
   const lost = page.calls.filter((call) => call.status === "error");
+  const failed = items.filter((item) => item.status === "failed");
+  const around = new Set(failed.flatMap(({label}) =>  // a call fails with a node in it
+    [...label.matchAll(/\//g)].map((slash) => label.slice(0, slash.index))));
   const bad = (...said) => h("p", {class: "bad"}, said);
   $("failures").replaceChildren(...[report.error && bad("The run failed: ", report.error),
-    ...items.filter((item) => item.status === "failed").slice(0, 20)
+    ...failed.filter((item) => !around.has(item.label)).slice(0, 20)
       .map((item) => bad(`${item.label} failed: `, item.error)),
     lost.length && bad(`${counted(lost.length, "call")} failed: `, lost.slice(0, 20).map((call) =>
       [h("a", {href: `#call-${call.id}`}, `call ${call.id}`), " "]))].filter(Boolean));
@@ -115,8 +119,13 @@ function drawResult() {
   const answered = report.models.filter((one) => answers(one) > 0)
     .map((one) => `${one.name} (${many(answers(one))})`).join(", ");
   const fallbacks = events.filter((one) => one.kind === "fallback").length;
+  const scores = rows().map((row) => row.score).filter((score) => score !== null);
+  const mean = scores.reduce((sum, score) => sum + score, 0) / scores.length;
   $("verdict").replaceChildren(...[
-    loop?.composites.length && [h("b", null, loop.composites.join(" → ")), ` by rubric ${loop.rubric}`,
+    page.rows && counted(rows().length, "row"),
+    scores.length > 0 && `, ${mean.toFixed(2)} on average`, page.rows && ". ",
+    loop?.composites.length && [h("b", null, loop.composites.join(" → ")),
+      ` by rubric ${loop.rubric}`,
       state(loop.passed ? "passed" : loop.passed === null ? "unfinished" : "not passed"), " "],
     answered && quiet(`Answered by ${answered}.`),
     fallbacks > 0 && h("a", {href: "#events"}, ` ${counted(fallbacks, "fallback")}`)]
@@ -138,23 +147,26 @@ function drawGraph() {
     if (isOpen) opened.add(`node-${node.name}`);
     panel.hidden = !isOpen;
     if (node.items.length === 1) opened.add(`item-${node.name}-0`);
-    panel.replaceChildren(h("h3", null, node.name), ...node.items.map((item, index) => openable(
+    const some = node.items.slice(0, MOST_ITEMS);
+    panel.replaceChildren(h("h3", null, node.name), ...some.map((item, index) => openable(
       `item-${node.name}-${index}`, {class: "item"}, [item.label, state(item.status), " ",
         item.start_ns !== null && quiet(when(item))],
       () => [item.error && h("p", {class: "bad"}, item.error),
-        item.gave === null ? note("No output is recorded.") : prose(textOf(item.gave))])));
+        item.gave === null ? note("No output is recorded.") : prose(textOf(item.gave))])),
+    node.items.length > MOST_ITEMS && note(`and ${many(node.items.length - MOST_ITEMS)} more`));
   }
   function box({name, seen, items, needs}, at) {
-    const first = items.map((item) => textOf(item.gave)).find(Boolean);
+    const own = items.filter((item) => !item.label.includes("/"));
+    const first = own.map((item) => textOf(item.gave)).find(Boolean);
     return h("button", {class: `node ${seen.status}`, id: `node-${name}`, "aria-expanded": "false",
       onclick: (event) => show(nodes[at], event.currentTarget.ariaExpanded !== "true")},
-      h("b", null, name), items.length > 1 && ` × ${items.length}`,
+      h("b", null, name), own.length > 1 && ` × ${many(own.length)}`,
       seen.is_critical && h("span", {class: "quiet", title: "on the critical path"}, " ●"),
       seen.status !== "done" && state(seen.status),
       note([time(seen.busy_ns), ...(seen.calls ? [counted(seen.calls, "call"),
         `${many(seen.input_tokens)} → ${many(seen.output_tokens)} tokens`] : [])].join(" · ")),
       needs.length > 0 && note(`← ${needs.join(", ")}`),
-      items.length > 1 && h("div", {class: "squares"}, items.slice(0, 60).map((item) =>
+      own.length > 1 && h("div", {class: "squares"}, own.slice(0, 60).map((item) =>
         h("i", {class: item.status, title: `${item.label}: ${item.status}`}))),
       first && h("p", {class: "gave"}, first.slice(0, 200)));
   }
@@ -238,6 +250,28 @@ function ticks(most, count) {
   return Array.from({length: Math.floor(most / step + 1e-9) + 1}, (_, n) => +(n * step).toFixed(9));
 }
 
+// How many calls were in each phase, on average, in stretches of three pixels.
+const DENSE = 120;
+function densityPlot(calls, width, top, whole) {
+  const bins = Math.ceil(width / 3), step = whole / bins, sums = {}, totals = Array(bins).fill(0);
+  function add(name, start, duration) {
+    const of = (sums[name] ??= Array(bins).fill(0)), end = start + duration;
+    for (let bin = Math.floor(start / step); bin < bins && bin * step < end; bin += 1)
+      of[bin] += (Math.min(end, (bin + 1) * step) - Math.max(start, bin * step)) / step;
+  }
+  for (const call of calls) {
+    for (const one of call.phases) add(...one);
+    const known = call.phases.reduce((sum, one) => sum + one[2], 0);
+    add("other", call.start_ns, Math.max(0, call.duration_ns - known));
+  }
+  for (const of of Object.values(sums)) of.forEach((value, bin) => { totals[bin] += value; });
+  const most = Math.max(...totals) || 1, base = Array(bins).fill(top + DENSE);
+  const paths = [...PHASES, "other"].filter((name) => sums[name]).map((name) =>
+    s("path", {class: name, d: sums[name].map((value, bin) => value > 0 ?
+      rect(bin * 3, base[bin] -= value * DENSE / most, 3, value * DENSE / most) : "").join("")}));
+  return [...paths, word(width, top - 3, `at most ${many(+most.toPrecision(3))} at once`, "end")];
+}
+
 function timelinePlot(width) {
   const whole = page.report.duration_ns || 1, x = (ns) => ns / whole * width;
   const parts = [], places = [];
@@ -252,6 +286,11 @@ function timelinePlot(width) {
     }
     parts.push(word(0, top + 9, model.name));
     top += 15;
+    if (calls.length > width || free.length > DENSE / 2) {  // no call could be seen
+      parts.push(densityPlot(calls, width, top, whole));
+      top += DENSE + 8;
+      continue;
+    }
     const tall = Math.max(2, Math.min(18, 150 / free.length)), paths = {};
     calls.forEach((call, index) => {
       const y = top + lanes[index] * tall;
@@ -278,14 +317,15 @@ function timelinePlot(width) {
   drawing.addEventListener("mousemove", (event) => {
     const call = under(event);
     drawing.classList.toggle("hit", Boolean(call));
-    tip.textContent = call ? `${call.label}: ${when(call)}` : "";
+    tip.textContent = call ? `${nameOf(call)}: ${when(call)}` : "";
   });
   drawing.addEventListener("click", (event) => {
     const call = under(event);
     if (call) location.hash = `call-${call.id}`;
   });
   return figure("Calls over time", key([...PHASES, "other"], (name) => name), drawing,
-    "In seconds. A click on a call leads to its texts.", true);
+    places.length ? "In seconds. A click on a call leads to its texts." :
+      "In seconds: how many calls were in each phase.", true);
 }
 
 function latencyPlot(width) {
@@ -382,13 +422,15 @@ function bar(call, look) {
     wide(h("i", {class: name}), duration / whole)));
 }
 
+const nameOf = ({node, role}) => [node, role].filter(Boolean).join(" · ") || "call";
 function callRow(call) {
   const said = call.attributes, found = hits.has(call.reply) ? call.reply : call.prompt;
   const from = hits.get(found), of = from === undefined ? "" : textOf(found);
   return openable(`call-${call.id}`, {class: "call stop"}, [
     h("span", {class: "quiet number"}, call.id),
-    h("span", {title: call.label}, marked(call.label), call.status !== "ok" && state(call.status),
-      said.from_cache && state("from cache"), said.finish_reason === "length" && state("cut")),
+    h("span", {title: nameOf(call)}, marked(nameOf(call)),
+      call.status !== "ok" && state(call.status), said.from_cache && state("from cache"),
+      said.finish_reason === "length" && state("cut")),
     h("span", {class: "quiet", title: call.model}, call.model),
     h("span", {class: "quiet end start"}, time(call.start_ns)),
     h("span", {class: "end"}, time(call.duration_ns)), bar(call, "bar"),
@@ -432,7 +474,7 @@ function callInside(call) {
       : "Perfetto", ": ", h("code", null, `${page.open_command} --span ${call.id}`))));
 }
 
-// The list is cut into hundreds, each drawn when it comes near the window.
+// A list is cut into hundreds, each drawn when it comes near the window.
 const near = new IntersectionObserver((entries) => {
   for (const entry of entries) if (entry.isIntersecting) fillChunk(entry.target);
 }, {rootMargin: "1200px"});
@@ -440,26 +482,61 @@ function fillChunk(chunk) {
   near.unobserve(chunk);
   if (chunk.childElementCount) return;
   chunk.style.height = "";
-  chunk.append(...shown.slice(+chunk.dataset.from, +chunk.dataset.from + CHUNK).map(callRow));
+  chunk.append(...chunk.make());
 }
-function drawCalls() {
-  const list = $("calls-body"), old = [...list.children];
-  $("no-texts").hidden = page.has_texts || !page.calls.length;
-  for (let from = 0, n = 0; from < shown.length; from += CHUNK, n += 1) {
-    const calls = shown.slice(from, from + CHUNK);
-    const signature = JSON.stringify([query?.source, calls]);
+function drawList(list, members, draw) {
+  const old = [...list.children];
+  for (let from = 0, n = 0; from < members.length; from += CHUNK, n += 1) {
+    const some = members.slice(from, from + CHUNK);
+    const signature = JSON.stringify([query?.source, some]);
     if (old[n]?.signature === signature) continue;
-    const chunk = h("div", {class: "chunk", "data-from": from});
-    chunk.signature = signature;
-    chunk.style.height = `calc(var(--row) * ${calls.length})`;
+    const chunk = h("div", {class: "chunk"});
+    Object.assign(chunk, {signature, make: () => some.map(draw)});
+    chunk.style.height = `calc(var(--row) * ${some.length})`;
     if (old[n]) old[n].replaceWith(chunk); else list.append(chunk);
     near.observe(chunk);
   }
-  old.slice(Math.ceil(shown.length / CHUNK)).forEach((chunk) => chunk.remove());
+  old.slice(Math.ceil(members.length / CHUNK)).forEach((chunk) => chunk.remove());
   for (const chunk of list.children) {  // at once what is to be seen, and where there is little
     const {top, bottom} = chunk.getBoundingClientRect();
-    if (shown.length <= 3 * CHUNK || (bottom > 0 && top < innerHeight)) fillChunk(chunk);
+    if (members.length <= 3 * CHUNK || (bottom > 0 && top < innerHeight)) fillChunk(chunk);
   }
+}
+
+// --- rows of a batch --------------------------------------------------------------------------
+
+const itemsOf = (name) => page.columns.flat().find((node) => node.name === name)?.items ?? [];
+const rows = () => itemsOf(page.rows).filter((item) => !item.label.includes("/"));
+
+const partsOf = (row) => itemsOf(page.rows).filter((one) => one.label.startsWith(`${row.label}/`));
+
+function drawRow(row) {
+  const gave = textOf(row.gave), from = hits.get(row.gave) ?? 0;
+  const inner = row.error && partsOf(row).find((one) => one.status === "failed");
+  const error = inner?.error ?? row.error;
+  return openable(`row-${row.label}`, {class: "row"}, [h("span", null, marked(row.label)),
+    h("span", {class: "quiet text-line"},
+      marked((error ?? gave ?? "").slice(Math.max(0, from - 60), from + 200))),
+    h("span", null, state(row.status)),
+    h("span", {class: "end"}, row.score !== null && +row.score.toFixed(2)),
+    h("span", {class: "quiet end"}, row.cost_usd !== null && usd(row.cost_usd)),
+    h("span", {class: "end"}, row.start_ns !== null && time(row.duration_ns))],
+  () => rowInside(row, gave));
+}
+
+function rowInside(row, gave) {
+  const parts = partsOf(row);
+  const scores = page.columns.flat().flatMap((node) => node.items)
+    .filter((item) => item.label === row.label.replace(page.rows, "scores") && item !== row);
+  const calls = page.calls.filter((call) =>
+    call.node === row.label || call.node?.startsWith(`${row.label}/`));
+  return [row.error && h("p", {class: "bad"}, row.error), gave !== null && prose(gave),
+    [...parts, ...scores].map((item) => openable(`part-${item.label}`, {class: "item"},
+      [item.label, state(item.status), " ", item.start_ns !== null && quiet(when(item))],
+      () => [item.error && h("p", {class: "bad"}, item.error),
+        item.gave === null ? note("No output is recorded.") : prose(textOf(item.gave))])),
+    calls.length > 0 && note("Calls: ", calls.map((call) =>
+      [h("a", {href: `#call-${call.id}`}, `${call.id}`), " "]))];
 }
 
 function search() {
@@ -471,9 +548,15 @@ function search() {
     if (found >= 0) hits.set(index, found);
   });
   shown = !query ? calls : calls.filter((call) => hits.has(call.prompt) || hits.has(call.reply) ||
-    query.test(call.label) || query.test(call.model));
-  drawCalls();
-  $("found").textContent = query ? `${many(shown.length)} of ${counted(calls.length, "call")}` : "";
+    query.test(nameOf(call)) || query.test(call.model));
+  shownRows = !query ? rows() : rows().filter((row) => hits.has(row.gave) ||
+    query.test(row.label) || query.test(row.status) || query.test(row.error ?? ""));
+  $("no-texts").hidden = page.has_texts || !calls.length;
+  drawList($("rows-body"), shownRows, drawRow);
+  drawList($("calls-body"), shown, callRow);
+  const matches = [`${many(shown.length)} of ${counted(calls.length, "call")}`,
+    page.rows && `${many(shownRows.length)} of ${counted(rows().length, "row")}`];
+  $("found").textContent = query ? matches.filter(Boolean).join(", ") : "";
 }
 
 function drawEvents() {
@@ -495,6 +578,13 @@ function goTo(index) {
   focusOn($(`call-${shown[index].id}`));
 }
 function reveal() {
+  const row = rows().findIndex((one) => `#row-${one.label}` === decodeURIComponent(location.hash));
+  if (row >= 0) {
+    opened.add(`row-${rows()[row].label}`);
+    fillChunk($("rows-body").children[Math.floor(row / CHUNK)]);
+    $(`row-${rows()[row].label}`).open = true;
+    focusOn($(`row-${rows()[row].label}`));
+  }
   const id = location.hash.match(/^#call-(\d+)$/)?.[1];
   const find = () => shown.findIndex((call) => `${call.id}` === id);
   if (!id) return;
@@ -516,7 +606,10 @@ function step(by) {
 let pause, width = innerWidth;
 $("search").addEventListener("input", () => {
   clearTimeout(pause);
-  pause = setTimeout(() => { search(); if (query) $("calls").scrollIntoView(); }, 120);
+  pause = setTimeout(() => {
+    search();
+    if (query) $(shownRows.length ? "rows" : "calls").scrollIntoView();
+  }, 120);
 });
 addEventListener("hashchange", reveal);
 addEventListener("keydown", (event) => {
@@ -548,6 +641,7 @@ function draw() {
     drawn.set(name, signature);
   }
   $("loops").hidden = !page.loops.length;
+  $("rows").hidden = !page.rows;
   $("graph").hidden = !page.columns.length;
   for (const link of document.querySelectorAll("nav a")) link.hidden = $(link.hash.slice(1)).hidden;
   search();

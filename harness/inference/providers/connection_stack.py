@@ -76,7 +76,7 @@ class _Stack:
         """Closes all connections; calls that are under way are cut off."""
         if self._sweeping is not None:
             self._sweeping.cancel()
-        every = [one for idle in self._idle.values() for _, one in idle] + [*self._busy]
+        every = [pooled for idle in self._idle.values() for _, pooled in idle] + [*self._busy]
         self._idle.clear()
         self._busy.clear()
         for connection in every:

@@ -11,12 +11,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Literal
 
 import httpx2
 
 from harness.inference.endpoint import Endpoint
-from harness.inference.providers.http import BodyTooLong, Connection
+from harness.inference.providers.http import BodyTooLong, HttpConnection
 from harness.log import log_warning
 
 _TIMEOUT_S = 1.0
@@ -27,7 +26,7 @@ _NOT_OFFERED = {404, 405, 501}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Sample:
     """A quantity at one moment."""
 
     name: str
@@ -38,27 +37,28 @@ class Reading:
     """Whether it only ever counts up, from the server's start."""
 
 
-Parser = Callable[[bytes], tuple[Reading, ...]]
+Parser = Callable[[bytes], tuple[Sample, ...]]
 """Reads a page of counters; raises ValueError for a page of another kind."""
-Address = Callable[[], str | None]
-"""A server's address, without a path; None while there is no server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A quantity as Prometheus text holds it: in one sample, or spread over several."""
+    """A quantity, whose samples differ by their labels, such as a server's engines."""
 
     name: str
     unit: str
-    combine: Literal["sum", "max"] = "sum"
-    """How samples with different labels, such as a server's engines, make one value."""
     total: bool = False
+
+    def of(self, *samples: float) -> Sample:
+        """The samples as one value: the largest share, or their sum."""
+        value = max(samples) if self.unit == "share" else sum(samples)
+        return Sample(name=self.name, unit=self.unit, value=value, total=self.total)
 
 
 METRICS: Mapping[str, Metric] = {
     "running": Metric(name="running", unit="requests"),
     "waiting": Metric(name="waiting", unit="requests"),
-    "kv_cache": Metric(name="KV cache", unit="share", combine="max"),
+    "kv_cache": Metric(name="KV cache", unit="share"),
     "preemptions": Metric(name="preempted", unit="requests", total=True),
     "prompt": Metric(name="prompt", unit="tokens", total=True),
     "cached": Metric(name="cached prompt", unit="tokens", total=True),
@@ -66,7 +66,7 @@ METRICS: Mapping[str, Metric] = {
     "drafted": Metric(name="drafted", unit="tokens", total=True),
     "accepted": Metric(name="accepted drafts", unit="tokens", total=True),
     # Where a server tells no totals; of lately, for all its replies.
-    "acceptance": Metric(name="drafts accepted", unit="share", combine="max"),
+    "acceptance": Metric(name="drafts accepted", unit="share"),
 }
 
 _SAMPLE = re.compile(
@@ -88,31 +88,22 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
     `from_the_start` says whether they are there before the server's first call: then a text without
     any of them is a page of another kind.
     """
-    rows = {key: (one,) if isinstance(one, str) else one for key, one in samples_of.items()}
+    rows = {key: (name,) if isinstance(name, str) else name for key, name in samples_of.items()}
     names = {name for group in rows.values() for name in group}
 
-    def readings(body: bytes) -> tuple[Reading, ...]:
+    def readings(body: bytes) -> tuple[Sample, ...]:
         text = body.decode(errors="replace")
-        samples: dict[str, list[float]] = {}
+        by_name: dict[str, list[float]] = {}
         for name, value in _SAMPLE.findall(text):
             if name in names:
-                samples.setdefault(name, []).append(float(value))
-        if not samples and (from_the_start or not _PROMETHEUS.match(text)):
+                by_name.setdefault(name, []).append(float(value))
+        if not by_name and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
         values = {
-            METRICS[key]: [one for name in group for one in samples.get(name, ()) if isfinite(one)]
+            METRICS[key]: [v for name in group for v in by_name.get(name, ()) if isfinite(v)]
             for key, group in rows.items()
         }
-        return tuple(
-            Reading(
-                name=metric.name,
-                unit=metric.unit,
-                value=sum(found) if metric.combine == "sum" else max(found),
-                total=metric.total,
-            )
-            for metric, found in values.items()
-            if found
-        )
+        return tuple(metric.of(*samples) for metric, samples in values.items() if samples)
 
     return readings
 
@@ -120,11 +111,8 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
 class MetricsSource:
     """The counters of one server, read again and again by one task.
 
-    `address` is for a server that the run starts, whose totals begin at 0; otherwise it is the
-    endpoint's.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    `address` is for a server that the run starts, whose totals begin at 0, and None while it does
+    not run; otherwise it is the endpoint's.
     """
 
     def __init__(
@@ -134,20 +122,20 @@ class MetricsSource:
         *,
         api_key: str | None,
         pause_s: float = 0.0,
-        address: Address | None = None,
+        address: Callable[[], str | None] | None = None,
     ) -> None:
         self.pause_s = pause_s
         """The least time between the end of a read and the next."""
         self._usual_pause_s = pause_s
         self._paths = dict(paths)
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
-        self._connection = Connection(bounded, api_key=api_key)
+        self._connection = HttpConnection(bounded, api_key=api_key)
         self._address = address or (lambda: self._connection.root)
         self._known = None if address else self._connection.root
         self._totals = RunTotals()
-        self._last: tuple[Reading, ...] = ()
+        self._last: tuple[Sample, ...] = ()
 
-    async def read(self) -> tuple[Reading, ...]:
+    async def read(self) -> tuple[Sample, ...]:
         """The counters now, totals counted since the run began; never raises.
 
         Empty if the server does not answer within a second.
@@ -173,7 +161,7 @@ class MetricsSource:
         """Closes the connections."""
         await self._connection.client.aclose()
 
-    async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
+    async def _ask(self, address: str, path: str) -> tuple[Sample, ...]:
         try:
             response = await self._connection.client.get(address + path)
             if response.status_code in _NOT_OFFERED:
@@ -205,7 +193,7 @@ class RunTotals:
         self._seen: dict[str, float] = {}
         self._grown: dict[str, float] = {}
 
-    def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
+    def counted(self, readings: Iterable[Sample], *, fresh: bool) -> tuple[Sample, ...]:
         """The same readings, with totals since the run began.
 
         `fresh` says whether the server was started since the last ones.
@@ -214,19 +202,19 @@ class RunTotals:
         self._asked = True
         return (*since, *self._hits())
 
-    def _since(self, reading: Reading, *, fresh: bool) -> Reading:
+    def _since(self, reading: Sample, *, fresh: bool) -> Sample:
         if not reading.total:
             return reading
-        name, now = reading.name, reading.value
+        name, total = reading.name, reading.value
         # Some totals appear only when there is something to count.
-        seen = 0.0 if fresh else self._seen.get(name, 0.0 if self._asked else now)
+        last = 0.0 if fresh else self._seen.get(name, 0.0 if self._asked else total)
         # A total that has fallen belongs to a server that was started again.
-        self._grown[name] = self._grown.get(name, 0.0) + (now - seen if now >= seen else now)
-        self._seen[name] = now
+        self._grown[name] = self._grown.get(name, 0.0) + (total - last if total >= last else total)
+        self._seen[name] = total
         return replace(reading, value=self._grown[name])
 
-    def _hits(self) -> tuple[Reading, ...]:
+    def _hits(self) -> tuple[Sample, ...]:
         prompt, cached = (self._grown.get(METRICS[key].name) for key in ("prompt", "cached"))
         if not prompt or cached is None:
             return ()
-        return (Reading(name="prefix cache hits", unit="share", value=cached / prompt),)
+        return (Sample(name="prefix cache hits", unit="share", value=cached / prompt),)

@@ -59,10 +59,7 @@ _ALL_LAYERS = -2
 class EmbeddedLlamaCpp(Engine):
     """One GGUF model, resident between `load` and `unload`.
 
-    The endpoint's `path` must be set.
-
-    Attributes:
-        api_key: What the engine's server must be sent as a bearer token.
+    The endpoint's `path` must be set. The engine's server wants `api_key` as a bearer token.
     """
 
     def __init__(self, endpoint: Endpoint, *, clock: Clock = monotonic) -> None:
@@ -144,9 +141,9 @@ class EmbeddedLlamaCpp(Engine):
                 f"GPUs: {gpus or 'none'}; install the xllamacpp that is built for yours, or set "
                 "device to 'machine'"
             )
-        said = child.first_error() or str(answer["error"])
-        lacks_memory = NO_ROOM.search(said) is not None
-        raise load_error(self._endpoint, _loading, said=said, lacks_memory=lacks_memory)
+        reason = child.first_error() or str(answer["error"])
+        lacks_memory = NO_ROOM.search(reason) is not None
+        raise load_error(self._endpoint, _loading, why=reason, lacks_memory=lacks_memory)
 
     @asynccontextmanager
     async def _alive(self) -> AsyncIterator[OpenAIWire]:
@@ -229,8 +226,8 @@ class _Child(asyncio.SubprocessProtocol):
 
     def first_error(self) -> str:
         """The first error in its log, or nothing."""
-        found = _ERROR_LINE.search(self._log)
-        return found[1].decode(errors="replace") if found else ""
+        line = _ERROR_LINE.search(self._log)
+        return line[1].decode(errors="replace") if line else ""
 
     # --- told by the event loop ---------------------------------------------------------------
 
@@ -328,10 +325,6 @@ def _source(endpoint: Endpoint, backend: Backend) -> MetricsSource | None:
     )
 
 
-def _process(backend: Backend) -> int | None:
-    return backend.process_id if isinstance(backend, EmbeddedLlamaCpp) else None
-
-
 _WIRE = replace(llamacpp.PROVIDER, title="llama.cpp, as harness starts it,", images=NEVER)
 PROVIDER = Provider(
     title="llama.cpp, started by harness",
@@ -371,6 +364,6 @@ PROVIDER = Provider(
     timings=ALWAYS,
     side_by_side="slots",
     source=_source,
-    process=_process,
+    process=lambda backend: getattr(backend, "process_id", None),
     slots=lambda endpoint: endpoint.slots,
 )

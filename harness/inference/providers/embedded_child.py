@@ -46,8 +46,8 @@ def main() -> None:
 def _gpus() -> int:
     """How many there are. llama.cpp uses an integrated one only where there is no other."""
     kinds = xllamacpp.ggml_backend_dev_type
-    seen = [device["type"] for device in xllamacpp.get_device_info()]
-    return seen.count(kinds.GGML_BACKEND_DEVICE_TYPE_GPU) or seen.count(
+    types = [device["type"] for device in xllamacpp.get_device_info()]
+    return types.count(kinds.GGML_BACKEND_DEVICE_TYPE_GPU) or types.count(
         kinds.GGML_BACKEND_DEVICE_TYPE_IGPU
     )
 
@@ -83,12 +83,12 @@ def _server(fields: Fields) -> Any:  # noqa: ANN401 - xllamacpp is not typed
 
 
 def _set(params: Any, name: str, value: Any) -> None:  # noqa: ANN401 - as above
-    *way, last = name.split(".")
-    holder = reduce(getattr, way, params)
-    known = getattr(holder, last)
+    *path, last = name.split(".")
+    holder = reduce(getattr, path, params)
+    default = getattr(holder, last)
     if last == "tensor_split":  # takes only a list of its own length
-        value = [*value, *known[len(value) :]]
-    setattr(holder, last, type(known)[value] if isinstance(known, Enum) else value)
+        value = [*value, *default[len(value) :]]
+    setattr(holder, last, type(default)[value] if isinstance(default, Enum) else value)
 
 
 if __name__ == "__main__":

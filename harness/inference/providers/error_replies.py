@@ -70,38 +70,33 @@ a library may be "not found" that the server's model needs."""
 def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     status: int, body: bytes, *, headers: Mapping[str, str], endpoint: str, model_id: str
 ) -> InferenceError:
-    """The error that a reply with this status and body means.
+    """The error that a reply with this status and body, JSON or not, means.
 
-    Args:
-        status: HTTP status; 200 for an error inside a stream that had begun, which then may name
-            a status of its own.
-        body: JSON in any shape, or anything else.
-        headers: Of the reply, with lower-case names.
-        endpoint: Tag of the endpoint.
-        model_id: The model that was asked for.
+    The status of an error inside a stream that had begun is 200; it may name one of its own. Names
+    of `headers` are in lower case.
     """
     complaint = _read(body)
     if status == 200:
-        own = whole(complaint.get("code")), whole(complaint.get("http_status_code"))
-        status = next(filter(None, own), status)
-    said = _words(complaint) or f"HTTP {status} without a message"
-    everything = f"{complaint.get('type', '')} {complaint.get('code', '')} {said}"
+        codes = whole(complaint.get("code")), whole(complaint.get("http_status_code"))
+        status = next(filter(None, codes), status)
+    text = _words(complaint) or f"HTTP {status} without a message"
+    everything = f"{complaint.get('type', '')} {complaint.get('code', '')} {text}"
     wait_s = _retry_after_s(headers)
-    if _OVERFLOW.search(everything) or (status in _OF_THE_REQUEST and _NO_ROOM.search(said)):
+    if _OVERFLOW.search(everything) or (status in _OF_THE_REQUEST and _NO_ROOM.search(text)):
         return context_overflow(
-            said,
+            text,
             endpoint=endpoint,
             prompt_tokens=whole(complaint.get("n_prompt_tokens")),
             context_tokens=whole(complaint.get("n_ctx")),
         )
     if status in {401, 403}:
         return AuthenticationFailed(
-            f"the server refused the credentials ({said}); set the endpoint's api_key_env to the "
+            f"the server refused the credentials ({text}); set the endpoint's api_key_env to the "
             "name of the variable that holds the key"
         )
     if status == 402 or "insufficient_quota" in everything:
         return AuthenticationFailed(
-            f"the account has nothing left to spend ({said}); top it up, or use another endpoint",
+            f"the account has nothing left to spend ({text}); top it up, or use another endpoint",
             code="call.quota-spent",
         )
     # Before the model's absence: Triton says that it does not know a model that it is loading.
@@ -109,30 +104,30 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     # 500 is a failure whatever it says.
     wait = "" if wait_s is None else f"; it says to wait {wait_s:g} s"
     later = status in {503, 529} or (status > 500 and wait_s is not None)
-    if later or _FULL.search(said):
+    if later or _FULL.search(text):
         return Overloaded(
-            f"the server is loading or full ({said}); try again later{wait}", retry_after_s=wait_s
+            f"the server is loading or full ({text}); try again later{wait}", retry_after_s=wait_s
         )
-    unknown = status in _OF_THE_REQUEST and _NO_MODEL.search(said)
+    unknown = status in _OF_THE_REQUEST and _NO_MODEL.search(text)
     if unknown or (status == 404 and "model" in everything.lower()):
         return ModelNotFound(
-            f"the server does not serve '{model_id}' ({said}); set the endpoint's model_id to a "
+            f"the server does not serve '{model_id}' ({text}); set the endpoint's model_id to a "
             f"name that it does: harness endpoints check {endpoint} lists them"
         )
     if status == 429:
         return RateLimited(
-            f"the account is at its limit ({said}); make fewer calls at once (max_parallel){wait}",
+            f"the account is at its limit ({text}); make fewer calls at once (max_parallel){wait}",
             retry_after_s=wait_s,
         )
-    if _BLIND.search(said):
+    if _BLIND.search(text):
         return NotOffered(
-            f"the model takes no images as it is served ({said}); use one trained on images"
+            f"the model takes no images as it is served ({text}); use one trained on images"
         )
     if status == 200:
-        return ServerError(f"the server sent an error in place of a reply: {said}")
+        return ServerError(f"the server sent an error in place of a reply: {text}")
     if status == 404:
-        said += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
-    return ServerError(f"HTTP {status}: {said}", status=status)
+        text += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
+    return ServerError(f"HTTP {status}: {text}", status=status)
 
 
 def words_of(body: bytes) -> str:
@@ -141,15 +136,15 @@ def words_of(body: bytes) -> str:
 
 
 def context_overflow(
-    said: str, *, endpoint: str, prompt_tokens: int | None = None, context_tokens: int | None = None
+    text: str, *, endpoint: str, prompt_tokens: int | None = None, context_tokens: int | None = None
 ) -> ContextOverflow:
     """The error of a message that tells of an overflow; lengths not given are read from it."""
     return ContextOverflow(
-        f"{said}. Shorten the prompt, lower max_output_tokens, or serve a longer context: "
+        f"{text}. Shorten the prompt, lower max_output_tokens, or serve a longer context: "
         f"context_tokens under [endpoints.{endpoint}] where it is loaded by harness or Ollama, "
         "else the server's own setting",
-        prompt_tokens=prompt_tokens or _number(_PROMPT_TOKENS, said),
-        context_tokens=context_tokens or _number(_CONTEXT_TOKENS, said),
+        prompt_tokens=prompt_tokens or _number(_PROMPT_TOKENS, text),
+        context_tokens=context_tokens or _number(_CONTEXT_TOKENS, text),
     )
 
 
@@ -165,17 +160,17 @@ def _read(body: bytes) -> Mapping[str, Any]:
         return _read(inner.encode())  # Ollama passes on its llama-server's error as text
     if isinstance(inner, Mapping):
         return inner
-    said = body.decode("utf-8", "replace").strip() if inner is None else str(inner)
-    return {"message": said, "type": text_at(value, "error_type")}
+    text = body.decode("utf-8", "replace").strip() if inner is None else str(inner)
+    return {"message": text, "type": text_at(value, "error_type")}
 
 
 def _words(complaint: Mapping[str, Any]) -> str:
     return str(complaint.get("message") or complaint.get("detail") or "")[:500]
 
 
-def _number(pattern: re.Pattern[str], said: str) -> int | None:
-    found = pattern.search(said)
-    return int(found[1]) if found else None
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+    match = pattern.search(text)
+    return int(match[1]) if match else None
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -183,26 +178,26 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     milliseconds = _wait(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
-    said = headers.get("retry-after", "")
-    then = _date(said)
+    header = headers.get("retry-after", "")
+    then = _date(header)
     if then is None:
-        return _wait(said)
+        return _wait(header)
     # By the server's own clock, if it tells: ours may be minutes off.
-    now = _date(headers.get("date", "")) or datetime.now(UTC)
-    return max(0.0, (then - now).total_seconds())
+    present = _date(headers.get("date", "")) or datetime.now(UTC)
+    return max(0.0, (then - present).total_seconds())
 
 
-def _wait(said: str) -> float | None:
+def _wait(header: str) -> float | None:
     try:
-        wait = float(said)
+        wait = float(header)
     except ValueError:
         return None
     return wait if math.isfinite(wait) and wait >= 0 else None
 
 
-def _date(said: str) -> datetime | None:
+def _date(header: str) -> datetime | None:
     try:
-        date = parsedate_to_datetime(said)
+        date = parsedate_to_datetime(header)
     except ValueError:
         return None
     return date if date.tzinfo else date.replace(tzinfo=UTC)

@@ -66,11 +66,6 @@ def base_of(url: str) -> str:
     return str(httpx2.URL(url).copy_with(query=None, fragment=None)).rstrip("/")
 
 
-def root_of(url: str) -> str:
-    """The address of an endpoint's server, without `/v1`."""
-    return base_of(url).removesuffix("/v1")
-
-
 def bearer(api_key: str | None, *, endpoint: str) -> str | None:
     """A key in sendable form; None for an empty one.
 
@@ -165,7 +160,7 @@ class Access:
     `NotTrusted` to prevent it."""
 
 
-class Connection:
+class HttpConnection:
     """The connections to one endpoint, and the errors that its refusals and failures mean.
 
     The query of its `url`, such as a key for a proxy or a version, is sent with every request.
@@ -187,7 +182,8 @@ class Connection:
     def __init__(self, endpoint: Endpoint, *, api_key: str | None = None) -> None:
         self.endpoint = endpoint
         url = httpx2.URL(endpoint.url or "https://")  # a client that picks it itself knows it later
-        self.base, self.root = base_of(str(url)), root_of(str(url))
+        self.base = base_of(str(url))
+        self.root = self.base.removesuffix("/v1")
         key = bearer(api_key, endpoint=endpoint.tag)
         # What still has a variable is left out: pages that are asked for without credentials.
         query = {name: value for name, value in endpoint.query.items() if "${" not in value}
@@ -197,9 +193,9 @@ class Connection:
             if "${" not in value
         }
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
-        own = {"accept-encoding": PACKED_AS} | ({"authorization": f"Bearer {key}"} if key else {})
+        authorization = {"authorization": f"Bearer {key}"} if key else {}
         self.client = self.new_client(
-            headers=own | headers,
+            headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
             event_hooks={"response": [self._bounded]},
             timeout=(endpoint.connect_timeout_s, None, None, None),
@@ -218,13 +214,13 @@ class Connection:
         )
 
     def refusal(
-        self, said: object, *, status: int = 200, headers: Mapping[str, str] | None = None
+        self, complaint: object, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> InferenceError:
         """The error of a refusal, a body or JSON.
 
         Without a status, it came inside a reply that had begun.
         """
-        body = said if isinstance(said, bytes) else orjson.dumps(said)
+        body = complaint if isinstance(complaint, bytes) else orjson.dumps(complaint)
         return error_from_reply(
             status,
             self._redactor.clean(body.decode("utf-8", "replace")).encode(),
@@ -233,15 +229,15 @@ class Connection:
             model_id=self.endpoint.model_id,
         )
 
-    def odd(self, said: object) -> InferenceError:
+    def odd(self, value: object) -> InferenceError:
         """The error of a part of a reply that is not of the protocol.
 
         Broken JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
         another shape will come again.
         """
-        kind = StreamCut if isinstance(said, str) else ServerError
+        kind = StreamCut if isinstance(value, str) else ServerError
         # Without the key, which would not be found once it is cut in two.
-        part = self._redactor.clean(said if isinstance(said, str) else repr(said))[:200]
+        part = self._redactor.clean(value if isinstance(value, str) else repr(value))[:200]
         return kind(f"the reply has an unexpected part: {part!r}")
 
     async def read(self, reply: httpx2.Response) -> bytes:
@@ -267,8 +263,7 @@ class Connection:
 
     def cut(self, how: str, *, has_begun: bool = True) -> StreamCut:
         """The error of a reply that did not come to its end."""
-        said = f"the reply was cut off: {how}"
-        return StreamCut(said, has_begun=has_begun)
+        return StreamCut(f"the reply was cut off: {how}", has_begun=has_begun)
 
     async def ask(self, url: str, fields: Mapping[str, object]) -> object:
         """The JSON of one reply, None for none; raises as `Exchange.post` and `read`."""
@@ -303,15 +298,21 @@ def too_large(error: BodyTooLong) -> ReplyTooLarge:
 
 def redirected(status: int, location: str) -> ServerError:
     """The error of a server that names another address."""
-    message = f"HTTP {status}: it redirects to {location}; is the endpoint's url right?"
-    return ServerError(message, status=status)
+    return ServerError(
+        f"HTTP {status}: it redirects to {location}; is the endpoint's url right?", status=status
+    )
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it was raised from, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def not_connected(error: Exception, url: str) -> EndpointUnreachable:
     """The error of a connection that was not made: nothing answers, or TLS refuses what does."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLError):
-        cause = cause.__cause__ or cause.__context__
+    cause = next((link for link in causes(error) if isinstance(link, ssl.SSLError)), None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return EndpointUnreachable(
             f"the certificate of {url} is refused ({cause.verify_message}); name a file with its "
@@ -341,7 +342,7 @@ class Exchange(AsyncExitStack):
     time limits, not inside them.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         super().__init__()
         self._connection = connection
         self.requests = 0
@@ -431,11 +432,7 @@ _address = lru_cache(maxsize=64)(httpx2.URL)
 
 
 class HttpBackend(ABC):
-    """What all backends over HTTP share. The endpoint's `url` must be set.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
-    """
+    """What all backends over HTTP share. The endpoint's `url` must be set."""
 
     def __init__(
         self, endpoint: Endpoint, access: Access, refused: RefusedFields | None = None
@@ -443,7 +440,7 @@ class HttpBackend(ABC):
         assert endpoint.url is not None
         self._endpoint = endpoint
         self._clock = access.clock
-        self._connection = Connection(endpoint, api_key=access.api_key)
+        self._connection = HttpConnection(endpoint, api_key=access.api_key)
         self._refused = refused or RefusedFields(endpoint.drop)
         self._source = endpoint.source
         self._url = self._connection.base
@@ -451,13 +448,13 @@ class HttpBackend(ABC):
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        wanted, listener = self._fields(request), Listener(request)
+        requested, listener = self._fields(request), Listener(request)
         async with (
             Exchange(self._connection) as exchange,
             TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
         ):
             while True:
-                fields, dropped = self._refused.without(wanted)
+                fields, dropped = self._refused.without(requested)
                 body = merged(self._body(fields, request), request.extra_body or {})
                 progress = ReplyInProgress(
                     listener.request, clock=self._clock, arrived=limits.token_arrived
@@ -488,14 +485,12 @@ class HttpBackend(ABC):
         """A call by the names of OpenAI's protocol: what may be refused of it."""
 
     def _body(self, fields: dict[str, object], _request: ChatRequest) -> dict[str, object]:
-        """What is sent of these fields."""
         return fields
 
     @abstractmethod
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
-    ) -> Completion:
-        """Reads the reply to its end."""
+    ) -> Completion: ...
 
 
 async def read_to_end(rest: AsyncIterator[bytes]) -> None:
@@ -527,8 +522,8 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         joined = half + chunk if half else chunk
         half = b"\r" if joined.endswith(b"\r") else b""  # perhaps that of a CRLF
         ended = joined.removesuffix(half).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        rest, *more = ended.split(b"\n")
-        for following in more:
+        rest, *further = ended.split(b"\n")
+        for following in further:
             # Joined once: to add each chunk to what came before takes minutes for a long line.
             begun.append(rest)
             yield b"".join(begun).removeprefix(mark)
@@ -551,8 +546,8 @@ async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
     async for line in lines(chunks):
         field, _, value = line.partition(b":")
         if not line.strip():
-            for said in _values(held):
-                yield _named(said, name)
+            for chunk in _values(held):
+                yield _named(chunk, name)
             held, name = [], b""
         elif field == b"event":
             name = value.strip()
@@ -563,12 +558,12 @@ async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             if (
                 len(held) == 1
                 and line.rstrip()[-1:] in b"}]"
-                and not isinstance(said := _value(held[0]), str)
+                and not isinstance(chunk := _value(held[0]), str)
             ):
-                yield _named(said, name)
+                yield _named(chunk, name)
                 held = []
-    for said in _values(held):
-        yield _named(said, name)
+    for chunk in _values(held):
+        yield _named(chunk, name)
 
 
 def _values(pieces: list[bytes]) -> Iterator[Any]:
@@ -577,7 +572,7 @@ def _values(pieces: list[bytes]) -> Iterator[Any]:
     if not isinstance(together, str):
         yield together
     else:
-        yield from filter(lambda said: said != "", map(_value, pieces))
+        yield from filter(lambda value: value != "", map(_value, pieces))
 
 
 def _value(data: bytes) -> Any:  # noqa: ANN401 - JSON
@@ -591,11 +586,11 @@ def _value(data: bytes) -> Any:  # noqa: ANN401 - JSON
     return text
 
 
-def _named(said: object, name: bytes) -> object:
-    is_nested = isinstance(said, dict) and "error" in said
-    return {"error": said} if name == b"error" and not is_nested else said
+def _named(value: object, name: bytes) -> object:
+    is_nested = isinstance(value, dict) and "error" in value
+    return {"error": value} if name == b"error" and not is_nested else value
 
 
-def is_end_mark(said: object) -> bool:
+def is_end_mark(value: object) -> bool:
     """Whether it is `[DONE]`, in any spelling."""
-    return isinstance(said, str) and _END.fullmatch(said) is not None
+    return isinstance(value, str) and _END.fullmatch(value) is not None

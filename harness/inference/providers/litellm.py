@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import warnings
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -20,7 +20,6 @@ from harness.errors import (
     InferenceError,
     NotOffered,
     ServerError,
-    StreamCut,
 )
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
@@ -30,6 +29,7 @@ from harness.inference.providers.http import (
     BodyTooLong,
     base_of,
     bearer,
+    causes,
     not_connected,
     redirected,
     too_large,
@@ -93,9 +93,6 @@ class LiteLLMBackend:
 
     Without a key, litellm reads its usual variables. The endpoint's `url` is left out where it is
     the provider's own.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
@@ -115,17 +112,17 @@ class LiteLLMBackend:
         """One reply, whole; see `Backend.chat`."""
         endpoint = self._endpoint
         source = endpoint.source
-        wanted = wire_fields(request, endpoint.model_id, stream=endpoint.stream, source=source)
+        requested = wire_fields(request, endpoint.model_id, stream=endpoint.stream, source=source)
         if endpoint.model_id.startswith(_TOLD_TO_CACHE):
-            wanted["messages"] = [_with_cache_marks(one, source) for one in request.conversation]
+            requested["messages"] = [_with_cache_marks(m, source) for m in request.conversation]
         if request.reply_schema is not None:
-            wanted |= openai_schema(request.reply_schema)
+            requested |= openai_schema(request.reply_schema)
         if request.tool_choice == "auto":
-            wanted.pop("tool_choice", None)  # some providers have no such field
+            requested.pop("tool_choice", None)  # some providers have no such field
         async with self._in_time(request) as limits:
             attempt = 1
             while True:
-                fields, dropped = self._refused.without(wanted)
+                fields, dropped = self._refused.without(requested)
                 try:
                     completion = await self._chat(request, fields, limits)
                     return replace(completion, dropped=dropped, attempts=attempt, source=source)
@@ -139,10 +136,10 @@ class LiteLLMBackend:
         fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
         async with self._in_time(request), self._http_call():
             try:
-                said = await self._litellm.aembedding(**fields, **self._means())
+                response = await self._litellm.aembedding(**fields, **self._means())
             except self._litellm.openai.OpenAIError as error:
                 raise self._meaning(error) from error
-        reply = said.model_dump()
+        reply = response.model_dump()
         return wire_embeddings([reply], endpoint=self._endpoint, count=len(request.texts))
 
     async def aclose(self) -> None:
@@ -156,9 +153,9 @@ class LiteLLMBackend:
         reply = WireReply(progress, model_id=self._endpoint.model_id)
         try:
             async with self._http_call() as call:
-                more = {"extra_body": request.extra_body} if request.extra_body else {}
-                said = await self._litellm.acompletion(**fields, **more, **self._means())
-                counted = await self._read(said, reply)
+                extra = {"extra_body": request.extra_body} if request.extra_body else {}
+                response = await self._litellm.acompletion(**fields, **extra, **self._means())
+                counted = await self._read(response, reply)
         except self._litellm.openai.OpenAIError as error:
             raise self._meaning(error) from error
         if call.tells_end:  # in other formats, litellm's translation
@@ -169,21 +166,21 @@ class LiteLLMBackend:
             return completion
         return replace(completion, cache_saved_usd=self._cache_saved_usd(counted.usage))
 
-    async def _read(self, said: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
+    async def _read(self, response: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
         if not self._endpoint.stream:
-            told = _as_told(said.model_dump())
-            reply.add(told, first_choices(told))
-            return said
+            document = _as_told(response.model_dump())
+            reply.add(document, first_choices(document))
+            return response
         counted = None
-        async for piece in said:
+        async for piece in response:
             chunk = _as_told(piece.model_dump())
             reply.add(chunk, first_choices(chunk))
             counted = piece if chunk["usage"] else counted
         # The last piece says "stop", whether or not the provider did; and where the provider did
         # not count tokens, it has litellm's estimate.
-        reply.finish_word = said.received_finish_reason
-        if not any(getattr(piece, "usage", None) for piece in said.chunks):
+        reply.finish_word = response.received_finish_reason
+        if not any(getattr(piece, "usage", None) for piece in response.chunks):
             reply.usage = None
         return counted
 
@@ -197,8 +194,8 @@ class LiteLLMBackend:
 
     def _cache_saved_usd(self, usage: Any) -> float | None:  # noqa: ANN401 - litellm's own type
         """By the same list: the prompt's price without a cache, less its price with it."""
-        told = usage.prompt_tokens_details
-        if not (told and (told.cached_tokens or getattr(told, "cache_creation_tokens", None))):
+        split = usage.prompt_tokens_details
+        if not (split and (split.cached_tokens or getattr(split, "cache_creation_tokens", None))):
             return None
         model, price = self._endpoint.model_id, self._litellm.cost_per_token
         try:
@@ -215,11 +212,10 @@ class LiteLLMBackend:
         error's causes, is surer.
         """
         endpoint, kinds = self._endpoint, self._litellm.exceptions
-        too_long = next((one for one in _causes(error) if isinstance(one, BodyTooLong)), None)
+        too_long = next((link for link in causes(error) if isinstance(link, BodyTooLong)), None)
         if too_long or isinstance(error, kinds.MidStreamFallbackError):
-            cut = StreamCut(f"the reply was cut off: {error}")
-            return too_large(too_long) if too_long else cut
-        for cause in _causes(error):
+            return too_large(too_long) if too_long else self._connection.cut(str(error))
+        for cause in causes(error):
             match cause:
                 case httpx.HTTPStatusError():
                     return self._refusal(error, cause.response)
@@ -228,11 +224,9 @@ class LiteLLMBackend:
                 case httpx.ConnectError() | httpx.ProxyError():
                     return not_connected(cause, endpoint.url or "the provider")
                 case httpx.RemoteProtocolError() | httpx.ReadError() | httpx.WriteError():
-                    return StreamCut(
-                        "the reply was cut off: the connection broke before it began: "
-                        f"{str(cause) or type(cause).__name__}",
-                        has_begun=False,
-                    )
+                    how = str(cause) or type(cause).__name__
+                    how = f"the connection broke before it began: {how}"
+                    return self._connection.cut(how, has_begun=False)
         # What litellm raised by itself.
         if "Unmapped LLM provider for this endpoint" in str(error):
             return NotOffered(
@@ -342,35 +336,28 @@ def _with_cache_marks(message: Message, source: str) -> dict[str, object]:
         {"type": "text", "text": part, "cache_control": {"type": "ephemeral"}}
         for part in parts[:-1]
     ]
-    said = wire_message(message, source)
+    turn = wire_message(message, source)
     if marked:
-        images = said["content"][:-1] if isinstance(said["content"], list) else []
-        said["content"] = [*images, *marked, {"type": "text", "text": parts[-1]}]
-    return said
+        images = turn["content"][:-1] if isinstance(turn["content"], list) else []
+        turn["content"] = [*images, *marked, {"type": "text", "text": parts[-1]}]
+    return turn
 
 
-def _as_told(said: dict[str, Any]) -> dict[str, Any]:
+def _as_told(document: dict[str, Any]) -> dict[str, Any]:
     """A part of a reply without litellm's own counts.
 
     It fills in zeros where the provider did not count. For Anthropic and some others it counts
     reasoning with another model's tokenizer, and then adds a count of text tokens.
     """
-    usage = said.get("usage") or {}
+    usage = document.get("usage") or {}
     is_counted = any(as_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     details = usage.get("completion_tokens_details") or {}
     if details.get("text_tokens") is not None:
         usage = {**usage, "completion_tokens_details": None}
-    return {**said, "usage": usage if is_counted else None}
+    return {**document, "usage": usage if is_counted else None}
 
 
 _NO_KEY = re.compile(r"missing (?:credentials|.{0,30}api key)", re.IGNORECASE)
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it was raised from, and so on."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 PROVIDER = Provider(

@@ -27,7 +27,7 @@ from harness.inference.providers.connection_stack import KEEPALIVE_S
 from harness.inference.providers.http import (
     PACKED_AS,
     BoundedBody,
-    Connection,
+    HttpConnection,
     is_end_mark,
     json_values,
     read_to_end,
@@ -45,7 +45,7 @@ class _HttpxBody(BoundedBody, httpx.AsyncByteStream):
     pass
 
 
-class HttpxConnection(Connection):
+class HttpxConnection(HttpConnection):
     """Connections of httpx: litellm takes no others."""
 
     new_client = staticmethod(partial(httpx.AsyncClient, limits=_LIMITS))
@@ -87,7 +87,6 @@ class HttpCall:
 
 
 HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
-"""The call under way."""
 
 
 @asynccontextmanager
@@ -128,8 +127,8 @@ class CarefulClient(httpx.AsyncClient):
         request.headers["accept-encoding"] = PACKED_AS
         # Some providers get litellm's own `authorization` in place of the endpoint's.
         request.headers.update(trace_headers() | call.connection.endpoint.headers)
-        own = httpx.URL(call.connection.base)
-        if (request.url.host, request.url.port) == (own.host, own.port):
+        address = httpx.URL(call.connection.base)
+        if (request.url.host, request.url.port) == (address.host, address.port):
             request.url = request.url.copy_merge_params(client.params)
         _check_address(request)
         try:
@@ -238,5 +237,5 @@ def _in_text(value: Any) -> Any:  # noqa: ANN401 - JSON
     if not isinstance(part, dict) or ("delta" in choice and isinstance(part.get("content"), str)):
         return value
     text, thought = divided(part.get("content"))
-    said = {"content": text} | ({"reasoning_content": thought} if thought else {})
-    return {**value, "choices": [{**choice, "delta": part | said}]}
+    message = {"content": text} | ({"reasoning_content": thought} if thought else {})
+    return {**value, "choices": [{**choice, "delta": part | message}]}

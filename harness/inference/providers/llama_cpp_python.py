@@ -112,12 +112,12 @@ class LlamaCppPython(Engine):
         check_offers(request, PROVIDER)
         _, dropped = self._refused.without(wire_fields(request, self._endpoint.model_id))
         dropped += ("extra_body",) if request.extra_body else ()
-        asked = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
+        call = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
         asked_ns = self._clock()
         async with self._in_turn(request) as (engine, limits):
-            progress = ReplyInProgress(asked, clock=self._clock, arrived=limits.token_arrived)
-            steps = engine.reply(asked)
-            while isinstance(step := await engine.compute(partial(next, steps)), Piece):
+            progress = ReplyInProgress(call, clock=self._clock, arrived=limits.token_arrived)
+            steps = engine.reply(call)
+            while isinstance(step := await engine.compute(partial(next, steps)), TokenPiece):
                 progress.add(step.text, logprobs=step.logprobs)
             progress.end()
             completion = progress.completion(
@@ -172,7 +172,7 @@ _LOADING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class TokenPiece:
     """What one token adds to a reply."""
 
     text: str
@@ -189,13 +189,7 @@ class Ending:
 
 
 class LlamaCppEngine:
-    """A loaded model. Whatever computes belongs in its thread, by way of `compute`.
-
-    Raises:
-        ModelFileInvalid: The file is missing or llama.cpp refuses it.
-        LoadFailed: There is no memory for it, or no GPU.
-        ConfigurationInvalid: The package is not installed.
-    """
+    """A loaded model. Whatever computes belongs in its thread, by way of `compute`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -253,9 +247,9 @@ class LlamaCppEngine:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """A conversation as the model reads it, in tokens."""
-        said = [{"role": message.role, "content": message.content} for message in messages]
+        turns = [{"role": message.role, "content": message.content} for message in messages]
         try:
-            text = self._format(messages=said).prompt
+            text = self._format(messages=turns).prompt
         except Exception as error:  # a template may raise anything
             raise ServerError(
                 f"the model's chat template refuses the conversation: {error}", status=400
@@ -265,7 +259,7 @@ class LlamaCppEngine:
         twice = tokens[:2] == [self._llama.token_bos()] * 2
         return tokens[1:] if twice else tokens
 
-    def reply(self, request: ChatRequest) -> Iterator[Piece | Ending]:
+    def reply(self, request: ChatRequest) -> Iterator[TokenPiece | Ending]:
         """A reply, token by token, and its ending.
 
         Raises:
@@ -302,7 +296,7 @@ class LlamaCppEngine:
                 if self._library.llama_vocab_is_eog(self._vocabulary, token):
                     finish_reason = "stop"
                     break
-                yield Piece(
+                yield TokenPiece(
                     text=stops.feed(utf8.decode(self._bytes(token))),
                     logprobs=self._logprobs(token, request.top_logprobs),
                 )
@@ -315,7 +309,7 @@ class LlamaCppEngine:
             # What it has in its context now is neither the old prompt nor the new one.
             self._llama.reset()
             raise
-        yield Piece(text=stops.rest())
+        yield TokenPiece(text=stops.rest())
         _, total_ns = self._computed()
         yield Ending(
             finish_reason=finish_reason,
@@ -369,10 +363,10 @@ class LlamaCppEngine:
 
     def _computed(self) -> tuple[int, int]:
         """How many tokens have been computed in this call, and for how many nanoseconds."""
-        said = self._library.llama_perf_context(self._llama.ctx)
+        perf = self._library.llama_perf_context(self._llama.ctx)
         # Tokens that were computed alone are counted apart. None at all is said to be one.
-        tokens = (said.n_p_eval if said.t_p_eval_ms else 0) + (said.n_eval if said.t_eval_ms else 0)
-        return tokens, round((said.t_p_eval_ms + said.t_eval_ms) * 1_000_000)
+        tokens = (perf.n_p_eval if perf.t_p_eval_ms else 0) + (perf.n_eval if perf.t_eval_ms else 0)
+        return tokens, round((perf.t_p_eval_ms + perf.t_eval_ms) * 1_000_000)
 
     def _logprobs(self, token: int, top: int | None) -> tuple[TokenLogprob, ...]:
         """What the model thought of a token that has just been drawn; nothing if not asked."""
@@ -382,12 +376,12 @@ class LlamaCppEngine:
             self._library.llama_get_logits_ith(self._llama.ctx, -1), shape=(self._llama.n_vocab(),)
         ).astype(np.float64)
         logprobs = logits - np.logaddexp.reduce(logits)
-        likeliest = sorted(np.argpartition(-logprobs, top)[:top], key=lambda one: -logprobs[one])
+        likeliest = sorted(np.argpartition(-logprobs, top)[:top], key=lambda n: -logprobs[n])
         return (
             TokenLogprob(
                 token=self._text(token),
                 logprob=float(logprobs[token]),
-                top=tuple((self._text(int(one)), float(logprobs[one])) for one in likeliest),
+                top=tuple((self._text(int(n)), float(logprobs[n])) for n in likeliest),
             ),
         )
 
@@ -471,7 +465,7 @@ def _load(library: Any, endpoint: Endpoint) -> Any:  # noqa: ANN401 - llama_cpp 
     except Exception as error:  # its parts raise what they like
         # It does not say why: with the weights loaded, there was no room for the context.
         lacks_memory = "llama_context" in str(error)
-        raise load_error(endpoint, _loading, said=str(error), lacks_memory=lacks_memory) from error
+        raise load_error(endpoint, _loading, why=str(error), lacks_memory=lacks_memory) from error
     # It prints warnings for errors, such as that a computation was stopped.
     logging.getLogger("llama-cpp-python").setLevel(logging.CRITICAL)
     return llama
@@ -502,17 +496,17 @@ class StopTexts:
     def feed(self, piece: str) -> str:
         """What the piece adds to the text, less what may be the start of a stop."""
         held = self._held + piece
-        found = [at for stop in self._stops if (at := held.find(stop)) >= 0]
-        self.found = bool(found)
-        if found:
+        ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
+        self.found = bool(ends)
+        if ends:
             self._held = ""
-            return held[: min(found)]
+            return held[: min(ends)]
         starts = (
             at for at in range(len(held)) if any(s.startswith(held[at:]) for s in self._stops)
         )
-        told = next(starts, len(held))
-        self._held = held[told:]
-        return held[:told]
+        safe = next(starts, len(held))
+        self._held = held[safe:]
+        return held[:safe]
 
     def rest(self) -> str:
         """What is still held back, once nothing follows."""

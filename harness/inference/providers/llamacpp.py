@@ -17,7 +17,7 @@ from harness.errors import LoadFailed, ModelNotFound, ServerError
 from harness.inference.json_text import at, row_of, rows, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import METRICS, Reading, prometheus
+from harness.inference.providers.counters import METRICS, Sample, prometheus
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import (
     ALWAYS,
@@ -26,10 +26,10 @@ from harness.inference.providers.provider import (
     Extras,
     HostReport,
     Provider,
-    ms_as_ns,
+    as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import Answer, ServerHost, ServerPages, until
+from harness.inference.providers.server_host import Page, ServerHost, ServerPages, in_time, until
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -46,8 +46,8 @@ def times(extras: Extras) -> ServerTimings | None:
     if not extras.timings:
         return None
     return ServerTimings(
-        prefill_ns=ms_as_ns(extras.timings.get("prompt_ms")),
-        decode_ns=ms_as_ns(extras.timings.get("predicted_ms")),
+        prefill_ns=as_ns(extras.timings.get("prompt_ms")),
+        decode_ns=as_ns(extras.timings.get("predicted_ms")),
     )
 
 
@@ -76,17 +76,17 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
 # --- its counters ----------------------------------------------------------------------------
 
 
-class _Slot(BaseModel):
+class _ServerSlot(BaseModel):
     n_ctx: PositiveInt
     is_processing: bool
     n_prompt_tokens: int | None = None
     """In truth, prompt and reply so far; missing until the slot's first request."""
 
 
-_SLOTS = TypeAdapter(list[_Slot])
+_SLOTS = TypeAdapter(list[_ServerSlot])
 
 
-def slot_readings(body: bytes) -> tuple[Reading, ...]:
+def slot_readings(body: bytes) -> tuple[Sample, ...]:
     """How full the context of all slots is, from `/slots`.
 
     Counts what requests under way hold: what earlier ones left behind gives way. It is right only
@@ -101,8 +101,7 @@ def slot_readings(body: bytes) -> tuple[Reading, ...]:
     if not slots or None in held:
         return ()
     share = sum(filter(None, held)) / sum(slot.n_ctx for slot in slots)
-    kv_cache = METRICS["kv_cache"]
-    return (Reading(name=kv_cache.name, unit=kv_cache.unit, value=share),)
+    return (METRICS["kv_cache"].of(share),)
 
 
 COUNTERS = Counters(
@@ -133,7 +132,7 @@ class RouterHost(ServerHost):
 
     async def load(self) -> None:
         """Has it loaded."""
-        async with self.in_time("load"):
+        async with in_time(self.endpoint, "load"):
             before = await self._status()
             if before["value"] == "loaded":
                 return
@@ -156,7 +155,7 @@ class RouterHost(ServerHost):
 
         Calls under way are cut off, some only after the router has waited 10 s (`stop-timeout`).
         """
-        async with self.in_time("unload"):
+        async with in_time(self.endpoint, "unload"):
             await self._let_go()
 
     async def report(self) -> HostReport:
@@ -166,7 +165,7 @@ class RouterHost(ServerHost):
         """
         return HostReport(resident=(await self._status())["value"] == "loaded")
 
-    def _check_taken(self, page: Answer) -> None:
+    def _check_taken(self, page: Page) -> None:
         if page.status == 200 or _says(page, _ALREADY):
             return
         model_id = self.endpoint.model_id
@@ -208,7 +207,7 @@ class RouterHost(ServerHost):
             code="model.unloaded-meanwhile",
         )
 
-    async def _take_back(self, asking: asyncio.Future[Answer]) -> None:
+    async def _take_back(self, asking: asyncio.Future[Page]) -> None:
         """Undoes an abandoned load, unless another client began it."""
         if (await asking).status == 200:
             await self._let_go()
@@ -237,7 +236,7 @@ class RouterHost(ServerHost):
             raise self.refusal(page)
         models = at(page.json, "data")
         # Other servers list models without a status.
-        states = {text_at(one, "status", "value") for one in rows(models)}
+        states = {text_at(model, "status", "value") for model in rows(models)}
         if not isinstance(models, list) or not states <= _STATES:
             raise LoadFailed(
                 f"the llama-server at {self.root} is no router, so it cannot be told to "
@@ -245,12 +244,12 @@ class RouterHost(ServerHost):
                 f"`manage` out of endpoint '{self.endpoint.tag}'",
                 code="server.not-manageable",
             )
-        names = ((one, [at(one, "id"), *rows(at(one, "aliases"))]) for one in models)
-        statuses = (one["status"] for one, said in names if self.endpoint.model_id in said)
+        names = ((model, [at(model, "id"), *rows(at(model, "aliases"))]) for model in models)
+        statuses = (m["status"] for m, aliases in names if self.endpoint.model_id in aliases)
         return next(statuses, {"value": "unloaded"})
 
 
-def _says(page: Answer, words: str) -> bool:
+def _says(page: Page, words: str) -> bool:
     return page.status == 400 and words in page.said
 
 

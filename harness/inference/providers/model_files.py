@@ -64,7 +64,7 @@ def load_error(
     endpoint: Endpoint,
     loading_of: Callable[[Endpoint, GgufHeader], Loading],
     *,
-    said: str,
+    why: str,
     lacks_memory: bool,
 ) -> HarnessError:
     """The error of a failed load.
@@ -79,14 +79,14 @@ def load_error(
         return error
     if not lacks_memory:
         return ModelFileInvalid(
-            f"llama.cpp cannot load it ({said}); is it a whole GGUF, and of a kind that this "
+            f"llama.cpp cannot load it ({why}); is it a whole GGUF, and of a kind that this "
             "llama.cpp knows?",
             path=path,
         )
     loading = loading_of(endpoint, header)
     less = "context_tokens or slots" if loading.slots > 1 else "context_tokens"
     return LoadFailed(
-        f"there is no room for {path.name}: it needs {gguf_footprint(header, loading)} ({said}); "
+        f"there is no room for {path.name}: it needs {gguf_footprint(header, loading)} ({why}); "
         f"lower {less}, or use a smaller quantization",
         out_of_memory=True,
     )
@@ -107,11 +107,7 @@ class Engine(ABC):
     async def load(self) -> None:
         """Makes the model resident, unless it is; takes from tenths of a second to minutes.
 
-        Raises:
-            ModelFileInvalid: The file is missing or llama.cpp refuses it.
-            LoadFailed: There is no memory for it, no such GPU as the endpoint's device, it took
-                longer than `load_timeout_s`, or the engine crashed.
-            ConfigurationInvalid: The engine's package is not installed.
+        Raises what `Host.load` does, and `ConfigurationInvalid` without the engine's package.
         """
         if not self.is_loaded:
             await self.unload()  # an engine that has died still holds what it had

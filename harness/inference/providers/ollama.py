@@ -18,7 +18,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, names, parsed, rows, text_at, whole
 from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import Reading
+from harness.inference.providers.counters import Sample
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import (
     call_pieces,
@@ -30,10 +30,11 @@ from harness.inference.providers.openai_wire import (
 )
 from harness.inference.providers.provider import ALWAYS, Counters, HostReport, Provider, remedies
 from harness.inference.providers.server_host import (
-    Answer,
+    Page,
     ServerFacts,
     ServerHost,
     ServerPages,
+    in_time,
     until,
 )
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
@@ -64,19 +65,19 @@ class OllamaWire(HttpBackend):
         self._url = f"{self._connection.root}/api/chat"
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
-        wanted = wire_fields(request, self._endpoint.model_id, stream=False)
+        fields = wire_fields(request, self._endpoint.model_id, stream=False)
         if (effort := request.reasoning_effort) is not None:
-            del wanted["reasoning_effort"]
-            wanted["think"] = _THINK.get(effort, effort)
-        return wanted
+            del fields["reasoning_effort"]
+            fields["think"] = _THINK.get(effort, effort)
+        return fields
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
-        asked: dict[str, object] = {"input": list(request.texts), "truncate": False}
+        fields: dict[str, object] = {"input": list(request.texts), "truncate": False}
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             reply = await self._connection.ask_to_embed(
                 f"{self._connection.root}/api/embed",
-                _model_fields(self._endpoint) | asked,
+                _model_fields(self._endpoint) | fields,
                 server=f"Ollama's '{self._endpoint.model_id}'",
                 remedy="pull an embedding model",
             )
@@ -87,7 +88,7 @@ class OllamaWire(HttpBackend):
         )
 
     def _body(self, fields: dict[str, object], request: ChatRequest) -> dict[str, object]:
-        options = {name: fields[said] for said, name in _OPTIONS.items() if said in fields}
+        options = {name: fields[key] for key, name in _OPTIONS.items() if key in fields}
         body = _model_fields(self._endpoint, options) | {
             "stream": self._endpoint.stream,
             # Ollama silently cuts a text that is too long unless it is told not to: `truncate` is
@@ -103,19 +104,19 @@ class OllamaWire(HttpBackend):
         self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
     ) -> Completion:
         is_first = True
-        async for said in values:
-            if isinstance(said, str) and not said.startswith("{"):
+        async for chunk in values:
+            if isinstance(chunk, str) and not chunk.startswith("{"):
                 continue  # a ping, or another protocol's end mark, of a proxy
-            if at(said, "error") is not None:
-                raise self._connection.refusal(said)
-            if not isinstance(said, dict):
-                raise self._connection.odd(said)
-            text, thought = divided(at(said, "message", "content"))
-            thought += text_in(at(said, "message", "thinking"))
-            calls = call_pieces(at(said, "message"))
-            logprobs = token_logprobs({"content": said.get("logprobs")})
+            if at(chunk, "error") is not None:
+                raise self._connection.refusal(chunk)
+            if not isinstance(chunk, dict):
+                raise self._connection.odd(chunk)
+            text, thought = divided(at(chunk, "message", "content"))
+            thought += text_in(at(chunk, "message", "thinking"))
+            calls = call_pieces(at(chunk, "message"))
+            logprobs = token_logprobs({"content": chunk.get("logprobs")})
             # The counts come with the end alone; older versions give no reason for it.
-            is_last = bool(said.get("done")) or bool(said.get("done_reason"))
+            is_last = bool(chunk.get("done")) or bool(chunk.get("done_reason"))
             if is_last and is_first:  # all in one: no first token was seen
                 progress.add(logprobs=logprobs)
                 progress.add_whole(text, reasoning=thought, calls=calls)
@@ -129,13 +130,13 @@ class OllamaWire(HttpBackend):
                 "it ended without `done: true`, as Ollama's replies do when a model says the same "
                 "token over and over; a frequency_penalty may keep it from that"
             )
-        return self._completion(said, progress)
+        return self._completion(chunk, progress)
 
     def _completion(self, last: Mapping[str, Any], progress: ReplyInProgress) -> Completion:
         read, written = as_count(last.get("prompt_eval_count")), as_count(last.get("eval_count"))
         # Before 0.1.40, a reply that was counted had come to its end without a word for it.
-        said = last.get("done_reason") or ("stop" if written is not None else "")
-        ended = finish_reason(text_in(said))
+        word = last.get("done_reason") or ("stop" if written is not None else "")
+        ended = finish_reason(text_in(word))
         if ended is None:
             raise self._connection.cut(f"its done_reason is {last.get('done_reason')!r}")
         cached = as_count(last.get("prompt_eval_cached_count"))  # since 0.33
@@ -174,17 +175,17 @@ _THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "h
 def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str, object]]:
     """A conversation: calls have no ids here, and their arguments are objects."""
     names = called_names(messages)
-    said: list[dict[str, object]] = []
+    turns: list[dict[str, object]] = []
     for message in messages:
         if message.source not in {None, endpoint.source}:
             message = message.without_extras  # noqa: PLW2901
-        one = {**message.extra, "role": message.role, "content": message.content}
+        turn = {**message.extra, "role": message.role, "content": message.content}
         if message.images:
             if any(image.url for image in message.images):
                 raise NotOffered("Ollama takes no addresses of images; give bytes")
-            one["images"] = [image.encoded for image in message.images]
+            turn["images"] = [image.encoded for image in message.images]
         if message.tool_calls:
-            one["tool_calls"] = [
+            turn["tool_calls"] = [
                 {
                     **call.extra,
                     "function": {"name": call.sendable.name, "arguments": call.as_object()},
@@ -192,9 +193,9 @@ def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str,
                 for call in message.tool_calls
             ]
         if message.answers is not None:
-            one["tool_name"] = names.get(message.answers, message.answers)
-        said.append(one)
-    return said
+            turn["tool_name"] = names.get(message.answers, message.answers)
+        turns.append(turn)
+    return turns
 
 
 def _model_fields(
@@ -210,26 +211,22 @@ def _model_fields(
     chosen = dict(options or {})
     if "context_tokens" in endpoint.model_fields_set:
         chosen["num_ctx"] = endpoint.context_tokens
-    kept = endpoint.keep_alive
-    if kept is None and endpoint.manage:
-        kept = _KEPT_S
+    keep_alive = endpoint.keep_alive
+    if keep_alive is None and endpoint.manage:
+        keep_alive = _KEPT_S
     fields: dict[str, object] = {"model": endpoint.model_id}
     if chosen:
         fields["options"] = chosen
-    if kept is not None:
-        fields["keep_alive"] = kept
+    if keep_alive is not None:
+        fields["keep_alive"] = keep_alive
     return fields
 
 
 # --- its pages -------------------------------------------------------------------------------
 
 
-def same_model(one: str, other: str) -> bool:
-    """Whether Ollama takes two names for the same: `M` is `registry.ollama.ai/library/m:latest`."""
-    return _whole_name(one) == _whole_name(other)
-
-
 def _whole_name(name: str) -> str:
+    """The name in full, as Ollama reads it: `M` is `registry.ollama.ai/library/m:latest`."""
     whole = name.lower()
     for place in _DEFAULT_PLACES:
         whole = whole.removeprefix(place)
@@ -251,38 +248,38 @@ def _entry(listed: object, model_id: str) -> Any:  # noqa: ANN401 - JSON
 
     A loaded one's `size` is all memory that its runner has allocated, 0 while that is unknown.
     """
-    models = rows(at(listed, "models"))
-    return next((one for one in models if same_model(text_at(one, "name"), model_id)), None)
+    models, name = rows(at(listed, "models")), _whole_name(model_id)
+    return next((model for model in models if _whole_name(text_at(model, "name")) == name), None)
 
 
 async def _served(pages: ServerPages) -> ModelMetadata | None:
-    shown = await pages.json("/api/show", post={"model": pages.model_id})
-    if not isinstance(shown, dict):
+    page = await pages.json("/api/show", post={"model": pages.model_id})
+    if not isinstance(page, dict):
         return None
-    packed = packing(text_at(shown, "details", "quantization_level"))
-    told = metadata_from(shown.get("model_info") or {}, quantization=packed)
-    blobs = _BLOB.findall(text_at(shown, "modelfile"))
-    parent = text_at(shown, "details", "parent_model")
-    base_models = (*told.base_models, *filter(None, [parent]))
+    packed = packing(text_at(page, "details", "quantization_level"))
+    metadata = metadata_from(page.get("model_info") or {}, quantization=packed)
+    blobs = _BLOB.findall(text_at(page, "modelfile"))
+    parent = text_at(page, "details", "parent_model")
+    base_models = (*metadata.base_models, *filter(None, [parent]))
     if any(kind == "ADAPTER" for kind, _ in blobs):
         # Then the names are those of the weights below the adapter.
-        told, base_models = replace(told, names=()), (*told.names, *base_models)
+        metadata, base_models = replace(metadata, names=()), (*metadata.names, *base_models)
     return replace(
-        told,
+        metadata,
         base_models=base_models,
-        architecture=told.architecture or text_at(shown, "details", "family") or None,
+        architecture=metadata.architecture or text_at(page, "details", "family") or None,
         fingerprint=" ".join(digest for _, digest in blobs) or None,
     )
 
 
-def _readings(body: bytes) -> tuple[Reading, ...]:
+def _readings(body: bytes) -> tuple[Sample, ...]:
     models = at(parsed(body), "models")
     if not isinstance(models, list):
         raise ValueError("it has none of the fields of a list of models")
-    sizes = [(whole(at(one, "size")) or 0, whole(at(one, "size_vram")) or 0) for one in models]
+    sizes = [(whole(at(m, "size")) or 0, whole(at(m, "size_vram")) or 0) for m in models]
     return (
-        Reading(name="resident", unit="bytes", value=sum(size for size, _ in sizes)),
-        Reading(name="resident on GPU", unit="bytes", value=sum(size for _, size in sizes)),
+        Sample(name="resident", unit="bytes", value=sum(size for size, _ in sizes)),
+        Sample(name="resident on GPU", unit="bytes", value=sum(size for _, size in sizes)),
     )
 
 
@@ -299,7 +296,7 @@ class OllamaHost(ServerHost):
 
     async def load(self) -> None:
         """Loads it with the options that calls will have."""
-        async with self.in_time("load"):
+        async with in_time(self.endpoint, "load"):
             if await self._find() is not None:
                 await self._ask_to_load()
                 return
@@ -308,7 +305,7 @@ class OllamaHost(ServerHost):
 
     async def unload(self) -> None:
         """Unloads it, and waits until its runner has ended."""
-        async with self.in_time("unload"):
+        async with in_time(self.endpoint, "unload"):
             await until(self._is_gone)
 
     async def report(self) -> HostReport:
@@ -326,23 +323,23 @@ class OllamaHost(ServerHost):
 
     async def footprint(self) -> Footprint | None:
         """What it will take, as its file's header says; None if Ollama does not list its size."""
-        async with self.in_time("describe"):
+        async with in_time(self.endpoint, "describe"):
             # Verbose, since values that differ by layer are left out else.
             fields = {"model": self.endpoint.model_id, "verbose": True}
-            shown = self._read(await self.ask("POST", "/api/show", fields))
+            page = self._read(await self.ask("POST", "/api/show", fields))
             listed = self._listed(await self.ask("GET", "/api/tags"))
         size_bytes = whole(at(listed, "size"))
         if not size_bytes:
             return None
         header = gguf_header_from_values(
-            shown.get("model_info") or {}, name=self.endpoint.model_id, tensor_bytes=size_bytes
+            page.get("model_info") or {}, name=self.endpoint.model_id, tensor_bytes=size_bytes
         )
-        return gguf_footprint(header, Loading(context_tokens=self._context_tokens(shown)))
+        return gguf_footprint(header, Loading(context_tokens=self._context_tokens(page)))
 
-    def _context_tokens(self, shown: object) -> int:
+    def _context_tokens(self, page: object) -> int:
         if "context_tokens" in self.endpoint.model_fields_set:
             return self.endpoint.context_tokens
-        in_modelfile = _NUM_CTX.search(text_at(shown, "parameters"))
+        in_modelfile = _NUM_CTX.search(text_at(page, "parameters"))
         return int(in_modelfile[1]) if in_modelfile else _CONTEXT_TOKENS
 
     async def _ask_to_load(self) -> None:
@@ -358,7 +355,7 @@ class OllamaHost(ServerHost):
         if not self.endpoint.embeddings and self.fields(page).get("done_reason") != "load":
             raise self.misread(page)
 
-    def _failure(self, page: Answer) -> InferenceError:
+    def _failure(self, page: Page) -> InferenceError:
         if b"does not support chat" in page.body:
             return LoadFailed(
                 f"'{self.endpoint.model_id}' does not chat ({page.said}); if it is an embedding "
@@ -390,19 +387,19 @@ class OllamaHost(ServerHost):
     async def _find(self) -> Any:  # noqa: ANN401 - JSON
         return self._listed(await self.ask("GET", "/api/ps"))
 
-    def _listed(self, answer: Answer) -> Any:  # noqa: ANN401 - JSON
+    def _listed(self, answer: Page) -> Any:  # noqa: ANN401 - JSON
         listed = self._read(answer).get("models")
-        if not isinstance(listed, list) or not all(text_at(one, "name") for one in listed):
+        if not isinstance(listed, list) or not all(text_at(model, "name") for model in listed):
             raise self.misread(answer)
         return _entry(answer.json, self.endpoint.model_id)
 
-    def _read(self, answer: Answer) -> Mapping[str, Any]:
+    def _read(self, answer: Page) -> Mapping[str, Any]:
         try:
             return self.fields(answer)
         except ModelNotFound as error:
             raise self._never_pulled(answer) from error
 
-    def _never_pulled(self, answer: Answer) -> ModelNotFound:
+    def _never_pulled(self, answer: Page) -> ModelNotFound:
         model_id = self.endpoint.model_id
         return ModelNotFound(
             f"Ollama does not have '{model_id}' ({answer.said}); get it: ollama pull {model_id}"
@@ -444,5 +441,4 @@ PROVIDER = Provider(
     side_by_side="OLLAMA_NUM_PARALLEL in its environment",
     health="/",
     counters=Counters(path="/api/ps", read=_readings),
-    takes_context=True,
 )

@@ -1,4 +1,4 @@
-"""Servers that speak OpenAI's protocol and need no more than a few lines each.
+"""Servers that speak OpenAI's protocol, load no models on request, and need a page or less each.
 
 `openai` stands for any other server: it looks for times wherever some server reports them, and
 relies on none.
@@ -16,15 +16,18 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, row_of, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
-from harness.inference.providers import llamacpp, tabbyapi, tgi, vllm
+from harness.inference.providers import llamacpp, vllm
+from harness.inference.providers.counters import prometheus
 from harness.inference.providers.openai_wire import ONLY_TOP_P, nested_schema, openai_schema
 from harness.inference.providers.provider import (
     ALWAYS,
     NEVER,
     ContextReport,
+    Counters,
     Extras,
     Fields,
     Provider,
+    as_ns,
     by_template,
     remedies,
 )
@@ -34,8 +37,8 @@ from harness.inference.request import Effort, JsonSchema
 
 
 def _times(extras: Extras) -> ServerTimings | None:
-    readers = (llamacpp.times, vllm.times, tabbyapi.times, tgi.times)
-    return next((told for reader in readers if (told := reader(extras))), None)
+    readers = (llamacpp.times, vllm.times, _tabby_times, _tgi_times)
+    return next((timings for reader in readers if (timings := reader(extras))), None)
 
 
 _OFF_BY_TYPE = re.compile(
@@ -62,7 +65,7 @@ def _thinking(endpoint: Endpoint, effort: Effort) -> Fields:
     return {"reasoning_effort": effort}
 
 
-PROVIDER = Provider(
+OTHER = Provider(
     title="any OpenAI-compatible server",
     remedies=remedies(
         "",
@@ -76,6 +79,205 @@ PROVIDER = Provider(
     times=_times,
     embeds=ALWAYS,
     health=None,
+)
+
+# --- SGLang, from version 0.5.23 of its code ------------------------------------------------------
+
+
+async def _sglang_served(pages: ServerPages) -> ModelMetadata | None:
+    path = text_at(await pages.json("/model_info"), "model_path")
+    return ModelMetadata(path=path) if path else None
+
+
+SGLANG = Provider(
+    title="SGLang",
+    remedies=remedies(
+        "start SGLang with ",
+        bound_queue="--dp-size for replicas, or --max-queued-requests to refuse early",
+        keep_prefixes="no --disable-radix-cache, and --enable-hierarchical-cache "
+        "--hicache-ratio for more",
+        more_kv_room=(
+            "--kv-cache-dtype fp8_e5m2, which halves the cache",
+            "a larger --mem-fraction-static, or --tp-size",
+        ),
+        write_faster=(
+            "--speculative-algorithm NGRAM, or EAGLE3 with --speculative-draft-model-path",
+            "--tp-size, which splits the weights over GPUs",
+        ),
+        fit_at_start="a lower --mem-fraction-static, or --tp-size",
+        fit_later="a lower --mem-fraction-static",
+    ),
+    served=_sglang_served,
+    schema=nested_schema,
+    tools="--tool-call-parser NAME",
+    continues={"continue_final_message": True},
+    cached_tokens="--enable-cache-report",
+    embeds="--is-embedding",
+    health="/model_info",  # its `/health` generates a token
+    context=ContextReport(path="/v1/models", keys=("data", "max_model_len")),
+    counters=Counters(
+        path="/metrics",
+        read=prometheus(
+            running="sglang:num_running_reqs",
+            waiting="sglang:num_queue_reqs",
+            kv_cache="sglang:token_usage",
+            preemptions="sglang:num_retracted_requests_total",
+            prompt="sglang:prompt_tokens_total",  # tokens are added when a reply ends
+            cached="sglang:cached_tokens_total",  # by where they were cached
+            generated="sglang:generation_tokens_total",
+            acceptance="sglang:spec_accept_rate",
+            from_the_start=False,
+        ),
+        switch="--enable-metrics",
+    ),
+)
+
+# --- Text Generation Inference, from version 3.3.7 of its code ------------------------------------
+
+
+def _tgi_schema(schema: JsonSchema) -> Fields:
+    # OpenAI's form is refused with 422, "missing field `value`".
+    value = {"name": "reply", "schema": schema}
+    return {"response_format": {"type": "json_schema", "value": value}}
+
+
+def _tgi_times(extras: Extras) -> ServerTimings | None:
+    """Headers, which only replies that are not streamed have.
+
+    They do not separate prefill from decode: the time per token is the whole inference, divided by
+    the tokens.
+    """
+    validation_ns = as_ns(extras.headers.get("x-validation-time"))
+    queue_ns = as_ns(extras.headers.get("x-queue-time"))
+    if validation_ns is None or queue_ns is None:
+        return None
+    return ServerTimings(queue_ns=validation_ns + queue_ns)
+
+
+async def _tgi_served(pages: ServerPages) -> ModelMetadata | None:
+    info = await pages.json("/info")
+    path, revision = text_at(info, "model_id"), text_at(info, "model_sha")
+    return ModelMetadata(path=path, fingerprint=revision or None) if path else None
+
+
+TGI = Provider(
+    title="Text Generation Inference",
+    remedies=remedies(
+        "start text-generation-launcher with ",
+        spread_prefill="a smaller --max-batch-prefill-tokens",
+        keep_prefixes="PREFIX_CACHING=1 in its environment",
+        more_kv_room=(
+            "--kv-cache-dtype fp8_e5m2, which halves the cache",
+            "a larger --cuda-memory-fraction, or --num-shard",
+        ),
+        write_faster=("--speculate 3", "--num-shard, which splits the weights over GPUs"),
+        fit_at_start="--num-shard, or --quantize",
+        fit_later="a smaller --max-total-tokens or --max-batch-prefill-tokens",
+        longer_context="a larger --max-total-tokens",
+    ),
+    served=_tgi_served,
+    schema=_tgi_schema,
+    refuses=ONLY_TOP_P,
+    times=_tgi_times,
+    timings="stream = false",
+    context=ContextReport(path="/info", keys=("max_total_tokens",)),
+    counters=Counters(
+        path="/metrics",
+        read=prometheus(
+            running="tgi_batch_current_size",
+            waiting="tgi_queue_size",
+            # It has no totals of tokens, but histograms of tokens per request, which have sums.
+            prompt="tgi_request_input_length_sum",
+            generated="tgi_request_generated_tokens_sum",
+            from_the_start=False,
+        ),
+    ),
+)
+
+# --- TensorRT-LLM's trtllm-serve, from version 1.2 of its code ------------------------------------
+
+# It refuses every field that it does not know, and ignores a schema that it does not enforce.
+TENSORRT_LLM = Provider(
+    title="TensorRT-LLM",
+    remedies=remedies(
+        "start trtllm-serve with ",
+        answer_more_at_once="a larger --max_batch_size",
+        read_prompts_faster="a larger --max_num_tokens, and --enable_chunked_prefill",
+        spread_prefill="--enable_chunked_prefill, so that a long prompt holds up no others",
+        keep_prefixes="enable_block_reuse: true under kv_cache_config in its --config",
+        more_kv_room=(
+            "dtype: fp8 under kv_cache_config in its --config, which halves the cache",
+            "a larger --free_gpu_memory_fraction (0.9 by default), or --tp_size",
+        ),
+        write_faster=(
+            "decoding_type: NGram and max_draft_len: 4 under speculative_config in its --config",
+            "--tp_size, which splits the weights over GPUs",
+        ),
+        fit_at_start="a lower --free_gpu_memory_fraction (0.9 by default), or --tp_size",
+        fit_later="a smaller --max_seq_len or --max_batch_size",
+        longer_context="a larger --max_seq_len, and --max_num_tokens or --enable_chunked_prefill",
+        enforce_schemas="guided_decoding_backend in its --config",
+    ),
+    # Up to 1.2.1 at least, it takes OpenAI's wrapper for the schema itself, and says nothing.
+    schema=lambda schema: {"response_format": {"type": "json", "schema": schema}},
+    tools="--tool_parser NAME",
+    requires_calls=False,
+    enforces="guided_decoding_backend in its configuration",
+    cached_tokens=ALWAYS,
+    counters=Counters(
+        path="/prometheus/metrics",
+        read=prometheus(
+            # By their names in different releases.
+            running=("trtllm_num_requests_running", "trtllm_num_active_requests"),
+            waiting=("trtllm_num_requests_waiting", "trtllm_server_queue_length"),
+            kv_cache="trtllm_kv_cache_utilization",
+            prompt="trtllm_prompt_tokens_total",
+            cached="trtllm_prompt_cached_tokens_total",
+            generated="trtllm_generation_tokens_total",
+            from_the_start=False,
+        ),
+        switch="return_perf_metrics: true and enable_iter_perf_stats: true",
+    ),
+)
+
+# --- TabbyAPI, which serves ExLlama, from commit e632af41 (August 2026) ---------------------------
+
+
+def _tabby_times(extras: Extras) -> ServerTimings | None:
+    """Fields of the usage, in seconds."""
+    prefill_ns = as_ns(extras.usage.get("prompt_time"), "s")
+    if prefill_ns is None:
+        return None
+    decode_ns = as_ns(extras.usage.get("completion_time"), "s")
+    return ServerTimings(prefill_ns=prefill_ns, decode_ns=decode_ns)
+
+
+async def _tabby_served(pages: ServerPages) -> ModelMetadata | None:
+    loaded = text_at(await pages.json("/v1/model"), "id")
+    # It may load a listed model when a call names it: then the loaded one tells nothing.
+    if loaded and loaded != pages.model_id:
+        listed = at(await pages.json(f"{pages.v1}/models"), "data")
+        loaded = "" if row_of(listed, pages.model_id) else loaded
+    return ModelMetadata(path=loaded) if loaded else None
+
+
+# Its replies that are not streamed have no usage.
+TABBYAPI = Provider(
+    title="TabbyAPI (ExLlama)",
+    remedies=remedies(
+        "in TabbyAPI's config.yml: ",
+        more_kv_room="cache_mode: Q8, which halves the cache",
+        write_faster="draft_mode: ngram, or mtp for a model that has it",
+        fit_at_start="cache_mode: Q8, which halves the cache",
+        fit_later="cache_mode: Q8, which halves the cache",
+    ),
+    served=_tabby_served,
+    # The schema stands where others have a name and the schema.
+    schema=lambda schema: {"response_format": {"type": "json_schema", "json_schema": schema}},
+    times=_tabby_times,
+    timings=ALWAYS,
+    embeds="embedding_model_name",
+    context=ContextReport(path="/v1/model", keys=("parameters", "max_seq_len")),
 )
 
 # --- MLC LLM, 79d603f0 (2026-07) ----------------------------------------------------------------

@@ -26,7 +26,6 @@ from harness.inference.completion import (
     TokenLogprob,
     Usage,
     as_vectors,
-    no_embeddings,
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, rows, text_at, whole
@@ -55,8 +54,8 @@ class OpenAIWire(HttpBackend):
         self._provider = provider
         counts = () if provider.counts_usage else (_WAY_OF_COUNTING,)
         lacks = set() if provider.thinking else {"reasoning_effort"}
-        known = {*provider.refuses, *endpoint.drop, *lacks}
-        super().__init__(endpoint, access, RefusedFields(known, droppable=("ignore_eos", *counts)))
+        fields = {*provider.refuses, *endpoint.drop, *lacks}
+        super().__init__(endpoint, access, RefusedFields(fields, droppable=("ignore_eos", *counts)))
         self._url = f"{self._connection.base}/chat/completions"
         # Text Embeddings Inference has it beside its /v1, and another name for the texts.
         at = self._connection
@@ -67,20 +66,20 @@ class OpenAIWire(HttpBackend):
         check_offers(request, self._provider)
         endpoint = self._endpoint
         stream, source = endpoint.stream, self._source
-        wanted = wire_fields(request, endpoint.model_id, stream=stream, source=source)
+        fields = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
             messages = wire_messages(request.messages, source)
-            wanted |= {"messages": messages, **self._provider.continues}
+            fields |= {"messages": messages, **self._provider.continues}
         if request.max_output_tokens is None and self._provider.room_tokens:
-            wanted["max_tokens"] = self._provider.room_tokens
+            fields["max_tokens"] = self._provider.room_tokens
         if request.reply_schema is not None and self._provider.schema:
-            wanted |= self._provider.schema(request.reply_schema)
+            fields |= self._provider.schema(request.reply_schema)
         if stream:
-            wanted |= self._provider.progress
+            fields |= self._provider.progress
         if request.reasoning_effort is not None and self._provider.thinking is not None:
-            del wanted["reasoning_effort"]
-            wanted |= self._provider.thinking(self._endpoint, request.reasoning_effort)
-        return wanted
+            del fields["reasoning_effort"]
+            fields |= self._provider.thinking(self._endpoint, request.reasoning_effort)
+        return fields
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
@@ -93,12 +92,12 @@ class OpenAIWire(HttpBackend):
 
     async def rerank(self, request: RerankRequest) -> Ranking:
         """A score per text; see `Reranker`. The first call finds out how the server takes it."""
-        asked = {"model": self._endpoint.model_id, "query": request.query}
+        fields = {"model": self._endpoint.model_id, "query": request.query}
         refusals = []
         async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
             for url, name in self._rankings:
                 try:
-                    reply = await self._connection.ask(url, {**asked, name: list(request.texts)})
+                    reply = await self._connection.ask(url, {**fields, name: list(request.texts)})
                 except ServerError as error:
                     if error.status not in _ANOTHER_WAY:
                         raise
@@ -115,21 +114,21 @@ class OpenAIWire(HttpBackend):
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
     ) -> Completion:
         reply = WireReply(progress, model_id=self._endpoint.model_id)
-        said: object = None
+        chunk: object = None
         try:
             async with asyncio.timeout(None) as end:
-                async for said in values:
-                    if is_end_mark(said) or self._take(said, reply):
+                async for chunk in values:
+                    if is_end_mark(chunk) or self._take(chunk, reply):
                         break
                     if reply.is_whole:  # some servers then say no more, and hold the line
                         end.reschedule(asyncio.get_running_loop().time() + _END_TIMEOUT_S)
         except (StreamCut, TimeoutError):
             if not reply.is_whole:
                 raise
-        if not reply.has_begun and isinstance(said, Mapping):
-            raise self._connection.refusal(said)
-        if reply.finish_word is None and not is_end_mark(said):
-            last = f", after {said!r:.80}" if isinstance(said, str) else ""
+        if not reply.has_begun and isinstance(chunk, Mapping):
+            raise self._connection.refusal(chunk)
+        if reply.finish_word is None and not is_end_mark(chunk):
+            last = f", after {chunk!r:.80}" if isinstance(chunk, str) else ""
             raise self._connection.cut(f"the stream ended before its finish reason came{last}")
         if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
             raise StreamCut("the reply came without its usage")
@@ -138,33 +137,29 @@ class OpenAIWire(HttpBackend):
         times = self._provider.times
         return reply.completion(reported=times(extras) if times else None)
 
-    def _take(self, said: object, reply: WireReply) -> bool:
+    def _take(self, chunk: object, reply: WireReply) -> bool:
         """Adds a part of a reply; whether that was all of it. Pings and the like are nothing."""
-        if isinstance(said, str) and said.startswith("{"):
-            raise self._connection.odd(said)
-        choices = first_choices(said)
+        if isinstance(chunk, str) and chunk.startswith("{"):
+            raise self._connection.odd(chunk)
+        choices = first_choices(chunk)
         inner = at(choices[0], "error") if choices else None
-        if inner or at(said, "error") is not None or at(said, "object") == "error":
-            raise self._connection.refusal(inner or said)
-        if isinstance(said, list):
-            raise self._connection.odd(said)
-        return isinstance(said, dict) and reply.add(said, choices)
+        if inner or at(chunk, "error") is not None or at(chunk, "object") == "error":
+            raise self._connection.refusal(inner or chunk)
+        if isinstance(chunk, list):
+            raise self._connection.odd(chunk)
+        return isinstance(chunk, dict) and reply.add(chunk, choices)
 
     async def _embed(self, texts: tuple[str, ...]) -> object:
         # A single text goes alone: Triton's front end takes no list, and every server takes a text.
         sent = texts[0] if len(texts) == 1 else list(texts)
         fields = {"model": self._endpoint.model_id, "input": sent}
         provider = self._provider
-        reply = await self._connection.ask_to_embed(
+        return await self._connection.ask_to_embed(
             f"{self._connection.base}/embeddings",
             fields,
             server=f"{provider.title}, as it was started,",
             remedy=f"{provider.embeds} makes it" if provider.embeds else "ask another endpoint",
         )
-        count = len(rows(at(reply, "data")))
-        if count != len(texts):
-            raise no_embeddings(f"{count} of {len(texts)}")
-        return reply
 
 
 class WireReply:
@@ -192,16 +187,16 @@ class WireReply:
         is_counted = self.usage is not None and self.usage.get("prompt_tokens") is not None
         return is_counted and finish_reason(self.finish_word or "") is not None
 
-    def add(self, said: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> bool:
+    def add(self, chunk: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> bool:
         """Takes in a chunk, or a reply that was not streamed; whether it was the latter.
 
         `choices` are its `first_choices`.
         """
-        model, usage = said.get("model"), said.get("usage")
+        model, usage = chunk.get("model"), chunk.get("usage")
         self._model_id = model if isinstance(model, str) and model else self._model_id
         self.usage = _mapping(usage) or self.usage
-        self.timings = _mapping(said.get("timings")) or self.timings
-        self.metrics = _mapping(said.get("metrics")) or self.metrics
+        self.timings = _mapping(chunk.get("timings")) or self.timings
+        self.metrics = _mapping(chunk.get("metrics")) or self.metrics
         if not choices:
             return False
         choice = choices[0]
@@ -227,13 +222,14 @@ class WireReply:
             self._progress.add_whole(text + refusal, reasoning=thought, calls=calls)
         else:
             self._progress.add(text + refusal, reasoning=thought, logprobs=logprobs, calls=calls)
-        if more := extra_of(part):
-            self._extra = joined(self._extra, more)
+        if extra := extra_of(part):
+            self._extra = joined(self._extra, extra)
         self.finish_word = word or self.finish_word
         return self.came_whole
 
     def _check_alone(self, replies: int) -> None:
         """That this content cannot be another reply's, whose index is the same."""
+        # With `n` in extra_body: sgl-project/sglang#2912, BerriAI/litellm#5236.
         if self._is_over or (self._has_others and replies == 1):
             raise InferenceError(
                 "it sends several replies at once, and gives all the index 0; have it make one",
@@ -272,7 +268,7 @@ def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int
         sorted(rows(at(reply, "data")), key=lambda row: as_count(at(row, "index")) or 0)
         for reply in replies
     ]
-    vectors = [at(row, "embedding") for one in listed for row in one]
+    vectors = [at(row, "embedding") for reply_rows in listed for row in reply_rows]
     counts = [as_count(at(reply, "usage", "prompt_tokens")) for reply in replies]
     read = [count for count in counts if count is not None]
     return Embeddings(
@@ -284,38 +280,38 @@ def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int
 
 def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranking:
     """Scores by the index of their text: a list, or one under `results` (Cohere), or `data`."""
-    said = rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data"))
-    listed = [row for row in said if isinstance(row, Mapping)]
+    entries = rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data"))
+    listed = [row for row in entries if isinstance(row, Mapping)]
     scores = {at(row, "index"): row.get("relevance_score", row.get("score")) for row in listed}
-    found: list[Any] = [scores.get(number) for number in range(len(request.texts))]
-    if not all(isinstance(one, int | float) and math.isfinite(one) for one in found):
+    values: list[Any] = [scores.get(number) for number in range(len(request.texts))]
+    if not all(isinstance(score, int | float) and math.isfinite(score) for score in values):
         raise ServerError(
-            f"the server was asked to rank {len(found)} texts, and its reply has no score for each"
+            f"the server was asked to rank {len(values)} texts, and its reply has no score for each"
         )
     usage = at(reply, "usage")
     return Ranking(
-        scores=tuple(map(float, found)),
+        scores=tuple(map(float, values)),
         input_tokens=as_count(at(usage, "prompt_tokens") or at(usage, "total_tokens")),
         model_id=text_at(reply, "model") or endpoint.model_id,
     )
 
 
-def joined(known: Any, more: Any, name: str = "") -> Any:  # noqa: ANN401 - JSON
+def joined(field: Any, piece: Any, name: str = "") -> Any:  # noqa: ANN401 - JSON
     """A field of a streamed reply with what another chunk adds: texts grow, and so do lists."""
-    if isinstance(known, dict) and isinstance(more, dict):
-        both = {key: joined(known[key], more[key], key) for key in known.keys() & more.keys()}
-        return {**known, **more, **both}
-    if isinstance(known, list) and isinstance(more, list):
-        items = [*known]
-        for item in more:
+    if isinstance(field, dict) and isinstance(piece, dict):
+        both = {key: joined(field[key], piece[key], key) for key in field.keys() & piece.keys()}
+        return {**field, **piece, **both}
+    if isinstance(field, list) and isinstance(piece, list):
+        items = [*field]
+        for item in piece:
             begun = next((n for n, old in enumerate(items) if _goes_on(old, item)), None)
             if begun is None:
                 items.append(item)
             else:
                 items[begun] = joined(items[begun], item)
         return items
-    grows = isinstance(known, str) and isinstance(more, str) and name not in _NAMING
-    return known + more if grows else known if more is None else more
+    grows = isinstance(field, str) and isinstance(piece, str) and name not in _NAMING
+    return field + piece if grows else field if piece is None else piece
 
 
 _NAMING = {"type", "format", "id", "index", "role", "name"}
@@ -337,13 +333,13 @@ def _goes_on(begun: Any, item: Any) -> bool:  # noqa: ANN401 - JSON
 
 def wire_messages(messages: Sequence[Message], source: str | None) -> list[dict[str, object]]:
     """A conversation as JSON for this server, with the fields that came from it."""
-    said = [wire_message(message, source) for message in messages]
-    turns = [turn for turn in said if turn["role"] == "assistant"]
+    conversation = [wire_message(message, source) for message in messages]
+    turns = [turn for turn in conversation if turn["role"] == "assistant"]
     if any(_DEMANDED in turn for turn in turns):
         # DeepSeek then demands it of each turn, also of one without reasoning.
         for turn in turns:
             turn.setdefault(_DEMANDED, "")
-    return said
+    return conversation
 
 
 _DEMANDED = "reasoning_content"
@@ -353,21 +349,21 @@ def wire_message(message: Message, source: str | None = None) -> dict[str, objec
     """One message as JSON: its content is a text, or parts if it has images."""
     if message.source not in {None, source}:
         message = message.without_extras
-    said: dict[str, object] = {**message.extra, "role": message.role, "content": message.content}
+    turn: dict[str, object] = {**message.extra, "role": message.role, "content": message.content}
     if message.images:
-        shown = [{"type": "image_url", "image_url": {"url": one.address}} for one in message.images]
+        images = [{"type": "image_url", "image_url": {"url": i.address}} for i in message.images]
         text = [{"type": "text", "text": message.content}] if message.content else []
-        said["content"] = [*shown, *text]
+        turn["content"] = [*images, *text]
     if message.answers is not None:
-        said["tool_call_id"] = message.answers
+        turn["tool_call_id"] = message.answers
     if message.tool_calls:
-        said["tool_calls"] = [
+        turn["tool_calls"] = [
             {**call.extra, "id": call.id} | _function(name=call.name, arguments=call.arguments)
             for call in (call.sendable for call in message.tool_calls)
         ]
         if not message.content:
-            del said["content"]  # TGI takes the calls only if there is none
-    return said
+            del turn["content"]  # TGI takes the calls only if there is none
+    return turn
 
 
 def _function(**fields: object) -> dict[str, object]:
@@ -381,7 +377,7 @@ def wire_fields(
 
     Fields that were not asked for are left out: some servers refuse fields they do not know.
     """
-    wanted: dict[str, object] = {
+    settings: dict[str, object] = {
         "model": model_id,
         "messages": wire_messages(request.conversation, source),
         "temperature": request.temperature,
@@ -397,11 +393,11 @@ def wire_fields(
         "top_logprobs": request.top_logprobs,
         "reasoning_effort": request.reasoning_effort,
     }
-    fields = {name: value for name, value in wanted.items() if value is not None}
+    fields = {name: value for name, value in settings.items() if value is not None}
     if request.tools:
         fields["tools"] = [
-            _function(name=one.name, description=one.description, parameters=one.parameters)
-            for one in request.tools
+            _function(name=tool.name, description=tool.description, parameters=tool.parameters)
+            for tool in request.tools
         ]
         # Not left out when it is "auto": TensorRT-LLM takes that for "none".
         fields["tool_choice"] = request.tool_choice
@@ -441,15 +437,15 @@ _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
 """Where a part has its text, which may again be parts."""
 
 
-def text_in(said: object) -> str:
+def text_in(content: object) -> str:
     """The text of a content: a text, a part, or parts; "" for parts of any other kind."""
-    match said:
+    match content:
         case str():
-            return said
+            return content
         case list():
-            return "".join(map(text_in, said))
+            return "".join(map(text_in, content))
         case dict():
-            return next(filter(None, (text_in(said.get(name)) for name in _TEXTS)), "")
+            return next(filter(None, (text_in(content.get(name)) for name in _TEXTS)), "")
     return ""
 
 
@@ -466,8 +462,8 @@ def call_pieces(part: object) -> list[CallPiece]:
     """What a part of a reply adds to its calls; some servers send the arguments as an object."""
     pieces = []
     for call in rows(at(part, "tool_calls")):
-        index, said = at(call, "index"), at(call, "function", "arguments")
-        text = said if isinstance(said, str) else orjson.dumps(said).decode() if said else ""
+        index, args = at(call, "index"), at(call, "function", "arguments")
+        text = args if isinstance(args, str) else orjson.dumps(args).decode() if args else ""
         id_, name = text_in(at(call, "id")), text_in(at(call, "function", "name"))
         pieces.append(CallPiece(whole(index), id_, name, text, extra_of(call)))
     return pieces
@@ -475,8 +471,8 @@ def call_pieces(part: object) -> list[CallPiece]:
 
 def extra_of(part: object) -> dict[str, Any]:
     """What a server wants back with a turn or a call: reasoning by its own name, all unknown."""
-    said = _mapping(part).items()
-    return {name: value for name, value in said if name not in _READ and value not in (None, "")}
+    fields = _mapping(part).items()
+    return {name: value for name, value in fields if name not in _READ and value not in (None, "")}
 
 
 _READ = {"role", "content", "refusal", "tool_calls", "function_call", "index", "id", "type"}
@@ -484,10 +480,10 @@ _READ |= {"function"}
 """The fields of turns and calls that have a place of their own."""
 
 
-def first_choices(said: object) -> list[Mapping[str, Any]]:
+def first_choices(chunk: object) -> list[Mapping[str, Any]]:
     """The replies of a chunk with the first one's index: a second one was not asked for."""
-    choices = (one for one in rows(at(said, "choices")) if isinstance(one, dict))
-    return [one for one in choices if str(one.get("index") or 0) == "0"]
+    choices = (choice for choice in rows(at(chunk, "choices")) if isinstance(choice, dict))
+    return [choice for choice in choices if str(choice.get("index") or 0) == "0"]
 
 
 def nested_schema(schema: JsonSchema, *, strict: bool = True) -> Fields:
@@ -512,37 +508,37 @@ def _is_strict(schema: bytes) -> bool:
     return strict_schema(parsed) == parsed
 
 
-def finish_reason(said: str) -> FinishReason | None:
+def finish_reason(word: str) -> FinishReason | None:
     """What a server's word means; None if it is not known to stand for a proper end."""
-    return _FINISH_REASONS.get(said.lower())
+    return _FINISH_REASONS.get(word.lower())
 
 
-def token_logprobs(said: object) -> tuple[TokenLogprob, ...]:
+def token_logprobs(logprobs: object) -> tuple[TokenLogprob, ...]:
     """The log probabilities of a chunk; those that are no numbers are left out."""
     return tuple(
-        TokenLogprob(token=token, logprob=logprob, top=tuple(_logprobs(at(one, "top_logprobs"))))
-        for one in (rows(at(said, "content")) if said else ())
-        for token, logprob in _logprobs([one])
+        TokenLogprob(token=token, logprob=logprob, top=tuple(_logprobs(at(entry, "top_logprobs"))))
+        for entry in (rows(at(logprobs, "content")) if logprobs else ())
+        for token, logprob in _logprobs([entry])
     )
 
 
-def _logprobs(said: object) -> Iterable[tuple[str, float]]:
-    for one in rows(said):
-        token, logprob = at(one, "token"), at(one, "logprob")
+def _logprobs(entries: object) -> Iterable[tuple[str, float]]:
+    for entry in rows(entries):
+        token, logprob = at(entry, "token"), at(entry, "logprob")
         if isinstance(token, str) and isinstance(logprob, int | float):
             yield token, logprob
 
 
-def _usage_of(said: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usage | None:
+def _usage_of(usage: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usage | None:
     """Tokens in and out, from all the places where servers put them."""
-    if said is None or (input_tokens := as_count(said.get("prompt_tokens"))) is None:
+    if usage is None or (input_tokens := as_count(usage.get("prompt_tokens"))) is None:
         return None
-    details = said.get("completion_tokens_details")
+    details = usage.get("completion_tokens_details")
     return Usage(
         input_tokens=input_tokens,
-        output_tokens=as_count(said.get("completion_tokens")) or 0,
-        cached_tokens=as_count(at(said, "prompt_tokens_details", "cached_tokens")),
-        reasoning_tokens=as_count(at(_mapping(details) or said, "reasoning_tokens")),
+        output_tokens=as_count(usage.get("completion_tokens")) or 0,
+        cached_tokens=as_count(at(usage, "prompt_tokens_details", "cached_tokens")),
+        reasoning_tokens=as_count(at(_mapping(details) or usage, "reasoning_tokens")),
         draft_tokens=whole(timings.get("draft_n")),
         accepted_tokens=whole(timings.get("draft_n_accepted")),
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from harness.errors import NotOffered
 from harness.hardware import Footprint, GgufHeader, Loading
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import MetricsSource, Reading
+from harness.inference.providers.counters import MetricsSource, Sample
 from harness.inference.providers.http import Access
 from harness.inference.providers.server_host import ServerFacts, ServerPages
 from harness.inference.reply_in_progress import ServerTimings
@@ -72,9 +72,9 @@ def remedies(where: str, **changes: str | tuple[str, ...]) -> dict[Aim, tuple[st
     """The changes by the names of aims, each with where it is made: `start vLLM with …`."""
     return {
         Aim[name.upper()]: tuple(
-            where + one for one in ((said,) if isinstance(said, str) else said)
+            where + change for change in ((texts,) if isinstance(texts, str) else texts)
         )
-        for name, said in changes.items()
+        for name, texts in changes.items()
     }
 
 
@@ -97,7 +97,7 @@ class Counters:
 
     path: str
     """Below the server's root."""
-    read: Callable[[bytes], tuple[Reading, ...]]
+    read: Callable[[bytes], tuple[Sample, ...]]
     """Raises ValueError for a page of another kind."""
     switch: Switch = ALWAYS
     pause_s: float = 0.0
@@ -256,9 +256,6 @@ class Provider:
     holds_one_model: bool = False
     slots: Callable[[Endpoint], int | None] = lambda endpoint: endpoint.max_parallel
     """How many calls a model answers at once, by the endpoint's settings."""
-    takes_context: bool = False
-    """Whether each call says how long a context the model has; with another one, the server loads
-    the model again."""
 
 
 def check_offers(request: ChatRequest, provider: Provider) -> None:
@@ -275,18 +272,9 @@ def check_offers(request: ChatRequest, provider: Provider) -> None:
         )
 
 
-def ms_as_ns(value: object) -> int | None:
-    """Milliseconds of a reply, a number or a text, as nanoseconds; None for neither."""
-    return _as_ns(value, 1_000_000)
-
-
-def s_as_ns(value: object) -> int | None:
-    """The same of seconds."""
-    return _as_ns(value, 1_000_000_000)
-
-
-def _as_ns(value: Any, unit_ns: int) -> int | None:  # noqa: ANN401 - JSON, or a header
+def as_ns(value: Any, unit: Literal["ms", "s"] = "ms") -> int | None:  # noqa: ANN401 - JSON, a header
+    """A time that a reply reports, as a number or a text; None for anything else."""
     try:
-        return round(float(value) * unit_ns)
+        return round(float(value) * (1_000_000 if unit == "ms" else 1_000_000_000))
     except (TypeError, ValueError, OverflowError):
         return None

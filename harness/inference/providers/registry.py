@@ -1,7 +1,8 @@
 """The table of providers by an endpoint's `backend`, and the functions that use it.
 
-A new server needs a file beside this one, a line in the table, its name in `endpoint.WireName`, and
-a row of the contract (`tests/inference/contract_rows.py`).
+A new server needs a place in `openai.py`, or a file beside it if it loads models or has a protocol
+of its own; a line in the table; its name in `endpoint.WireName`; and a row of the contract
+(`tests/inference/contract_rows.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,6 @@ from harness.inference.providers import (
     llamacpp,
     ollama,
     openai,
-    sglang,
-    tabbyapi,
-    tensorrt_llm,
-    tgi,
     triton,
     vllm,
 )
@@ -51,13 +48,13 @@ def _scripted(endpoint: Endpoint, _access: Access) -> Backend:
 
 
 PROVIDERS: Mapping[BackendName, Provider] = {
-    "openai": openai.PROVIDER,
+    "openai": openai.OTHER,
     "llamacpp": llamacpp.PROVIDER,
     "vllm": vllm.PROVIDER,
-    "sglang": sglang.PROVIDER,
-    "tgi": tgi.PROVIDER,
-    "tensorrt-llm": tensorrt_llm.PROVIDER,
-    "tabbyapi": tabbyapi.PROVIDER,
+    "sglang": openai.SGLANG,
+    "tgi": openai.TGI,
+    "tensorrt-llm": openai.TENSORRT_LLM,
+    "tabbyapi": openai.TABBYAPI,
     "mlc": openai.MLC,
     "triton-openai": triton.OPENAI_FRONT_END,
     "lmstudio": openai.LMSTUDIO,
@@ -92,9 +89,9 @@ def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
 def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
     """How an endpoint's server treats schemas and tools, as far as known before a test."""
     provider = provider_of(endpoint)
-    known: ToolMode | None = "native" if provider.refuses_tools else None
+    mode: ToolMode | None = "native" if provider.refuses_tools else None
     tools = ToolKnowledge(
-        endpoint.tools or ("typed" if provider.tools is NEVER else known),
+        endpoint.tools or ("typed" if provider.tools is NEVER else mode),
         requires_calls=provider.requires_calls or endpoint.tools == "native",
     )
     return SchemaKnowledge(endpoint.structured, strict=provider.strict_schemas), tools
@@ -133,8 +130,8 @@ async def served_metadata(
     Names can be made up: llama-server ignores the name it is asked for, vLLM serves under any
     (`--served-model-name`), and a bare tag of Ollama's hides how the weights are packed.
 
-    None, never an error, if the server does not tell: the first call will say what is wrong. Only
-    endpoints with `tells_model` are asked. `timeout_s` is for all of it.
+    None, never an error, if the server does not tell: the first call will say what is wrong.
+    `timeout_s` is for all of it.
     """
     served = provider_of(endpoint).served
     if served is None:
@@ -146,15 +143,10 @@ async def served_metadata(
     async with aclosing(pages):
         try:
             async with asyncio.timeout(timeout_s):
-                told = await served(pages)
+                metadata = await served(pages)
         except TimeoutError:
             return None
-    return None if told == ModelMetadata() else told
-
-
-def tells_model(endpoint: Endpoint) -> bool:
-    """Whether an endpoint's server reports which model it really serves."""
-    return provider_of(endpoint).served is not None
+    return None if metadata == ModelMetadata() else metadata
 
 
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
@@ -162,9 +154,6 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
 
     Ask once the model has been called: some servers know its context only then. A managed API is
     not asked, and all of its facts are None.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
     provider = provider_of(endpoint)
     if endpoint.path is not None:
@@ -190,12 +179,11 @@ async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
     listed = await pages.json(f"{pages.v1}/models")
     metrics = context_tokens = slots = None
     if provider.counters:
-        page = await pages.page(provider.counters.path, params=pages.of_model)
-        metrics = page is not None
+        metrics = await pages.page(provider.counters.path, params=pages.of_model) is not None
     if context := provider.context:
-        told = await pages.json(context.path, params=pages.of_model)
-        context_tokens = whole(at(told, *context.keys, model_id=pages.model_id))
-        slots = whole(at(told, context.slots)) if context.slots else None
+        document = await pages.json(context.path, params=pages.of_model)
+        context_tokens = whole(at(document, *context.keys, model_id=pages.model_id))
+        slots = whole(at(document, context.slots)) if context.slots else None
     return ServerFacts(
         models=names(at(listed, "data"), "id"),
         context_tokens=context_tokens,
@@ -218,8 +206,8 @@ def slots_source(
 
     async def ask() -> int | None:
         async with aclosing(ServerPages(endpoint, Access(api_key=api_key))) as pages:
-            told = await pages.json(page.path, params=pages.of_model)
-        return whole(at(told, str(page.slots))) or None
+            document = await pages.json(page.path, params=pages.of_model)
+        return whole(at(document, str(page.slots))) or None
 
     return ask
 
@@ -227,11 +215,7 @@ def slots_source(
 def metrics_source(
     endpoint: Endpoint, backend: Backend, *, api_key: str | None = None
 ) -> MetricsSource | None:
-    """The counters of an endpoint's server; None for a kind that has none.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
-    """
+    """The counters of an endpoint's server; None for a kind that has none."""
     provider = provider_of(endpoint)
     if provider.source is not None:
         return provider.source(endpoint, backend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -22,7 +22,7 @@ from harness.errors import (
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import parsed
 from harness.inference.providers.error_replies import words_of
-from harness.inference.providers.http import Access, BodyTooLong, Connection
+from harness.inference.providers.http import Access, BodyTooLong, HttpConnection
 
 CLEARING_UP_S: Final = 10.0
 """Longest that undoing a load takes."""
@@ -40,7 +40,7 @@ _LONGEST_PAUSE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Page:
     """A server's answer, whatever its status."""
 
     status: int
@@ -86,15 +86,12 @@ class ServerPages:
         model_id: The model that is asked about.
         of_model: Names it in an address: a router has a page for each.
         answered: Whether the server has answered at all.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
     """
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         assert endpoint.url is not None
         self.endpoint = endpoint
-        self._connection = Connection(endpoint, api_key=access.api_key)
+        self._connection = HttpConnection(endpoint, api_key=access.api_key)
         self.root = self._connection.root
         self.v1 = self._connection.base.removeprefix(self.root)
         self.model_id = endpoint.model_id
@@ -112,7 +109,7 @@ class ServerPages:
         body: object = None,
         *,
         params: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> Page:
         """Fetches a page, or posts JSON, and waits for the whole answer.
 
         Raises:
@@ -132,7 +129,7 @@ class ServerPages:
                 f"{type(error).__name__} {error}".rstrip()
             ) from error
         self.answered = True
-        return Answer(status=response.status_code, body=response.content)
+        return Page(status=response.status_code, body=response.content)
 
     async def page(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
@@ -163,7 +160,7 @@ class ServerHost(ServerPages):
     A subclass has `load`, `unload` and `report`.
     """
 
-    def fields(self, answer: Answer) -> Mapping[str, object]:
+    def fields(self, answer: Page) -> Mapping[str, object]:
         """The JSON object of an answer.
 
         Raises:
@@ -175,12 +172,6 @@ class ServerHost(ServerPages):
         if not isinstance(fields, Mapping):
             raise self.misread(answer)
         return fields
-
-    # --- limits ------------------------------------------------------------------------------
-
-    def in_time(self, doing: str) -> AbstractAsyncContextManager[None]:
-        """Ends the block after `load_timeout_s`; see the function."""
-        return in_time(self.endpoint, doing)
 
     @asynccontextmanager
     async def or_else(self, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
@@ -198,17 +189,12 @@ class ServerHost(ServerPages):
 
     # --- errors ------------------------------------------------------------------------------
 
-    def refusal(self, answer: Answer) -> InferenceError:
+    def refusal(self, answer: Page) -> InferenceError:
         """The error of a refused request, in the server's own words."""
         return self._connection.refusal(answer.body, status=answer.status)
 
-    def failure(self, answer: Answer, *, doing: str) -> InferenceError:
-        """The error of a load or unload that was refused.
-
-        Args:
-            answer: The refusal.
-            doing: The verb for the error: `load`.
-        """
+    def failure(self, answer: Page, *, doing: str) -> InferenceError:
+        """The error of a load or unload that was refused; `doing` is its verb: `load`."""
         error = self.refusal(answer)
         if isinstance(error, AuthenticationFailed):
             return AuthenticationFailed(
@@ -230,7 +216,7 @@ class ServerHost(ServerPages):
             code="server.not-manageable",
         )
 
-    def misread(self, answer: Answer) -> LoadFailed:
+    def misread(self, answer: Page) -> LoadFailed:
         """The error of an answer that a server of this kind does not give."""
         return LoadFailed(
             f"the server at {self.root} does not answer as its backend should: "
@@ -241,9 +227,7 @@ class ServerHost(ServerPages):
 
 @asynccontextmanager
 async def in_time(endpoint: Endpoint, doing: str) -> AsyncIterator[None]:
-    """Ends the block after the endpoint's `load_timeout_s`.
-
-    `doing` is the verb for the error: `load`.
+    """Ends the block after the endpoint's `load_timeout_s`; `doing` is the error's verb: `load`.
 
     Raises:
         LoadFailed: The block took longer.

@@ -26,7 +26,13 @@ from harness.inference.json_text import at, names, parsed, rows, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
-from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
+from harness.inference.providers.server_host import (
+    ServerFacts,
+    ServerHost,
+    ServerPages,
+    in_time,
+    until,
+)
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
@@ -62,9 +68,9 @@ class TritonWire(HttpBackend):
     def _fields(self, request: ChatRequest) -> dict[str, object]:
         check_offers(request, PROVIDER)
         # The server does not say that it refused a field: only the known ones can be left out.
-        wanted = wire_fields(request, self._endpoint.model_id, stream=False)
+        openai_fields = wire_fields(request, self._endpoint.model_id, stream=False)
         # By the names of vLLM's `SamplingParams`.
-        fields = {name: value for name, value in wanted.items() if name not in _PLACED}
+        fields = {name: value for name, value in openai_fields.items() if name not in _PLACED}
         fields |= {"max_tokens": _room(request), "stop": [*request.stop, *self._turns.stop]}
         return fields | ({"logprobs": request.top_logprobs} if "logprobs" in fields else {})
 
@@ -96,23 +102,23 @@ class TritonWire(HttpBackend):
         is_whole = not self._endpoint.stream
         last: Mapping[str, Any] | None = None
         written: int | None = None
-        async for said in values:  # each has the text since the one before it
-            if isinstance(said, str) and not said.startswith("{"):
+        async for chunk in values:  # each has the text since the one before it
+            if isinstance(chunk, str) and not chunk.startswith("{"):
                 continue  # a ping, or an end mark of a proxy's
-            if at(said, "error") is not None:
+            if at(chunk, "error") is not None:
                 # The status was sent with the first output, before the error.
-                raise self._connection.refusal(said)
-            if not isinstance(said, Mapping) or not isinstance(said.get("text_output"), str):
-                raise self._connection.odd(said)
-            last = said
-            if (count := as_count(said.get("num_output_tokens"))) is not None:
+                raise self._connection.refusal(chunk)
+            if not isinstance(chunk, Mapping) or not isinstance(chunk.get("text_output"), str):
+                raise self._connection.odd(chunk)
+            last = chunk
+            if (count := as_count(chunk.get("num_output_tokens"))) is not None:
                 written = (written or 0) + count
             # By token id: the chosen token first, then the likeliest.
-            tokens = rows(parsed(text_at(said, "logprobs").encode()))
-            told = (_token_logprob(one, progress.request) for one in tokens)
-            progress.add("" if is_whole else said["text_output"], logprobs=[*filter(None, told)])
+            tokens = rows(parsed(text_at(chunk, "logprobs").encode()))
+            probs = (_token_logprob(alternatives, progress.request) for alternatives in tokens)
+            progress.add("" if is_whole else chunk["text_output"], logprobs=[*filter(None, probs)])
             if is_whole:
-                progress.add_whole(said["text_output"])
+                progress.add_whole(chunk["text_output"])
         if last is None:
             raise self._connection.cut("it ended before it began")
         word = last.get("finish_reason")  # the text `None` until the model has finished
@@ -137,8 +143,8 @@ def _room(request: ChatRequest) -> int:
 
 
 def _token_logprob(tokens: object, request: ChatRequest) -> TokenLogprob | None:
-    said = tokens.values() if isinstance(tokens, Mapping) else ()
-    pairs = [(text_at(one, "decoded_token"), at(one, "logprob")) for one in said]
+    candidates = tokens.values() if isinstance(tokens, Mapping) else ()
+    pairs = [(text_at(c, "decoded_token"), at(c, "logprob")) for c in candidates]
     if not pairs or not all(isinstance(logprob, int | float) for _, logprob in pairs):
         return None
     likeliest = sorted(pairs, key=lambda pair: -pair[1])[: request.top_logprobs or 0]
@@ -174,11 +180,11 @@ TURN_FORMATS: Mapping[PromptTemplate, TurnFormat] = {
 def prompt_text(turns: TurnFormat, messages: Sequence[Message]) -> str:
     """The conversation, and then the header of the turn that is asked for."""
     texts = [turn.content.strip() if turns.strips else turn.content for turn in messages]
-    told = (
+    marked = (
         turns.begun(turn.role) + text + turns.end
         for turn, text in zip(messages, texts, strict=True)
     )
-    return "".join(told) + turns.begun("assistant")
+    return "".join(marked) + turns.begun("assistant")
 
 
 # --- the two front ends ----------------------------------------------------------------------
@@ -204,7 +210,7 @@ class TritonHost(ServerHost):
 
     async def load(self) -> None:
         """Has it loaded."""
-        async with self.in_time("load"):
+        async with in_time(self.endpoint, "load"):
             if await self._is_there():
                 return
             async with self.or_else(self._let_go):
@@ -212,7 +218,7 @@ class TritonHost(ServerHost):
 
     async def unload(self) -> None:
         """Waits until the calls under way have ended."""
-        async with self.in_time("unload"):
+        async with in_time(self.endpoint, "unload"):
             if not await self._is_gone():
                 await self._let_go()
 

@@ -16,10 +16,10 @@ from harness.inference.providers.provider import (
     Extras,
     HostReport,
     Provider,
-    ms_as_ns,
+    as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import ServerHost, ServerPages, until
+from harness.inference.providers.server_host import ServerHost, ServerPages, in_time, until
 from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
@@ -33,9 +33,9 @@ def times(extras: Extras) -> ServerTimings | None:
     if not extras.metrics:
         return None
     return ServerTimings(
-        queue_ns=ms_as_ns(extras.metrics.get("queue_time_ms")),
-        prefill_ns=ms_as_ns(extras.metrics.get("time_to_first_token_ms")),
-        decode_ns=ms_as_ns(extras.metrics.get("generation_time_ms")),
+        queue_ns=as_ns(extras.metrics.get("queue_time_ms")),
+        prefill_ns=as_ns(extras.metrics.get("time_to_first_token_ms")),
+        decode_ns=as_ns(extras.metrics.get("generation_time_ms")),
     )
 
 
@@ -62,8 +62,8 @@ class VllmHost(ServerHost):
 
     async def load(self) -> None:
         """Wakes the server."""
-        async with self.in_time("wake"):
-            if not await self._is_asleep():
+        async with in_time(self.endpoint, "wake"):
+            if await self._is_awake():
                 return
             async with self.or_else(self._sleep):
                 await self._wake()
@@ -71,8 +71,8 @@ class VllmHost(ServerHost):
 
     async def unload(self) -> None:
         """Has the server end its calls and sleep."""
-        async with self.in_time("let go of"):
-            if await self._is_asleep():
+        async with in_time(self.endpoint, "let go of"):
+            if not await self._is_awake():
                 return
             await self._check_sleep_mode()
             # One that is on its way to sleep takes no calls: else it is known to be awake.
@@ -81,19 +81,16 @@ class VllmHost(ServerHost):
 
     async def report(self) -> HostReport:
         """Whether it is awake."""
-        return HostReport(resident=not await self._is_asleep())
+        return HostReport(resident=await self._is_awake())
 
-    async def _is_asleep(self) -> bool:
+    async def _is_awake(self) -> bool:
         answer = await self.ask("GET", "/is_sleeping")
         if answer.status == _NO_SUCH_PAGE:
             raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)
         match self.fields(answer):
             case {"is_sleeping": bool(asleep)}:
-                return asleep
+                return not asleep
         raise self.misread(answer)
-
-    async def _is_awake(self) -> bool:
-        return not await self._is_asleep()
 
     async def _check_sleep_mode(self) -> None:
         """Makes sure that sleep gives memory back.

@@ -186,6 +186,12 @@ def named_step(steps: Steps, aim: Aim) -> Counts:
     return np.where(tested > 0, run.sum(axis=-1) - 1, -1)
 
 
+def named_threshold(steps: Steps, aim: Aim) -> AtThreshold | None:
+    """The lowest threshold of the only label set that keeps the aim; None if none does."""
+    place = int(named_step(steps, aim)) if len(steps.thresholds) else -1
+    return steps.at(float(steps.thresholds[place])) if place >= 0 else None
+
+
 def first_size(most: Counts, drafts: int) -> int:
     """How many drafts the strictest threshold of the sequence accepts at least.
 

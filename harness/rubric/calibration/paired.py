@@ -20,12 +20,14 @@ from harness.rubric.calibration.agreement import (
     linear,
     mean_of,
 )
-from harness.rubric.calibration.bounds import Aim, AtThreshold, Steps, named_step, steps_of
+from harness.rubric.calibration.bounds import Aim, AtThreshold, named_threshold, steps_of
 from harness.rubric.calibration.calibration_files import Attempts
-from harness.rubric.calibration.labels import COMPOSITE, HOLD, Labeled
+from harness.rubric.calibration.labels import COMPOSITE, Labeled
 from harness.rubric.calibration.tuning import (
     Scored,
+    held_back,
     one_per_group,
+    people_of,
     scored_drafts,
     seen_in,
     shared_aim,
@@ -210,7 +212,8 @@ def _preference(
     # 1. Agreement, on the same drafts and resamples.
     agreement: dict[str, dict[str, Difference]] = {}
     for name, sides in scores.items():
-        people = _people(pairs, COMPOSITE if name == "composite" else name)
+        firsts = (pair[0] for pair in pairs)
+        people = mean_of(people_of(firsts, COMPOSITE if name == "composite" else name))
         both = ~np.isnan(people + sides[0] + sides[1])
         if both.any():
             each = [linear(resamples, both, people[both], side[both]) for side in sides]
@@ -229,8 +232,7 @@ def _preference(
 
     # 2. Thresholds: what may go wrong is shared by both, and by earlier looks.
     whole = [pair for pair, counts in zip(pairs, counted, strict=True) if counts]
-    held = [pair for pair in whole if pair[0].labeled.split == HOLD] or whole
-    drafts = [one_per_group(pair[side] for pair in held) for side in (0, 1)]
+    drafts = [one_per_group(held_back([pair[side] for pair in whole])) for side in (0, 1)]
     for rubric, side in zip(rubrics, drafts, strict=True):
         attempts = attempts.after(rubric.pass_at, seen_in(side), drafts=len(side))
     aim = shared_aim(aim, attempts.on(seen_in(drafts[0])))
@@ -241,7 +243,7 @@ def _preference(
     return Preference(
         agreement=agreement,
         own=(first.at(rubrics[0].pass_at), second.at(rubrics[1].pass_at)),
-        named=(_named(first, aim), _named(second, aim)),
+        named=(named_threshold(first, aim), named_threshold(second, aim)),
         aim=aim,
         attempts=attempts,
     )
@@ -264,15 +266,3 @@ def _scores(pairs: Sequence[Pair], rubrics: Rubrics) -> dict[str, Values]:
         if (own.min, own.max) != (other.min, other.max):
             second[:] = own.min + other.share(second) * (own.max - own.min)
     return found
-
-
-def _people(pairs: Sequence[Pair], name: str) -> Values:
-    by_draft = [one.labeled.people.get(name, {}) for one, _ in pairs]
-    raters = sorted({rater for by in by_draft for rater in by})
-    rows = [[by.get(rater, np.nan) for rater in raters] for by in by_draft]
-    return mean_of(np.array(rows, dtype=float).reshape(len(pairs), -1))
-
-
-def _named(steps: Steps, aim: Aim) -> AtThreshold | None:
-    place = int(named_step(steps, aim)) if len(steps.thresholds) else -1
-    return steps.at(float(steps.thresholds[place])) if place >= 0 else None

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.errors import InvalidInput
 from harness.rubric.calibration.agreement import (
@@ -24,7 +25,7 @@ from harness.rubric.calibration.bounds import (
     AtThreshold,
     least_drafts,
     most_wrong,
-    named_step,
+    named_threshold,
     steps_of,
     upper_bound,
 )
@@ -151,7 +152,6 @@ def tune(
     for one in everything:
         if one.lacks:
             dropped[one.lacks] = (*dropped.get(one.lacks, ()), one.labeled.id)
-    held = [one for one in scored if one.labeled.split == HOLD] or scored
     if not scored:
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in dropped.items())
         raise InvalidInput(
@@ -166,6 +166,7 @@ def tune(
             "people accept a draft: --accept-at",
             code="tune.nobody-accepts",
         )
+    held = held_back(scored)
     counted = one_per_group(held)
 
     # 2. What may go wrong is shared by all looks at these labels.
@@ -179,7 +180,7 @@ def tune(
     steps = steps_of(reached, np.array([not one.accept for one in counted]))
     rows = tuple(steps.at(float(threshold)) for threshold in steps.thresholds)
     own = steps.at(rubric.pass_at)
-    index = int(named_step(steps, aim)) if rows else -1
+    named = named_threshold(steps, aim)
 
     # 4. How well the evaluator agrees.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
@@ -189,8 +190,8 @@ def tune(
         aim=aim,
         own=own,
         own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
-        named=rows[index] if index >= 0 else None,
-        missing=_missing(rows, aim) if index < 0 else None,
+        named=named,
+        missing=None if named else _missing(rows, aim),
         left_out=_left_out(scored, rubric),
         steps=rows,
         scored=tuple(everything),
@@ -295,6 +296,19 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str]) -> Scored:
     )
 
 
+def held_back(drafts: Sequence[Scored]) -> Sequence[Scored]:
+    """Those that stayed unseen while the rubric was written; all if none did."""
+    return [draft for draft in drafts if draft.labeled.split == HOLD] or drafts
+
+
+def people_of(drafts: Iterable[Scored], name: str) -> NDArray[np.float64]:
+    """`(drafts, raters)`: what people gave in a dimension, NaN where missing."""
+    by_draft = [draft.labeled.people.get(name, {}) for draft in drafts]
+    raters = sorted({rater for by in by_draft for rater in by})
+    rows = [[by.get(rater, np.nan) for rater in raters] for by in by_draft]
+    return np.array(rows, dtype=float).reshape(len(by_draft), -1)
+
+
 def one_per_group(drafts: Iterable[Scored]) -> tuple[Scored, ...]:
     """One draft of each group, picked by its id alone: not by score or label."""
     found: dict[str, Scored] = {}
@@ -366,14 +380,13 @@ def _agreements(
     """By dimension, for drafts that both scored."""
     lengths = np.array([len(one.labeled.draft or "") or np.nan for one in scored])
     for name in _names(rubric):
-        by_draft = [one.labeled.people.get(name, {}) for one in scored]
-        raters = sorted({rater for by in by_draft for rater in by})
-        evaluator = np.array([one.scores.get(name, np.nan) for one in scored])
-        if raters and not np.isnan(evaluator).all():
+        people = people_of(scored, name)
+        evaluator = np.array([draft.scores.get(name, np.nan) for draft in scored])
+        if people.size and not np.isnan(evaluator).all():
             yield agreement(
                 name or "composite",
                 evaluator=evaluator,
-                people=np.array([[by.get(rater, np.nan) for rater in raters] for by in by_draft]),
+                people=people,
                 resamples=resamples,
                 lengths=lengths,
                 confidence=confidence,

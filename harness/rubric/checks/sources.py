@@ -10,10 +10,10 @@ asked for the source of `However`.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -21,10 +21,10 @@ from pydantic import Field
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, visible_text
 from harness.text.folding import composed, folded
-from harness.text.languages import HANGUL, UNSPACED, has_blanks, has_trait, numerals
+from harness.text.languages import HANGUL, UNSPACED, has_trait, numerals
 from harness.text.numbers import TIMES, WORD, Number, Value, numbers
 from harness.text.sentences import sentences_of
-from harness.text.words import terms, words
+from harness.text.words import is_long, terms, words
 
 _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 
@@ -137,7 +137,7 @@ class GroundedNames(Check):
             for name in names_in(sentence, nouns_have_capitals=nouns_have_capitals)
         )
         evidence = "\n".join((draft.evidence, *self.allowed)) if named else ""
-        words, identifiers = _Known(terms(evidence)), set(identifier_parts(evidence))
+        words, identifiers = _Known(_joined(evidence)), set(identifier_parts(evidence))
         findings = tuple(
             draft.finding(
                 f"the name {name.text} is not in the sources",
@@ -149,6 +149,7 @@ class GroundedNames(Check):
                 identifiers.issuperset(name.parts)
                 if name.exact
                 else all(words.has(part, language) for part in name.parts)
+                or words.abbreviates(name.text)
             )
         )
         if not findings and (nouns_have_capitals or not _has_capitals(draft.visible)):
@@ -199,8 +200,7 @@ class GroundedSentences(Check):
 
     def _rests(self, sentence: str, basis: _Basis) -> bool:
         said = terms(sentence)
-        # Words of four letters and more carry the matter; so does what stands without blanks.
-        matter = [term for term in said if len(term) >= 4 or not has_blanks(term)]
+        matter = list(filter(is_long, said))
         pairs = [*pairwise(said)] if self.verbatim else []
         return _share_in(matter, basis.words) >= self.overlap and (
             not pairs
@@ -230,13 +230,23 @@ def _share_in(said: Sequence[object], source: Set[object]) -> float:
 
 
 class _Known:
-    """The words that names may have."""
+    """The words that names may have, those of a text."""
 
-    def __init__(self, words: Iterable[str]) -> None:
+    def __init__(self, text: str) -> None:
         self._by_start: dict[str, set[str]] = {}
-        for word in words:
+        # `Department of Justice` is DJ and DOJ; what those stand for, a draft may not invent.
+        texts = _SMALL.sub("", text), _SMALL.sub(lambda word: word[0].title(), text)
+        firsts = (
+            letter if letter.isupper() else " " for t in texts for letter in _FIRST.findall(t)
+        )
+        self._initials = "".join(firsts)
+        for word in terms(text):
             plain = word.replace("\u0451", "\u0435")
             self._by_start.setdefault(plain[:_STEM], set()).add(plain)
+
+    def abbreviates(self, name: str) -> bool:
+        """Whether a name in capitals is the initials of words in a row that begin with one."""
+        return name.isupper() and name in self._initials
 
     def has(self, part: str, language: str | None) -> bool:
         """Whether a word of a name is known, by another ending if the language has cases."""
@@ -253,6 +263,7 @@ class _Known:
         )
 
 
+_SMALL, _FIRST = re.compile(r"\b(?:of|for|the|and)\b"), re.compile(r"\b[^\W\d_]")
 _STEM, _ENDING = 3, 3
 """The least letters of a stem, and the most of an ending."""
 
@@ -278,7 +289,7 @@ _NUMBERED = frozenset(
 )
 _LOUD = frozenset(
     {"ALL", "ALWAYS", "AND", "BUT", "IF", "IMPORTANT", "MAY", "MUST", "NEVER", "NO", "NOT", "NOTE"}
-    | {"OK", "ONLY", "OR", "SHOULD", "TODO", "WARNING"}
+    | {"OK", "ONLY", "OR", "SHOULD", "TODO", "WARNING", "Dr", "Mr", "Mrs", "Ms", "Mx", "Prof", "St"}
 )
 
 
@@ -303,9 +314,24 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
         parts = tuple(identifier_parts(span))
         if parts and not any(c.isspace() for c in span.strip()):
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
-    prose = _ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence)))
+    prose = _joined(_ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence))))
     for run in _runs(prose, nouns_have_capitals=nouns_have_capitals):
-        yield Name(text=" ".join(run), parts=tuple(part for word in run for part in terms(word)))
+        # Of `NATO-led` the second part is no name.
+        names = (
+            part
+            for word in run
+            for part in word.split("-")
+            if not part[:1].islower() or part == word
+        )
+        yield Name(text=" ".join(run), parts=tuple(chain.from_iterable(map(terms, names))))
+
+
+def _joined(text: str) -> str:
+    """The text with `U.S.` as US, and `J. R. R. Tolkien` as JRR Tolkien."""
+    return _DOTTED.sub(lambda letters: re.sub(r"\W", "", letters[0]), text)
+
+
+_DOTTED = re.compile(r"\b[^\W\d_a-z]\.(?:\s?[^\W\d_a-z]\.)+")
 
 
 def identifier_parts(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from loopback import Loopback, Reply, delta, llama_server_stream
 from harness.errors import EndpointUnreachable, StreamCut
 from harness.inference import Endpoint
 from harness.inference.providers.connection_stack import KEEPALIVE_S
-from harness.inference.providers.http import Connection, Exchange
+from harness.inference.providers.http import Exchange, HttpConnection
 
 WHOLE = Reply(steps=llama_server_stream("Hel", "lo"))
 
@@ -132,7 +132,7 @@ def test_all_that_came_of_a_reply_is_read_before_its_cut_is_told():
     async def main():
         server = Loopback([Reply(steps=(*pieces, cut.set), ending="close")])
         async with server:
-            connection = Connection(Endpoint(tag="m", url=server.url, model_id="m"))
+            connection = HttpConnection(Endpoint(tag="m", url=server.url, model_id="m"))
             read = b""
             async with Exchange(connection) as exchange:
                 reply = await exchange.post(server.url, {})

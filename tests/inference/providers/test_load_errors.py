@@ -25,7 +25,7 @@ def endpoint_at(path, **settings):
 @pytest.mark.parametrize("lacks_memory", [True, False])
 def test_a_file_that_was_not_loaded_is_too_large_or_none_that_the_engine_knows(path, lacks_memory):
     endpoint = endpoint_at(path)
-    error = load_error(endpoint, loading_of, said="it failed", lacks_memory=lacks_memory)
+    error = load_error(endpoint, loading_of, why="it failed", lacks_memory=lacks_memory)
     assert isinstance(error, LoadFailed if lacks_memory else ModelFileInvalid)
     assert "it failed" in str(error)
 
@@ -33,7 +33,7 @@ def test_a_file_that_was_not_loaded_is_too_large_or_none_that_the_engine_knows(p
 def test_a_file_that_is_no_model_is_that_whatever_the_engine_said(tmp_path):
     path = tmp_path / "text.gguf"
     path.write_text("No model.")
-    error = load_error(endpoint_at(path), loading_of, said="no memory", lacks_memory=True)
+    error = load_error(endpoint_at(path), loading_of, why="no memory", lacks_memory=True)
     assert isinstance(error, ModelFileInvalid)
     assert "no memory" not in str(error)
 

@@ -8,7 +8,7 @@ from rubric.judged import rubric
 
 from harness.errors import InvalidInput
 from harness.files import shipped_directory
-from harness.rubric import load_rubric_file, read_rubric
+from harness.rubric import load_rubric, read_rubric
 from harness.rubric.calibration.calibration_files import Attempts, write_pass_at
 
 RUBRIC = rubric()
@@ -105,11 +105,11 @@ def test_a_threshold_is_written_and_nothing_else_changes(tmp_path, text, changed
     path = tmp_path / "mine.yaml"
     path.write_bytes(text.encode())
     path.chmod(0o640)
-    rubric = write_pass_at(read_rubric(str(path)), 7.5, load=load_rubric_file)
+    rubric = write_pass_at(read_rubric(str(path)), 7.5, load=load_rubric)
 
     assert path.read_bytes().decode() == changed
     assert (rubric.id, rubric.pass_at) == ("mine", 7.5)
-    assert rubric.sha256 == load_rubric_file(path).sha256
+    assert rubric.sha256 == load_rubric(path).sha256
     assert path.stat().st_mode & 0o777 == 0o640
     assert list(tmp_path.iterdir()) == [path]
 
@@ -118,7 +118,7 @@ def test_a_threshold_that_was_taken_over_stands_in_the_rubric_itself(tmp_path):
     (tmp_path / "base.yaml").write_text(f"title: Base\npass_at: 7\n{REST}")
     path = tmp_path / "mine.yaml"
     path.write_text("extends: base\n# more\n")
-    write_pass_at(read_rubric(str(path)), 6.4, load=partial(load_rubric_file, directory=tmp_path))
+    write_pass_at(read_rubric(str(path)), 6.4, load=partial(load_rubric, directory=tmp_path))
 
     assert path.read_text() == "extends: base\npass_at: 6.4\n# more\n"
 
@@ -135,7 +135,7 @@ def test_a_threshold_that_cannot_be_written_alone_leaves_the_file_as_it_was(tmp_
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(InvalidInput) as caught:
-        write_pass_at(read_rubric(str(path)), 7.5, load=load_rubric_file)
+        write_pass_at(read_rubric(str(path)), 7.5, load=load_rubric)
 
     assert caught.value.code == "tune.threshold-not-written"
     assert path.read_text() == text
@@ -145,7 +145,7 @@ def test_a_threshold_that_cannot_be_written_alone_leaves_the_file_as_it_was(tmp_
 def test_a_rubric_that_ships_is_not_written():
     before = {path: path.read_bytes() for path in shipped_directory("rubrics").glob("*.yaml")}
     with pytest.raises(InvalidInput) as caught:
-        write_pass_at(read_rubric("brief", directory=Path("none")), 5, load=load_rubric_file)
+        write_pass_at(read_rubric("brief", directory=Path("none")), 5, load=load_rubric)
 
     assert caught.value.code == "tune.rubric-ships"
     assert {path: path.read_bytes() for path in before} == before

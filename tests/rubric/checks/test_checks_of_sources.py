@@ -215,3 +215,20 @@ def test_a_number_of_another_sections_source_is_in_none():
     draft = Draft(text="# Cache\n\n8 of 8.\n", task="", sources=sources, source_sections=headings)
 
     assert found(GroundedNumbers().grade(draft)) == ["number-not-in-sources@0"] * 2
+
+
+# Shapes that readers of entity checks and of NER report as wrongly found.
+@pytest.mark.parametrize(
+    ("text", "source", "share"),
+    [
+        ("We met the US team of the DOJ.", "United States. The Department of Justice.", 1),
+        ("We met the United States team.", "The US team.", 0),
+        ("The U.S. and J.R.R. Tolkien met.", "The US met J. R. R. Tolkien.", 1),
+        ("We met Dr. Smith and Mr. Bell.", "Smith met Bell.", 1),
+        ("We saw NATO-led forces.", "NATO has some.", 1),
+        ("We met Jean-Luc.", "Jean was there.", 0),
+        ("Its President Michel Aoun spoke.", "The president spoke.", 0),
+    ],
+)
+def test_initials_and_titles_are_told_from_invented_names(text, source, share):
+    assert GroundedNames().grade(draft(text, source)).share == share
