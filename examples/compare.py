@@ -36,7 +36,7 @@ async def claims(run: Run, left: str = LEFT, right: str = RIGHT) -> list[Passage
 @compare.node(each={"claim": "claims"}, models=[])
 async def nearest(run: Run, claim: Passage) -> Passage | None:
     """What the other document says on the matter; hits with lower scores are on other matters."""
-    hits = [hit for hit in await run.recall(claim.searchable, limit=50) if hit.score > 0.55]
+    hits = [hit for hit in await run.recall(claim.searchable, limit=50) if hit.score > 0.5]
     return next((hit.passage for hit in hits if hit.passage.source != claim.source), None)
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         ToolSpec,
         Usage,
     )
-    from harness.memory import Hit, MemoryStore, Passage
+    from harness.memory import Hit, MemoryStore, Passage, Turn
     from harness.rubric import Draft, Finding, Rubric, Verdict, load_rubric
     from harness.rubric.checks import Grade
     from harness.session import (
@@ -122,6 +122,7 @@ __all__ = [
     "ToolSpec",
     "TraceOptions",
     "Tried",
+    "Turn",
     "Usage",
     "Verdict",
     "WiggumResult",
@@ -146,7 +147,7 @@ _HOMES = {
         "ChatOptions ChatRequest Completion EmbedRequest Embeddings Endpoint Image Limits "
         "Message OnCut ScriptedBackend ScriptedReply TextStream ToolCall ToolSpec Usage"
     ),
-    "memory": "Hit MemoryStore Passage",
+    "memory": "Hit MemoryStore Passage Turn",
     "rubric": "Draft Finding Rubric Verdict load_rubric",
     "rubric.checks": "Grade",
     "session": (

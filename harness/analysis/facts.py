@@ -20,7 +20,7 @@ from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
 from harness.trace.intervals import depths, length_ns, mean_depths, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
-from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
+from harness.trace.records import CounterSet, Instant, Interval, NodeOutput, SpanRecord
 
 LEAST_LOST_NS = 200_000_000
 """A fault that cost less of the run is ignored: a fifth of a second goes unnoticed."""
@@ -93,8 +93,8 @@ class Server(events.Endpoint, name=events.Endpoint.NAME):
     def remedies(self, aim: Aim) -> tuple[str, ...]:
         """What can be changed at the server; empty if it offers no such thing."""
         changes = provider_named(self.backend).remedies.get(aim, ())
-        # Threads that are not set are as many as there should be.
-        useful = (c for c in changes if self.threads is not None or "{threads}" not in c)
+        # Threads that are not set are as many as there should be, and one is not too many.
+        useful = (c for c in changes if (self.threads or 1) > 1 or "{threads}" not in c)
         return tuple(map(self.filled, useful))
 
     def filled(self, change: str) -> str:
@@ -127,6 +127,8 @@ class Observed:
     unfinished: list[SpanRecord] = field(default_factory=list)
     loads: list[events.Load] = field(default_factory=list)
     """Successful loads only."""
+    items_by_inputs: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
+    """Calls of nodes, by node and item; those with one node, code and inputs together."""
     retries: list[events.Retry] = field(default_factory=list)
     """Of calls; none of nodes."""
     servers: dict[str, Server] = field(default_factory=dict)
@@ -295,13 +297,19 @@ def observe(journal: Journal) -> Observed:
         journal=journal, run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     )
     seen = observed.seen
-    spans = seen.noted(_noted(observed, journal.items(SpanRecord, Instant, CounterSet)))
+    kinds = SpanRecord, Instant, CounterSet, NodeOutput
+    spans = seen.noted(_noted(observed, journal.items(*kinds)))
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
     observed.reserves = {one.device or MACHINE: one.reserve_bytes for one in seen[events.Budget]}
     is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.Load])
-    observed.loads = [*compress(seen[events.Load], is_load)]
+    tags = {call.id: call.model for call in observed.every_call}
+    observed.loads = [
+        # Of what a server tells with its reply, the call knows the model.
+        load if load.model else events.Load.read(load.record, model=tags.get(load.parent or 0, ""))
+        for load in compress(seen[events.Load], is_load)
+    ]
     observed.retries = [retry for retry in seen[events.Retry] if retry.model is not None]
     observed.nodes = {node.id: node for node in seen[events.NodeAttempt]}
     observed.place_waits = {
@@ -333,6 +341,10 @@ def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
                 key = (intern(track.removeprefix(_SERVER_TRACK)), name)
                 counter = item._replace(name=name, unit=unit, track=track)
                 observed.counters.setdefault(key, []).append(counter)
+        elif type(item) is NodeOutput:
+            if item.inputs and item.skipped is None:
+                inputs = hash((item.node, item.code, *sorted(item.inputs.items())))
+                observed.items_by_inputs.setdefault(inputs, []).append((item.node, item.item))
         elif type(item) is SpanRecord or type(item) is Instant:
             observed.time.note(item)
             if type(item) is SpanRecord and item.name not in PHASES:

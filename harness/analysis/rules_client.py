@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -21,7 +20,7 @@ from harness.analysis.facts import (
 )
 from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
 from harness.analysis.rules import Advice, rule
-from harness.analysis.rules_prompts import needed_replies
+from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, had_places
 from harness.trace import events
 from harness.trace.calls import Call
@@ -34,6 +33,9 @@ clarity, and little is lost."""
 
 LARGE_SHARE = 0.4
 """Of the critical path: so much time is worth a finding whatever it went into."""
+
+LONGEST_STARVED_NS = 1_000_000_000
+"""The scheduler lets a process wait less, however many want the cores."""
 
 LONGEST_GAP_NS = 1_000_000_000
 """A call that comes later after the one before waited for something: a person, a tool."""
@@ -61,7 +63,13 @@ _TOGETHER = "make the calls of one function together: asyncio.gather, or a task 
                 _MAPPED_NODE,
                 _TOGETHER,
             ),
-        )
+        ),
+        "held": Advice(
+            "The items of the node ran side by side, and their calls one after another: something "
+            "in its code, such as a lock or a semaphore, lets one through at a time.",
+            "L6",
+            ("let more through; to bound calls, use max_parallel under [endpoints.{tag}]",),
+        ),
     },
     explains=("decode", "prefill", "overhead"),
 )
@@ -93,9 +101,12 @@ def serial_client(observed: Observed) -> Found | None:
     if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
         return None
     nodes = named(call.node for call in independent if call.node)
+    items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
+    side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
+    is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
     kept_apart = any(observed.parents.get(one.id) in observed.place_waits for one in independent)
     return Found(
-        case="in process" if in_process else "",
+        case="in process" if in_process else "held" if is_held else "",
         severity="hint" if in_process else "warning",
         model=server.model,
         seen=f"{len(alone)} calls ran one after another, and {at_once} of "
@@ -139,7 +150,8 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     "max-parallel",
     "A limit of the run's own held calls back, and nothing shows that the server was full.",
     "L6",
-    "raise it step by step, while the calls do not get slower and the run gets shorter",
+    "raise max_parallel step by step, as long as each step makes the run shorter: a server that is "
+    "full makes it longer",
     cases={
         "no models": Advice(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
@@ -169,11 +181,12 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Found | Non
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
     most = max(depth for _, depth in depths(calls))
-    now = "" if limit is None else f" (now {limit})"
+    at_most = "" if limit is None else f" (max_parallel = {limit})"
+    enough = min(most, 2 * (limit or most))
     return Found(
         severity="warning" if certain else "hint",
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
-        f"turn, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
+        f"turn{at_most}, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
         + (
             "while none waited for a place in its server."
             if certain
@@ -185,7 +198,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Found | Non
             longest_wait_s=longest_ns / 1e9,
             **({} if limit is None else {"max_parallel": limit}),
         ),
-        first=(f"max_parallel = {min(most, 2 * (limit or most))} under [endpoints.{model}]{now}",),
+        first=(f"max_parallel = {enough} under [endpoints.{model}]",) if certain else (),
         lost_ns=lost_ns,
     )
 
@@ -241,10 +254,9 @@ def client_lag(observed: Observed) -> Found | None:
         return None
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
-    place = _place_of_most(longest_first)
+    place = _place_of_most(longest_first, is_starved=observed.is_starved)
     if place is None and not observed.is_core_full:
         return None  # Of other programs, a remark tells.
-    unreliable = [call for call in observed.calls if call.has_unreliable_latency]
     return Found(
         # Many short ones are what a busy process looks like.
         severity="warning" if place is None or place.duration_ns >= LEAST_LOST_NS else "hint",
@@ -253,18 +265,8 @@ def client_lag(observed: Observed) -> Found | None:
         + (f" and {counted(len(lags) - 1, 'shorter time')}" if len(lags) > 1 else "")
         + (" while calls to models were" if common(lags, at_work) else " while other nodes were")
         + f" under way ({observed.said(lost_ns)})"
-        + (f": {_said_place(observed, place)}." if place else ", at no one place.")
-        + (
-            f" Latencies of {counted(len(unreliable), 'call')} are unreliable for that."
-            if unreliable
-            else ""
-        ),
-        evidence=Evidence.of(
-            longest_first,
-            lags=len(lags),
-            longest_lag_s=longest_ns / 1e9,
-            unreliable_calls=len(unreliable),
-        ),
+        + (f": {_said_place(observed, place)}." if place else ", at no one place."),
+        evidence=Evidence.of(longest_first, lags=len(lags), longest_lag_s=longest_ns / 1e9),
         lost_ns=lost_ns,
     )
 
@@ -275,15 +277,24 @@ def _innermost(observed: Observed) -> list[Interval]:
     return [one for node, one in observed.nodes.items() if node not in around]
 
 
-def _place_of_most(lags: Sequence[events.ClientLag]) -> events.ClientLag | None:
-    """The longest lag in the function that answers for most of the time; None without such one."""
+def _place_of_most(
+    lags: Sequence[events.ClientLag], *, is_starved: bool
+) -> events.ClientLag | None:
+    """The longest lag in the function that answers for most of the time; None without such one.
+
+    Where other programs have the cores, the process may stand still anywhere: one short lag in a
+    function tells nothing of it.
+    """
     by_function: Counter[str | None] = Counter()
     for lag in lags:
-        by_function[lag.function] += lag.duration_ns
+        # A pause of the interpreter, such as a collection of garbage, is at no line of anyone's.
+        by_function[lag.function if lag.at else None] += lag.duration_ns
     function, most_ns = by_function.most_common(1)[0]
     if function is None or most_ns < MOSTLY * by_function.total():
         return None
-    return next(lag for lag in lags if lag.function == function)
+    longest, *others = [lag for lag in lags if lag.function == function]
+    is_chance = is_starved and not others and longest.duration_ns < LONGEST_STARVED_NS
+    return None if is_chance else longest
 
 
 def _said_place(observed: Observed, lag: events.ClientLag) -> str:
@@ -321,7 +332,7 @@ def _places(observed: Observed) -> Found | None:
             spans=tuple(longest_first[:MOST_SPANS]),
             figures={"waiting_node_calls": len(waits), "max_parallel": observed.max_parallel or 0},
         ),
-        first=(observed.more_places,),
+        first=(observed.more_places,) if certain else (),
         lost_ns=gain_ns,
     )
 
@@ -329,7 +340,8 @@ def _places(observed: Observed) -> Found | None:
 @rule(
     "new-connections",
     "Connections are not kept: the server, or a proxy before it, closes each after its reply. A "
-    "new one costs a round trip, with TLS two or three, and often more on the other side.",
+    "new one costs a round trip, with TLS two or three, and where names are looked up slowly that "
+    "too.",
     "L5",
     "turn keep-alive on at the server or proxy, with a longer time than calls are apart",
     explains=("overhead",),
@@ -351,7 +363,7 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     return Found(
         severity="warning" if observed.matters(lost_ns) else "hint",
         seen=f"{len(new)} of {len(after)} calls to '{model}' that followed another opened a new "
-        f"connection ({observed.said(lost_ns)}).",
+        f"connection, which took {said_ns(lost_ns / len(new))} each ({observed.said(lost_ns)}).",
         evidence=Evidence.of(new, new_connections=len(new), calls=len(after)),
         lost_ns=lost_ns,
     )
@@ -359,9 +371,6 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
 
 _CONDITION_CHARS = 24
 """A shorter reply may well be a decision: what follows it need not repeat it."""
-_PIECES = re.compile(r'[\n,;:."]')
-_LEAST_PIECE = 4
-"""Characters of an item of a list, which a prompt may have alone."""
 
 
 @rule(
@@ -370,9 +379,46 @@ _LEAST_PIECE = 4
     "it otherwise.",
     "L6",
     "if it is not needed, take the parameter out: both then run at the same time",
+    cases={
+        "beyond the result": Advice(
+            "The result does not need these nodes: they are there for what else they do.",
+            "L6",
+            (
+                "leave them out if nobody reads what they do, or run them on their own afterwards",
+                "make them shorter: a lower max_output_tokens",
+            ),
+        )
+    },
     explains=("decode", "prefill"),
 )
 def unused_dependency(observed: Observed) -> Found | None:
+    """A node that waited for one whose output it does not use, or that the result does not use."""
+    return _beyond_result(observed) or _unquoted(observed)
+
+
+def _beyond_result(observed: Observed) -> Found | None:
+    """Nodes that ran on when the result was there, and that it does not need."""
+    results = {pipeline.result for pipeline in observed.seen[events.Pipeline]} - {None}
+    own = [one for one in observed.nodes.values() if "/" not in one.node]
+    ready_ns = max((one.end_ns for one in own if one.node in results), default=None)
+    later = [one for one in own if ready_ns is not None and one.end_ns > ready_ns]
+    if ready_ns is None or not later:
+        return None
+    lost_ns = max(one.end_ns for one in later) - ready_ns
+    if not observed.matters(lost_ns):
+        return None
+    return Found(
+        severity="hint",
+        case="beyond the result",
+        seen=f"The result, {named(map(str, results))}, was there "
+        f"{said_ns(ready_ns - observed.run.start_ns)} into the run, which went on for "
+        f"{observed.said(lost_ns)} with {named(one.node for one in later)}.",
+        evidence=Evidence.of(later, nodes=len(later)),
+        lost_ns=lost_ns,
+    )
+
+
+def _unquoted(observed: Observed) -> Found | None:
     """A node on the critical path whose prompts quote nothing of the node that it waited for."""
     calls: dict[int, list[Call]] = {}
     for call in observed.calls[:TEXTS_OF_CALLS]:
@@ -389,8 +435,8 @@ def unused_dependency(observed: Observed) -> Found | None:
         uses = needed_replies(
             [*([""] * len(replies)), *prompts], [*replies, *([""] * len(prompts))]
         )
-        pieces = {piece.strip() for reply in replies for piece in _PIECES.split(reply)}
-        quotes = any(len(one) >= _LEAST_PIECE and one in p for one in pieces for p in prompts)
+        pieces = set().union(*map(pieces_of, replies))
+        quotes = any(piece in prompt for piece in pieces for prompt in prompts)
         is_item = observed.nodes[step.span].item is not None
         if any(uses) or quotes or is_item or max(map(len, replies)) < _CONDITION_CHARS:
             continue
@@ -475,6 +521,17 @@ def _same_prompt(earlier: Call, later: Call) -> bool:
     "see where: with run.span(…) around its parts, or a profiler (py-spy)",
     "do it while models work: in a node of its own that others need not wait for",
     "make independent parts of it together: asyncio.gather, or a mapped node",
+    cases={
+        "tool": Advice(
+            "A tool that an agent's model asked for. For each of its calls the model also replies, "
+            "unless it asks for several at once.",
+            "L6",
+            (
+                "make the tool faster, or let it take a list, so that one call does for several",
+                "see where its time goes: with run.span(…) around its parts, or a profiler",
+            ),
+        )
+    },
     explains=("code", "tool", "client lag"),
     explained_by=("client-lag",),
 )
@@ -483,26 +540,30 @@ def slow_code(observed: Observed) -> Found | None:
 
     A hint: only its author knows whether it has to be there, and can be quicker.
     """
-    functions = Counter(lag.function for lag in observed.seen[events.ClientLag] if lag.function)
-    is_own = bool(functions) or not observed.is_starved
-    kinds = {"code", "tool", "client lag"} if is_own else {"code", "tool"}
+    lags = observed.seen[events.ClientLag]
+    blocked = _place_of_most(lags, is_starved=observed.is_starved) if lags else None
+    kinds = {"code", "tool", "client lag"} if blocked else {"code", "tool"}
     taken = [one for one in observed.shares if one.kind in kinds]
     taken_ns = sum(one.duration_ns for one in taken)
     if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
     tools = sorted(observed.seen[events.Tool], key=lambda tool: -tool.duration_ns)
-    names = [one.node for one in taken if one.node] or [step.node for step in observed.path.steps]
-    if taken[0].kind == "tool" and tools:
-        what = f"The tool '{tools[0].tool}' took"
-        spans = [tool.id for tool in tools]
+    names = [one.most_of for one in taken if one.kind == "code" and one.most_of]
+    names = names or [step.node for step in observed.path.steps]
+    case = ""
+    if taken[0].kind == "tool" and taken[0].most_of:
+        spans = [tool.id for tool in tools if tool.tool == taken[0].most_of]
+        case, what = "tool", f"The tool '{taken[0].most_of}' took in {counted(len(spans), 'call')}"
     elif names:
-        where = "".join(f", in the function '{name}'" for name, _ in functions.most_common(1))
-        what = f"Code of {named(names[:1])}{where}, with its waits, took most of"
+        where = f", in the function '{blocked.function}'" if blocked else ""
+        most = "took" if len(set(names)) == 1 else "took most of"
+        what = f"Code of {named(names[:1])}{where}, with its waits, {most}"
         spans = [step.span for step in observed.path.steps if step.node in names[:1]]
     else:
         return None
     return Found(
         severity="hint",
+        case=case,
         seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",
         evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
         lost_ns=taken_ns,

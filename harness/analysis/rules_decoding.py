@@ -42,7 +42,7 @@ SLOW_FACTOR = 2.0
 STALL_FACTOR = 20
 """And for so many times as long as the run's tokens are apart in the median."""
 
-LEAST_TREND = 8
+LEAST_TREND = 6
 """Calls that show a change over the run."""
 
 CHANGED = 1.8
@@ -136,7 +136,7 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
     kinds: dict[tuple[str | None, str | None], list[Call]] = {}
     queued, company = queues_in_server(observed, calls), company_of(calls)
     for call in calls:
-        if call.id not in queued and call.id in company and not call.unreliable:
+        if call.id not in queued and call.id in company:
             kinds.setdefault((call.node and call.node.split("[")[0], call.role), []).append(call)
     trends = (_trend(its, case, company) for its in kinds.values() for case in _TRENDS)
     found = [one for one in trends if one and observed.matters(one.lost_ns or 0)]
@@ -225,14 +225,26 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> F
 def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
     """Streams whose tokens all came together, long after the call was sent."""
     long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OF_PACE]
-    at_once = [c for c in long if came_at_once(c) and (c.ttft_ns or 0) >= LEAST_KEPT_BACK_NS]
+    at_once = [
+        call
+        for call in long
+        if call.phase_ns("prefill") >= LEAST_KEPT_BACK_NS
+        # This process may have stood still while it read a reply that was all there.
+        and (
+            came_at_once(call)
+            or (
+                "decode" in call.unreliable
+                and call.phase_ns("prefill") > 10 * call.phase_ns("decode")
+            )
+        )
+    ]
     waited_ns = length_ns(part for c in at_once for part in c.phases.get("prefill", ()))
     if len(at_once) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
         return None
     tokens = statistics.median(call.output_tokens or 0 for call in at_once)
     return Found(
         seen=f"{len(at_once)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
-        f"median, came whole {said_ns(statistics.median(call.ttft_ns or 0 for call in at_once))} "
+        f"median, came whole {said_ns(statistics.median(c.phase_ns('prefill') for c in at_once))} "
         "after they were asked for, with no time from the first token to the last.",
         evidence=Evidence.of(at_once, replies=len(at_once)),
     )
@@ -270,88 +282,66 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found
     explains=("decode",),
     explained_by=("preemptions",),
 )
-def slow_decode(observed: Observed) -> Found | None:
-    """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
-    return _slow_alone(observed) or _slow_together(observed)
-
-
 @per_model
-def _slow_alone(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    limits = (one for one in observed.limits if one.bound != "unknown")
-    limit: SpeedLimit | None = next((one for one in limits if one.model == model), None)
-    if limit is not None and limit.bound == "neither":
-        return None
+def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
     # Other models of the run share the machine, for all that is known.
     company = company_of([call for call in observed.calls if call.status == "ok"])
-    alone = [
+    timed = [
         call
         for call in calls
-        if company.get(call.id, ALONE + 1) <= ALONE
-        and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OF_PACE
+        if call.id in company and call.itl_mean_ns and (call.output_tokens or 0) >= LEAST_OF_PACE
     ]
-    if len(alone) < LEAST_COMPARED:
+    alone = [call for call in timed if company[call.id] <= ALONE]
+    slow = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
+    limits = (one for one in observed.limits if one.model == model and one.bound != "unknown")
+    limit: SpeedLimit | None = next(limits, None)
+    is_alone = _is_slow(alone) and (limit is None or limit.bound != "neither")
+    if not is_alone and 2 * len(slow) <= len(timed):
         return None
-    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in alone)
-    lost_ns = sum(call.phase_ns("decode") for call in alone) * (1 - TARGET_ITL_NS / itl_ns)
-    if itl_ns < TYPEWRITER_NS or not observed.matters(lost_ns):
+    shown = alone if is_alone else slow
+    if not _is_slow(shown):
+        return None
+    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in shown)
+    at_once = statistics.median(company[call.id] for call in shown)
+    lost_ns = length_ns(decoding(shown)) * (1 - TARGET_ITL_NS / itl_ns)
+    if not observed.matters(lost_ns):
         return None
     expected = None
-    if limit is not None and limit.bound == "bandwidth":
+    if is_alone and limit is not None and limit.bound == "bandwidth":
         half = limit.with_weights(limit.weight_bytes // 2)
         expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
+    fewer = (FEWER_CALLS,) if at_once > ALONE else ()
     return Found(
-        case=limit.bound if limit else "bandwidth",
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(alone)} calls that ran "
-        f"alone; {said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        evidence=Evidence.of(alone, calls_alone=len(alone), itl_median_ms=itl_ns / 1e6),
-        first=() if expected is None else ("use weights of half the size",),
+        case=(limit.bound if limit else "bandwidth") if is_alone else "",
+        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(shown)} of {len(timed)} "
+        f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
+        f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
+        evidence=Evidence.of(
+            shown,
+            slow_calls=len(shown),
+            calls=len(timed),
+            itl_median_ms=itl_ns / 1e6,
+            answered_at_once=at_once,
+        ),
+        first=fewer if expected is None else ("use weights of half the size",),
         expected=expected,
         lost_ns=lost_ns,
     )
 
 
-@per_model
-def _slow_together(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Tokens came very far apart in most calls, whatever else was under way."""
-    timed = [
-        call
-        for call in calls
-        if call.phase_ns("decode")
-        and call.itl_mean_ns
-        and (call.output_tokens or 0) >= LEAST_OF_PACE
-    ]
-    slow = [call for call in timed if (call.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
-    if len(slow) < LEAST_COMPARED or 2 * len(slow) <= len(timed):
-        return None
-    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in slow)
-    lost_ns = length_ns(decoding(slow)) * (1 - TARGET_ITL_NS / itl_ns)
-    if not observed.matters(lost_ns):
-        return None
-    company = company_of([call for call in observed.calls if call.status == "ok"])
-    at_once = statistics.median(company[call.id] for call in slow)
-    return Found(
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(slow)} of {len(timed)} "
-        f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
-        f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        evidence=Evidence.of(
-            slow,
-            slow_calls=len(slow),
-            calls=len(timed),
-            itl_median_ms=itl_ns / 1e6,
-            answered_at_once=at_once,
-        ),
-        first=(FEWER_CALLS,) if at_once > ALONE else (),
-        lost_ns=lost_ns,
-    )
+def _is_slow(calls: Sequence[Call]) -> bool:
+    """Whether there are enough, and readers would see each token come."""
+    paces_ns = [call.itl_mean_ns or 0 for call in calls]
+    return len(paces_ns) >= LEAST_COMPARED and statistics.median(paces_ns) >= TYPEWRITER_NS
 
 
 @rule(
     "preemptions",
     "The KV cache was full while replies were growing in it.",
     "L4b",
+    "make fewer calls at once: lower max_parallel under [endpoints.{tag}] until none is preempted",
     Aim.MORE_KV_ROOM,
-    FEWER_CALLS,
     explains=("decode",),
 )
 @per_model
@@ -366,7 +356,5 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",
-        evidence=Evidence(figures={"preemptions": count, "calls": len(calls)}),
-        wanted=(Aim.MORE_KV_ROOM, ""),
-        expected=Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls"),
+        evidence=Evidence(figures={"preemptions": count, "calls": len(calls), "at_once": seats}),
     )

@@ -15,13 +15,11 @@ from harness.analysis.facts import (
 from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
 from harness.analysis.rules import FEWER_CALLS, Advice, rule
 from harness.errors import NodeTimedOut
-from harness.inference.answer import ASKED_AGAIN
 from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
-from harness.trace.records import error_class
 
 _OUT_OF_MEMORY = re.compile(
     # llama.cpp and CUDA; Ollama; vLLM; the embedded engine, which does not say why it fails to load
@@ -43,7 +41,10 @@ _ERRORS: Mapping[str, Advice] = {
     "RateLimited": Advice(
         "The account is at its limit of calls or tokens a minute.",
         "L5",
-        (FEWER_CALLS, "have the account's limit raised"),
+        (
+            "make fewer or shorter calls a minute: the pauses are what is over the limit",
+            "have the account's limit raised",
+        ),
     ),
     "Overloaded": Advice(
         "The server was loading, or had more calls than it takes.",
@@ -65,30 +66,27 @@ _ERRORS: Mapping[str, Advice] = {
         "L3",
         ("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
     ),
-    "AuthenticationFailed": Advice(
-        "The server refused the key.", "L5", ("check api_key_env under [endpoints.{tag}]",)
-    ),
-    "ModelNotFound": Advice(
-        "The server has no model of that name.", "L5", ("check model_id under [endpoints.{tag}]",)
-    ),
-    "certificate": Advice(
-        "The server is there, and its certificate is refused.",
-        "L5",
-        ("name a file with its issuer's certificate in SSL_CERT_FILE",),
-    ),
-    "ModelFileInvalid": Advice(
-        "The model's file is not there, or is no whole GGUF.",
-        "L2",
-        ("check path under [endpoints.{tag}]",),
+    **dict.fromkeys(
+        # Their messages say what is wrong, and how it is mended.
+        (
+            "AuthenticationFailed",
+            "ModelNotFound",
+            "ModelFileInvalid",
+            "call.certificate-refused",
+            "call.no-tls",
+        ),
+        Advice(
+            "The endpoint's settings do not fit its server or file.",
+            "L5",
+            ("check what the error names: under [endpoints.{tag}], or the variable",),
+        ),
     ),
 }
-"""By the class of the error that ended calls."""
+"""By the class of the error that ended calls, or by its code where that says more."""
 
 
 UNREACHED = "EndpointUnreachable"
 """The error of a call that no server received."""
-_CERTIFICATE = "the certificate of "
-"""In the message of one whose server was there."""
 _OF_REPLIES = {"ReplyInvalid", "ReplyCut", "ReplyEmpty"}
 """Errors of replies that came, and were not what was asked for."""
 
@@ -97,10 +95,15 @@ def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
     """By endpoint, the calls that did not reach it; one or two missed calls are left out."""
     missed: defaultdict[str, list[Call]] = defaultdict(list)
     for call in observed.calls:
-        is_refused = _CERTIFICATE in (call.error or "")
-        if call.status == "error" and error_class(call.error) == UNREACHED and not is_refused:
+        if call.status == "error" and _error_of(call) == UNREACHED:
             missed[call.model].append(call)
     return {model: calls for model, calls in missed.items() if len(calls) >= LEAST_COMPARED}
+
+
+def _error_of(call: Call) -> str:
+    """The class of the error that ended a call, or its code where that says more."""
+    code = call.error_code or ""
+    return code if code in _ERRORS else call.error_class
 
 
 @rule(
@@ -130,7 +133,7 @@ def out_of_memory(observed: Observed) -> Found | None:
     server = observed.server(failed[0].model)
     answered = observed.by_model().get(server.model, ())
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
-    damaged = "" if before or error_class(failed[0].error) != "ModelFileInvalid" else _OR_DAMAGED
+    damaged = "" if before or failed[0].error_class != "ModelFileInvalid" else _OR_DAMAGED
     return Found(
         severity="error",
         model=server.model,
@@ -163,20 +166,26 @@ def retries(observed: Observed) -> Found | None:
 
 def _paused(observed: Observed) -> Found | None:
     pauses = observed.retries
-    lost_ns = length_ns(one.pause for one in pauses)
+    causes = {(pause.model, pause.reason) for pause in pauses}
+    tried = [
+        c for c in observed.calls if c.status == "error" and (c.model, c.error_class) in causes
+    ]
+    lost_ns = length_ns([*(one.pause for one in pauses), *tried])
     if len(pauses) < SEVERAL or not observed.matters(lost_ns):
         return None
     reasons = Counter(pause.reason for pause in pauses)
     (reason, _), *_ = reasons.most_common()
     (model, _), *_ = Counter(p.model for p in pauses if p.reason == reason).most_common()
     listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
-    failed = [c for c in observed.calls if c.status == "error" and c.model == model]
+    failed = [call for call in tried if call.model == model]
+    error = f" The last ended with: {failed[-1].error}" if failed else ""
+    pauses_ns = length_ns(one.pause for one in pauses)
     return Found(
         model=model,
         case=reason,
-        seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'; the "
-        f"pauses took {observed.said(lost_ns)}.",
-        evidence=Evidence.of(failed, retries=len(pauses), pauses_s=lost_ns / 1e9),
+        seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
+        f"calls that failed and the pauses took {observed.said(lost_ns)}.{error}",
+        evidence=Evidence.of(failed, retries=len(pauses), pauses_s=pauses_ns / 1e9),
         lost_ns=lost_ns,
     )
 
@@ -189,7 +198,7 @@ def failed_calls(observed: Observed) -> Found | None:
     failed = [call for call in failed if not over(call.end_ns)]
     retries = [retry for retry in observed.retries if not over(retry.time_ns)]
     fallbacks = [other for other in observed.seen[events.Fallback] if not over(other.time_ns)]
-    final = Counter((call.model, error_class(call.error)) for call in failed)
+    final = Counter((call.model, call.error_class) for call in failed)
     final -= Counter((str(retry.model), retry.reason) for retry in retries)
     final -= Counter((observed.failed(other), other.reason) for other in fallbacks)
     for model in out_of_reach_calls(observed):
@@ -197,11 +206,11 @@ def failed_calls(observed: Observed) -> Found | None:
     if not final:
         return None
     ((model, kind), count), *_ = final.most_common()
-    shown = [call for call in failed if (call.model, error_class(call.error)) == (model, kind)]
+    shown = [call for call in failed if (call.model, call.error_class) == (model, kind)]
     return Found(
         severity="error",
         model=model,
-        case="certificate" if _CERTIFICATE in (shown[-1].error or "") else kind,
+        case=_error_of(shown[-1]),
         seen=f"{counted(sum(final.values()), 'call')} failed for good; {count} of '{model}' with "
         f"this: {shown[-1].error}",
         evidence=Evidence.of(shown, failed_calls=sum(final.values())),
@@ -319,6 +328,7 @@ def out_of_reach(observed: Observed) -> Found | None:
         return None
     model = max(failures, key=lambda tag: len(failures[tag]))
     failed, others = failures[model], [tag for tag in failures if tag != model]
+    pauses = [one.pause for one in observed.retries if one.model == model]
     is_back = [call for call in observed.calls if call.model == model][-1].status == "ok"
     replaced = sum(observed.failed(one) == model for one in observed.seen[events.Fallback])
     since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
@@ -332,7 +342,7 @@ def out_of_reach(observed: Observed) -> Found | None:
         + f". {counted(len(failed), 'call')} to it failed, of which {replaced} went to another "
         "endpoint." + (f" The same holds for {named(others)}." if others else ""),
         evidence=Evidence.of(failed, failed_calls=len(failed), fallbacks=replaced),
-        lost_ns=length_ns(failed),
+        lost_ns=length_ns([*failed, *pauses]),
     )
 
 
@@ -340,7 +350,7 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
     return [
         call
         for call in observed.calls
-        if call.status == "error" and call.model == model and error_class(call.error) in reasons
+        if call.status == "error" and call.model == model and call.error_class in reasons
     ]
 
 
@@ -352,23 +362,36 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
     Aim.ENFORCE_SCHEMAS,
     "say in the prompt what the reply has to look like, with an example",
     "take a server or a model that constrains what it writes by the schema",
+    cases={
+        "enforced": Advice(
+            "The server held the replies to their schema, and the type refused what they say, as a "
+            "validator does: each is asked for again, which costs a whole call.",
+            "L6",
+            (
+                "say in the prompt what the type accepts, with an example",
+                "put into the type's schema what can be put there: an enum, a pattern",
+            ),
+        )
+    },
 )
 @per_model
 def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Calls whose prompts end with what was wrong with the reply before."""
+    """Calls that follow a reply which could not be used."""
     typed = [call for call in calls if call.structured]
-    again = [c for c in typed if ASKED_AGAIN in (observed.prompt(c) or "").rpartition("\n\n")[2]]
-    # The first calls, whose texts are known, stand for all.
-    known = sum(observed.prompt(call) is not None for call in typed)
-    lost_ns = length_ns(again) * len(typed) / max(1, known)
+    again = [call for call in typed if call.asks_again]
+    lost_ns = length_ns(again)
     if not again or not observed.matters(lost_ns):
         return None
     loose = sum(call.schema in {"advisory", "ignored"} for call in typed)
+    enforced = sum(call.schema == "enforced" for call in again)
     return Found(
-        seen=f"{len(again)} of {counted(known, 'call')} to '{model}' for a typed reply asked again "
-        f"after one of another type ({observed.said(lost_ns)})"
+        case="enforced" if 2 * enforced > len(again) else "",
+        seen=f"{len(again)} of {counted(len(typed), 'call')} to '{model}' for a typed reply asked "
+        f"again after one that could not be used ({observed.said(lost_ns)})"
         + (f"; the server did not enforce the schema of {loose}." if loose else "."),
-        evidence=Evidence.of(again, asked_again=len(again), calls=known, unenforced_calls=loose),
+        evidence=Evidence.of(
+            again, asked_again=len(again), calls=len(typed), unenforced_calls=loose
+        ),
         lost_ns=lost_ns,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -87,20 +88,10 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
     ):
         return None
     slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
-    queued = [
-        call
-        for call in timed
-        if call.id in queues and queues[call.id].duration_ns > MOSTLY * (call.ttft_ns or 0)
-    ]
     rate = sum(map(_computed_tokens, timed)) / (prefill_ns / 1e9)
     return Found(
         seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
-        + (
-            f"{len(queued)} of {len(timed)} mostly in a queue"
-            if queued
-            else "with hardly any queue"
-        )
-        + f": it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
+        f"with hardly any queue: it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
         f"({observed.said(lost_ns)}).",
         evidence=Evidence.of(
             slowest,
@@ -152,84 +143,59 @@ LOOKED_BACK = 32
     },
     explains=("prefill",),
 )
-def drifting_prefix(observed: Observed) -> Found | None:
-    """Prompts were read again: they differ early, or the server kept nothing of them."""
-    return _drifting(observed) or _uncached_prefix(observed)
-
-
 @per_model
-def _drifting(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Prompts that are mostly the same, and differ early on: no cache can serve the rest.
-
-    Without recorded texts, only that nothing was cached of prompts of the same length.
-    """
+def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+    """Prompts were read again: they differ early, or the server kept nothing of them."""
+    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
+    slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
     pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
     compared = _compared(observed, pairs)
     drifted = [
-        (call, like)
+        (call, like, like.shared_share - like.prefix_share)
         for call, like in compared
         if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
     ]
-    lost_ns = _for_all(pairs, compared) * _read_again_ns(
-        calls, ((call, like.shared_share - like.prefix_share) for call, like in drifted)
-    )
-    if len(drifted) < SEVERAL or not observed.matters(lost_ns):
-        return None
-    prefix_share, shared_share = (
-        statistics.median(getattr(like, share) for _, like in drifted)
-        for share in ("prefix_share", "shared_share")
-    )
-    return Found(
-        severity="hint" if all(call.cached_tokens is None for call, _ in drifted) else "warning",
-        seen=f"{len(drifted)} prompts to '{model}' shared {shared_share:.0%} of their text with "
-        f"the one before, but differed after the first {prefix_share:.0%}; {_cached(drifted)}. "
-        f"Reading the rest again took {observed.said(lost_ns)}. The first difference is at "
-        f"{drifted[0][1].difference}.",
-        evidence=Evidence.of(
-            (call for call, _ in drifted),
-            prompts=len(drifted),
-            prefix_share=prefix_share,
-            shared_share=shared_share,
-        ),
-        expected=_cached_before(
-            (call, like.shared_share - like.prefix_share) for call, like in drifted
-        ),
-        lost_ns=lost_ns,
-    )
-
-
-@per_model
-def _uncached_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
-    """Prompts that begin the same, one after another, and none of it was cached."""
-    long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
-    slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
-    pairs = [
-        (earlier, later)
-        for earlier, later in _successive(calls)
-        if _uncached(later)
+    same = [
+        (call, like, like.prefix_share)
+        for call, like in compared
+        if like.prefix_share >= MOSTLY
         # Its server says so, or it was read about as slowly as any: nothing of it was cached.
         and (
-            later.cached_tokens is not None
-            or later.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(later) > 0
+            call.cached_tokens is not None
+            or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
         )
     ]
-    compared = _compared(observed, pairs)
-    same = [pair for pair in compared if pair[1].prefix_share >= MOSTLY]
-    lost_ns = _for_all(pairs, compared) * _read_again_ns(
-        calls, ((call, like.prefix_share) for call, like in same)
-    )
-    if len(same) < SEVERAL or not observed.matters(lost_ns):
-        return None
-    share = statistics.median(like.prefix_share for _, like in same)
-    return Found(
-        case="uncached",
-        seen=f"{len(same)} prompts to '{model}' began with the same {share:.0%} of their text as "
-        f"the one answered just before, and {_cached(same)}. Reading it again took "
-        f"{observed.said(lost_ns)}.",
-        evidence=Evidence.of((call for call, _ in same), prompts=len(same), prefix_share=share),
-        expected=_cached_before((call, like.prefix_share) for call, like in same),
-        lost_ns=lost_ns,
-    )
+    for case, again in ("", drifted), ("uncached", same):
+        shares = [(call, share) for call, _, share in again]
+        lost_ns = _for_all(pairs, compared) * _read_again_ns(calls, shares)
+        if len(again) < SEVERAL or not observed.matters(lost_ns):
+            continue
+        prefix_share = statistics.median(like.prefix_share for _, like, _ in again)
+        shared_share = statistics.median(like.shared_share for _, like, _ in again)
+        cached, lost = _cached([call for call, _ in shares]), observed.said(lost_ns)
+        is_told = any(call.cached_tokens is not None for call, _ in shares)
+        return Found(
+            case=case,
+            severity="warning" if case or is_told else "hint",
+            seen=f"{len(again)} prompts to '{model}' "
+            + (
+                f"began with the same {prefix_share:.0%} of their text as the one answered just "
+                f"before, and {cached}. Reading it again took {lost}."
+                if case
+                else f"shared {shared_share:.0%} of their text with the one before, but differed "
+                f"after the first {prefix_share:.0%}; {cached}. Reading the rest again took {lost}."
+                f" The first difference is at {again[0][1].difference}."
+            ),
+            evidence=Evidence.of(
+                (call for call, _ in shares),
+                prompts=len(again),
+                prefix_share=prefix_share,
+                shared_share=shared_share,
+            ),
+            expected=_cached_before(shares),
+            lost_ns=lost_ns,
+        )
+    return None
 
 
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
@@ -259,13 +225,12 @@ def _well_before(earlier_ns: int | None, later_ns: int | None) -> bool:
     return earlier_ns + LEAST_LOST_NS <= later_ns
 
 
-def _read_again_ns(calls: Sequence[Call], shares: Iterable[tuple[Call, float]]) -> float:
+def _read_again_ns(calls: Sequence[Call], again: Sequence[tuple[Call, float]]) -> float:
     """How long the server read what it had read before, by the share of each prompt.
 
     Where a server says nothing of its cache, the time to the first token may have other reasons:
     the quickest reading of a token among all its calls counts for each, if that is long.
     """
-    again = [*shares]
     reading = [part for call, _ in again for part in call.phases.get("prefill", ())]
     read_ns = length_ns(reading) * (statistics.fmean(share for _, share in again) if again else 0)
     if any(call.cached_tokens is not None for call, _ in again):
@@ -275,7 +240,7 @@ def _read_again_ns(calls: Sequence[Call], shares: Iterable[tuple[Call, float]]) 
     return min(read_ns, sum(again_ns)) if max(again_ns, default=0) >= LEAST_READING_NS else 0
 
 
-def _cached_before(shares: Iterable[tuple[Call, float]]) -> Expected:
+def _cached_before(shares: Sequence[tuple[Call, float]]) -> Expected:
     """Without the time that reading these shares of the prompts took; medians."""
     read = [((call.ttft_ns or 0) / 1e9, call.phase_ns("prefill") * s / 1e9) for call, s in shares]
     before_s = statistics.median(ttft_s for ttft_s, _ in read)
@@ -300,12 +265,12 @@ def _for_all(pairs: Sequence[object], compared: Sequence[object]) -> float:
     return len(pairs) / max(1, len(compared))
 
 
-def _cached(found: Sequence[tuple[Call, Likeness]]) -> str:
+def _cached(calls: Sequence[Call]) -> str:
     """What of these prompts came out of the cache, for people."""
-    cached = [call.cached_tokens for call, _ in found]
+    cached = [call.cached_tokens for call in calls]
     if None in cached:
         return "what was cached of them the server does not say"
-    tokens = sum(_input_tokens(call) for call, _ in found)
+    tokens = sum(map(_input_tokens, calls))
     return f"{sum(filter(None, cached))} of their {tokens} tokens were cached"
 
 
@@ -315,6 +280,16 @@ def _uncached(call: Call) -> bool:
 
 WINDOW_CHARS = 24
 """A prompt that shares so many characters in a row with a reply has them from it: four words."""
+
+SHORT_CHARS = 8 * WINDOW_CHARS
+"""Up to here a reply's pieces are looked for: a decision, a label, a name."""
+
+LEAST_PIECE = 4
+"""Characters of a piece that is no chance."""
+
+_PIECES = re.compile(r'[\n,;:."{}\[\]]')
+_BESIDE = "\n\n["
+"""So begins what the journal keeps of a reply behind its text: calls of tools, reasoning."""
 
 BLOCK_CHARS = 128
 """Shorter pieces that two prompts share are not worth caching: two of vLLM's blocks of 16 tokens,
@@ -354,8 +329,8 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
     """Which earlier calls' replies each prompt holds something of, by position.
 
     A reply counts as used where the prompt has a window of it more often than the prompt had that
-    first led to it: models like to repeat what they were given. A reply shorter than a window
-    counts whole.
+    first led to it: models like to repeat what they were given. A short reply counts whole, and so
+    do its pieces: a value of its JSON, an item of its list.
     """
     owners: dict[str, _Said] = {}
     short: dict[str, _Said] = {}
@@ -365,16 +340,23 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
         quoted = [owners[w].by for w in here.keys() & owners.keys() if here[w] > owners[w].given]
         quoted += [it.by for said, it in short.items() if prompt.count(said) > it.given]
         needed.append(set().union(*quoted))
-        said = reply.strip()
+        said = reply.partition(_BESIDE)[0].strip()
         if len(said) >= WINDOW_CHARS:
             alone = (number,)  # one object for all the windows of a reply
             for window in _windows(said):
                 it = owners.get(window)
                 owners[window] = it.also(number) if it else _Said(here[window], alone)
-        elif said:
-            it = short.get(said)
-            short[said] = it.also(number) if it else _Said(prompt.count(said), (number,))
+        for piece in pieces_of(said) if len(said) < SHORT_CHARS else ():
+            it = short.get(piece)
+            short[piece] = it.also(number) if it else _Said(prompt.count(piece), (number,))
     return needed
+
+
+def pieces_of(reply: str) -> set[str]:
+    """Parts of a reply that a prompt may have alone; the whole reply, if it is shorter than one."""
+    pieces = {piece.strip() for piece in _PIECES.split(reply)}
+    long = {piece for piece in pieces if len(piece) >= LEAST_PIECE}
+    return long or {reply} - {""}
 
 
 class _Said(NamedTuple):

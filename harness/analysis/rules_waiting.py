@@ -60,11 +60,26 @@ SLOW_REPLICA = 2.0
     "do more in one run: a model is loaded once, at its first call",
     cases={
         "in server": Advice(
-            "A cold start in the server: it loaded or prepared the model before it answered. If "
-            "every call waits, it unloads the model in between, or the way to it is that slow.",
+            "A cold start in the server: it loaded or prepared the model before it answered.",
             "L3",
             (Aim.KEEP_LOADED, "send a short call ahead, while the run has other things to do"),
-        )
+        ),
+        "each call": Advice(
+            "Something goes before each reply that is neither the prompt nor another call: the "
+            "server loads the model anew, or the way to it is that slow.",
+            "L3",
+            (Aim.KEEP_LOADED, "see the server's log for what it does before it answers"),
+        ),
+        "each schema": Advice(
+            "Something goes before each reply that is neither the prompt nor another call. All of "
+            "these calls have a schema, and a server may compile each new one.",
+            "L3",
+            (
+                "use one type for all of them (returns=), so that it is compiled once",
+                "make a call without returns=, to see whether the schema is what takes the time",
+                "see the server's log for what it does before it answers",
+            ),
+        ),
     },
     explains=("load", "prefill"),
     explained_by=("out-of-reach", "retries"),
@@ -160,8 +175,9 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
     ):
         return None
+    each = "each schema" if all(call.structured for call in cold) else "each call"
     return Found(
-        case="in server",
+        case=each if len(cold) > 1 else "in server",
         seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {said_ns(slowest_ns)} for "
         f"the first token, with no other under way; {observed.said(lost_ns)} of it went into "
         "something else than reading the prompts, at the pace of the replies.",
@@ -177,6 +193,8 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     "A straggler: a node that needs all items, or the run's end, waits for the slowest one.",
     "L6",
     "divide what is longer than the others into items of its own",
+    "map the next node over this one (each={{...}}) in place of a node that takes the whole list: "
+    "then no other item waits",
     "begin with the longest items",
     "limit what one item may take: a lower max_output_tokens, or Timeout(…)",
     cases={
@@ -272,6 +290,13 @@ def _slow_item(observed: Observed) -> Found | None:
     "L4a",
     Aim.LET_BOTH_STAY,
     SMALLER_NEIGHBOR,
+    cases={
+        "one model": Advice(
+            "These endpoints name one model, and its server loads it anew for other settings.",
+            "L4a",
+            ("leave one of the endpoints out, if both are for the same work",),
+        )
+    },
     explains=("load", "room"),
 )
 def swap_thrash(observed: Observed) -> Found | None:
@@ -290,15 +315,17 @@ def swap_thrash(observed: Observed) -> Found | None:
     taking_turns = [model for model, count in loads.most_common() if count > 1]
     if len(loads) == 1 or not observed.matters(lost_ns):
         return None
+    one_context = _one_context(observed, taking_turns)
     return Found(
+        case="one model" if one_context else "",
         seen=f"{named(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
-        f"{len(loads)} would have done. Waiting for these loads, and making room, took "
-        f"{observed.said(lost_ns)}.",
+        f"{1 if one_context else len(loads)} would have done. Waiting for these loads, and making "
+        f"room, took {observed.said(lost_ns)}.",
         evidence=Evidence.of(
             again, loads=len(observed.loads), models=len(loads), reloads=len(again)
         ),
         server=taking_turns[0],
-        first=(room := _room_for_all(observed)) + _side_by_side(observed),
+        first=one_context + (room := _room_for_all(observed)) + _side_by_side(observed),
         expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
         lost_ns=lost_ns,
     )
@@ -316,6 +343,15 @@ def _waited_for(load: events.Load, observed: Observed) -> list[Interval]:
     if not load.prefetch:
         return [load]
     return common([load], [part for call in observed.calls for part in call.phases.get("load", ())])
+
+
+def _one_context(observed: Observed, tags: Sequence[str]) -> tuple[str, ...]:
+    """Where endpoints name one model of one server, which it loads anew for another context."""
+    servers = [observed.server(tag) for tag in tags]
+    if len(servers) < 2 or len({(one.url, one.model_id) for one in servers}) > 1:
+        return ()
+    sizes = " and ".join(f"{one.context_tokens}" for one in servers)
+    return (f"give {named(tags)} the same context_tokens (now {sizes})",)
 
 
 def _room_for_all(observed: Observed) -> tuple[str, ...]:
@@ -366,9 +402,12 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
             (Aim.MORE_KV_ROOM, Aim.BOUND_QUEUE, _QUEUE_HERE),
         ),
         "others": Advice(
-            "Queueing behind calls of others: this run had nothing else under way there.",
+            "Queueing behind calls of others, which had the server's places.",
             "L4a",
-            ("see what else the server answers meanwhile: its log, or its counters",),
+            (
+                "see what else the server answers meanwhile: its log, or its counters",
+                "use a server of its own, or another hour",
+            ),
         ),
         "at its limit": Advice(
             "Queueing at a server that writes as much as it can: with more places, each call would "
@@ -420,6 +459,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
         return None
     waits = [queues[call.id].duration_ns for call in queued]
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
+    own, running = _most_at_once(calls), observed.highest(model, "running") or 0
     waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
     kv_is_full = kv is not None and kv > FULL_KV
     figures = {"calls": len(calls), "queued_calls": len(queued), "answered_at_once": seats}
@@ -429,17 +469,26 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     at_its_limit = computes_all_it_can or gains_by_company(calls) is False
     reads_ns = length_ns(part for call in calls for part in call.phases.get("prefill", ()))
     mostly_reads = certain and reads_ns > length_ns(decoding(calls))
-    wanted, expected = (Aim.ANSWER_MORE_AT_ONCE, f"{_most_at_once(calls)} calls at once"), None
+    wanted: tuple[Aim, str] | None = (Aim.ANSWER_MORE_AT_ONCE, f"{own} calls at once")
+    expected = None
     if kv_is_full:  # in elements of half the size, twice as many fit
         wanted = Aim.MORE_KV_ROOM, ""
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
     full = "at its limit" if at_its_limit or mostly_reads else ""
+    case = "KV cache full" if kv_is_full else full
+    if running > own:
+        case, wanted, expected = "others", None, None
     return Found(
         severity="warning" if certain else "hint",
-        case="KV cache full" if kv_is_full else full,
+        case=case,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "
         f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
-        f"({observed.said(lost_ns)}). It answered {'one' if seats == 1 else seats} at a time"
+        f"({observed.said(lost_ns)}). "
+        + (
+            f"It answered {running:.0f} at a time, and this run had {own} under way at most"
+            if case == "others"
+            else f"It answered {'one' if seats == 1 else seats} at a time"
+        )
         + (f", and {waiting:.0f} were waiting" if waiting else "")
         + (f", with its KV cache {kv:.0%} full." if kv_is_full else ".")
         + ("" if certain else " The server reports no queue: calls began only as others ended."),

@@ -21,7 +21,7 @@ TimeKind = Literal[
 TIME_KINDS: Mapping[TimeKind, str] = {
     "client lag": "the event loop of this process stood still",
     "decode": "models wrote replies",
-    "prefill": "models read prompts",
+    "prefill": "until the first token: prompts were read, and whatever else servers did first",
     "load": "models were loaded or unloaded",
     "queue": "calls queued in their servers",
     "turn": "calls waited here for their turn at an endpoint",
@@ -33,10 +33,10 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "node retry": "pauses before nodes were tried again",
     "embed": "texts were embedded",
     "memory": "passages were remembered or recalled",
-    "tool": "tools were called that an agent's model asked for",
+    "tool": "tools that an agent's model asked for, and the start of their servers",
     "code": "the nodes' own code, and what it waited for",
     "place": "nodes waited for a place, the pipeline's or their own",
-    "between nodes": "between two nodes",
+    "between nodes": "between two nodes: outputs were written to the journal, harness's own work",
     "start": "before the first node",
     "end": "after the last node",
 }
@@ -65,8 +65,8 @@ class TimeShare:
     duration_ns: int
     share: float
     """Of the run's time, from 0 to 1."""
-    node: str | None = None
-    """Of the nodes' own code, the node on the path that took most of it."""
+    most_of: str | None = None
+    """Of the nodes' own code, the node on the path that took most of it; of tools, the tool."""
 
 
 class TimeSpent:
@@ -74,12 +74,15 @@ class TimeSpent:
 
     def __init__(self) -> None:
         self._beside: dict[TimeKind, list[Interval]] = {}
+        self._tools: dict[str, list[Interval]] = {}
 
     def note(self, item: SpanRecord | Instant) -> None:
         """Adds a record; records without times are skipped."""
         if isinstance(item, SpanRecord):
             if kind := _KIND_OF_SPAN.get(item.name):
                 self._put(kind, item.start_ns, item.end_ns)
+            if tool := events.Tool.of(item):
+                self._tools.setdefault(tool.tool, []).append(tool)
         elif retry := events.Retry.of(item):
             self._put(
                 "node retry" if retry.node else "retry", retry.pause.start_ns, retry.pause.end_ns
@@ -124,13 +127,16 @@ class TimeSpent:
             spent_ns["end"] += max(0, run.end_ns - windows[-1].end_ns)
         else:
             spent_ns |= dict(_inside(run, calls, self._beside))
+        tools = {name: common(windows or [run], spans) for name, spans in self._tools.items()}
+        tools_ns = {name: length_ns(parts) for name, parts in tools.items()}
+        named_ns: Mapping[TimeKind, Mapping[str, int]] = {"code": own_ns, "tool": tools_ns}
         whole_ns = max(1, run.duration_ns)
         shares = (
             TimeShare(
                 kind=kind,
                 duration_ns=duration_ns,
                 share=duration_ns / whole_ns,
-                node=max(own_ns, key=own_ns.__getitem__) if kind == "code" and own_ns else None,
+                most_of=_largest(named_ns.get(kind, {})),
             )
             for kind, duration_ns in spent_ns.items()
             if duration_ns > 0
@@ -139,6 +145,10 @@ class TimeSpent:
 
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
+
+
+def _largest(durations_ns: Mapping[str, int]) -> str | None:
+    return max(durations_ns, key=durations_ns.__getitem__, default=None)
 
 
 def _divided(path: CriticalPath, run: Interval) -> tuple[list[Interval], list[Interval]]:

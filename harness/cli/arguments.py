@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from harness.files import read_text
 from harness.trace import run_list
 
 if TYPE_CHECKING:
-    from harness.memory import Scalar
+    from harness.memory import Filter, Scalar
 
 
 config_option = click.option(
@@ -93,18 +94,31 @@ def read_metadata(pairs: Iterable[str]) -> dict[str, Scalar]:
     return {name: scalar_of(text) for name, text in given.items()}
 
 
-def read_filter(pairs: Iterable[str]) -> dict[str, list[Scalar]] | None:
-    """The values of `--where`, by name: a passage must have one of each; None without any.
+_RANGE = re.compile(r"([^<>=]+)(>=|<=|>|<)(.+)", re.DOTALL)
+
+
+def read_filter(pairs: Iterable[str]) -> Filter | None:
+    """The values and ranges of `--where`, by name: a passage must satisfy each; None without any.
 
     Raises:
-        InvalidInput: One has no `=`.
+        InvalidInput: One is neither `name=value` nor a range, or a name has both.
     """
-    wanted: dict[str, list[Scalar]] = {}
+    values: dict[str, list[Scalar]] = {}
+    ranges: dict[str, dict[str, Scalar]] = {}
     for pair in pairs:
+        if compared := _RANGE.fullmatch(pair):
+            name, comparison, bound = compared.groups()
+            ranges.setdefault(name, {})[comparison] = scalar_of(bound)
+            continue
         ((name, text),) = read_pairs([pair], option="--where", form="name=value").items()
         # A title or a source is always a text.
-        wanted.setdefault(name, []).append(text if name in {"title", "source"} else scalar_of(text))
-    return wanted or None
+        values.setdefault(name, []).append(text if name in {"title", "source"} else scalar_of(text))
+    if both := values.keys() & ranges.keys():
+        raise InvalidInput(
+            f"--where has values and a range for '{min(both)}'; give it one of them",
+            code="filter.range",
+        )
+    return {**values, **ranges} or None
 
 
 def scalar_of(text: str) -> Scalar:

@@ -151,8 +151,23 @@ def add(
     "pairs",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Only passages with this metadata, source or title. May be repeated: all names must "
-    "match, with any of the values given for a name.",
+    help="Only passages with this metadata, source or title, or with a number in a range: "
+    "'year>=2024'. May be repeated: all names must match, with any of the values given for a "
+    "name, or within all of its bounds.",
+)
+@click.option(
+    "--half-life",
+    "half_life_days",
+    type=float,
+    metavar="DAYS",
+    help="The age at which a passage's relevance counts half; without it, age does not count.",
+)
+@click.option(
+    "--neighbors",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="With --json: N passages before and after each, of its conversation or source.",
 )
 @json_option
 @_store_options
@@ -162,17 +177,32 @@ def search(
     limit: int,
     mode: Mode,
     pairs: tuple[str, ...],
+    half_life_days: float | None,
+    neighbors: int,
     as_json: bool,
     store: Place | None,
     config: Path | None,
 ) -> None:
     """Find the passages most relevant to QUERY, best first."""
     with _existing(store, config, as_json=as_json) as opened:
-        hits = opened.search(query, limit=limit, mode=mode, where=read_filter(pairs))
+        hits = opened.search(
+            query,
+            limit=limit,
+            mode=mode,
+            where=read_filter(pairs),
+            half_life_days=half_life_days,
+        )
+        around = [
+            opened.neighbors(hit.passage, count=neighbors) if neighbors else [] for hit in hits
+        ]
     if hits.fallback is not None:
         say(f"by words alone: {hits.fallback}", err=True)
     if as_json:
-        _write_json({"fallback": hits.fallback, "hits": [_hit_as_json(hit) for hit in hits]})
+        rows = [
+            {**_hit_as_json(hit), "neighbors": [_passage_as_json(near) for near in passages]}
+            for hit, passages in zip(hits, around, strict=True)
+        ]
+        _write_json({"fallback": hits.fallback, "hits": rows})
     elif hits:
         results().print(_hits_table(hits))
     else:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text, text_of
-from harness.memory import Passage, Scalar
+from harness.memory import Passage, Scalar, Turn
 from harness.rows import TEXTS, files_named
 
 _LINES = {".jsonl", ".ndjson"}
@@ -42,6 +42,16 @@ class Found:
     """Read so far, of all files together."""
 
 
+class _TurnOfLine(BaseModel):
+    """Its place in a conversation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    conversation: str
+    position: int
+    speaker: str = ""
+
+
 class _Line(BaseModel):
     """A line of JSON Lines."""
 
@@ -54,6 +64,7 @@ class _Line(BaseModel):
     quality: float | None = None
     created: datetime | None = None
     metadata: dict[str, Any] = {}
+    turn: _TurnOfLine | None = None
 
 
 def files_of(names: Iterable[str]) -> list[Path | None]:
@@ -149,6 +160,7 @@ def _passage(line: bytes, path: Path, number: int, given: Given) -> Passage:
             quality=given.quality if one.quality is None else one.quality,
             created=one.created,
             metadata={**given.metadata, **one.metadata},
+            turn=None if one.turn is None else Turn(**one.turn.model_dump()),
         )
     except orjson.JSONDecodeError as error:
         message = f"not JSON ({error}); each line must be one object"

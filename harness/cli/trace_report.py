@@ -474,7 +474,7 @@ def _time_line(diagnosis: Diagnosis) -> str:
 
 
 def _said_kind(one: TimeShare) -> str:
-    return TIME_KINDS[one.kind] + (f" (most in '{one.node}')" if one.node else "")
+    return TIME_KINDS[one.kind] + (f" (most in '{one.most_of}')" if one.most_of else "")
 
 
 def _checked(diagnosis: Diagnosis) -> str:

@@ -31,8 +31,6 @@ the rest, asked for and joined to it. `continue` is for a cut reply; a filtered 
 _MOST_CALLS_FOR_THE_REST = 4
 """A model that goes on for ever is stopped after this many."""
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
-ASKED_AGAIN = "That is not what was asked for: "
-"""So begins what a model is told of a reply of another type; the diagnosis knows it by this."""
 _TEMPERATURE_AGAIN = 0.3
 """Of a greedy call that is repeated: the same request would bring the same reply."""
 
@@ -132,8 +130,9 @@ async def answer(
 
 def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatRequest:
     """The call again, so that another reply may come: never the same request."""
+    request = replace(request, asks_again=True)
     if isinstance(error, ReplyInvalid) and error.text.strip():
-        advice = f"{ASKED_AGAIN}{error.problem}. Answer again, in full."
+        advice = f"That is not what was asked for: {error.problem}. Answer again, in full."
         turns = (Message("assistant", error.text), Message("user", advice))
         return replace(request, messages=(*request.messages, *turns))
     return varied(request, 1)

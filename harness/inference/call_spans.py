@@ -32,6 +32,7 @@ def call_span(request: Request, tracer: Tracer) -> Span:
         max_output_tokens=request.max_output_tokens,
         extra_body=dict(request.extra_body or {}) or None,
         structured=request.reply_schema is not None,
+        asks_again=request.asks_again,
         tools_offered=len(request.tools) or None,
         prompt_chars=sum(len(message.content) for message in request.messages),
         prompt_sha256=tracer.content(partial(conversation_text, request.messages)),

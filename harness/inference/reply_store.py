@@ -254,8 +254,14 @@ def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
     return request.seed is not None or "temperature" not in completion.dropped
 
 
-_INDECISIVE = {"model", "role", "timeout_s", "priority", "on_text", "on_piece", "allow_empty"}
-_INDECISIVE |= {"top_p", "top_k", "min_p", "presence_penalty"}  # in a key only where they are set
+_INDECISIVE = {"model", "role", "asks_again", "timeout_s", "priority", "on_text", "on_piece"}
+_INDECISIVE |= {
+    "allow_empty",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+}  # in a key only where they are set
 _DECISIVE = [part.name for part in fields(ChatRequest) if part.name not in _INDECISIVE]
 
 

@@ -327,6 +327,8 @@ class ChatRequest:
     ignore_eos: bool = False
     """Whether the reply continues to its limit, past the model's own end, if the server supports
     it."""
+    asks_again: bool = False
+    """Whether it follows a reply that could not be used; used only in the trace."""
     timeout_s: float | None = None
     """Time limit of the call, if shorter than the endpoint's."""
     priority: int = 0

@@ -1,7 +1,8 @@
 """The memory store: passages in a primary store, a lexical and a vector index, and their fusion."""
 
 from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder
-from harness.memory.passage import Added, Filter, Hit, Hits, Merge, Passage, Refusal, Scalar
+from harness.memory.minilm import MiniLmEmbedder
+from harness.memory.passage import Added, Filter, Hit, Hits, Merge, Passage, Refusal, Scalar, Turn
 from harness.memory.place import Place, PostgresUrl, is_url, place_of
 from harness.memory.primary import PrimaryStore, Progress, copy
 from harness.memory.ranking import Mode
@@ -15,6 +16,7 @@ __all__ = [
     "Hits",
     "MemoryStore",
     "Merge",
+    "MiniLmEmbedder",
     "Mode",
     "Passage",
     "Place",
@@ -23,6 +25,7 @@ __all__ = [
     "Progress",
     "Refusal",
     "Scalar",
+    "Turn",
     "Vectors",
     "WordLlamaEmbedder",
     "copy",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,10 @@ Vectors = NDArray[np.float32]
 
 
 class Embedder(Protocol):
-    """Anything that embeds texts; equal texts must get equal vectors."""
+    """Anything that embeds texts; equal texts must get equal vectors.
+
+    With a true attribute `in_background`, a store adds passages without waiting for their vectors.
+    """
 
     @property
     def name(self) -> str:
@@ -153,18 +156,27 @@ _TEXTS = (
 )
 
 
-def unrelated_cosine(embedder: Embedder) -> float:
-    """The cosine above which two texts are related, by this embedder.
+class UnrelatedCosines(NamedTuple):
+    """Where an embedder puts texts that have nothing to do with each other."""
+
+    mean: float
+    limit: float
+    """Texts with a greater cosine are related; at most 0.99."""
+
+
+def unrelated_cosines(embedder: Embedder) -> UnrelatedCosines:
+    """The cosines of unrelated texts, by this embedder.
 
     Cosines of different embedders do not compare: some put unrelated texts at 0.1, others at 0.7.
-    So this is the mean of the cosines of all pairs of 28 texts about different things, plus two
-    standard deviations; at most 0.99. With `WordLlamaEmbedder` it is 0.16, as it would be with the
-    questions of the Cranfield collection, which are about flight, and the 7,710 passages of
-    SQLite's documentation.
+    The mean is that of all pairs of 28 texts about different things, and the limit lies two
+    standard deviations above it. With `WordLlamaEmbedder` they are 0.02 and 0.16, as they would be
+    with the questions of the Cranfield collection, which are about flight, and the 7,710 passages
+    of SQLite's documentation.
 
     Raises:
         InvalidInput: The embedder did not return vectors.
     """
     vectors = embed(embedder, _TEXTS)
     cosines = (vectors @ vectors.T)[np.triu_indices(len(_TEXTS), k=1)].astype(np.float64)
-    return min(_AT_MOST, float(cosines.mean() + _DEVIATIONS * cosines.std()))
+    mean = min(_AT_MOST, float(cosines.mean()))
+    return UnrelatedCosines(mean, min(_AT_MOST, mean + _DEVIATIONS * float(cosines.std())))

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
 from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
-from harness.memory.passage import WantedTags
+from harness.memory.passage import Passage, WantedTags
 from harness.memory.primary import PrimaryStore, Progress
+from harness.memory.recent import MOST_RECENT, recent_scores
 from harness.memory.terms import LexicalSchema, ceiling
 
 if TYPE_CHECKING:
@@ -64,6 +65,12 @@ class LexicalIndex:
         self._reading_on = RLock()
         self._index: tantivy.Index
         self._position = 0
+        self._seen = 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a search met writes that the index has not read."""
+        return self._position < self._seen
 
     @property
     def position(self) -> int:
@@ -83,13 +90,44 @@ class LexicalIndex:
             self._reading_on.release()
 
     def search(
-        self, query: str, *, limit: int, where: WantedTags | None = None
+        self, query: str, *, limit: int, where: WantedTags | None = None, until: int = 0
     ) -> dict[int, float]:
-        """Sequence number to BM25 score of the best `limit` passages, best first."""
-        wanted = self._schema.any_of(self._schema.asked(query))
+        """Sequence number to BM25 score of the best `limit` passages, best first.
+
+        It considers all writes up to `until` at least: those that the index has not read are
+        scored here if they are few, and read before if they are many.
+        """
+        clauses = self._schema.asked(query)
+        wanted = self._schema.any_of(clauses)
         if where is not None:
             wanted = self._schema.both(wanted, self._schema.tagged(where))
-        return self._mended(lambda: self._found(wanted, limit))
+        # Before the search: a commit in between does no harm.
+        recent, removed = self._unread(until)
+        scores = self._mended(lambda: self._found(wanted, limit + len(removed)))
+        if recent:
+            with _translated(self._directory):
+                scores |= recent_scores(
+                    recent,
+                    clauses,
+                    where=where,
+                    searcher=self._index.searcher(),
+                    schema=self._schema,
+                )
+        ranked = sorted(scores.items(), key=lambda scored: (-scored[1], scored[0]))
+        return dict([scored for scored in ranked if scored[0] not in removed][:limit])
+
+    def _unread(self, until: int) -> tuple[dict[int, Passage], set[int]]:
+        """What was written since the last commit: passages, and numbers of removed ones."""
+        low, high = self._position, max(until, self._primary.seen_sequence())
+        self._seen = high
+        if low >= high:
+            return {}, set()
+        # A compaction has forgotten what an index that is behind it has to drop.
+        if not low or high - low > MOST_RECENT or low < self._primary.compacted():
+            self.catch_up(until=until)
+            return {}, set()
+        removed = set(self._primary.removed_between(low, high))
+        return dict(self._primary.passages_between(low, high)), removed
 
     def ceiling(self, query: str) -> float:
         """The limit of the score of a passage with nothing but a query's words.
@@ -311,7 +349,7 @@ class LexicalIndex:
             hits = searcher.search(query, limit=most, count=False).hits
             sequences = self._sequences(searcher, hits)
         scores = (score for score, _ in hits)
-        return dict(sorted(zip(sequences, scores, strict=True), key=lambda one: (-one[1], one[0])))
+        return dict(zip(sequences, scores, strict=True))
 
     @staticmethod
     def _sequences(searcher: tantivy.Searcher, hits: Iterable[tuple[Any, Any]]) -> list[int]:

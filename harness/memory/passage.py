@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from harness.errors import InvalidInput
 from harness.text.folding import composed
@@ -17,6 +18,39 @@ Scalar = str | int | float | bool
 
 RESERVED = ("id", "text", "title", "source", "quality", "created")
 """A passage's own fields. No metadata may have such a name, so that filters are unambiguous."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """That a passage is a turn of a conversation. Raises `InvalidInput` if it has no place there.
+
+    Filters read its fields as metadata: `{"conversation": "standup", "position": {">": 10}}`.
+    """
+
+    conversation: str
+    position: int
+    """The turn's number in the conversation; the turns before and after have the next ones."""
+    speaker: str = ""
+    """Searched like the text."""
+
+    def __post_init__(self) -> None:
+        if not self.conversation or type(self.position) is not int or not _is_finite(self.position):
+            raise InvalidInput(
+                f"a turn has conversation {self.conversation!r} and position {self.position!r}; "
+                "it needs a name and a whole number",
+                code="passage.turn-invalid",
+            )
+        for name in ("conversation", "speaker"):
+            _check_encodes(getattr(self, name), name)
+
+    @property
+    def fields(self) -> dict[str, Scalar]:
+        """What filters read."""
+        return {
+            "conversation": self.conversation,
+            "position": self.position,
+            "speaker": self.speaker,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +68,11 @@ class Passage:
     """With a time zone; None for the time of storing."""
     metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
     """Anything else to return, or to filter by; never searched."""
+    turn: Turn | None = None
+    """Of which conversation it is a turn; None if of none."""
     id: str = ""
-    """If left out: 32 hexadecimal digits made from source, title and text, so that equal content
-    has an equal id."""
+    """If left out: 32 hexadecimal digits made from source, title, text and turn, so that equal
+    content has an equal id."""
 
     def __post_init__(self) -> None:
         if not self.searchable.strip():
@@ -65,16 +101,19 @@ class Passage:
     def searchable(self) -> str:
         """The text that both indexes read."""
         # A blank, not a line break: small embedders have a vector for "\n" and average it in.
-        return f"{self.title} {self.text}" if self.title else self.text
+        text = f"{self.title} {self.text}" if self.title else self.text
+        return f"{self.turn.speaker}: {text}" if self.turn and self.turn.speaker else text
 
     @property
-    def words(self) -> tuple[str, str]:
+    def words(self) -> tuple[str, ...]:
         """Title and text, in Unicode's composed form (NFC) and without white space around them.
 
         Two passages with the same words are one. Nothing else may differ: no list of signs or
         empty words is safe in all languages, and the indentation of a program is its meaning.
+        "Yes" may be said twice, so a turn's place is among its words.
         """
-        return composed(self.title).strip(), composed(self.text).strip()
+        place = map(str, self.turn.fields.values()) if self.turn else ()
+        return composed(self.title).strip(), composed(self.text).strip(), *place
 
     @property
     def words_number(self) -> int:
@@ -84,7 +123,8 @@ class Passage:
 
     def _digest(self) -> str:
         # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
-        return _digest([self.source, self.title, self.text])
+        place = self.turn.fields.values() if self.turn else ()
+        return _digest([self.source, self.title, self.text, *place])
 
 
 def _digest(content: list[Scalar]) -> str:
@@ -135,7 +175,7 @@ def _check_encodes(value: str, name: str) -> None:
 # --- filters ---------------------------------------------------------------------------------
 
 Filter = Mapping[str, Scalar | Collection[Scalar]]
-"""What a caller writes: `{"topic": "otters", "year": [2024, 2025]}`."""
+"""What a caller writes: `{"topic": "otters", "year": [2024, 2025], "stars": {">=": 3}}`."""
 
 _OWN_FIELDS = ("source", "title")
 
@@ -148,16 +188,42 @@ thing it can be filtered by: a row in the primary store, a term in the lexical i
 """
 
 
-def wanted_tags(where: Filter) -> WantedTags:
+Bounds = tuple[tuple[str, float], ...]
+"""Comparisons that a number must satisfy, such as `((">=", 2024), ("<", 2026))`."""
+
+_COMPARISONS = (">", ">=", "<", "<=")
+
+
+def wanted_tags(where: Filter, tags_within: Callable[[str, Bounds], Sequence[str]]) -> WantedTags:
     """Reads a filter. `2` and `2.0` are equal; booleans are not numbers.
+
+    Args:
+        where: The filter.
+        tags_within: The tags of the numbers that are stored under the tag of a name and satisfy all
+            bounds.
 
     Raises:
         InvalidInput: No passage can have such a field, or such a value.
     """
     return tuple(
-        tuple(_tag(name, value) for value in _values(name, wanted))
+        tuple(tags_within(_digest([name]), _bounds(name, wanted)))
+        if isinstance(wanted, Mapping)
+        else tuple(_tag(name, value) for value in _values(name, wanted))
         for name, wanted in where.items()
     )
+
+
+def _bounds(name: str, wanted: Mapping[Any, Any]) -> Bounds:
+    _check_field(name)
+    for comparison, value in wanted.items():
+        if comparison not in _COMPARISONS or isinstance(_scalar(name, value), str | bool):
+            raise InvalidInput(
+                f"the filter '{name}' asks for {comparison!r}: {value!r}; a range is one or two of "
+                f"{', '.join(_COMPARISONS)}, each with a number",
+                code="filter.range",
+            )
+    _check_any(name, wanted)
+    return tuple((comparison, float(value)) for comparison, value in wanted.items())
 
 
 def tags_of(passage: Passage) -> list[str]:
@@ -165,27 +231,48 @@ def tags_of(passage: Passage) -> list[str]:
     return [
         _tag("source", passage.source),
         _tag("title", passage.title),
-        *(_tag(name, value) for name, value in passage.metadata.items()),
+        *(_tag(name, value) for name, value in _fields_of(passage)),
     ]
 
 
+def amounts_of(passage: Passage) -> list[tuple[str, float, str]]:
+    """The numbers by whose range it can be found: the tag of the name, the number, and its tag."""
+    return [
+        (_digest([name]), float(value), _tag(name, value))
+        for name, value in _fields_of(passage)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+
+
+def _fields_of(passage: Passage) -> Iterator[tuple[str, Scalar]]:
+    yield from passage.metadata.items()
+    if passage.turn is not None:
+        yield from passage.turn.fields.items()
+
+
 def _values(name: str, wanted: object) -> tuple[Scalar, ...]:
+    _check_field(name)
+    several = isinstance(wanted, Collection) and not isinstance(wanted, str | bytes | bytearray)
+    values: tuple[object, ...] = tuple(wanted) if several else (wanted,)  # type: ignore[arg-type]
+    _check_any(name, values)
+    return tuple(_scalar(name, value) for value in values)
+
+
+def _check_field(name: object) -> None:
     if not isinstance(name, str) or not name or (name in RESERVED and name not in _OWN_FIELDS):
         raise InvalidInput(
             f"a filter cannot ask for {name!r}; it can ask for a field of the metadata, or for "
             f"{' or '.join(repr(own) for own in _OWN_FIELDS)}",
             code="filter.unknown-field",
         )
-    several = isinstance(wanted, Collection) and not isinstance(
-        wanted, str | bytes | bytearray | Mapping
-    )
-    values: tuple[object, ...] = tuple(wanted) if several else (wanted,)  # type: ignore[arg-type]
+
+
+def _check_any(name: str, values: Collection[object]) -> None:
     if not values:
         raise InvalidInput(
             f"the filter '{name}' has no value; leave it out, or give it one",
             code="filter.no-value",
         )
-    return tuple(_scalar(name, value) for value in values)
 
 
 def _scalar(name: str, value: object) -> Scalar:

@@ -30,9 +30,9 @@ from harness.memory.sqlite import (
     DEFAULT_LANGUAGE,
     SCHEMA_VERSION,
     TABLES,
-    add_checksums,
     check_version,
     no_store,
+    upgrade,
 )
 
 Connection: TypeAlias = Any
@@ -313,7 +313,7 @@ class PostgresDatabase:
     def _upgrade(self, version: int) -> None:
         with self._preparing() as db:
             if self._version() == version:
-                add_checksums(db)
+                upgrade(db, version)
                 db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
 
     @contextmanager

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -28,10 +28,19 @@ from numpy.typing import NDArray
 from harness.errors import ConfigurationInvalid, InvalidInput, MemoryStoreFailed
 from harness.files import cache_folder
 from harness.log import log_warning
-from harness.memory.embedder import Embedder, Vectors
-from harness.memory.passage import Added, Merge, Passage, WantedTags, tags_of
+from harness.memory.embedder import Embedder, UnrelatedCosines, Vectors
+from harness.memory.passage import (
+    Added,
+    Bounds,
+    Merge,
+    Passage,
+    Turn,
+    WantedTags,
+    amounts_of,
+    tags_of,
+)
 from harness.memory.place import Place, PostgresUrl
-from harness.memory.sqlite import FILE_NAME, SqliteDatabase, checksum_of, no_store
+from harness.memory.sqlite import ADD_AMOUNT, FILE_NAME, SqliteDatabase, checksum_of, no_store
 from harness.memory.terms import check_language
 
 if TYPE_CHECKING:
@@ -47,6 +56,8 @@ _ROWS_AT_A_TIME = 256
 
 # Passages with one number of words that are compared: adding many must not become quadratic.
 _COMPARED = 64
+
+_TURN = ""
 
 _Row = tuple[int, str, str, str, str, float | None, str, str, int]
 _COLUMNS = "sequence, id, text, title, source, quality, created, metadata, checksum"
@@ -211,13 +222,13 @@ class PrimaryStore:
         with self._database.writing() as db:
             _put_vectors(db, embedder, sequences, vectors)
 
-    def set_unrelated(self, embedder: Embedder, value: float) -> None:
-        """Keeps the cosine above which two texts are related, by this embedder."""
+    def set_unrelated(self, embedder: Embedder, cosines: UnrelatedCosines) -> None:
+        """Keeps the cosines of unrelated texts, by this embedder."""
         with self._database.writing() as db:
             _make_table(db, embedder)
             db.execute(
-                "UPDATE embedder SET unrelated = ? WHERE name = ? AND dimensions = ?",
-                (value, embedder.name, embedder.dimensions),
+                "UPDATE embedder SET mean = ?, unrelated = ? WHERE name = ? AND dimensions = ?",
+                (*cosines, embedder.name, embedder.dimensions),
             )
 
     def compact(self, embedder: Embedder) -> None:
@@ -278,6 +289,19 @@ class PrimaryStore:
             listed = self._database.listed(int(sequence) for sequence in sequences)
             rows = db.execute(query, (listed,)).fetchall()
         return {row[0]: self._whole(row) for row in rows}
+
+    def judgements(
+        self, sequences: Iterable[int]
+    ) -> dict[int, tuple[float | None, datetime | None]]:
+        """Quality and time of the passages with these numbers that still exist; None if damaged."""
+        query = (
+            "SELECT sequence, quality, created FROM passage "  # noqa: S608  # constants
+            f"WHERE sequence {self._database.among}"
+        )
+        with self._database.reading() as db:
+            listed = self._database.listed(int(sequence) for sequence in sequences)
+            rows = db.execute(query, (listed,)).fetchall()
+        return {sequence: _judgement(quality, created) for sequence, quality, created in rows}
 
     def _whole(self, row: _Row) -> Passage:
         if (passage := _passage_of(row)) is None:
@@ -345,6 +369,14 @@ class PrimaryStore:
         each = [np.fromiter((sequence for (sequence,) in rows), dtype=np.int64) for rows in found]
         return reduce(np.intersect1d, each[1:], np.unique(each[0]))
 
+    def tags_within(self, name: str, bounds: Bounds) -> list[str]:
+        """The tags of the stored numbers of a name, which is a tag, that satisfy all bounds."""
+        compared = "".join(f" AND value {comparison} ?" for comparison, _ in bounds)
+        query = f"SELECT tag FROM amount WHERE name = ?{compared}"  # noqa: S608  # constants
+        with self._database.reading() as db:
+            rows = db.execute(query, (name, *(value for _, value in bounds))).fetchall()
+        return [tag for (tag,) in rows]
+
     # --- reading vectors ---------------------------------------------------------------------
 
     def vectors_between(self, embedder: Embedder, low: int, high: int) -> tuple[Numbers, Vectors]:
@@ -385,15 +417,15 @@ class PrimaryStore:
             rows = db.execute("SELECT name, dimensions FROM embedder ORDER BY number").fetchall()
         return [SimpleNamespace(name=name, dimensions=dimensions) for name, dimensions in rows]
 
-    def unrelated(self, embedder: Embedder) -> float | None:
-        """The value that `set_unrelated` kept."""
+    def unrelated(self, embedder: Embedder) -> UnrelatedCosines | None:
+        """What `set_unrelated` kept."""
         with self._database.reading() as db:
             row = db.execute(
-                "SELECT unrelated FROM embedder WHERE name = ? AND dimensions = ?",
+                "SELECT mean, unrelated FROM embedder WHERE name = ? AND dimensions = ?",
                 (embedder.name, embedder.dimensions),
             ).fetchone()
-        value: float | None = None if row is None else row[0]
-        return value
+        # Version 4 kept no mean.
+        return None if row is None or row[0] is None else UnrelatedCosines(*row)
 
     # --- its state ---------------------------------------------------------------------------
 
@@ -505,18 +537,21 @@ class _Changes:
         self._before = self._sequence = _number(db, "SELECT sequence FROM state")
         self._rows: list[tuple[Any, ...]] = []
         self._tags: list[tuple[str, int]] = []
+        self._amounts: set[tuple[str, float, str]] = set()
 
     def insert(self, passage: Passage, number: int) -> int:
         """A new passage, with the number of its words, for `store`; returns its sequence."""
         sequence = self._next()
         self._rows.append((*_row_of(sequence, passage), number))
-        self._tags += [(tag, sequence) for tag in tags_of(passage)]
+        self._tags += [(tag, sequence) for tag in dict.fromkeys(tags_of(passage))]
+        self._amounts.update(amounts_of(passage))
         return sequence
 
     def store(self) -> None:
         """Stores what was inserted."""
         self.db.executemany(f"INSERT INTO passage {_VALUES}", self._rows)
         self.db.executemany("INSERT INTO tag VALUES (?, ?)", self._tags)
+        self.db.executemany(ADD_AMOUNT, list(self._amounts))
 
     def remove(self, sequence: int, passage: Passage | None) -> None:
         """Removes a passage; None for one that is damaged, whose tags are looked for."""
@@ -555,9 +590,15 @@ def _row_of(sequence: int, passage: Passage) -> _Row:
         passage.source,
         passage.quality,
         passage.created.isoformat(),
-        json.dumps(dict(passage.metadata)),
+        json.dumps(_fields_of(passage)),
     )
     return (*row, checksum_of(row))
+
+
+def _fields_of(passage: Passage) -> dict[str, object]:
+    """The metadata, and a turn under the name that no metadata can have."""
+    turn = {} if passage.turn is None else {_TURN: passage.turn.fields}
+    return {**passage.metadata, **turn}
 
 
 def _passage_of(row: _Row) -> Passage | None:
@@ -565,6 +606,8 @@ def _passage_of(row: _Row) -> Passage | None:
     _, id_, text, title, source, quality, created, metadata, checksum = row
     if checksum_of(row[:-1]) != checksum:
         return None
+    fields = json.loads(metadata)
+    turn = fields.pop(_TURN, None)
     return Passage(
         id=id_,
         text=text,
@@ -572,13 +615,28 @@ def _passage_of(row: _Row) -> Passage | None:
         source=source,
         quality=quality,
         created=datetime.fromisoformat(created),
-        metadata=json.loads(metadata),
+        metadata=fields,
+        turn=None if turn is None else Turn(**turn),
+    )
+
+
+def _judgement(quality: object, created: object) -> tuple[float | None, datetime | None]:
+    # No checksum is verified, so the row may hold anything.
+    time = None
+    with suppress(ValueError):
+        time = datetime.fromisoformat(str(created))
+    is_judged = isinstance(quality, int | float) and 0 <= quality <= 10
+    return (
+        float(quality) if is_judged else None,  # type: ignore[arg-type]
+        time if time is None or time.tzinfo else None,
     )
 
 
 def _find(db: Statements, id_: str) -> _Row | None:
-    row: _Row | None = db.execute(f"{_SELECT} WHERE id = ?", (_storable(id_),)).fetchone()
-    # A damaged index of the database may lead to another passage.
+    # By the number, so that the id is read from the row: with `WHERE id = ?`, SQLite gives the id
+    # of its index, which leads to another passage if it is damaged.
+    query = f"{_SELECT} WHERE sequence = (SELECT sequence FROM passage WHERE id = ?)"  # noqa: S608
+    row: _Row | None = db.execute(query, (_storable(id_),)).fetchone()
     return None if row is None or row[1] != id_ else row
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
+from itertools import islice
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import InferenceError, MemoryStoreFailed
-from harness.memory.embedder import Embedder, Vectors, embed, unrelated_cosine
+from harness.memory.embedder import Embedder, UnrelatedCosines, Vectors, embed, unrelated_cosines
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Hit, Hits, Passage, WantedTags
 from harness.memory.primary import PrimaryStore
@@ -41,46 +43,59 @@ class Searcher:
         self._lexical = lexical
         self._vector = vector
         self._embedder = embedder
-        self._unrelated: float | None = None
+        self._unrelated: UnrelatedCosines | None = None
 
     def search(
-        self, query: str, *, limit: int, mode: Mode, where: WantedTags | None, until: int
+        self,
+        query: str,
+        *,
+        limit: int,
+        mode: Mode,
+        where: WantedTags | None,
+        half_life_days: float | None,
+        until: int,
     ) -> Hits:
         """The best passages, considering all writes up to `until` at least.
 
         See `MemoryStore.search`.
         """
         # 1. What each index proposes, if it is available.
-        self._lexical.catch_up(until=until)
-        lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where)
-        # 2. One score of both, and the passages with the best.
-        fused = fuse(lexical, vector)
-        count = candidates_for(limit)
+        lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where, until=until)
+        # 2. One score of both, and what else counts for the best. An old passage may be among them
+        # though many are more relevant, if age counts.
+        unrelated = self.unrelated() if vector is not None else NO_COSINES
+        fused = fuse(lexical, vector, least_cosine=unrelated.mean)
+        count = candidates_for(limit) if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        passages = self._primary.fetch(best)
+        now = datetime.now(UTC)
         candidates = [
             Candidate(
-                passage=passages[sequence],
                 sequence=sequence,
                 fused=fused[sequence],
                 lexical=(lexical or {}).get(sequence),
                 vector=(vector or {}).get(sequence),
+                quality=quality,
+                recency=recency(created, half_life_days=half_life_days, now=now),
             )
-            for sequence in best
-            if sequence in passages  # and was not deleted meanwhile
+            for sequence, (quality, created) in self._primary.judgements(best).items()
         ]
-        # 3. The best of these by relevance and quality.
-        unrelated = 0.0 if vector is None else self.unrelated()
+        # 3. The best of these by relevance, quality and age, with their passages.
         ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
-        relevant = [c for c in candidates if is_relevant(c, unrelated=unrelated, ceiling=ceiling)]
-        return Hits(rank(relevant, limit=limit), fallback=fallback)
+        relevant = [
+            c for c in candidates if is_relevant(c, unrelated=unrelated.limit, ceiling=ceiling)
+        ]
+        ranked = rank(relevant)
+        passages = self._primary.fetch(candidate.sequence for candidate in ranked[:limit])
+        if len(passages) < len(ranked[:limit]):  # deleted meanwhile
+            passages = self._primary.fetch(candidate.sequence for candidate in ranked)
+        return Hits(hits_of(ranked, passages, limit=limit), fallback=fallback)
 
     def novelty(self, texts: Sequence[str]) -> float:
         """See `MemoryStore.novelty`."""
         batch = embed(self._embedder, texts)
         self._vector.catch_up()
         nearest = np.array([self._nearest(vector) for vector in batch], dtype=np.float32)
-        return novelty(nearest, unrelated=self.unrelated())
+        return novelty(nearest, unrelated=self.unrelated().limit)
 
     def _nearest(self, vector: Vectors) -> float:
         """The greatest cosine of a passage to a vector (d,) of unit length; -1 without passages."""
@@ -96,31 +111,31 @@ class Searcher:
             )
         return max(found.values(), default=-1.0)
 
-    def unrelated(self) -> float:
-        """The embedder's `unrelated_cosine`: computed once, and stored."""
+    def unrelated(self) -> UnrelatedCosines:
+        """The embedder's `unrelated_cosines`: computed once, and stored."""
         if self._unrelated is None:
-            known = self._primary.unrelated(self._embedder)
-            if known is None:
-                known = unrelated_cosine(self._embedder)
-                self._primary.set_unrelated(self._embedder, known)
-            self._unrelated = known
+            stored = self._primary.unrelated(self._embedder)
+            if stored is None:
+                stored = unrelated_cosines(self._embedder)
+                self._primary.set_unrelated(self._embedder, stored)
+            self._unrelated = stored
         return self._unrelated
 
     def _scores(
-        self, query: str, mode: Mode, *, limit: int, where: WantedTags | None
+        self, query: str, mode: Mode, *, limit: int, where: WantedTags | None, until: int
     ) -> tuple[dict[int, float] | None, dict[int, float] | None, str | None]:
         """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
         depth = max(candidates_for(limit), _PROPOSALS)
         # In this order, so that the vector index scores all that the lexical index proposes.
         lexical = None
         if mode != "vector":
-            lexical = self._lexical.search(query, limit=depth, where=where)
+            lexical = self._lexical.search(query, limit=depth, where=where, until=until)
         if mode == "lexical":
             return lexical, None, None
         vector = self._by_meaning(query, depth=depth, including=lexical or (), where=where)
         if isinstance(vector, str):
             if lexical is None:
-                lexical = self._lexical.search(query, limit=depth, where=where)
+                lexical = self._lexical.search(query, limit=depth, where=where, until=until)
             return lexical, None, vector
         return lexical, vector, None
 
@@ -148,7 +163,6 @@ class Searcher:
 class Candidate:
     """A passage that an index proposed."""
 
-    passage: Passage
     sequence: int
     """The number of the write that stored it; of equals, the older goes first."""
     fused: float
@@ -157,6 +171,10 @@ class Candidate:
     """BM25 score; None if the lexical index was not asked or did not propose it."""
     vector: float | None
     """Cosine to the query; None if the vector index was not asked or had no answer."""
+    quality: float | None = None
+    """A judgement, 0 to 10; None if there is none."""
+    recency: float = 1.0
+    """What the passage's age leaves of its relevance, 0 to 1."""
 
 
 # How much of what is possible a passage must have, 0 to 1. By words, 0.1 is a little more than a
@@ -180,11 +198,20 @@ def candidates_for(limit: int) -> int:
 
 
 def score(candidate: Candidate) -> float:
-    """Relevance and quality as one, 0 to 1."""
+    """Relevance, recency and quality as one, 0 to 1."""
     quality = _UNKNOWN_QUALITY
-    if (judged := candidate.passage.quality) is not None:
+    if (judged := candidate.quality) is not None:
         quality = judged / 10 if judged >= _LOW_QUALITY else judged / 20
-    return (1 - _QUALITY_WEIGHT) * candidate.fused + _QUALITY_WEIGHT * quality
+    relevance = candidate.fused * candidate.recency
+    return (1 - _QUALITY_WEIGHT) * relevance + _QUALITY_WEIGHT * quality
+
+
+def recency(created: datetime | None, *, half_life_days: float | None, now: datetime) -> float:
+    """Halved by each half-life since `created`; 1 if age does not count or is unknown."""
+    if half_life_days is None or created is None:
+        return 1.0
+    age = max(timedelta(0), now - created)
+    return float(0.5 ** (age / timedelta(days=half_life_days)))
 
 
 def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bool:
@@ -195,7 +222,7 @@ def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bo
 
     Args:
         candidate: What an index proposed.
-        unrelated: The embedder's `unrelated_cosine`.
+        unrelated: The limit of the embedder's `unrelated_cosines`.
         ceiling: The BM25 score that no passage can exceed for this query; 0 if it has no words, or
             the lexical index was not asked.
     """
@@ -207,20 +234,26 @@ def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bo
     return bool(measures) and sum(measures) / len(measures) > _FLOOR
 
 
-def rank(candidates: Sequence[Candidate], *, limit: int) -> list[Hit]:
-    """The best `limit` candidates, best first; of equal ones, the older first."""
-    scored = [(score(candidate), candidate) for candidate in candidates]
-    scored.sort(key=lambda pair: (-pair[0], pair[1].sequence))
+def rank(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Best first; of equal ones, the older first."""
+    return sorted(candidates, key=lambda candidate: (-score(candidate), candidate.sequence))
+
+
+def hits_of(
+    ranked: Sequence[Candidate], passages: Mapping[int, Passage], *, limit: int
+) -> list[Hit]:
+    """The first `limit` whose passages are there."""
+    there = (candidate for candidate in ranked if candidate.sequence in passages)
     return [
         Hit(
-            passage=candidate.passage,
+            passage=passages[candidate.sequence],
             rank=place,
-            score=value,
+            score=score(candidate),
             fused=candidate.fused,
             lexical=candidate.lexical,
             vector=candidate.vector,
         )
-        for place, (value, candidate) in enumerate(scored[:limit], start=1)
+        for place, candidate in enumerate(islice(there, limit), start=1)
     ]
 
 
@@ -230,43 +263,49 @@ Scores = Mapping[int, float]
 """Sequence number to score; more is better."""
 
 LEAST_BM25 = 0.0
-LEAST_COSINE = -1.0
+
+NO_COSINES = UnrelatedCosines(mean=0.0, limit=0.0)
 
 
 def min_max(scores: Scores, *, least: float) -> dict[int, float]:
-    """(s - least) / (max - least): the best becomes 1, the least possible score 0.
+    """max(0, s - least) / (max - least): the best becomes 1; `least`, and what is below it, 0.
 
-    By the least possible score and not by the least that was found, so that a passage's score does
-    not depend on how many others were proposed with it.
+    By the score of unrelated passages and not by the least that was found, so that a passage's
+    score does not depend on how many others were proposed with it. BM25 gives unrelated ones 0.
+    Cosines begin where the embedder has unrelated texts: by one that puts them at 0.5, the best
+    and the worst would otherwise count nearly the same.
     """
     high = max(scores.values(), default=least)
     if high <= least:
         return dict.fromkeys(scores, 0.0)
-    return {sequence: (s - least) / (high - least) for sequence, s in scores.items()}
+    return {
+        sequence: (s - least) / (high - least) if s > least else 0.0
+        for sequence, s in scores.items()
+    }
 
 
-def fuse(lexical: Scores | None, vector: Scores | None) -> dict[int, float]:
-    """One score, 0 to 1, of what was asked; None stands for an index that was not."""
-    if lexical is None:
-        return min_max(vector or {}, least=LEAST_COSINE)
-    if vector is None:
-        return min_max(lexical, least=LEAST_BM25)
-    return convex_combination(lexical, vector)
-
-
-def convex_combination(lexical: Scores, vector: Scores) -> dict[int, float]:
-    """The mean of both scores, min-max normalized. A missing score counts 0.
+def fuse(lexical: Scores | None, vector: Scores | None, *, least_cosine: float) -> dict[int, float]:
+    """The mean of the scores, each min-max normalized, 0 to 1. A missing score counts 0.
 
     Bruch, Gai, Ingber: "An Analysis of Fusion Functions for Hybrid Retrieval", ACM TOIS 2023
     (arXiv 2210.11934), where it beats reciprocal rank fusion in and out of domain, and normalizing
-    by the theoretical minimum is the stable choice.
+    by a fixed minimum is the stable choice.
+
+    Args:
+        lexical: BM25 scores; None if that index was not asked.
+        vector: Cosines; None if that index was not asked.
+        least_cosine: The mean of the embedder's `unrelated_cosines`.
     """
-    lexical = min_max(lexical, least=LEAST_BM25)
-    vector = min_max(vector, least=LEAST_COSINE)
-    return {
-        sequence: 0.5 * lexical.get(sequence, 0) + 0.5 * vector.get(sequence, 0)
-        for sequence in lexical | vector
-    }
+    lanes = [
+        min_max(scores, least=least)
+        for scores, least in ((lexical, LEAST_BM25), (vector, least_cosine))
+        if scores is not None
+    ]
+    fused: dict[int, float] = {}
+    for lane in lanes:
+        for sequence, share in lane.items():
+            fused[sequence] = fused.get(sequence, 0.0) + share / len(lanes)
+    return fused
 
 
 # --- novelty ---------------------------------------------------------------------------------

@@ -18,13 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.errors import InvalidInput, MemoryStoreFailed
+from harness.errors import HarnessError, InvalidInput, MemoryStoreFailed
 from harness.files import make_private
+from harness.memory.passage import Passage, amounts_of
 from harness.memory.place import Place
 
 FILE_NAME = "passages.sqlite"
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _OLDEST_VERSION = 3
 
 DEFAULT_LANGUAGE = "english"
@@ -286,6 +287,15 @@ _ROW = """
         created  TEXT NOT NULL,
         metadata TEXT NOT NULL"""
 
+_AMOUNTS = """CREATE TABLE amount (
+        name  TEXT NOT NULL,
+        value REAL NOT NULL,
+        tag   TEXT NOT NULL,
+        PRIMARY KEY (name, value, tag)
+    ) WITHOUT ROWID"""
+
+ADD_AMOUNT = "INSERT INTO amount VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+
 TABLES = (
     # One row. `sequence` counts writes; up to `compacted`, `removed` is forgotten. `place` says
     # which file this is: another one is a copy.
@@ -309,12 +319,17 @@ TABLES = (
         sequence INTEGER NOT NULL,
         PRIMARY KEY (tag, sequence)
     ) WITHOUT ROWID""",
-    # Each has a table `vector_<number>` beside it. `unrelated`: see `unrelated_cosine`.
+    # The numbers that there are by which passages can be filtered: tags of a name and of a number.
+    # A range is the tags within it. Those of removed passages stay.
+    _AMOUNTS,
+    # Each has a table `vector_<number>` beside it. `mean` and `unrelated`: the mean and the limit
+    # of `unrelated_cosines`.
     """CREATE TABLE embedder (
         number     INTEGER PRIMARY KEY,
         name       TEXT NOT NULL,
         dimensions INTEGER NOT NULL,
         unrelated  REAL,
+        mean       REAL,
         UNIQUE (name, dimensions)
     )""",
     # Passages that earlier versions merged into the passage `kept`. They are only deleted with it.
@@ -332,18 +347,33 @@ def checksum_of(row: Sequence[Any]) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def add_checksums(db: Any) -> None:  # noqa: ANN401 - a connection, with the methods of sqlite3's
-    """Gives the passages of version 3, which have none, their checksums."""
-    db.execute("ALTER TABLE passage ADD COLUMN checksum BIGINT NOT NULL DEFAULT 0")
+def upgrade(db: Any, version: int) -> None:  # noqa: ANN401 - a connection, as sqlite3's
+    """Gives a store of an earlier version what it lacks.
+
+    Version 3 had no checksums of passages; version 4 no numbers for ranges, and no mean.
+    """
+    if version < 4:
+        db.execute("ALTER TABLE passage ADD COLUMN checksum BIGINT NOT NULL DEFAULT 0")
+    db.execute("ALTER TABLE embedder ADD COLUMN mean DOUBLE PRECISION")
+    db.execute(_AMOUNTS)
     query = (
         "SELECT sequence, id, text, title, source, quality, created, metadata FROM passage "
         "WHERE sequence > ? ORDER BY sequence LIMIT 1000"
     )
     last = -1
     while rows := db.execute(query, (last,)).fetchall():
-        sums = [(checksum_of(row), row[0]) for row in rows]
-        db.executemany("UPDATE passage SET checksum = ? WHERE sequence = ?", sums)
+        if version < 4:
+            sums = [(checksum_of(row), row[0]) for row in rows]
+            db.executemany("UPDATE passage SET checksum = ? WHERE sequence = ?", sums)
+        db.executemany(ADD_AMOUNT, [amount for row in rows for amount in _amounts_in(row[-1])])
         last = rows[-1][0]
+
+
+def _amounts_in(metadata: str) -> list[tuple[str, float, str]]:
+    # A damaged passage has none.
+    with suppress(ValueError, HarnessError):
+        return amounts_of(Passage(text="any", metadata=json.loads(metadata)))
+    return []
 
 
 def _prepare(database: SqliteDatabase) -> None:
@@ -367,7 +397,7 @@ def _prepare(database: SqliteDatabase) -> None:
     elif version < SCHEMA_VERSION:
         with database.writing() as writer:
             if _version(writer) == version:  # no other process was quicker
-                add_checksums(writer)
+                upgrade(writer, version)
                 writer.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     # 2. Is all of it there? Only a copy has to be checked.
     with database.reading() as db:

@@ -10,7 +10,7 @@ import atexit
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import replace
@@ -20,14 +20,16 @@ from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Self, get_args
 
+import numpy as np
+
 from harness.errors import InvalidInput, did_you_mean, message_of
 from harness.log import log_warning
-from harness.memory.embedder import Embedder, WordLlamaEmbedder, embed
+from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder, embed
 from harness.memory.guard import Guard, refusal_of
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, wanted_tags
 from harness.memory.place import Place, place_of
-from harness.memory.primary import PrimaryStore, Progress
+from harness.memory.primary import Numbers, PrimaryStore, Progress
 from harness.memory.ranking import Mode, Searcher
 from harness.memory.vector_index import VectorIndex
 
@@ -64,6 +66,7 @@ class MemoryStore:
         self._progress = progress
         self._written = 0  # our last write, which every later search of ours must see
         self._noting = Lock()
+        self._embeds_later = bool(getattr(embedder, "in_background", False))
         self._upkeep = Upkeep(self._tend)
         self._start_upkeep()
         primary.follow(self._follow)
@@ -147,10 +150,7 @@ class MemoryStore:
         # 1. Before anything is locked: the iterable may take long, or search here.
         accepted, refused = self._filtered(passages)
         # 2. Vectors for all that are new.
-        known = self._primary.known(accepted)
-        fresh = {passage.id: passage for passage in accepted if passage.id not in known}
-        vectors = embed(self._embedder, [passage.searchable for passage in fresh.values()])
-        vector_of = dict(zip(fresh, vectors, strict=True))
+        vector_of = {} if self._embeds_later else self._vectors_of_new(accepted)
         # 3. Into the primary store; the indexes read it there at the next search.
         added = self._primary.add(
             [(passage, vector_of.get(passage.id)) for passage in accepted],
@@ -158,6 +158,9 @@ class MemoryStore:
             merge=self._merge,
         )
         self._has_written()
+        if self._embeds_later:
+            self._vector.catch_up()
+            self._start_upkeep()
         return replace(added, refused=refused)
 
     def delete(self, *ids: str) -> int:
@@ -177,7 +180,13 @@ class MemoryStore:
         return self._primary.get(id)
 
     def search(
-        self, query: str, *, limit: int = 4, mode: Mode = "hybrid", where: Filter | None = None
+        self,
+        query: str,
+        *,
+        limit: int = 4,
+        mode: Mode = "hybrid",
+        where: Filter | None = None,
+        half_life_days: float | None = None,
     ) -> Hits:
         """The best `limit` passages for a query, best first; fewer if fewer are relevant.
 
@@ -189,10 +198,12 @@ class MemoryStore:
             limit: How many, at most.
             mode: By words and meaning, by words, or by meaning.
             where: Only passages whose metadata, `source` or `title` have these values; a list of
-                values means any of them.
+                values means any of them, and `{">=": 2024, "<": 2026}` all numbers in this range.
+            half_life_days: The age at which a passage's relevance counts half; None if age does
+                not count.
 
         Raises:
-            InvalidInput: The limit, mode or filter is invalid.
+            InvalidInput: The limit, mode, filter or half-life is invalid.
             MemoryStoreFailed: The store cannot be read.
         """
         _check_limit(limit)
@@ -201,18 +212,54 @@ class MemoryStore:
                 f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}",
                 code="memory.unknown-mode",
             )
-        wanted = wanted_tags(where) if where else None
+        if half_life_days is not None and not half_life_days > 0:
+            raise InvalidInput(
+                f"half_life_days is {half_life_days!r}; it must be greater than 0",
+                code="memory.half-life-not-positive",
+            )
+        wanted = wanted_tags(where, self._primary.tags_within) if where else None
         # Replies of models do hold halves of surrogate pairs, which nothing below can encode.
         query = query.encode(errors="replace").decode()
         if not query.strip():
             return Hits([])
         hits = self._searcher.search(
-            query, limit=limit, mode=mode, where=wanted, until=self._written
+            query,
+            limit=limit,
+            mode=mode,
+            where=wanted,
+            half_life_days=half_life_days,
+            until=self._written,
         )
         if wanted and not hits:
             hits.none_match = not len(self._primary.tagged(wanted))
         self._start_upkeep()
         return hits
+
+    def neighbors(self, passage: Passage, *, count: int = 1) -> list[Passage]:
+        """The passages around one, in order, itself among them: `count` before it, `count` after.
+
+        Of a turn, the turns at the next positions of its conversation; of another passage, those of
+        its source, in the order in which they were stored; without a source, itself alone.
+
+        Raises:
+            MemoryStoreFailed: The store cannot be read.
+        """
+        if (turn := passage.turn) is not None:
+            positions = range(turn.position - count, turn.position + count + 1)
+            where: Filter = {"conversation": turn.conversation, "position": positions}
+            turns = self._primary.fetch(self._tagged(where)).values()
+            # Not by sequence: turns may be stored in any order.
+            return sorted((other for other in turns if other.turn), key=_position)
+        sequence = self._primary.known([passage]).get(passage.id)
+        if not passage.source or sequence is None:
+            return [passage]
+        numbers = self._tagged({"source": passage.source})
+        row = int(np.searchsorted(numbers, sequence))
+        there = self._primary.fetch(numbers[max(0, row - count) : row + count + 1])
+        return [there[number] for number in sorted(there)]
+
+    def _tagged(self, where: Filter) -> Numbers:
+        return self._primary.tagged(wanted_tags(where, self._primary.tags_within))
 
     def novelty(self, texts: Iterable[str]) -> float:
         """How new these texts are to the store: the mean over the texts, 0 to 10.
@@ -223,6 +270,11 @@ class MemoryStore:
         Raises:
             MemoryStoreFailed: The vector index is unavailable.
         """
+        # Passages that lack a vector are the newest, those that a batch is most likely to repeat.
+        self._vector.catch_up()
+        if self._vector.missing and self._vector.unavailable is None:
+            self._start_upkeep()
+            self._upkeep.wait()
         return self._searcher.novelty(list(texts))
 
     def stats(self) -> Stats:
@@ -286,8 +338,10 @@ class MemoryStore:
         last = self._primary.last_sequence()
         self._lexical.catch_up(until=last)
         self._vector.catch_up(until=last)
-        self._start_upkeep()
-        return self._upkeep.wait(timeout_s) and not self._vector.missing
+        while self._start_upkeep() and self._upkeep.wait(timeout_s):
+            # What was added as the work ended is left to the next.
+            self._vector.catch_up()
+        return not self._vector.missing
 
     def close(self) -> None:
         """Closes files and ends threads. Nothing is lost if this is never called."""
@@ -307,6 +361,12 @@ class MemoryStore:
     ) -> None:
         self.close()
 
+    def _vectors_of_new(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
+        known = self._primary.known(passages)
+        fresh = {passage.id: passage for passage in passages if passage.id not in known}
+        vectors = embed(self._embedder, [passage.searchable for passage in fresh.values()])
+        return dict(zip(fresh, vectors, strict=True))
+
     def _filtered(self, passages: Iterable[Passage]) -> tuple[list[Passage], tuple[Refusal, ...]]:
         refusals: list[Refusal] = []
         accepted: list[Passage] = []
@@ -321,9 +381,10 @@ class MemoryStore:
         with self._noting:  # otherwise a thread could replace a higher number by a lower one
             self._written = self._primary.seen_sequence()
 
-    def _start_upkeep(self) -> None:
-        if self._vector.missing:
-            self._upkeep.start()
+    def _start_upkeep(self) -> bool:
+        """Whether there is work, and it is under way."""
+        is_behind = self._vector.missing or self._lexical.is_behind
+        return bool(is_behind) and self._upkeep.start()
 
     def _follow(self) -> None:
         if self.behind:
@@ -331,7 +392,13 @@ class MemoryStore:
 
     def _tend(self, stop: Event) -> None:
         self._lexical.catch_up(until=0)
-        self._vector.embed_missing(stop=stop, progress=self._progress)
+        # In few at a time by a slow embedder: what is not stored when the store closes is lost.
+        batch = _SLOW_BATCH if self._embeds_later else _BATCH
+        self._vector.embed_missing(stop=stop, batch=batch, progress=self._progress)
+
+
+def _position(passage: Passage) -> int:
+    return passage.turn.position if passage.turn else 0
 
 
 def _check_limit(limit: object) -> None:
@@ -351,6 +418,9 @@ def _bytes_in(directory: Path) -> int:
                 total += Path(parent, name).stat().st_size
     return total
 
+
+_BATCH, _SLOW_BATCH = 256, 16
+"""Passages that are embedded at a time in the background."""
 
 _CLOSING_WAIT_S = 5.0
 """How long closing, and the interpreter's end, wait for the thread."""
@@ -373,13 +443,15 @@ class Upkeep:
         self._thread: Thread | None = None
         self._not_before = 0.0
 
-    def start(self) -> None:
-        """Starts the work, unless it is under way or failed a moment ago."""
+    def start(self) -> bool:
+        """Starts the work, unless it failed a moment ago; returns whether it is under way."""
         with self._starting:
-            if self._stop.is_set() or (self._thread is not None and self._thread.is_alive()):
-                return
+            if self._stop.is_set():
+                return False
+            if self._thread is not None and self._thread.is_alive():
+                return True
             if time.monotonic() < self._not_before:
-                return
+                return False
             # A daemon, so that the interpreter's end does not wait for it: embedding everything
             # may take minutes, and can go on another time.
             self._thread = Thread(
@@ -387,6 +459,7 @@ class Upkeep:
             )
             atexit.register(self.close)
             self._thread.start()
+            return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits for the end of the work under way; False if it takes longer than that."""

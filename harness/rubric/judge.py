@@ -208,6 +208,7 @@ def _repair_request(
         temperature=max(_REPAIR_TEMPERATURE, request.temperature),
         frequency_penalty=_REPAIR_FREQUENCY_PENALTY if ran_on else 0.0,
         reply_schema=reply_schema(rubric, dimensions, explained=False),
+        asks_again=True,
         on_text=None,
     )
 

@@ -32,6 +32,7 @@ from harness.memory import (
     Hit,
     Hits,
     MemoryStore,
+    MiniLmEmbedder,
     Mode,
     Passage,
     Place,
@@ -40,7 +41,7 @@ from harness.memory import (
     Vectors,
 )
 from harness.session.chat import open_shim
-from harness.session.settings import WORDLLAMA, MemorySettings, Settings
+from harness.session.settings import MINILM, OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.trust import check_store
 from harness.trace import RunTrace, events, sha256_of
 
@@ -174,6 +175,7 @@ class PassageLibrary:
         limit: int,
         mode: Mode = "hybrid",
         where: Filter | None = None,
+        half_life_days: float | None = None,
         budget_tokens: int | None = None,
     ) -> Hits:
         """The passages most relevant to a question, best first; whole ones within the budget."""
@@ -188,7 +190,14 @@ class PassageLibrary:
             candidates = limit
             if self._settings.rerank is not None and isinstance(limit, int):
                 candidates = max(limit, min(_RANKED_PER_HIT * limit, _MOST_RANKED))
-            search = partial(store.search, query, limit=candidates, mode=mode, where=where)
+            search = partial(
+                store.search,
+                query,
+                limit=candidates,
+                mode=mode,
+                where=where,
+                half_life_days=half_life_days,
+            )
             hits, behind = await self._in_thread(lambda: (search(), store.behind))
             hits = await self._reranked(query, hits, limit=limit)
             if budget_tokens is not None:
@@ -230,6 +239,11 @@ class PassageLibrary:
         del hits[limit:]
         return hits
 
+    async def neighbors(self, passage: Passage, *, count: int) -> list[Passage]:
+        """See `MemoryStore.neighbors`."""
+        store = await self._open()
+        return await self._in_thread(partial(store.neighbors, passage, count=count))
+
     async def novelty(self, texts: Sequence[str]) -> float:
         """How new these texts are to the store, 0 to 10."""
         with self._tracer.span(events.Novelty(len(texts))) as span:
@@ -258,17 +272,17 @@ class PassageLibrary:
         path: Place | None = settings.path
         if path is None:
             path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-memory-")))
-        embedder = None
-        if settings.embedder != WORDLLAMA:
-            embedder = await EndpointEmbedder.open(settings.embedder, ask=self._ask)
-        store = await self._in_thread(partial(_opened_store, settings, path, embedder=embedder))
+        endpoint = None
+        if settings.embedder not in OFFLINE_EMBEDDERS:
+            endpoint = await EndpointEmbedder.open(settings.embedder, ask=self._ask)
+        store = await self._in_thread(partial(_opened_store, settings, path, endpoint=endpoint))
         stack.push_async_callback(asyncio.to_thread, store.close)
         # A thread may still do the work of a node that was cancelled.
         stack.push_async_callback(
             asyncio.to_thread, self._threads.shutdown, wait=True, cancel_futures=True
         )
-        if embedder is not None:
-            stack.callback(embedder.close)
+        if endpoint is not None:
+            stack.callback(endpoint.close)
         return store
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -291,7 +305,7 @@ def _as_json(where: Filter | None) -> dict[str, object] | None:
     if where is None:
         return None
     return {
-        name: condition if isinstance(condition, str | int | float) else list(condition)
+        name: condition if isinstance(condition, str | int | float | Mapping) else list(condition)
         for name, condition in where.items()
     }
 
@@ -341,18 +355,29 @@ def open_store(
         )
     check_store(memory.path, written_in=memory.written_in, environment=os.environ)
     with ExitStack() as stack:
-        embedder = None
-        if memory.embedder != WORDLLAMA:
-            embedder = stack.enter_context(_called_in_background(settings))
+        endpoint = None
+        if memory.embedder not in OFFLINE_EMBEDDERS:
+            endpoint = stack.enter_context(_called_in_background(settings))
         yield stack.enter_context(
-            _opened_store(memory, memory.path, embedder=embedder, progress=progress, make=make)
+            _opened_store(memory, memory.path, endpoint=endpoint, progress=progress, make=make)
         )
 
 
-def _opened_store(memory: MemorySettings, path: Place, **how: Any) -> MemoryStore:  # noqa: ANN401
-    """The store at a place; see `MemoryStore.open`."""
+def _opened_store(
+    memory: MemorySettings,
+    path: Place,
+    *,
+    endpoint: EndpointEmbedder | None,
+    **how: Any,  # noqa: ANN401
+) -> MemoryStore:
+    """The store at a place, with the embedder of its settings; see `MemoryStore.open`."""
     return MemoryStore.open(
-        path, language=memory.language, merge=memory.merge, cache=memory.cache, **how
+        path,
+        embedder=MiniLmEmbedder() if memory.embedder == MINILM else endpoint,
+        language=memory.language,
+        merge=memory.merge,
+        cache=memory.cache,
+        **how,
     )
 
 

@@ -148,6 +148,7 @@ def record_beginning(
             inputs=tuple(inputs),
             limits=limits,
             is_batch=beginning.is_batch,
+            result=graph.result,
         )
     )
     parameters = graph_inputs(graph)

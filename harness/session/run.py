@@ -465,6 +465,7 @@ class Run:
         limit: int = 4,
         mode: Mode = "hybrid",
         where: Filter | None = None,
+        half_life_days: float | None = None,
         budget_tokens: int | None = None,
     ) -> Hits:
         """Passages that answer a question, most relevant first; empty if nothing matches.
@@ -475,7 +476,10 @@ class Run:
             mode: By words and meaning, by words, or by meaning. Without vectors, only words count,
                 and the result's `fallback` says why.
             where: Only passages whose metadata, `source` or `title` have these values, or one of
-                several values: `{"run": run.id}` for passages of this run.
+                several values, or numbers in a range: `{"run": run.id}` for passages of this run,
+                `{"year": {">=": 2024}}`.
+            half_life_days: The age at which a passage's relevance counts half; None if age does
+                not count. With `[memory] rerank`, it decides what the model reads, not the order.
             budget_tokens: Room for the passages in a prompt: in order, each is taken whole that
                 has room beside those before it. Tokens are counted high, by length.
 
@@ -486,8 +490,24 @@ class Run:
         """
         passages = self._passages()
         return await passages.recall(
-            query, limit=limit, mode=mode, where=where, budget_tokens=budget_tokens
+            query,
+            limit=limit,
+            mode=mode,
+            where=where,
+            half_life_days=half_life_days,
+            budget_tokens=budget_tokens,
         )
+
+    async def neighbors(self, passage: Passage, *, count: int = 1) -> list[Passage]:
+        """A passage with `count` before it and `count` after it, in order.
+
+        Of a turn, the turns around it in its conversation; of another passage, those of its source
+        in the order in which they were stored.
+
+        Raises:
+            MemoryStoreFailed: The store cannot be read.
+        """
+        return await self._passages().neighbors(passage, count=count)
 
     async def novelty(self, texts: Sequence[str]) -> float:
         """How new these texts are to the memory, 0 to 10.

@@ -22,7 +22,7 @@ from harness.session.mcp_tools import McpServers
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles, with_backends
-from harness.session.settings import WORDLLAMA, EvaluationSettings, MemorySettings, Settings
+from harness.session.settings import OFFLINE_EMBEDDERS, EvaluationSettings, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
 from harness.session.trust import check_store, known_secrets, secret_variables, warn_of_secrets
 from harness.threads import to_its_end
@@ -289,7 +289,7 @@ def _asked_by(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> set[
         )
     raise ConfigurationInvalid(
         f"[memory] embedder is '{unknown}', which is not an endpoint; "
-        + did_you_mean(unknown, [WORDLLAMA, *endpoints]),
+        + did_you_mean(unknown, [*OFFLINE_EMBEDDERS, *endpoints]),
         code="memory.embedder-unknown",
     )
 

@@ -50,7 +50,9 @@ from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
 
 WORDLLAMA = "wordllama"
-"""The embedder that needs no endpoint."""
+MINILM = "minilm"
+OFFLINE_EMBEDDERS = (WORDLLAMA, MINILM)
+"""The embedders that need no endpoint; the second needs the extra `minilm`."""
 
 _MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -145,7 +147,8 @@ class MemorySettings(BaseModel):
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """The folder whose settings these are; None if they are the user's own."""
     embedder: str = Field(default=WORDLLAMA, min_length=1)
-    """What makes vectors of passages: `wordllama`, which is included, or an endpoint's tag."""
+    """What makes vectors of passages: `wordllama`, which is included; `minilm`, which finds more,
+    is slower and needs the extra of this name; or an endpoint's tag."""
     rerank: str | None = Field(default=None, min_length=1)
     """The tag of an endpoint whose model ranks again what a search of a run found."""
     language: str | None = Field(default=None, min_length=1)
@@ -157,7 +160,7 @@ class MemorySettings(BaseModel):
     @property
     def models(self) -> tuple[str, ...]:
         """The tags of its endpoints."""
-        embedder = () if self.embedder == WORDLLAMA else (self.embedder,)
+        embedder = () if self.embedder in OFFLINE_EMBEDDERS else (self.embedder,)
         return (*embedder, *filter(None, [self.rerank]))
 
 

@@ -41,7 +41,7 @@ from harness.rubric import load_rubric
 from harness.session.casting import word_on
 from harness.session.models import known_endpoints
 from harness.session.roles import EVALUATOR, Roles, with_backends
-from harness.session.settings import WORDLLAMA, Settings
+from harness.session.settings import OFFLINE_EMBEDDERS, Settings
 from harness.session.trust import api_key_of, refusal_to_run
 
 _NONE, _UNKNOWN = "none", "unknown"
@@ -238,7 +238,7 @@ class Surroundings:
                 return Use(f"{chosen.candidates} {chosen.finalists}")
             case "embedder":
                 embedder = self._settings.memory.embedder
-                return Use(WORDLLAMA) if embedder == WORDLLAMA else self._of(embedder)
+                return Use(embedder) if embedder in OFFLINE_EMBEDDERS else self._of(embedder)
             case "reranker":
                 reranker = self._settings.memory.rerank
                 return Use(_NONE) if reranker is None else self._of(reranker)

@@ -169,6 +169,14 @@ class SpanEvent(Event, Interval):
         """The class of the error that ended it; empty without one."""
         return error_class(self.error)
 
+    @property
+    def record(self) -> SpanRecord:
+        """The span that it was read from."""
+        times = self.start_ns, self.end_ns
+        return SpanRecord(
+            self.id, self.parent, self.NAME, *times, self.status, self.error, self.attributes
+        )
+
 
 class InstantEvent(Event):
     """One at a moment; of the span that it happened in."""
@@ -302,6 +310,8 @@ class Pipeline(InstantEvent):
     limits: Mapping[str, Any]
     is_batch: bool = False
     """Whether its nodes are the rows of a table."""
+    result: str | None = None
+    """The node that was named as its result; None if that is simply the last one."""
 
 
 class Input(InstantEvent):
@@ -413,6 +423,8 @@ class Request(SpanEvent):
     """Whether an earlier call's reply answered it; then there are no figures of a model."""
     was_connected: bool = True
     """Whether its server was reached, as far as is known."""
+    error_code: str | None = None
+    """Of the error that ended it, such as `call.unreachable`; None in older journals."""
 
     @property
     def was_refused(self) -> bool:
@@ -465,6 +477,8 @@ class Chat(Request):
     seed: int | None
     max_output_tokens: int | None
     structured: bool
+    asks_again: bool = False
+    """Whether it follows a reply that could not be used."""
     tools_offered: int | None = None
     prompt_chars: int
     prompt_sha256: Sha256

@@ -18,6 +18,7 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import Literal, Self, TypeVar
 
+from harness.errors import HarnessError
 from harness.trace.clock import Clock, monotonic
 from harness.trace.events import Happening, Text, Warned, written
 from harness.trace.records import (
@@ -293,6 +294,8 @@ class Span:
             self._leave_late()
         if error is not None:
             self.status, self.error = status_of(error), describe(error)
+            if isinstance(error, HarnessError):
+                self.set(error_code=error.code)
         tracer._take(self)  # noqa: SLF001
 
     def _leave_late(self) -> None:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sample_runs import STARTED, write_journal
 
-from harness.trace import Content, CounterSet, Flow, Instant, Journal, Record, RunEnded, SpanRecord
+from harness.trace import (
+    Content,
+    CounterSet,
+    Flow,
+    Instant,
+    Journal,
+    NodeOutput,
+    Record,
+    RunEnded,
+    SpanRecord,
+)
 from harness.trace.records import SpanStatus
 
 MS = 1_000_000
@@ -53,6 +63,9 @@ class PlantedRun:
     def instant(self, name: str, **said: Any) -> None:
         self._instant(name, 0, None, **said)
 
+    def round(self, loop: int, **said: Any) -> None:
+        self._instant("round", 0, loop, **said)
+
     def endpoint(self, tag: str, **settings: Any) -> None:
         self._instant("endpoint", 0, None, model=tag, **settings)
 
@@ -62,6 +75,9 @@ class PlantedRun:
         span = self.span("node", at_ms, ms, self.root, node=name, **more)
         self.flow("output", after, span)
         return span
+
+    def output(self, node: str, item: int, *, inputs: Mapping[str, str]) -> None:
+        self._flows.append(NodeOutput(node, item, "", inputs, code="the same"))
 
     def flow(self, name: str, sources: Iterable[int], target: int) -> None:
         self._flows += [Flow(name, source, target) for source in sources]
@@ -664,6 +680,78 @@ def turns_that_keep_to_an_accounts_limit() -> PlantedRun:
 
 Make = Callable[[], PlantedRun]
 
+
+def loads_for_another_context() -> PlantedRun:
+    """One model under two endpoints: its server tells with each reply that it was loaded."""
+    run = PlantedRun()
+    for tag, tokens in (("small", 4096), ("wide", 8192)):
+        settings = {"url": "http://here", "model_id": "m", "context_tokens": tokens}
+        run.endpoint(tag, backend="ollama", **settings)
+    for turn in range(6):
+        call = run.call(model="wide" if turn % 2 else "small", prompt=f"Part {turn}.")
+        run.span("load", run.now_ms, 900, call, source="reported")
+        run.now_ms += 900
+    return run
+
+
+def queueing_behind_others() -> PlantedRun:
+    """One call at a time, and the server's counters show four."""
+    run = PlantedRun("vllm")
+    for number in range(5):
+        run.call(queue_ms=1200, prompt=f"Question {number}.")
+    run.counter("running", (0, 4))
+    run.counter("waiting", (0, 5))
+    return run
+
+
+def held_in_the_node() -> PlantedRun:
+    """Eight items side by side, whose calls pass a lock one by one."""
+    run = PlantedRun("vllm")
+    for item in range(8):
+        node = run.node("notes", 0, 1990, item=item)
+        run.call(parent=node, prompt=f"Note {item}.", reply=f"{item}")
+    return run
+
+
+def a_schema_before_each_reply() -> PlantedRun:
+    run = PlantedRun("vllm")
+    call: dict[str, Any] = {"structured": True, "prompt": "The same?", "reply": "yes"}
+    run.calls(6, prefill_ms=950, tokens=18, input_tokens=10, **call)
+    return run
+
+
+def beyond_the_result() -> PlantedRun:
+    run = PlantedRun("vllm")
+    run.instant("pipeline", pipeline="answered", result="answer")
+    run.node("answer", 0, 1000)
+    run.node("audit", 0, 4000)
+    return run
+
+
+def kept_back_while_it_stood_still() -> PlantedRun:
+    """Whole replies at once, one of them read by a process that stood still."""
+    run = PlantedRun("openai")
+    for _ in range(2):
+        run.call(prefill_ms=1900, tokens=110, itl_ms=0)
+    node = run.call(prefill_ms=1900, tokens=110, itl_ms=0, unreliable=["itl_mean_ns"])
+    run.span("decode", run.now_ms, 48, node, source="unreliable")
+    return run
+
+
+def labels_in_a_list() -> PlantedRun:
+    """Each prompt holds what was replied before: values of JSON, and a label before reasoning."""
+    run = PlantedRun("vllm")
+    for form in (
+        '{{"answer": "{}-yes"}}',
+        "{}-yes\n\n[reasoning_content]\nhm hm hm hm hm hm hm hm",
+    ):
+        replied: list[str] = []
+        for topic in ("billing", "logins", "uploads", "search"):
+            run.call(prompt=f"Is {topic} in scope? {replied}", reply=form.format(topic), tokens=60)
+            replied.append(f"{topic}-yes")
+    return run
+
+
 HEALTHY: list[Make] = [
     parallel_on_a_warm_server,
     revise_loop,
@@ -675,6 +763,7 @@ HEALTHY: list[Make] = [
     one_retry,
     serial_on_one_slot,
     answered_from_the_cache,
+    labels_in_a_list,
     schema_enforced,
     turns_before_a_full_server,
     turns_that_keep_to_an_accounts_limit,

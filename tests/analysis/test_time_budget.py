@@ -135,7 +135,22 @@ def test_the_node_whose_own_code_took_most_is_named():
     spent = TimeSpent()
     steps = (replace(step(0, 200), node="quick"), replace(step(200, 800), node="slow"))
     (code,) = spent.shares(CriticalPath(steps=steps, after_ns=0), [], run=RUN)
-    assert (code.kind, code.node) == ("code", "slow")
+    assert (code.kind, code.most_of) == ("code", "slow")
+
+
+def test_the_tool_that_took_most_is_named():
+    spent = TimeSpent()
+    for one in (
+        span(2, "tool", 0, 300, tool="search"),
+        span(3, "tool", 300, 400, tool="add"),
+        span(4, "tool", 990, 1990, tool="beside the path"),
+    ):
+        spent.note(one)
+    tool, _ = sorted(
+        spent.shares(CriticalPath(steps=(step(0, 500),), after_ns=0), [], run=RUN),
+        key=lambda share: share.kind != "tool",
+    )[:2]
+    assert (tool.kind, tool.most_of) == ("tool", "search")
 
 
 def test_a_run_without_nodes_is_divided_as_a_whole():

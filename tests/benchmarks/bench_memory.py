@@ -18,7 +18,7 @@ hand, until the indexes are made and a search has found something; the embedder'
 apart. An add is of one passage; it is found when a search that follows returns it. Opening is by a
 new process that has imported all before, with the files in the system's cache.
 
-Aims: on Cranfield, hybrid 0.385 and the best of all, lexical 0.365; at 50,000 passages hybrid in
+Aims: on Cranfield, hybrid 0.38 and the best of all, lexical 0.365; at 50,000 passages hybrid in
 3 ms at the median, LanceDB 15 times that, FTS5 50 times our lexical search, open in 200 ms.
 """
 

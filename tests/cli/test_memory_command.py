@@ -204,6 +204,8 @@ def test_a_secret_where_an_excerpt_ends_is_not_printed_in_part(tmp_path: Path) -
     [
         pytest.param("foxes and otters", ["year=2024"], {"Foxes"}, id="number"),
         pytest.param("foxes and otters", ["title=Otters", "year=2024"], set(), id="both"),
+        pytest.param("foxes", ["year>=2024", "year<2025"], {"Foxes"}, id="range"),
+        pytest.param("foxes", ["year>2024"], set(), id="beyond"),
         pytest.param(
             "herons and otters", ["title=Otters", "title=Herons"], {"Otters", "Herons"}, id="either"
         ),
@@ -215,6 +217,28 @@ def test_a_search_keeps_to_its_filter(
     options = [part for pair in where for part in ("--where", pair)]
     hits = memory("search", query, *options, "--json", cwd=made).json["hits"]
     assert {hit["title"] for hit in hits} == found
+
+
+def test_a_filter_is_values_or_a_range(made: Path) -> None:
+    done = memory("search", "foxes", "--where", "year=2024", "--where", "year>2", cwd=made)
+    assert done.exit_code == 2
+    assert "'year'" in done.stderr
+
+
+def test_turns_are_added_from_lines_and_shown_with_their_neighbors(tmp_path: Path) -> None:
+    lines = "\n".join(
+        json.dumps({"text": text, "turn": {"conversation": "c", "position": n, "speaker": "Ann"}})
+        for n, text in enumerate(["Hello.", "Otters float.", "Do they?"])
+    )
+    assert memory("add", "--jsonl", "-", cwd=tmp_path, stdin=lines).exit_code == 0
+    options = ("--limit", "1", "--neighbors", "1", "--half-life", "30", "--json")
+    (hit,) = memory("search", "otters float", *options, cwd=tmp_path).json["hits"]
+    assert hit["turn"] == {"conversation": "c", "position": 1, "speaker": "Ann"}
+    assert [near["text"] for near in hit["neighbors"]] == ["Hello.", "Otters float.", "Do they?"]
+    wrong = '{"text": "x", "turn": {"conversation": "c", "position": "1"}}'
+    done = memory("add", "--jsonl", "-", cwd=tmp_path, stdin=wrong)
+    assert done.exit_code == 2
+    assert "turn.position" in done.stderr
 
 
 def test_a_search_by_words_has_no_cosines(made: Path) -> None:

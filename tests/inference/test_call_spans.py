@@ -221,7 +221,8 @@ def test_a_call_that_fails_leaves_an_error_in_its_span():
         )
 
     [end] = of_class(records, SpanEnded)
-    assert (end.status, end.error, end.attributes) == ("error", f"StreamCut: {cut}", {})
+    assert (end.status, end.error) == ("error", f"StreamCut: {cut}")
+    assert end.attributes == {"error_code": "call.stream-cut"}
 
 
 def test_a_call_is_on_record_before_it_ends_and_one_that_is_cancelled_did_nothing_wrong():

@@ -107,6 +107,7 @@ ANOTHER = [
 THE_SAME = [
     {"allow_empty": True},
     {"role": "evaluator"},
+    {"asks_again": True},
     {"timeout_s": 9.0},
     {"priority": 1},
     {"on_text": str},

@@ -51,8 +51,12 @@ class JudgedCollection:
 
     def ndcg_at_10(self, store: MemoryStore, mode: Mode) -> float:
         """The mean over all questions."""
-        return mean(
-            ndcg(
+        return mean(self.ndcgs_at_10(store, mode).values())
+
+    def ndcgs_at_10(self, store: MemoryStore, mode: Mode) -> dict[str, float]:
+        """Of each question, by its id."""
+        return {
+            question: ndcg(
                 [
                     self.gains[question].get(hit.id, 0)
                     for hit in store.search(text, limit=10, mode=mode)
@@ -60,7 +64,7 @@ class JudgedCollection:
                 self.gains[question].values(),
             )
             for question, text in self.questions.items()
-        )
+        }
 
 
 def ndcg(gains: Sequence[int], ideal: Collection[int], *, depth: int = 10) -> float:

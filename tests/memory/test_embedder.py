@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stored import failing
 
 from harness.errors import InvalidInput
-from harness.memory.embedder import WordLlamaEmbedder, embed, normalized, unrelated_cosine
+from harness.memory.embedder import WordLlamaEmbedder, embed, normalized, unrelated_cosines
 from harness.memory.ranking import novelty
 
 # --- embedders ---------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_an_embedder_that_breaks_its_promise_is_named(reply):
     with failing(InvalidInput, "embedder.wrong-vectors"):
         embed(broken, ["one", "two"])
     with failing(InvalidInput, "embedder.wrong-vectors"):
-        unrelated_cosine(broken)
+        unrelated_cosines(broken)
 
 
 OFFLINE = """
@@ -112,13 +112,13 @@ def test_unrelated_is_the_mean_of_all_pairs_and_two_deviations():
         seen.extend(texts)
         return normalized(np.random.default_rng(1).standard_normal((len(texts), 8)) + 1)
 
-    found = unrelated_cosine(SimpleNamespace(name="random", dimensions=8, embed=remember))
+    found = unrelated_cosines(SimpleNamespace(name="random", dimensions=8, embed=remember))
 
     unit = [v / np.sqrt((v**2).sum()) for v in remember(range(28))]
     pairs = [float((a * b).sum()) for i, a in enumerate(unit) for b in unit[:i]]
     mean = sum(pairs) / len(pairs)
     deviation = (sum((pair - mean) ** 2 for pair in pairs) / len(pairs)) ** 0.5
-    assert found == pytest.approx(mean + 2 * deviation, abs=1e-6)
+    assert found == pytest.approx((mean, mean + 2 * deviation), abs=1e-6)
     assert len(set(seen[:28])) == 28
 
 
@@ -127,7 +127,7 @@ def test_there_is_room_above_it_even_when_all_texts_are_alike():
         name="constant", dimensions=2, embed=lambda texts: [[1.0, 0.0]] * len(texts)
     )
 
-    assert unrelated_cosine(constant) == 0.99
+    assert unrelated_cosines(constant) == (0.99, 0.99)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_there_is_room_above_it_even_when_all_texts_are_alike():
 def test_it_tells_what_has_to_do_with_each_other(embedder, one, other, alike):
     first, second = embedder.embed([one, other])
 
-    assert unrelated_cosine(embedder) == pytest.approx(0.159, abs=0.001)
-    assert (first @ second > unrelated_cosine(embedder)) == alike
+    assert unrelated_cosines(embedder).limit == pytest.approx(0.159, abs=0.001)
+    assert (first @ second > unrelated_cosines(embedder).limit) == alike
 
 
 # --- novelty -----------------------------------------------------------------------------------

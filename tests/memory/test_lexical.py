@@ -1,5 +1,6 @@
 """The lexical index: what it finds, how it follows the primary, and what damage it survives."""
 
+import dataclasses
 import fcntl
 import math
 import shutil
@@ -15,8 +16,9 @@ from stored import add, failing, files_up_to
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.memory import lexical
 from harness.memory.lexical import LexicalIndex, damaged_file
-from harness.memory.passage import Passage, wanted_tags
+from harness.memory.passage import Passage, Turn, wanted_tags
 from harness.memory.primary import PrimaryStore
+from harness.memory.recent import MOST_RECENT
 from harness.memory.terms import LexicalSchema
 
 
@@ -117,7 +119,7 @@ def test_a_filter_leaves_the_scores_as_they_are(index, primary):
     everything = index.search("red", limit=10)
 
     def found(**where):
-        return index.search("red", limit=10, where=wanted_tags(where))
+        return index.search("red", limit=10, where=wanted_tags(where, lambda *_: ()))
 
     assert found(ripe=True) == {n: everything[n] for n in everything if n in (5, 6)}
     assert list(found(year=[2025, 2026])) == list(found(source="orchard")) == [6]
@@ -149,14 +151,75 @@ def test_it_follows_what_is_written_and_deleted(index, primary):
     add(primary, "purple plums")
     primary.delete([apples.id, house.id])
     add(primary, "a blue boat")
-    assert not index.search("plum", limit=10)
+    read = index.position
 
+    # Before a commit has it, and after.
+    assert index.search("plum", limit=10).keys() == {5}
+    assert index.search("apples", limit=10) == {}
+    assert index.position == read
+    assert index.is_behind
     read_on(index, primary)
     assert index.search("plum", limit=10).keys() == {5}
     assert index.search("apples", limit=10) == {}
     assert index.search("house", limit=10).keys() == {4}
     assert index.search("boat", limit=10).keys() == {8}
     assert len(index) == len(primary) == 4
+
+
+def test_what_is_not_committed_is_scored_as_what_is(index, primary):
+    words = {10: "plums", 7: "a purple house", 5: "apples", 3: "a number", 1: "grain and straw"}
+    add(
+        primary,
+        *(f"{n}: " + ", ".join(w for m, w in words.items() if not n % m) for n in range(500)),
+        title="The plum reader",
+    )
+    read_on(index, primary)
+    add(primary, "plums and a purple house", title="A purple plum")
+    add(
+        primary,
+        "the house of a plum",
+        *(f"the number {n} of apples" for n in range(20)),
+        title="Pears",
+    )
+    questions = ("plum house", '"purple house"', "title:plum apples", "house number", "unheard")
+    before = [index.search(question, limit=9) for question in questions]
+    assert index.is_behind
+
+    read_on(index, primary)
+    after = [index.search(question, limit=9) for question in questions]
+    assert not index.is_behind
+    for ours, tantivys in zip(before, after, strict=True):
+        assert list(ours) == list(tantivys)
+        # The figures are those of the index, without the new passages.
+        assert list(ours.values()) == pytest.approx(list(tantivys.values()), rel=0.1)
+
+
+def test_what_is_not_committed_is_filtered_and_many_wait_for_a_commit(index, primary):
+    add(primary, "plums", metadata={"year": 2024})
+    add(primary, "plums again", metadata={"year": 2025})
+    wanted = wanted_tags({"year": 2025}, primary.tags_within)
+    assert list(index.search("plums", limit=9, where=wanted)) == [primary.last_sequence()]
+
+    add(primary, *(f"plum {n}" for n in range(MOST_RECENT)))
+    index.search("plums", limit=9)
+    assert index.position == primary.last_sequence()
+
+
+def test_the_length_of_a_turn_hardly_counts(index, primary):
+    long = " ".join(["grapes", *(f"word{n}" for n in range(40))])
+    turn = Turn(conversation="c", position=1, speaker="Ann")
+    add(primary, long, turn=turn)
+    add(primary, "grapes", turn=dataclasses.replace(turn, position=2))
+    add(primary, long)
+    add(primary, "grapes")
+    read_on(index, primary)
+    last = primary.last_sequence()
+    long_turn, turn_, long_text, text = (
+        index.search("grapes", limit=9)[last - n] for n in (3, 2, 1, 0)
+    )
+    assert long_turn == turn_
+    assert text > 1.5 * long_text
+    assert index.search("ann", limit=9).keys() == {last - 3, last - 2}
 
 
 def test_an_index_behind_a_compaction_is_made_again_and_another_reads_nothing_twice(

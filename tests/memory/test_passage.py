@@ -1,6 +1,7 @@
 """What a passage may hold, and what it can be filtered by."""
 
 import json
+from dataclasses import replace
 from datetime import datetime, tzinfo
 
 import pytest
@@ -10,7 +11,7 @@ from stored import failing
 
 from harness.errors import InvalidInput
 from harness.memory import Passage
-from harness.memory.passage import RESERVED, tags_of, wanted_tags
+from harness.memory.passage import RESERVED, Turn, tags_of, wanted_tags
 
 
 def test_the_id_follows_from_source_title_and_text_alone():
@@ -65,7 +66,7 @@ OTTERS = Passage(
 def matches(passage: Passage, where: object) -> bool:
     """By tags, as both indexes do it."""
     tags = set(tags_of(passage))
-    return all(tags & set(alternatives) for alternatives in wanted_tags(where))
+    return all(tags & set(alternatives) for alternatives in wanted_tags(where, lambda *_: ()))
 
 
 FILTERS = {
@@ -120,4 +121,33 @@ UNSATISFIABLE = {
 @pytest.mark.parametrize(("where", "code"), UNSATISFIABLE.values(), ids=UNSATISFIABLE)
 def test_a_filter_that_nothing_can_satisfy_is_refused(where, code):
     with failing(InvalidInput, f"filter.{code}"):
-        wanted_tags(where)
+        wanted_tags(where, lambda *_: ())
+
+
+RANGES = {
+    "no bound": ({}, "no-value"),
+    "a text": ({">": "a"}, "range"),
+    "a boolean": ({">": True}, "range"),
+    "no comparison": ({"$gt": 1}, "range"),
+    "not a number": ({">": float("nan")}, "value-not-finite"),
+}
+
+
+@pytest.mark.parametrize(("bounds", "code"), RANGES.values(), ids=RANGES)
+def test_a_range_has_comparisons_with_numbers(bounds, code):
+    with failing(InvalidInput, f"filter.{code}"):
+        wanted_tags({"year": bounds}, lambda *_: ())
+
+
+@pytest.mark.parametrize("place", [("", 1), ("a", 1.0), ("a", True), ("a", 10**400)], ids=str)
+def test_a_turn_has_a_conversation_and_a_whole_number(place):
+    with failing(InvalidInput, "passage.turn-invalid"):
+        Turn(conversation=place[0], position=place[1])
+
+
+def test_what_is_said_twice_is_two_turns():
+    yes = Passage(text="Yes.", turn=Turn(conversation="a", position=1, speaker="Ann"))
+    again = replace(yes, id="", turn=Turn(conversation="a", position=2, speaker="Ann"))
+    assert yes.searchable == "Ann: Yes."
+    assert len({yes.id, again.id, Passage(text="Yes.").id}) == 3
+    assert len({yes.words, again.words, Passage(text="Yes.").words}) == 3

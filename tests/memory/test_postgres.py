@@ -17,6 +17,7 @@ from stored import Letters, add, failing, put
 from harness import Pipeline, Run, Settings
 from harness.errors import MemoryStoreFailed, NodeFailed
 from harness.memory import MemoryStore, Passage, copy, place_of
+from harness.memory.passage import wanted_tags
 from harness.memory.primary import PrimaryStore
 from harness.memory.sqlite import SCHEMA_VERSION
 
@@ -195,12 +196,16 @@ def test_passages_of_the_version_before_get_their_checksums(url, postgres_server
     schema = place_of(url).schema
     with postgres_server.connect() as db:
         db.execute(f"ALTER TABLE {schema}.passage DROP COLUMN checksum")
+        db.execute(f"ALTER TABLE {schema}.embedder DROP COLUMN mean")
+        db.execute(f"DROP TABLE {schema}.amount")
         db.execute(f"COMMENT ON TABLE {schema}.state IS '3'")
     primary = PrimaryStore.open(place_of(url))
     assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["one", "two"]
     with postgres_server.connect() as db:
         db.execute(f"UPDATE {schema}.passage SET source = 'another' WHERE text = 'one'")
     assert len(primary.damaged()) == 1
+    wanted = wanted_tags({"n": {">": 1, "<=": 2}}, primary.tags_within)
+    assert primary.tagged(wanted).tolist() == [2]
     primary.close()
 
 

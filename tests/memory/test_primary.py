@@ -60,7 +60,7 @@ def test_any_passage_comes_back_as_it_went_in(shared_store, passage):
         last = shared_store.last_sequence()
         assert shared_store.fetch([last, last + 1]) == {last: passage}
         for name, value in passage.metadata.items():
-            assert last in shared_store.tagged(wanted_tags({name: value}))
+            assert last in shared_store.tagged(wanted_tags({name: value}, lambda *_: ()))
 
 
 def test_any_text_may_be_asked_for_as_an_id(primary):
@@ -79,8 +79,8 @@ def test_a_delete_takes_all_that_hangs_on_a_passage(primary):
     assert primary.get("one") is None
     assert [p.text for _, p in primary.passages_between(0, 9)] == ["two"]
     assert primary.vectors_between(EMBEDDER, 0, 9)[0].tolist() == [2]
-    assert primary.tagged(wanted_tags({})).tolist() == [2]
-    assert primary.tagged(wanted_tags({"source": ""})).tolist() == [2]
+    assert primary.tagged(wanted_tags({}, lambda *_: ())).tolist() == [2]
+    assert primary.tagged(wanted_tags({"source": ""}, lambda *_: ())).tolist() == [2]
     assert primary.removed_between(0, 9) == [1]
 
 

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stored import change, failing, put
+from stored import Letters, change, failing, put
 from structlog.testing import capture_logs
 
 from harness.errors import InvalidInput, MemoryStoreFailed
+from harness.memory import MemoryStore, Passage
 from harness.memory.primary import PrimaryStore
 from harness.memory.sqlite import FILE_NAME, SCHEMA_VERSION
 
@@ -142,6 +143,9 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path, content):
     assert (tmp_path / FILE_NAME).read_bytes() == content
 
 
+# As version 4 has it.
+WITHOUT_RANGES = "DROP TABLE amount; ALTER TABLE embedder DROP COLUMN mean"
+
 FOREIGN = {
     "no version": ("", "memory.foreign-database"),
     "our version": (f"PRAGMA user_version = {SCHEMA_VERSION}", "memory.store-damaged"),
@@ -175,7 +179,7 @@ def test_pages_that_are_overwritten_are_said_by_whoever_reads_them(made):
 
 
 @pytest.mark.parametrize(
-    "flips", [pytest.param(80, id="80"), pytest.param(1000, id="1000", marks=pytest.mark.slow)]
+    "flips", [pytest.param(120, id="120"), pytest.param(1000, id="1000", marks=pytest.mark.slow)]
 )
 def test_whatever_bit_is_flipped_no_text_is_another_and_what_is_gone_is_named(tmp_path, flips):
     chance, file = random.Random(flips), tmp_path / FILE_NAME
@@ -220,7 +224,8 @@ def test_whatever_bit_is_flipped_no_text_is_another_and_what_is_gone_is_named(tm
 
 def test_passages_of_the_version_before_get_their_checksums_when_the_store_is_opened(tmp_path):
     stored(tmp_path, "one", "two")
-    change(tmp_path, "ALTER TABLE passage DROP COLUMN checksum; PRAGMA user_version = 3")
+    change(tmp_path, f"{WITHOUT_RANGES}; ALTER TABLE passage DROP COLUMN checksum")
+    change(tmp_path, "PRAGMA user_version = 3")
     primary = PrimaryStore.open(tmp_path)
     assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["one", "two"]
     assert primary.damaged() == []
@@ -235,6 +240,23 @@ def test_passages_of_the_version_before_get_their_checksums_when_the_store_is_op
         assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["two"]
     assert [(log["code"], log["passage"]) for log in logs] == [("memory.passage-damaged", damaged)]
     primary.close()
+
+
+@pytest.mark.parametrize("version", [3, 4])
+def test_passages_of_a_version_before_are_found_by_range(tmp_path, version):
+    with MemoryStore.open(tmp_path, embedder=Letters()) as store:
+        store.add(
+            Passage(text=f"apples, {n}", metadata={"year": n, "of": "n"}) for n in range(2020, 2026)
+        )
+        assert store.search("apples")
+    change(tmp_path, f"{WITHOUT_RANGES}; PRAGMA user_version = {version}")
+    if version == 3:
+        change(tmp_path, "ALTER TABLE passage DROP COLUMN checksum")
+    with MemoryStore.open(tmp_path, embedder=Letters()) as store:
+        hits = store.search("apples", limit=9, where={"year": {">": 2023}})
+        assert {hit.passage.metadata["year"] for hit in hits} == {2024, 2025}
+        assert store.search("apples", mode="vector", where={"year": {">": 2030}}) == []
+        assert store.damaged() == []
 
 
 # --- other versions, other languages -----------------------------------------------------------

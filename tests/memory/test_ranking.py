@@ -1,5 +1,7 @@
 """How two indexes' scores become one, and which passages are hits, in which order."""
 
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -7,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.memory.passage import Passage
-from harness.memory.ranking import Candidate, convex_combination, is_relevant, min_max, rank, score
+from harness.memory.ranking import (
+    Candidate,
+    fuse,
+    hits_of,
+    is_relevant,
+    min_max,
+    rank,
+    recency,
+    score,
+)
 
 # --- fusion ------------------------------------------------------------------------------------
 
@@ -37,8 +48,8 @@ def test_min_max_of_the_least_that_there_can_be_is_0():
 
 
 @given(lexical=bm25, vector=cosines)
-def test_convex_combination_is_the_mean(lexical, vector):
-    fused = convex_combination(lexical, vector)
+def test_fuse_is_the_mean(lexical, vector):
+    fused = fuse(lexical, vector, least_cosine=-1)
 
     assert fused.keys() == lexical.keys() | vector.keys()
     for sequence, found in fused.items():
@@ -57,7 +68,7 @@ def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
     best = max(lexical.values(), default=0)
     more = {**{n: min(s, best) for n, s in worse.items()}, **lexical}
 
-    fewer, all_of_them = (convex_combination(some, vector) for some in (lexical, more))
+    fewer, all_of_them = (fuse(some, vector, least_cosine=-1) for some in (lexical, more))
 
     assert {n: all_of_them[n] for n in lexical} == {n: fewer[n] for n in lexical}
 
@@ -65,10 +76,9 @@ def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
 # --- ranking -----------------------------------------------------------------------------------
 
 
-def candidate(sequence=1, *, fused=0.5, quality=None, title="", lexical=None, vector=None):
-    passage = Passage(text=f"text {sequence}", title=title, quality=quality)
+def candidate(sequence=1, *, fused=0.5, quality=None, lexical=None, vector=None):
     return Candidate(
-        passage=passage, sequence=sequence, fused=fused, lexical=lexical, vector=vector
+        sequence=sequence, fused=fused, quality=quality, lexical=lexical, vector=vector
     )
 
 
@@ -94,10 +104,11 @@ def test_a_score_is_seven_parts_relevance_and_three_quality(fused, quality, expe
 )
 def test_the_best_come_first_and_of_equals_the_older(scores, limit):
     candidates = [candidate(n, fused=f, quality=q) for n, (f, q) in enumerate(scores, start=1)]
-    hits = rank(candidates[::-1], limit=limit)
+    passages = {n: Passage(text=f"text {n}") for n in range(1, len(scores) + 1)}
+    hits = hits_of(rank(candidates[::-1]), passages, limit=limit)
 
     naive = sorted(candidates, key=lambda c: (-score(c), c.sequence))[:limit]
-    assert [hit.passage for hit in hits] == [c.passage for c in naive]
+    assert [hit.passage for hit in hits] == [passages[c.sequence] for c in naive]
     assert [hit.rank for hit in hits] == list(range(1, len(naive) + 1))
 
 
@@ -122,3 +133,17 @@ def test_the_floor_is_for_words_and_meaning_together(lexical, vector, relevant):
 @pytest.mark.parametrize(("vector", "relevant"), [(0.29, True), (0.27, False)])
 def test_meaning_alone_decides_where_no_words_were_asked_for(vector, relevant):
     assert is_relevant(candidate(vector=vector), unrelated=0.2, ceiling=0) is relevant
+
+
+@pytest.mark.parametrize(
+    ("age", "share"),
+    [(timedelta(0), 1), (timedelta(days=30), 0.5), (timedelta(days=60), 0.25), (-timedelta(1), 1)],
+    ids=["new", "one half-life", "two", "of tomorrow"],
+)
+def test_relevance_is_halved_by_each_half_life(age, share):
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    aged = recency(now - age, half_life_days=30, now=now)
+    assert aged == pytest.approx(share)
+    assert recency(now - age, half_life_days=None, now=now) == 1
+    old = replace(candidate(quality=8), recency=aged)
+    assert score(old) == pytest.approx(0.7 * 0.5 * share + 0.3 * 0.8)

@@ -293,3 +293,36 @@ def test_a_score_does_not_hang_on_the_company():
         within = np.array(some, dtype=np.int64)
         found = matrix.search(query, limit=3000, within=within)
         assert found == {number: all_of_them[number] for number in found}
+
+
+@pytest.mark.parametrize("dimensions", [128, 300])
+def test_two_passes_over_many_vectors_find_the_nearest(dimensions):
+    # Of the effective dimension that vectors of texts have: their shares fall off.
+    random = np.random.default_rng(dimensions)
+    shares = 1 / np.sqrt(np.arange(1, dimensions + 1))
+    turned = np.linalg.qr(random.standard_normal((dimensions, dimensions)))[0]
+    vectors = unit(random.standard_normal((12_000, dimensions)) * shares @ turned)
+    numbers = np.arange(1, 12_001)
+    held = Matrix.empty(dimensions).with_room(12_000)
+    held = held.with_more(numbers[:11_000], vectors[:11_000]).with_axes()
+    assert held.axes is not None
+    held = held.with_more(numbers[11_000:], vectors[11_000:]).without([7, 8])
+    matched = 0
+    for query in vectors[::1200]:
+        found = held.search(query, limit=10, including=[5])
+        cosines = vectors @ query
+        cosines[[6, 7]] = -1
+        nearest = (np.argsort(-cosines)[:10] + 1).tolist()
+        matched += len(set(nearest) & set(found))
+        assert found[5] == pytest.approx(float(cosines[4]), abs=1e-5)
+        assert not {7, 8} & found.keys()
+    assert matched >= 98
+    # With most of them gone, one pass is enough again.
+    assert held.without(range(1, 11_000)).axes is None
+
+
+def test_vectors_that_differ_in_all_directions_alike_are_compared_whole():
+    vectors = unit(np.random.default_rng(1).standard_normal((10_000, 128)))
+    held = Matrix.empty(128).with_more(np.arange(1, 10_001), vectors).with_axes().with_axes()
+    for query in vectors[::2500]:
+        assert list(held.search(query, limit=5)) == list(naive(vectors, query, limit=5))
