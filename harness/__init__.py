@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from harness.memory import Hit, MemoryStore, Passage, Turn
     from harness.rubric import Draft, Finding, Rubric, Verdict, load_rubric
-    from harness.rubric.checks import Grade
+    from harness.rubric.checks import Check, Grade
     from harness.session import (
         AgentResult,
         BatchResult,
@@ -66,7 +66,15 @@ if TYPE_CHECKING:
         open_shim,
         stream,
     )
-    from harness.trace import JoinedTrace, Journal, RunTrace, TraceOptions, load_run
+    from harness.trace import (
+        Exporter,
+        ExportTarget,
+        JoinedTrace,
+        Journal,
+        RunTrace,
+        TraceOptions,
+        load_run,
+    )
     from harness.wiggum import Round, Tried, WiggumResult, rounds_from
 
 __all__ = [
@@ -76,6 +84,7 @@ __all__ = [
     "Cache",
     "ChatOptions",
     "ChatRequest",
+    "Check",
     "Completion",
     "Concurrency",
     "Default",
@@ -83,6 +92,8 @@ __all__ = [
     "EmbedRequest",
     "Embeddings",
     "Endpoint",
+    "ExportTarget",
+    "Exporter",
     "Finding",
     "Grade",
     "HarnessError",
@@ -149,13 +160,13 @@ _HOMES = {
     ),
     "memory": "Hit MemoryStore Passage Turn",
     "rubric": "Draft Finding Rubric Verdict load_rubric",
-    "rubric.checks": "Grade",
+    "rubric.checks": "Check Grade",
     "session": (
         "AgentResult BatchResult BatchScores Pipeline RowFailure Run RunEvent RunEvents "
         "RunResult Settings Tool ToolResult chat chat_sync embed load_settings mcp open_session "
         "open_shim stream"
     ),
-    "trace": "JoinedTrace Journal RunTrace TraceOptions load_run",
+    "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions load_run",
     "wiggum": "Round Tried WiggumResult rounds_from",
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names.split()}

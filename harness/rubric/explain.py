@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from harness.errors import Mistake, Notice, did_you_mean, fault_of, nearest_names
+from harness.plugins import plugin_names
 from harness.rubric.checks import CHECKS
 from harness.rubric.rubric import FILLED_IN, Cap, Dimension, Prompts, Rubric, Scale, Shortening
 
@@ -47,7 +48,8 @@ def explain(problem: ErrorDetails) -> Notice:
             return Notice(code="rubric.check-unnamed", message=message + did_you_mean("", CHECKS))
         case "union_tag_invalid":
             tag = problem["ctx"]["tag"]
-            message = f"there is no check '{tag}'; {did_you_mean(tag, CHECKS)}"
+            nearest = did_you_mean(tag, [*CHECKS, *plugin_names("checks")])
+            message = f"there is no check '{tag}'; {nearest}"
             return Notice(code="rubric.unknown-check", message=message)
         case str(code) if code.startswith("rubric."):
             return Notice(code=code, message=problem["msg"])

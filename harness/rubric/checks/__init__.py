@@ -4,10 +4,20 @@ Each is a small class whose fields are the parameters a rubric may set. `grade` 
 0 (nothing right) to 1 (nothing wrong) and says what to change, section by section.
 """
 
-from typing import Annotated, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, cast, get_args
 
-from pydantic import Field
+from pydantic import (
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 
+from harness.errors import ConfigurationInvalid, Mistake, fault_of
+from harness.plugins import load_plugin, plugin_names
 from harness.rubric.checks.base import Check, Grade, mean_of
 from harness.rubric.checks.code import NoStubs, ParsesAsPython
 from harness.rubric.checks.function import Function
@@ -30,7 +40,7 @@ from harness.rubric.checks.structure import (
     Words,
 )
 
-AnyCheck = Annotated[
+_ShippedCheck = Annotated[
     Words
     | Characters
     | Sections
@@ -53,12 +63,46 @@ AnyCheck = Annotated[
     | Function,
     Field(discriminator="check"),
 ]
-"""What stands in a rubric's `checks`: the field `check` says which class it is."""
+"""The field `check` says which class it is."""
 
 CHECKS: dict[str, type[Check]] = {
-    check.model_fields["check"].default: check for check in get_args(get_args(AnyCheck)[0])
+    check.model_fields["check"].default: check for check in get_args(get_args(_ShippedCheck)[0])
 }
-"""Every check by the name rubrics use."""
+"""Every check that ships, by the name rubrics use."""
+
+
+def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
+    """A check that another distribution adds is no member of the union."""
+    name = value.get("check") if isinstance(value, Mapping) else getattr(value, "check", None)
+    if name in CHECKS or name not in plugin_names("checks"):
+        return read(value)
+    try:
+        return installed_check(str(name)).model_validate(value, context=info.context)
+    except ValidationError as error:
+        faults = (
+            ": ".join([*map(str, fault["loc"]), fault_of(cast("dict[str, Any]", fault))])
+            for fault in error.errors()
+        )
+        raise Mistake("; ".join(faults), code="rubric.check-invalid") from error
+
+
+def installed_check(name: str) -> type[Check]:
+    """A check that another distribution adds.
+
+    Raises:
+        ConfigurationInvalid: It cannot be imported, or is no check.
+    """
+    check = load_plugin("checks", name)
+    if isinstance(check, type) and issubclass(check, Check):
+        return check
+    raise ConfigurationInvalid(
+        f"the check '{name}' that is installed is no subclass of harness.Check",
+        code="plugin.broken",
+    )
+
+
+AnyCheck = Annotated[_ShippedCheck, WrapValidator(_read), SerializeAsAny()]
+"""What stands in a rubric's `checks`."""
 
 __all__ = [
     "CHECKS",
