@@ -230,7 +230,7 @@ def _side(journal: Journal) -> _Side:
     seen, calls = observed.seen, observed.every_call
     return _Side(
         report=report,
-        inputs={one.input: one.digest or "" for one in seen[events.Input]},
+        inputs={one.input: one.digest or "" for one in seen[events.InputEvent]},
         nodes={node.label: node for node in nodes},
         loops=_numbered(report.loops),
         models=models_by_role(calls),
@@ -243,12 +243,12 @@ def _side(journal: Journal) -> _Side:
 
 def _settings(seen: events.Events) -> Iterator[tuple[str, object]]:
     """The run's settings, by name."""
-    for endpoint in seen[events.Endpoint]:
+    for endpoint in seen[events.EndpointEvent]:
         said = endpoint.attributes
         yield from ((f"{endpoint.model}.{key}", value) for key, value in said.items())
-    for run in seen[events.Run]:
+    for run in seen[events.RunSpanEvent]:
         yield "max_parallel", run.max_parallel
-    for pipeline in seen[events.Pipeline]:
+    for pipeline in seen[events.PipelineEvent]:
         yield from ((f"roles.{role}", model) for role, model in pipeline.roles.items())
         yield from ((f"limits.{name}", value) for name, value in pipeline.limits.items())
         yield "seed", pipeline.seed

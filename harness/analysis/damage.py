@@ -16,7 +16,7 @@ from pathlib import Path
 
 from harness.errors import JournalInvalid, Problem
 from harness.files import whole_file
-from harness.trace.events import NodeAttempt, Pipeline, Salvaged
+from harness.trace.events import NodeAttempt, PipelineEvent, Salvaged
 from harness.trace.journal_line import decode, encode, kind_of, seal, sealed_number
 from harness.trace.journal_reader import (
     beginning_of,
@@ -341,7 +341,7 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
         records[number] = record
     if is_lost:
         lost.append(range(last + 1, last + 2))
-    if lost and not any(map(Pipeline.of, records.values())):
+    if lost and not any(map(PipelineEvent.of, records.values())):
         raise JournalInvalid(
             "the first line of this part of the run is lost; begin a new run, or, if it is not "
             "the first part, move the file away to resume from the part before it",

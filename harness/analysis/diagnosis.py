@@ -77,8 +77,8 @@ def remarks(observed: Observed) -> Iterator[Notice]:
             message=f"No model was asked: all {counted(len(observed.calls), 'call')} were answered "
             "from the cache.",
         )
-    rounds: dict[int, list[events.Round]] = {}
-    for evaluated in observed.seen[events.Round]:
+    rounds: dict[int, list[events.RoundEvent]] = {}
+    for evaluated in observed.seen[events.RoundEvent]:
         rounds.setdefault(evaluated.id, []).append(evaluated)
     if failed := [its for its in rounds.values() if not any(one.passed for one in its)]:
         scores = ", ".join(f"{one.composite:.3g}" for one in failed[0])

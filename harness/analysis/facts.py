@@ -68,7 +68,7 @@ _SERVER_TRACK = "server "
 _OWN_TRACKS = {"process harness", "machine"}
 
 
-class Server(events.Endpoint, name=events.Endpoint.NAME):
+class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
     """An endpoint, as the run's head describes it; a setting left at its default is not there."""
 
     slots: int = 4
@@ -125,11 +125,11 @@ class Observed:
     calls: list[Call] = field(default_factory=list)
     """Those answered from the cache included; those refused by a limit are not."""
     unfinished: list[SpanRecord] = field(default_factory=list)
-    loads: list[events.Load] = field(default_factory=list)
+    loads: list[events.LoadEvent] = field(default_factory=list)
     """Successful loads only."""
     items_by_inputs: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
     """Calls of nodes, by node and item; those with one node, code and inputs together."""
-    retries: list[events.Retry] = field(default_factory=list)
+    retries: list[events.RetryEvent] = field(default_factory=list)
     """Of calls; none of nodes."""
     servers: dict[str, Server] = field(default_factory=dict)
     limits: tuple[SpeedLimit, ...] = ()
@@ -223,7 +223,7 @@ class Observed:
             return ""
         enough = self.max_parallel + max(depth for _, depth in depths(waits))
         more = min(enough, 2 * self.max_parallel)
-        is_batch = any(one.is_batch for one in self.seen[events.Pipeline])
+        is_batch = any(one.is_batch for one in self.seen[events.PipelineEvent])
         return f"--max-parallel {more}" if is_batch else f"max_parallel={more} in Pipeline(…)"
 
     @cached_property
@@ -303,21 +303,23 @@ def observe(journal: Journal) -> Observed:
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
     observed.reserves = {one.device or MACHINE: one.reserve_bytes for one in seen[events.Budget]}
-    is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.Load])
+    is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.LoadEvent])
     tags = {call.id: call.model for call in observed.every_call}
     observed.loads = [
         # Of what a server tells with its reply, the call knows the model.
-        load if load.model else events.Load.read(load.record, model=tags.get(load.parent or 0, ""))
-        for load in compress(seen[events.Load], is_load)
+        load
+        if load.model
+        else events.LoadEvent.read(load.record, model=tags.get(load.parent or 0, ""))
+        for load in compress(seen[events.LoadEvent], is_load)
     ]
-    observed.retries = [retry for retry in seen[events.Retry] if retry.model is not None]
+    observed.retries = [retry for retry in seen[events.RetryEvent] if retry.model is not None]
     observed.nodes = {node.id: node for node in seen[events.NodeAttempt]}
     observed.place_waits = {
         node.id: Interval(start_ns=node.start_ns - node.waited_ns, end_ns=node.start_ns)
         for node in seen[events.NodeAttempt]
         if node.waited_ns > 0
     }
-    for run in seen[events.Run]:
+    for run in seen[events.RunSpanEvent]:
         observed.max_parallel = run.max_parallel
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself

@@ -31,14 +31,14 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _OPERATIONS = {
     events.name_of(event): operation
     for event, operation in {
-        events.Run: "invoke_workflow",
+        events.RunSpanEvent: "invoke_workflow",
         events.Chat: "chat",
         events.SchemaProbe: "chat",
         events.ToolProbe: "chat",
         events.Embed: "embeddings",
         events.Recall: "retrieval",
         events.Agent: "invoke_agent",
-        events.Tool: "execute_tool",
+        events.ToolEvent: "execute_tool",
     }.items()
 }
 """`gen_ai.operation.name` of our spans."""
@@ -114,7 +114,7 @@ class _Run:
         self._shift_ns = started.wall_ns - started.time_ns
         self._content = content
         self._texts: dict[object, str] = {}
-        self._models: dict[str, events.Endpoint] = {}
+        self._models: dict[str, events.EndpointEvent] = {}
         self._instants: dict[int, list[Instant]] = {}
         self._verdicts: dict[int, events.Evaluate] = {}
         self._flows: dict[int, list[Flow]] = {}
@@ -128,7 +128,7 @@ class _Run:
                 self._verdicts[drafts[0].source if drafts else verdict.id] = verdict
             elif isinstance(item, Instant) and item.span is not None:
                 self._instants.setdefault(item.span, []).append(item)
-            elif endpoint := events.Endpoint.of(item):
+            elif endpoint := events.EndpointEvent.of(item):
                 self._models[endpoint.model] = endpoint
             elif isinstance(item, Content) and content:
                 self._texts[item.sha256] = item.text
@@ -140,7 +140,7 @@ class _Run:
         if request is not None:
             endpoint = self._models.get(request.model)
             model = model_attributes(request.model, endpoint)
-            backend = endpoint.backend if endpoint else events.Endpoint.backend
+            backend = endpoint.backend if endpoint else events.EndpointEvent.backend
             is_local = provider_named(backend).loading is not None or backend == "scripted"
             is_remote = not is_local and not request.from_cache
         values = {
@@ -188,12 +188,12 @@ class _Run:
                 for name, theirs in _NAMES.items()
                 if ours.get(name) is not None
             }
-        if run := events.Run.of(record):
+        if run := events.RunSpanEvent.of(record):
             # Of a workflow the later conventions, of a repository of their own, have the second.
             found["gen_ai.workflow.name"] = found["gen_ai.agent.name"] = run.label
         elif record.name == events.name_of(events.Agent):
             found["gen_ai.agent.name"] = title(record)
-        elif tool := events.Tool.of(record):
+        elif tool := events.ToolEvent.of(record):
             found["gen_ai.tool.name"] = tool.tool
         if self._content:
             for name, (theirs, role) in _TEXTS.items():
@@ -281,7 +281,7 @@ def _span_name(span: SpanRecord, model: object) -> str:
     operation = _OPERATIONS.get(span.name)
     if operation is None:
         return title(span)
-    of = title(span) if events.Run.of(span) or events.Tool.of(span) else model
+    of = title(span) if events.RunSpanEvent.of(span) or events.ToolEvent.of(span) else model
     return f"{operation} {of}" if of else operation
 
 
@@ -294,9 +294,9 @@ def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]
     }
 
 
-def model_attributes(tag: str, endpoint: events.Endpoint | None) -> dict[str, object]:
+def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[str, object]:
     """What GenAI says of the model behind a tag; `endpoint` is None if the run does not say."""
-    backend = endpoint.backend if endpoint else events.Endpoint.backend
+    backend = endpoint.backend if endpoint else events.EndpointEvent.backend
     provider = provider_named(backend)
     model = (endpoint and endpoint.model_id) or tag
     name = provider.telemetry_name or backend

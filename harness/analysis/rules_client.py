@@ -398,7 +398,7 @@ def unused_dependency(observed: Observed) -> Found | None:
 
 def _beyond_result(observed: Observed) -> Found | None:
     """Nodes that ran on when the result was there, and that it does not need."""
-    results = {pipeline.result for pipeline in observed.seen[events.Pipeline]} - {None}
+    results = {pipeline.result for pipeline in observed.seen[events.PipelineEvent]} - {None}
     own = [one for one in observed.nodes.values() if "/" not in one.node]
     ready_ns = max((one.end_ns for one in own if one.node in results), default=None)
     later = [one for one in own if ready_ns is not None and one.end_ns > ready_ns]
@@ -547,7 +547,7 @@ def slow_code(observed: Observed) -> Found | None:
     taken_ns = sum(one.duration_ns for one in taken)
     if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
-    tools = sorted(observed.seen[events.Tool], key=lambda tool: -tool.duration_ns)
+    tools = sorted(observed.seen[events.ToolEvent], key=lambda tool: -tool.duration_ns)
     names = [one.most_of for one in taken if one.kind == "code" and one.most_of]
     names = names or [step.node for step in observed.path.steps]
     case = ""

@@ -446,7 +446,7 @@ def reached_own_limit(call: Call) -> bool:
 )
 def node_retries(observed: Observed) -> Found | None:
     """Attempts of nodes that failed and were repeated, with the pauses; or that a timeout ended."""
-    pauses = [one for one in observed.seen[events.Retry] if one.node is not None]
+    pauses = [one for one in observed.seen[events.RetryEvent] if one.node is not None]
     again = {one.caption for one in observed.nodes.values() if one.attempt}
     lost = [
         one

@@ -307,7 +307,7 @@ def swap_thrash(observed: Observed) -> Found | None:
         return _swaps_in_server(observed)
     if len(again) < SEVERAL:
         return None
-    between = [u for u in observed.seen[events.Unload] if u.start_ns < again[-1].start_ns]
+    between = [u for u in observed.seen[events.UnloadEvent] if u.start_ns < again[-1].start_ns]
     lost_ns = length_ns(
         [*(part for load in again for part in _waited_for(load, observed)), *between]
     )
@@ -331,14 +331,14 @@ def swap_thrash(observed: Observed) -> Found | None:
     )
 
 
-def _first_loads(observed: Observed) -> list[events.Load]:
-    firsts: dict[str, events.Load] = {}
+def _first_loads(observed: Observed) -> list[events.LoadEvent]:
+    firsts: dict[str, events.LoadEvent] = {}
     for load in observed.loads:
         firsts.setdefault(load.model, load)
     return list(firsts.values())
 
 
-def _waited_for(load: events.Load, observed: Observed) -> list[Interval]:
+def _waited_for(load: events.LoadEvent, observed: Observed) -> list[Interval]:
     """What of a load some call waited for: of one that was made ahead of it, perhaps nothing."""
     if not load.prefetch:
         return [load]

@@ -239,7 +239,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     hashes = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
     texts = _Texts(journal.texts(hashes - {None}))
     has_texts = len(texts.numbers) > 0
-    is_batch = any(one.is_batch for one in seen[events.Pipeline])
+    is_batch = any(one.is_batch for one in seen[events.PipelineEvent])
     columns = _columns(journal, records, seen, report, texts)
     last = columns[-1][-1].items if columns else ()
     is_running = report.status == "unfinished" and version.endswith("running")
@@ -254,7 +254,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         result=last[0].gave if len(last) == 1 and not is_batch else None,
         loops=tuple(_loops(journal, report.loops)),
         rows=columns[0][0].name if is_batch and columns else None,
-        calls=_PageCalls(calls, journal, texts.numbers, seen[events.Endpoint]),
+        calls=_PageCalls(calls, journal, texts.numbers, seen[events.EndpointEvent]),
         events=tuple(_events(journal, seen)),
         texts=tuple(texts.texts),
     )
@@ -387,7 +387,7 @@ class _PageCalls(Sequence[PageCall]):
         calls: Sequence[Call],
         journal: _NotedJournal,
         numbers: Mapping[object, int],
-        endpoints: Sequence[events.Endpoint],
+        endpoints: Sequence[events.EndpointEvent],
     ) -> None:
         self._calls, self._journal, self._numbers = calls, journal, numbers
         self._charges = charges_of((call for call in calls if not call.from_cache), endpoints)
@@ -425,9 +425,9 @@ class _PageCalls(Sequence[PageCall]):
 
 
 def _events(journal: _NotedJournal, seen: events.Events) -> Iterator[PageEvent]:
-    told: list[tuple[events.Warned | events.Retry | events.Fallback, str]]
+    told: list[tuple[events.Warned | events.RetryEvent | events.Fallback, str]]
     told = [(one, one.message) for one in seen[events.Warned]]
-    told += [(one, one.detail or "") for one in seen[events.Retry]]
+    told += [(one, one.detail or "") for one in seen[events.RetryEvent]]
     told += [(one, one.detail or "") for one in seen[events.Fallback]]
     for one, message in sorted(told, key=lambda pair: pair[0].time_ns):
         said = {n: v for n, v in one.attributes.items() if n not in {"message", "detail"}}

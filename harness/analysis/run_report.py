@@ -142,7 +142,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     journal = observed.journal
     run, calls, seen = observed.run, observed.every_call, observed.seen
     asked = [call for call in observed.calls if not call.from_cache]
-    loads = _loads(seen[events.Load], {call.id: call.model for call in calls})
+    loads = _loads(seen[events.LoadEvent], {call.id: call.model for call in calls})
     nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
     whole = call_group(calls)
     return RunReport(
@@ -173,9 +173,9 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         slack=slack_of(nodes, journal.flows),
         loops=loops_in(seen),
         cost=cost_of(
-            [*asked, *priced_asides(asides)], seen[events.Endpoint], run_ns=run.duration_ns
+            [*asked, *priced_asides(asides)], seen[events.EndpointEvent], run_ns=run.duration_ns
         ),
-        retries=len(seen[events.Retry]),
+        retries=len(seen[events.RetryEvent]),
         fallbacks=len(seen[events.Fallback]),
         evictions=sum(one.makes_room for one in seen[events.Evict]),
         unfinished=tuple(
@@ -197,7 +197,7 @@ def _beside(asides: Iterable[events.OtherRequest]) -> Iterator[Interval]:
 
 
 def _loads(
-    loads: Iterable[events.Load], models: Mapping[int | None, str]
+    loads: Iterable[events.LoadEvent], models: Mapping[int | None, str]
 ) -> tuple[ModelLoads, ...]:
     """Loads by model: the one that the span names, else the model of the call around it."""
     times_ns: dict[str, list[int]] = {}

@@ -76,10 +76,10 @@ class SpeedLimit:
 
 def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLimit, ...]:
     """Of the models that are wholly on one device whose speed is known."""
-    machines = (one for one in seen[events.Machine] if one.memory_bytes_per_s > 0)
+    machines = (one for one in seen[events.MachineEvent] if one.memory_bytes_per_s > 0)
     devices = {one.device or _MACHINE: one for one in machines}
-    endpoint_of = {one.model: one for one in seen[events.Endpoint]}
-    weights_of = {one.model: one for one in seen[events.Weights]}
+    endpoint_of = {one.model: one for one in seen[events.EndpointEvent]}
+    weights_of = {one.model: one for one in seen[events.WeightsEvent]}
     limits = []
     for model, of_model in answered_by_model(calls).items():
         known = weights_of.get(model)
@@ -90,7 +90,7 @@ def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLi
     return tuple(one for one in limits if one is not None)
 
 
-def _decoding_share(device: events.Machine, endpoint: events.Endpoint | None) -> float:
+def _decoding_share(device: events.MachineEvent, endpoint: events.EndpointEvent | None) -> float:
     """The part of the processor that writes replies."""
     if device.cores is None:
         return 1.0
@@ -102,7 +102,10 @@ def _decoding_share(device: events.Machine, endpoint: events.Endpoint | None) ->
 
 
 def _limit(
-    calls: Sequence[Call], weights: events.Weights, device: events.Machine, decoding_share: float
+    calls: Sequence[Call],
+    weights: events.WeightsEvent,
+    device: events.MachineEvent,
+    decoding_share: float,
 ) -> SpeedLimit | None:
     timed = [call for call in calls if _has_speed(call)]
     weight_bytes = weights.active_bytes or 0

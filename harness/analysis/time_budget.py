@@ -45,13 +45,13 @@ what other nodes do meanwhile does not."""
 
 _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "client lag": (events.ClientLag,),
-    "load": (events.Unload,),
+    "load": (events.UnloadEvent,),
     "room": (events.WaitForRoom,),
     "probe": (events.SchemaProbe, events.ToolProbe),
     "overhead": (events.CountTokens, events.AskSlots),
     "embed": (events.Embed,),
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
-    "tool": (events.Tool, events.McpStart),
+    "tool": (events.ToolEvent, events.McpStart),
 }
 _KIND_OF_SPAN = {events.name_of(one): kind for kind, spans in _KINDS.items() for one in spans}
 """Of spans that are neither calls nor phases of one."""
@@ -81,9 +81,9 @@ class TimeSpent:
         if isinstance(item, SpanRecord):
             if kind := _KIND_OF_SPAN.get(item.name):
                 self._put(kind, item.start_ns, item.end_ns)
-            if tool := events.Tool.of(item):
+            if tool := events.ToolEvent.of(item):
                 self._tools.setdefault(tool.tool, []).append(tool)
-        elif retry := events.Retry.of(item):
+        elif retry := events.RetryEvent.of(item):
             self._put(
                 "node retry" if retry.node else "retry", retry.pause.start_ns, retry.pause.end_ns
             )

@@ -44,7 +44,7 @@ _DETAILS: dict[CallStatus, str] = {
 
 _BEGUN_LINES = 3
 """Of a line that was printed and has no end yet."""
-_SHOWN = (events.Load.NAME, events.Evaluate.NAME, events.name_of(events.Revise))
+_SHOWN = (events.LoadEvent.NAME, events.Evaluate.NAME, events.name_of(events.Revise))
 """Spans to name while they are open."""
 
 
@@ -386,7 +386,7 @@ class RunState:
     def _begin(self, span: SpanStarted) -> None:
         if node := events.NodeAttempt.of(span):
             self._set(node, "running")
-        elif events.Loop.of(span):
+        elif events.LoopEvent.of(span):
             self.loops[span.id] = LoopState(self._node_around(span))
 
     def _end(self, began: SpanStarted, ended: SpanEnded) -> None:
@@ -398,15 +398,15 @@ class RunState:
             self.input_tokens += call.input_tokens or 0
             self.output_tokens += call.output_tokens or 0
             self.cost_usd += call.cost_usd or 0.0
-        elif loop := events.Loop.of(span):
+        elif loop := events.LoopEvent.of(span):
             self.loops[span.id].is_over = True
             self.loops[span.id].stop_reason = loop.stop_reason
             over = [number for number, loop in self.loops.items() if loop.is_over]
             for number in over[:-_LOOPS]:
                 del self.loops[number]
-        elif (load := events.Load.of(span)) and load.model and load.status == "ok":
+        elif (load := events.LoadEvent.of(span)) and load.model and load.status == "ok":
             self.resident[load.model] = None
-        elif unload := events.Unload.of(span):
+        elif unload := events.UnloadEvent.of(span):
             self.resident.pop(unload.model, None)
 
     def _note(self, instant: Instant) -> None:
@@ -414,11 +414,11 @@ class RunState:
             self._set(skip, "skipped")
         elif reuse := events.Reuse.of(instant):
             self._set(reuse, "reused")
-        elif events.Retry.of(instant):
+        elif events.RetryEvent.of(instant):
             self.retries += 1
-        elif items := events.Items.of(instant):
+        elif items := events.ItemsEvent.of(instant):
             self._node(items.node).expect(items.total)
-        elif (one := events.Round.of(instant)) and one.span in self.loops:
+        elif (one := events.RoundEvent.of(instant)) and one.span in self.loops:
             self.loops[one.id].composites.append(one.composite)
 
     def _set(

@@ -389,7 +389,7 @@ def _example(question: Question) -> str:
     """An answer of the right form."""
     if question.form == "yes or no":
         return "yes"
-    choices = events.Question.choices_of(question.form)
+    choices = events.QuestionEvent.choices_of(question.form)
     return "…" if choices is None else shlex.quote(choices.partition(", ")[0])
 
 

@@ -196,7 +196,7 @@ class _Running:
         self._skip(call.state, call.item, reason, because_of)
 
     def _say_total(self, state: StepState, total: int) -> None:
-        self._shared.tracer.instant(events.Items(node=state.path, total=total))
+        self._shared.tracer.instant(events.ItemsEvent(node=state.path, total=total))
         if self._watcher is not None:
             self._watcher.counts(state.path, total)
 

@@ -230,13 +230,15 @@ class NodeCall:
                 shared.answers[question.key, text] = reply
                 excerpt, answered = shared.tracer.excerpt(text), shared.tracer.excerpt(reply)
                 shared.tracer.instant(
-                    events.Answer(key=question.key, text=excerpt, answer=answered)
+                    events.AnswerEvent(key=question.key, text=excerpt, answer=answered)
                 )
                 # A person must not be asked twice.
                 await shared.tracer.persisted()
                 return answer
         excerpt = shared.tracer.excerpt(text)
-        shared.tracer.instant(events.Question(key=question.key, text=excerpt, form=question.form))
+        shared.tracer.instant(
+            events.QuestionEvent(key=question.key, text=excerpt, form=question.form)
+        )
         raise Suspended(question)
 
     async def _asked(self, question: Question) -> object | None:
@@ -364,7 +366,7 @@ async def perform(
                 raise CallFailed(error, attempt) from error
             if handle is not None:
                 handle.fails_of(error)
-        event = events.Retry(
+        event = events.RetryEvent(
             node=call.label,
             reason=type(error).__name__,
             detail=shared.tracer.excerpt(message_of(error)),

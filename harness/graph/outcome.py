@@ -145,7 +145,7 @@ def form_of_answer(returns: Any) -> str:  # noqa: ANN401 - whatever a node asks 
         return _FORMS[returns]
     choices = get_args(returns)
     if choices and all(isinstance(choice, str) for choice in choices):
-        return events.Question.form_of(choices)
+        return events.QuestionEvent.form_of(choices)
     return f"JSON of {described(returns)}"
 
 
@@ -168,7 +168,7 @@ def parse_answer(answer: object, returns: Any) -> object:  # noqa: ANN401
 def answer_problem(answer: object, form: str) -> str:
     """Why an answer does not have a form, judged by its text alone; empty if it may."""
     returns = next((kind for kind, words in _FORMS.items() if words == form), None)
-    choices = events.Question.choices_of(form)
+    choices = events.QuestionEvent.choices_of(form)
     try:
         if returns is not None:
             parse_answer(answer, returns)

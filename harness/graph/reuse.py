@@ -315,7 +315,7 @@ class Outputs:
         for used in parts:
             if used.parts and used.digest not in self.shared.log.codes:
                 self.shared.log.codes.add(used.digest)
-                self.shared.tracer.instant(events.Code(code=used.digest, parts=used.parts))
+                self.shared.tracer.instant(events.CodeEvent(code=used.digest, parts=used.parts))
         self.shared.tracer.output(
             call.state.path,
             None if data is None else orjson.Fragment(data),

@@ -149,7 +149,7 @@ class OnWorkers(InProcess):
                 if tries == _TRIES:
                     raise
                 reason, detail = type(error).__name__, self.tracer.excerpt(str(error))
-            retry = events.Retry(node=work.label, reason=reason, detail=detail, delay_s=0)
+            retry = events.RetryEvent(node=work.label, reason=reason, detail=detail, delay_s=0)
             self.tracer.instant(retry)
             self._give_again(work.label)
             if work.handle is not None:

@@ -255,7 +255,7 @@ class Client:
             elif gate.holds(error, answers=call.answers, is_last=delay_s is None):
                 delay_s, counts = 0.0, 0
         if delay_s is not None:
-            pause = events.Retry(
+            pause = events.RetryEvent(
                 model=route.endpoint.tag,
                 reason=type(error).__name__,
                 detail=self.tracer.excerpt(str(error)),

@@ -213,7 +213,7 @@ class KeepAliveBudget:
         waiter.awaits_load = load is not None
         if load is not None:
             # The load has its own span; this is the call's share of it.
-            return events.Load(source="measured", waits_for=load)
+            return events.LoadEvent(source="measured", waits_for=load)
         place, reason = why_it_waits(waiter.call, self._state())
         return events.Queue(source="measured", place_of=place, reason=reason)
 

@@ -227,7 +227,7 @@ class Residents:
         tenant = self.tenants[model]
         self._tracer.instant(events.Evict(model=model, reason=reason, room_for=room_for))
         try:
-            unload = events.Unload(track=f"model {model}", model=model, reason=reason)
+            unload = events.UnloadEvent(track=f"model {model}", model=model, reason=reason)
             with self._tracer.span(unload), errors_of(model):
                 async with asyncio.timeout(tenant.load_timeout_s):
                     await self._hosts[model].unload()
@@ -249,7 +249,7 @@ class Residents:
             await asyncio.sleep(_BEFORE_A_PREFETCH_S)
         began_ns = self._tracer.now_ns()
         try:
-            load = events.Load(
+            load = events.LoadEvent(
                 track=f"model {model}",
                 model=model,
                 need_bytes=tenant.need_bytes,

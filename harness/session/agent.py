@@ -235,7 +235,7 @@ class _ToolCaller:
         images: tuple[Image, ...] = ()
         arguments_sha256 = self.tracer.content(arguments)
         with self.tracer.span(
-            events.Tool(label=name, tool=name, arguments_sha256=arguments_sha256)
+            events.ToolEvent(label=name, tool=name, arguments_sha256=arguments_sha256)
         ) as span:
             try:
                 text, images = await self._made(run, name, arguments)

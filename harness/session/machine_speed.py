@@ -56,7 +56,7 @@ async def machine_speed_recorded(
                 cache_type_k=endpoint.cache_type_k,
                 cache_type_v=endpoint.cache_type_v,
             )
-            weights = events.Weights(
+            weights = events.WeightsEvent(
                 model=endpoint.tag,
                 device=endpoint.device,
                 active_bytes=header.active_bytes,
@@ -67,12 +67,12 @@ async def machine_speed_recorded(
     if MACHINE in devices:
         speed = await asyncio.to_thread(_speed_of_memory, directory / KEPT)
         figures = speed.model_dump(exclude={"boot_id"})
-        tracer.instant(events.Machine(device=MACHINE, **figures, source="measured"))
+        tracer.instant(events.MachineEvent(device=MACHINE, **figures, source="measured"))
     for gpu in read_gpus() if devices - {MACHINE} else ():
         if gpu.name in devices and gpu.memory_bytes_per_s:
             nominal = gpu.memory_bytes_per_s
             tracer.instant(
-                events.Machine(device=gpu.name, memory_bytes_per_s=nominal, source="nominal")
+                events.MachineEvent(device=gpu.name, memory_bytes_per_s=nominal, source="nominal")
             )
 
 

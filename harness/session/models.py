@@ -100,7 +100,7 @@ def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> Non
         if "device" in endpoint.model_fields_set:
             # Even the default, which "auto" may have become.
             description["device"] = endpoint.device
-        tracer.instant(events.Endpoint(model=tag, more=description))
+        tracer.instant(events.EndpointEvent(model=tag, more=description))
 
 
 @asynccontextmanager

@@ -173,7 +173,7 @@ class PipelineRun:
                     for notice in part.earlier.notices:
                         session.casting.warn(notice, session.trace)
                     session.replies.ask_anew(part.earlier.misled)
-                run = events.Run(label=self.graph.name, max_parallel=self.max_parallel)
+                run = events.RunSpanEvent(label=self.graph.name, max_parallel=self.max_parallel)
                 with session.trace.span(run):
                     await self._record_beginning(session, part)
                     for notice in doubtful_inputs(self.graph, part.given):
@@ -201,7 +201,7 @@ class PipelineRun:
         return self._result(session, ended, part, started_ns=started_ns)
 
     def _note_retry(self, record: Record) -> None:
-        if retry := events.Retry.of(record):
+        if retry := events.RetryEvent.of(record):
             self._retries[str(retry.node or retry.model)] += 1
 
     async def _record_beginning(self, session: Session, part: _RunPart) -> None:
@@ -220,7 +220,7 @@ class PipelineRun:
         recorded = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
             if (key, text) not in recorded:
-                event = events.Answer(
+                event = events.AnswerEvent(
                     key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
                 )
                 trace.instant(event)

@@ -183,7 +183,7 @@ def run_spent(journal: Journal) -> RunSpent:
         for call in (*calls, *priced_asides(recorded[events.OtherRequest]))
         if call.was_sent and not call.from_cache
     ]
-    endpoints = recorded[events.Endpoint]
+    endpoints = recorded[events.EndpointEvent]
     charges = charges_of(sent, endpoints)
     uncounted = [call for call in sent if call.input_tokens is None]
     return RunSpent(

@@ -136,7 +136,7 @@ def record_beginning(
     origin = beginning.origin
     limits = {name: limit for name, limit in asdict(beginning.limits).items() if limit is not None}
     tracer.instant(
-        events.Pipeline(
+        events.PipelineEvent(
             pipeline=graph.name,
             content=beginning.content,
             target=origin.target if origin else None,
@@ -156,9 +156,9 @@ def record_beginning(
         try:
             data = value_form(parameters[name].annotation).encode(value)
         except TypeError:
-            tracer.instant(events.Input(input=name))
+            tracer.instant(events.InputEvent(input=name))
         else:
-            event = events.Input(
+            event = events.InputEvent(
                 input=name,
                 value_sha256=tracer.content(data.decode()),
                 digest=tracer.excerpt(digest(data)),
@@ -225,7 +225,8 @@ def read_earlier_run(path: Path) -> EarlierRun:
             name: RecordedInput(text=texts.get(digest.value_sha256), digest=digest.digest or "")
             for name in {**dict.fromkeys(collected.beginning.inputs), **collected.inputs}
             for digest in [
-                collected.inputs.get(name) or events.Input(input=name, value_sha256=None, digest="")
+                collected.inputs.get(name)
+                or events.InputEvent(input=name, value_sha256=None, digest="")
             ]
         },
         outputs=Earlier(collected.outputs, collected.codes),
@@ -248,7 +249,7 @@ class _JournalFindings:
     def __init__(self) -> None:
         self.outputs: list[NodeOutput] = []
         self.beginning: Beginning | None = None
-        self.inputs: dict[str, events.Input] = {}
+        self.inputs: dict[str, events.InputEvent] = {}
         self.answers: dict[tuple[str, str], object] = {}
         self.questions: dict[str, Question] = {}
         self.misled: set[str] = set()
@@ -263,12 +264,12 @@ class _JournalFindings:
 
     def take(self, instant: Instant) -> None:
         """Adds an instant."""
-        if pipeline := events.Pipeline.of(instant):
+        if pipeline := events.PipelineEvent.of(instant):
             self.beginning = _beginning(pipeline)
             self.inputs.clear()
-        elif given_input := events.Input.of(instant):
+        elif given_input := events.InputEvent.of(instant):
             self.inputs[given_input.input] = given_input
-        elif asked_question := events.Question.of(instant):
+        elif asked_question := events.QuestionEvent.of(instant):
             node, _, _ = asked_question.key.rpartition("/")
             self.questions[asked_question.key] = Question(
                 key=asked_question.key,
@@ -276,12 +277,12 @@ class _JournalFindings:
                 text=asked_question.text or "",
                 form=asked_question.form,
             )
-        elif answered := events.Answer.of(instant):
+        elif answered := events.AnswerEvent.of(instant):
             self.answers[answered.key, answered.text or ""] = answered.answer
             question = self.questions.get(answered.key)
             if question is not None and question.text == answered.text:
                 del self.questions[answered.key]
-        elif code := events.Code.of(instant):
+        elif code := events.CodeEvent.of(instant):
             self.codes[code.code] = code.parts
         elif salvaged := events.Salvaged.of(instant):
             self.lost.append(salvaged.detail)
@@ -294,7 +295,7 @@ class _JournalFindings:
             }
 
 
-def _beginning(event: events.Pipeline) -> Beginning:
+def _beginning(event: events.PipelineEvent) -> Beginning:
     return Beginning(
         origin=None
         if event.target is None

@@ -153,7 +153,7 @@ class _Observer:
             self._tell(
                 "verdict", span.id, composite=composite, passed=evaluated.passed, scores=scores
             )
-        elif (loop := events.Loop.of(span)) and loop.stop_reason is not None:
+        elif (loop := events.LoopEvent.of(span)) and loop.stop_reason is not None:
             self._tell("loop ended", span.id, stop_reason=loop.stop_reason, round=loop.best_round)
 
     def _note(self, instant: Instant) -> None:
@@ -162,14 +162,14 @@ class _Observer:
             self._tell("node ended", node=label, status="skipped", error=skip.detail)
         elif reuse := events.Reuse.of(instant):
             self._tell("node ended", node=label_of(reuse.node, reuse.item), status="reused")
-        elif round_ := events.Round.of(instant):
+        elif round_ := events.RoundEvent.of(instant):
             number, composite = round_.round, round_.composite
             self._tell(
                 "round", round_.span, round=number, composite=composite, passed=round_.passed
             )
         elif warning := events.Warned.of(instant):
             self._tell("warning", warning.span, code=warning.code, message=warning.message)
-        elif question := events.Question.of(instant):
+        elif question := events.QuestionEvent.of(instant):
             self._tell(
                 "question", question.span, key=question.key, text=question.text, form=question.form
             )

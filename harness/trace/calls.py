@@ -15,7 +15,7 @@ from harness.trace.events import (
     Chat,
     CountTokens,
     Embed,
-    Endpoint,
+    EndpointEvent,
     OtherRequest,
     Request,
     place_of,
@@ -372,7 +372,9 @@ class RunCost:
     unpriced_models: tuple[str, ...]
 
 
-def cost_of(calls: Sequence[Request], endpoints: Iterable[Endpoint], *, run_ns: int) -> RunCost:
+def cost_of(
+    calls: Sequence[Request], endpoints: Iterable[EndpointEvent], *, run_ns: int
+) -> RunCost:
     """Adds up what calls and machines cost.
 
     A machine is paid for the whole run, busy or not, if it was called at all, and once for each
@@ -399,7 +401,7 @@ def cost_of(calls: Sequence[Request], endpoints: Iterable[Endpoint], *, run_ns: 
     )
 
 
-def charges_of(calls: Iterable[Request], endpoints: Iterable[Endpoint]) -> dict[int, float]:
+def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> dict[int, float]:
     """What calls cost by their tokens, in dollars by span id; without those of unknown price.
 
     Takes the arguments of `cost_of`.
@@ -415,7 +417,7 @@ def priced_asides(asides: Iterable[OtherRequest]) -> Iterator[OtherRequest]:
 
 
 def _model_cost(
-    model: str, calls: Sequence[Request], prices: Endpoint | None, *, run_ns: int
+    model: str, calls: Sequence[Request], prices: EndpointEvent | None, *, run_ns: int
 ) -> ModelCost:
     by_basis: dict[PriceBasis, float] = {}
     unpriced = sum(not call.was_refused for call in calls)
@@ -441,7 +443,7 @@ def _model_cost(
     )
 
 
-def _charge(call: Request, prices: Endpoint | None) -> tuple[PriceBasis, float] | None:
+def _charge(call: Request, prices: EndpointEvent | None) -> tuple[PriceBasis, float] | None:
     """What one call cost by its tokens: by the settings, else by the list.
 
     Settings with only one of the two prices are ignored: the sum would pass for the whole.

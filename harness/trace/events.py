@@ -1,8 +1,9 @@
 """The words of a journal: a record for each event, as it is written and as it is read.
 
-`tracer.span(Tool(…))` and `tracer.instant(Retry(…))` write one, `Retry.of(instant)` reads it back,
-and `Events` picks those of some kinds from a journal. An event's name is its class's, in small
-words; its fields are its attributes, in order. What has its default is not written; what a span
+`tracer.span(ToolEvent(…))` and `tracer.instant(RetryEvent(…))` write one, `RetryEvent.of(instant)`
+reads it back, and `Events` picks those of some kinds from a journal. An event's name is its
+class's, in small words, without the `Event` that some have because another class has the rest; its
+fields are its attributes, in order. What has its default is not written; what a span
 learns later has the default None, and is added by `Span.set`. What is missing or of another type,
 as in a damaged journal, reads as the default, else as None or empty; a text as `str` shows it.
 """
@@ -94,7 +95,8 @@ def name_of(event: type) -> str:
 
 
 def _words(cls: type) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+    name = cls.__name__.removesuffix("Event")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
@@ -292,12 +294,12 @@ class Events:
 # --- runs and nodes -------------------------------------------------------------------------------
 
 
-class Run(SpanEvent):
+class RunSpanEvent(SpanEvent, name="run"):
     label: str | None
     max_parallel: int | None
 
 
-class Pipeline(InstantEvent):
+class PipelineEvent(InstantEvent):
     pipeline: str
     content: Literal["full", "hash", "none"]
     target: str | None
@@ -314,7 +316,7 @@ class Pipeline(InstantEvent):
     """The node that was named as its result; None if that is simply the last one."""
 
 
-class Input(InstantEvent):
+class InputEvent(InstantEvent):
     input: str
     value_sha256: Sha256 = _UNSAID
     digest: str | None = _UNSAID
@@ -353,7 +355,7 @@ class NodeAttempt(SpanEvent, name="node"):
         return (self.concurrency_wait_ns or 0) + (self.place_wait_ns or 0)
 
 
-class Items(InstantEvent):
+class ItemsEvent(InstantEvent):
     node: str
     total: int
 
@@ -371,12 +373,12 @@ class Skip(InstantEvent):
     """The node without whose output it was left out."""
 
 
-class Code(InstantEvent):
+class CodeEvent(InstantEvent):
     code: str
     parts: Mapping[str, str]
 
 
-class Question(InstantEvent):
+class QuestionEvent(InstantEvent):
     key: str
     text: str | None
     form: str
@@ -393,7 +395,7 @@ class Question(InstantEvent):
         return form.removeprefix(_ONE_OF) if form.startswith(_ONE_OF) else None
 
 
-class Answer(InstantEvent):
+class AnswerEvent(InstantEvent):
     key: str
     text: str | None
     answer: Any
@@ -526,7 +528,7 @@ def place_of(phase: Attributes) -> object:
     return next(places, "memory")
 
 
-class Retry(InstantEvent):
+class RetryEvent(InstantEvent):
     """A pause before another attempt."""
 
     node: str | None = None
@@ -552,7 +554,7 @@ class Fallback(InstantEvent):
     to: str
 
 
-class Endpoint(InstantEvent):
+class EndpointEvent(InstantEvent):
     """What is left at its default is not there."""
 
     model: str
@@ -569,14 +571,14 @@ class Endpoint(InstantEvent):
     more: Attributes = field(default_factory=dict)
 
 
-class Weights(InstantEvent):
+class WeightsEvent(InstantEvent):
     model: str
     device: Any
     active_bytes: int | None
     token_bytes: int
 
 
-class Machine(InstantEvent):
+class MachineEvent(InstantEvent):
     device: str | None
     memory_bytes_per_s: float
     cores: int | None = None
@@ -589,7 +591,7 @@ class Budget(InstantEvent):
     reserve_bytes: int
 
 
-class Load(SpanEvent):
+class LoadEvent(SpanEvent):
     """A model comes into memory."""
 
     track: str | None = None
@@ -603,7 +605,7 @@ class Load(SpanEvent):
     """For a call's share of a load: the load's own span."""
 
 
-class Unload(SpanEvent):
+class UnloadEvent(SpanEvent):
     track: str | None
     model: str
     reason: str
@@ -626,7 +628,7 @@ class Evict(InstantEvent):
 # --- loops ----------------------------------------------------------------------------------------
 
 
-class Loop(SpanEvent, name="wiggum"):
+class LoopEvent(SpanEvent, name="wiggum"):
     rubric: str
     rubric_sha256: str
     prompts_sha256: str | None
@@ -649,7 +651,7 @@ class Evaluate(SpanEvent):
     findings: tuple[str, ...] = ()
 
 
-class Round(InstantEvent):
+class RoundEvent(InstantEvent):
     round: int
     base_round: int | None
     composite: float
@@ -676,13 +678,13 @@ class Round(InstantEvent):
         return round(self.seconds * 1e9)
 
 
-class Stop(InstantEvent):
+class StopEvent(InstantEvent):
     reason: str
     detail: str | None
     best_round: int | None
 
 
-class Candidate(SpanEvent):
+class CandidateEvent(SpanEvent):
     label: str
     number: int
     seed: int | None
@@ -720,7 +722,7 @@ class Recall(SpanEvent):
     where: Attributes | None
 
 
-class Tool(SpanEvent):
+class ToolEvent(SpanEvent):
     label: str
     tool: str
     arguments_sha256: Sha256

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from harness.trace.calls import PHASES, Call, calls_of, charges_of
-from harness.trace.events import Endpoint, NodeAttempt, Skip
+from harness.trace.events import EndpointEvent, NodeAttempt, Skip
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.records import (
     Flow,
@@ -106,7 +106,7 @@ class RecordedNodes:
     def __init__(self) -> None:
         self._found: dict[_Key, _Found] = {}
         self._inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
-        self._endpoints: list[Endpoint] = []
+        self._endpoints: list[EndpointEvent] = []
 
     def note(self, item: Item) -> None:
         """Adds an item, in the order of the journal."""
@@ -121,7 +121,7 @@ class RecordedNodes:
             found.setdefault((item.node, item.item), _Found()).keep(item)
         elif skip := Skip.of(item):
             found.setdefault((skip.node, skip.item), _Found()).skipped = str(skip.detail)
-        elif endpoint := Endpoint.of(item):
+        elif endpoint := EndpointEvent.of(item):
             self._endpoints.append(endpoint)
 
     def label_around(self, span: int) -> str | None:

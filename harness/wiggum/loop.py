@@ -97,7 +97,7 @@ async def revise_until_met(
         policy=policy or LoopPolicy(),
         finalists=finalists,
     )
-    begun = events.Loop(
+    begun = events.LoopEvent(
         rubric=rubric.id,
         rubric_sha256=rubric.sha256,
         prompts_sha256=rubric.prompts.sha256,
@@ -242,7 +242,7 @@ class _RunningLoop:
         composites = [round_.verdict.composite for round_ in self.rounds]
         span.set(stop_reason=stop.reason, best_round=number, passed=passed, composites=composites)
         detail = self.tracer.excerpt(stop.detail)
-        self.tracer.instant(events.Stop(reason=stop.reason, detail=detail, best_round=number))
+        self.tracer.instant(events.StopEvent(reason=stop.reason, detail=detail, best_round=number))
 
     def _take_over(self, round_: Round) -> None:
         """Adds a round that was evaluated before, and writes it into this run's journal too."""

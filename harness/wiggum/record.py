@@ -60,7 +60,7 @@ def record_round(round_: Round, tracer: Tracer) -> None:
     spent = round_.spent
     as_json = partial(_as_json().dump_json, round_, exclude={"draft"})
     tracer.instant(
-        events.Round(
+        events.RoundEvent(
             round=round_.number,
             base_round=round_.base_round,
             composite=round_.verdict.composite,
@@ -109,7 +109,7 @@ class RecordedLoop:
     prompt_sha256: events.Sha256 = None
     """Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
     given."""
-    rounds: tuple[events.Round, ...] = ()
+    rounds: tuple[events.RoundEvent, ...] = ()
     """The record of each round; `rounds_in` makes rounds of it."""
 
     @property
@@ -134,18 +134,18 @@ def recorded_loops(journal: Journal) -> tuple[RecordedLoop, ...]:
 
 def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     """The same of the events of a journal."""
-    parts: dict[object, list[events.Loop]] = {}
-    for loop in recorded[events.Loop]:
+    parts: dict[object, list[events.LoopEvent]] = {}
+    for loop in recorded[events.LoopEvent]:
         parts.setdefault(loop.key or loop.id, []).append(loop)
     scores: dict[int | None, list[float]] = {}
     for verdict in recorded[events.Evaluate]:
         if verdict.composite is not None:
             scores.setdefault(verdict.parent, []).append(verdict.composite)
-    rounds: dict[int | None, list[events.Round]] = {}
-    for round_ in recorded[events.Round]:
+    rounds: dict[int | None, list[events.RoundEvent]] = {}
+    for round_ in recorded[events.RoundEvent]:
         rounds.setdefault(round_.span, []).append(round_)
     nodes = {node.id: node.caption for node in recorded[events.NodeAttempt]}
-    details = {stop.span: stop.detail or "" for stop in recorded[events.Stop]}
+    details = {stop.span: stop.detail or "" for stop in recorded[events.StopEvent]}
     return tuple(
         _loop(
             spans,
@@ -159,11 +159,11 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
 
 
 def _loop(
-    parts: Sequence[events.Loop],
+    parts: Sequence[events.LoopEvent],
     *,
     node: str | None,
     scores: Sequence[float],
-    rounds: Sequence[tuple[events.Round, ...]],
+    rounds: Sequence[tuple[events.RoundEvent, ...]],
     stop_detail: str,
 ) -> RecordedLoop:
     # Each part sums up those before it, unless it was killed before it had written their rounds
@@ -300,7 +300,7 @@ def rounds_in(
     return tuple(_round(round_, texts, journal) for round_ in loop.rounds)
 
 
-def _round(recorded: events.Round, texts: Mapping[object, str], journal: Journal) -> Round:
+def _round(recorded: events.RoundEvent, texts: Mapping[object, str], journal: Journal) -> Round:
     draft, rest = texts.get(recorded.draft_sha256), texts.get(recorded.round_sha256)
     number = recorded.round
     if draft is None or rest is None:

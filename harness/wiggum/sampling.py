@@ -131,7 +131,7 @@ async def _one(
         request = replace(request, seed=seed, temperature=_VARIED_TEMPERATURE)
     if place.afresh and number % 2 == 0:
         request = replace(request, messages=(Message("user", place.afresh),))
-    begun = events.Candidate(label=f"candidate {number}", number=number, seed=request.seed)
+    begun = events.CandidateEvent(label=f"candidate {number}", number=number, seed=request.seed)
     with tracer.span(begun) as span:
         blank = Candidate(number=number, section=place.section, seed=request.seed, span=span.id)
         try:

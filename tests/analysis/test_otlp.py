@@ -12,7 +12,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 import harness
 from harness.analysis.otlp_spans import QUOTING, key_values, model_attributes, otlp_spans
 from harness.trace import Instant, Journal, RunTrace, TraceOptions
-from harness.trace.events import Endpoint
+from harness.trace.events import EndpointEvent
 
 NEW_YEAR_NS = 1_767_225_600_000_000_000  # 2026-01-01T00:00:00Z
 INTERNAL, CLIENT = trace_pb2.Span.SPAN_KIND_INTERNAL, trace_pb2.Span.SPAN_KIND_CLIENT
@@ -395,7 +395,7 @@ def test_a_verdict_is_with_the_span_that_wrote_the_draft(journal):
     ],
 )
 def test_the_provider_is_that_of_the_endpoint(said, names):
-    found = model_attributes("tag", Endpoint.read(Instant(None, "endpoint", 0, said)))
+    found = model_attributes("tag", EndpointEvent.read(Instant(None, "endpoint", 0, said)))
 
     shown = ("gen_ai.provider.name", "gen_ai.request.model")
     assert tuple(found[name] for name in shown) == names

@@ -23,7 +23,7 @@ from harness.trace import (
     calls_of,
 )
 from harness.trace.calls import Call, Interval, call_group, cost_of, percentiles_of
-from harness.trace.events import Endpoint, NodeAttempt
+from harness.trace.events import EndpointEvent, NodeAttempt
 from harness.trace.node_records import critical_path
 
 MS = 1_000_000
@@ -388,7 +388,7 @@ def endpoint(model, **attributes):
     ],
 )  # fmt: skip
 def test_a_models_cost_is_what_its_prices_give(prices, calls, basis, usd, unpriced):
-    cost = cost_of(calls, [Endpoint.of(endpoint("small", **prices))], run_ns=2 * S)
+    cost = cost_of(calls, [EndpointEvent.of(endpoint("small", **prices))], run_ns=2 * S)
     (model,) = cost.models
     assert model.basis == basis
     assert model.usd == (usd if usd is None else pytest.approx(usd))
@@ -406,7 +406,7 @@ def test_the_cost_of_a_run_is_of_the_models_whose_cost_is_known_and_names_the_ot
         ],
         # A machine that was not called costs the run nothing.
         [
-            Endpoint.of(endpoint(one, **prices))
+            EndpointEvent.of(endpoint(one, **prices))
             for one, prices in {"judge": {}, "rented": HOURLY, "spare": HOURLY}.items()
         ],
         run_ns=S,

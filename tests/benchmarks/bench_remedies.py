@@ -140,7 +140,7 @@ def first_token_s(journal: Journal) -> float:
 def reloading_s(journal: Journal) -> float:
     models: set[str] = set()
     again_ns = 0
-    for load in events.Events(journal.spans())[events.Load]:
+    for load in events.Events(journal.spans())[events.LoadEvent]:
         again_ns += load.duration_ns if load.model in models else 0
         models.add(load.model)
     return again_ns / 1e9

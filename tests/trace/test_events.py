@@ -116,14 +116,14 @@ def test_whether_a_call_was_sent_is_no_matter_of_words(
 def test_an_event_is_read_as_it_was_written() -> None:
     records: list[object] = []
     tracer = Tracer(records.append)
-    with tracer.span(events.Tool(label="look", tool="look", arguments_sha256=None)):
+    with tracer.span(events.ToolEvent(label="look", tool="look", arguments_sha256=None)):
         tracer.instant(events.Evict(model="small", reason="idle"))
         tracer.instant(events.Evict(model="small", reason="room for big", room_for=None))
     begun, left, made_room, _ = records
     assert left == Instant(1, "evict", ANY, {"model": "small", "reason": "idle"})
     evict = events.Evict.of(made_room)
     assert (evict.span, evict.makes_room, evict.attributes["room_for"]) == (1, False, None)
-    assert (events.Tool.of(begun).tool, events.Evict.of(begun)) == ("look", None)
+    assert (events.ToolEvent.of(begun).tool, events.Evict.of(begun)) == ("look", None)
 
 
 def test_what_is_damaged_reads_as_missing_and_a_text_as_it_shows() -> None:
