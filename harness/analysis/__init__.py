@@ -5,7 +5,7 @@ client.
 """
 
 from harness.analysis.diagnosis import diagnose
-from harness.analysis.finding import LAYERS, Diagnosis, Evidence, Finding, Severity
+from harness.analysis.finding import LAYERS, Diagnosis, Evidence, RunFinding, Severity
 from harness.analysis.rules import RULES
 from harness.analysis.run_report import (
     Aside,
@@ -22,7 +22,7 @@ __all__ = [
     "Aside",
     "Diagnosis",
     "Evidence",
-    "Finding",
+    "RunFinding",
     "RunReport",
     "RunsReport",
     "Severity",

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar, get_args
 
 from harness.analysis.diagnosis import diagnose
 from harness.analysis.facts import observe
-from harness.analysis.finding import Finding
+from harness.analysis.finding import RunFinding
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.analysis.time_budget import TimeKind
 from harness.trace import events
@@ -111,12 +111,12 @@ class FindingDifference:
     rule: str
     model: str | None
     change: FindingChange
-    a: Finding | None
-    b: Finding | None
+    a: RunFinding | None
+    b: RunFinding | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """Two runs side by side."""
 
     a: RunReport
@@ -139,7 +139,7 @@ class Comparison:
     roles: tuple[RoleDifference, ...]
 
 
-def compare(first: Journal, second: Journal) -> Comparison:
+def compare(first: Journal, second: Journal) -> RunComparison:
     """Reads both journals some times over; keeps a kilobyte or two for each call.
 
     Raises:
@@ -154,7 +154,7 @@ def compare(first: Journal, second: Journal) -> Comparison:
         for label, left, right in _paired(a.nodes, b.nodes)
     ]
     time = {kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)}
-    return Comparison(
+    return RunComparison(
         a=a.report,
         b=b.report,
         # They stand in the order of their lengths.
@@ -221,7 +221,7 @@ class _Side:
     settings: Mapping[str, object]
     time: Mapping[TimeKind, int]
     figures: Mapping[_FigureKey, float | None]
-    findings: Mapping[tuple[str, str | None], Finding]
+    findings: Mapping[tuple[str, str | None], RunFinding]
 
 
 def _side(journal: Journal) -> _Side:
@@ -284,7 +284,9 @@ def _figures(
     yield from (((None, f"waits: {name}", "ns"), total or None) for name, total in waits.items())
 
 
-def _finding_change(a: Finding | None, b: Finding | None, *, notable_ns: float) -> FindingChange:
+def _finding_change(
+    a: RunFinding | None, b: RunFinding | None, *, notable_ns: float
+) -> FindingChange:
     if a is None or b is None:
         return "gone" if b is None else "new"
     moved = a.severity != b.severity or abs((b.lost_ns or 0) - (a.lost_ns or 0)) > notable_ns

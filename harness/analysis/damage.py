@@ -126,11 +126,11 @@ def check_journal(path: Path) -> JournalCheck:
     Raises:
         OSError: A file cannot be read.
     """
-    first = _Seen(path, number=0)
+    first = _FileLines(path, number=0)
     parts, joined = {0: first}, []
     for beside in paths_beside(path):
         number = part_of(beside, path)
-        seen = _Seen(beside, number=number)
+        seen = _FileLines(beside, number=number)
         if seen.run_id is not None and first.run_id is not None and seen.run_id != first.run_id:
             continue
         if number is None:
@@ -145,7 +145,7 @@ def check_journal(path: Path) -> JournalCheck:
     )
 
 
-class _Seen:
+class _FileLines:
     """A file, read line by line; `number` is its part by its name, None for a joined process."""
 
     def __init__(self, path: Path, *, number: int | None) -> None:
@@ -171,7 +171,7 @@ class _Seen:
             return self._number
         return 0 if self._started is None else self._started.part
 
-    def shift_ns(self, joined: _Seen | None) -> int:
+    def shift_ns(self, joined: _FileLines | None) -> int:
         """The offset from its times to the run's, as far as known."""
         started = self._started
         if started is None or self._number == 0:
@@ -184,7 +184,7 @@ class _Seen:
         shift_ns = joined_shift_ns(started, self._ended, main=main, main_ended=main_ended)
         return joined.shift_ns(None) + shift_ns
 
-    def as_check(self, first: _Seen, *, joined: _Seen | None) -> FileCheck:
+    def as_check(self, first: _FileLines, *, joined: _FileLines | None) -> FileCheck:
         """What was found; times count from the start of `first`, the run's first part."""
         origin = first._started or self._started
         since_ns = 0 if origin is None else origin.time_ns - self.shift_ns(joined)

@@ -12,7 +12,7 @@ from harness.analysis import (  # noqa: F401 - each puts its rules into the tabl
     rules_waiting,
 )
 from harness.analysis.facts import Observed, observe
-from harness.analysis.finding import SEVERITIES, Diagnosis, Finding, counted, named
+from harness.analysis.finding import SEVERITIES, Diagnosis, RunFinding, counted, named
 from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
 from harness.analysis.time_budget import TimeShare
@@ -40,7 +40,7 @@ def diagnose(journal: Journal) -> Diagnosis:
     )
 
 
-def _findings(observed: Observed) -> tuple[Finding, ...]:
+def _findings(observed: Observed) -> tuple[RunFinding, ...]:
     found = [one for code, rule in RULES.items() if (one := rule.finding(code, observed))]
     unexplained = [one for one in found if not any(_explains(other, one) for other in found)]
     return tuple(
@@ -48,7 +48,7 @@ def _findings(observed: Observed) -> tuple[Finding, ...]:
     )
 
 
-def _explains(cause: Finding, finding: Finding) -> bool:
+def _explains(cause: RunFinding, finding: RunFinding) -> bool:
     return (
         cause.rule in RULES[finding.rule].explained_by
         and cause.severity != "hint"
@@ -56,7 +56,7 @@ def _explains(cause: Finding, finding: Finding) -> bool:
     )
 
 
-def _unexplained(observed: Observed, findings: tuple[Finding, ...]) -> TimeShare | None:
+def _unexplained(observed: Observed, findings: tuple[RunFinding, ...]) -> TimeShare | None:
     """The largest share of the critical path that no finding accounts for."""
     explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
     return next((one for one in observed.shares if one.kind not in explained), None)

@@ -10,7 +10,7 @@ from itertools import compress
 from sys import intern
 from typing import Any
 
-from harness.analysis.finding import Found, said_ns
+from harness.analysis.finding import Observation, said_ns
 from harness.analysis.slack import lost_to_places_ns
 from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
@@ -268,15 +268,15 @@ class Observed:
 
 
 def per_model(
-    rule: Callable[[Observed, str, Sequence[Call]], Found | None],
-) -> Callable[[Observed], Found | None]:
+    rule: Callable[[Observed, str, Sequence[Call]], Observation | None],
+) -> Callable[[Observed], Observation | None]:
     """A rule over the calls that one model answered, as a rule over the run.
 
     It finds the model that lost most by the fault or, where no time is lost, has most cases, which
     the rule's first figure counts. Other models may have the same fault.
     """
 
-    def worst_model(observed: Observed) -> Found | None:
+    def worst_model(observed: Observed) -> Observation | None:
         found = [
             replace(one, model=model)
             for model, calls in observed.by_model().items()
@@ -287,7 +287,7 @@ def per_model(
     return worst_model
 
 
-def _weight(finding: Found) -> tuple[float, float]:
+def _weight(finding: Observation) -> tuple[float, float]:
     return finding.lost_ns or 0, next(iter(finding.evidence.figures.values()), 0)
 
 

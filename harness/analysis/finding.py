@@ -76,7 +76,7 @@ class Expected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Observation:
     """The observation of a rule; `rules.RULES` adds its meaning and remedies."""
 
     seen: str
@@ -96,7 +96,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class RunFinding:
     """One thing that was wrong."""
 
     rule: str
@@ -147,7 +147,7 @@ class Diagnosis:
     """Causes of time on its critical path, largest first; they add up to the run."""
     speed_limits: tuple[SpeedLimit, ...] = ()
     """The speed of models against the machine's limits, as far as known."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[RunFinding, ...] = ()
     """Worst first: errors, then what took the most time."""
     checked: tuple[str, ...] = ()
     """The rules that were asked."""

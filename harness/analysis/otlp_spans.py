@@ -100,11 +100,11 @@ def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
 
     Holds what happened in spans, and with `content` the run's texts.
     """
-    run = _Run(journal, content=content)
+    run = _RunSpans(journal, content=content)
     return (run.span(record) for record in journal.spans())
 
 
-class _Run:
+class _RunSpans:
     """What the spans of a run refer to."""
 
     def __init__(self, journal: Journal, *, content: bool) -> None:

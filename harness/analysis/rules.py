@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from harness.analysis.facts import Observed, Server
-from harness.analysis.finding import Expected, Finding, Found, Layer
+from harness.analysis.finding import Expected, Layer, Observation, RunFinding
 from harness.analysis.time_budget import TimeKind
 from harness.inference.providers import Aim
 
@@ -26,7 +26,7 @@ SMALLER_NEIGHBOR = "use smaller weights for one of them"
 FEWER_CALLS = "make fewer calls at once"
 
 
-class Advice(NamedTuple):
+class Remedy(NamedTuple):
     """The meaning of a finding, and its remedies."""
 
     meaning: str
@@ -39,9 +39,9 @@ class Advice(NamedTuple):
 class Rule:
     """A rule, with the meaning and remedies of its findings."""
 
-    look: Callable[[Observed], Found | None]
-    advice: Advice
-    cases: Mapping[str, Advice]
+    look: Callable[[Observed], Observation | None]
+    advice: Remedy
+    cases: Mapping[str, Remedy]
     """Other advice, by the rule's `case`."""
     explains: tuple[TimeKind, ...]
     """The kinds of time on the critical path that a finding accounts for."""
@@ -49,7 +49,7 @@ class Rule:
     """Rules that name the cause of this: next to one of theirs on the same model, or on the whole
     run, this finding is left out."""
 
-    def finding(self, code: str, observed: Observed) -> Finding | None:
+    def finding(self, code: str, observed: Observed) -> RunFinding | None:
         """The findings of the rule with this code in a run."""
         found = self.look(observed)
         if found is None:
@@ -57,7 +57,7 @@ class Rule:
         advice = self.cases.get(found.case, self.advice)
         server = observed.server(found.server or found.model or "")
         move, expected = _moves(found, advice.moves, server)
-        return Finding(
+        return RunFinding(
             rule=code,
             severity=found.severity,
             model=found.model,
@@ -74,7 +74,7 @@ class Rule:
 RULES: dict[str, Rule] = {}
 """By the stable code that findings bear."""
 
-Look = Callable[[Observed], Found | None]
+Look = Callable[[Observed], Observation | None]
 
 
 def rule(
@@ -82,7 +82,7 @@ def rule(
     meaning: str,
     layer: Layer,
     *moves: str | Aim,
-    cases: Mapping[str, Advice] | None = None,
+    cases: Mapping[str, Remedy] | None = None,
     explains: tuple[TimeKind, ...] = (),
     explained_by: Collection[str] = (),
 ) -> Callable[[Look], Look]:
@@ -91,7 +91,7 @@ def rule(
     def put(look: Look) -> Look:
         RULES[code] = Rule(
             look=look,
-            advice=Advice(meaning, layer, moves),
+            advice=Remedy(meaning, layer, moves),
             cases=cases or {},
             explains=explains,
             explained_by=explained_by,
@@ -102,7 +102,7 @@ def rule(
 
 
 def _moves(
-    found: Found, moves: tuple[str | Aim, ...], server: Server
+    found: Observation, moves: tuple[str | Aim, ...], server: Server
 ) -> tuple[tuple[str, ...], Expected | None]:
     """What to change, and what the change that the rule has computed is expected to do."""
     aim, how_far = found.wanted or (None, "")

@@ -18,8 +18,8 @@ from harness.analysis.facts import (
     queues_in_server,
     tells_of_queues,
 )
-from harness.analysis.finding import MOST_SPANS, Evidence, Found, counted, named, said_ns
-from harness.analysis.rules import Advice, rule
+from harness.analysis.finding import MOST_SPANS, Evidence, Observation, counted, named, said_ns
+from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, had_places
 from harness.trace import events
@@ -53,7 +53,7 @@ _TOGETHER = "make the calls of one function together: asyncio.gather, or a task 
     _MAPPED_NODE,
     _TOGETHER,
     cases={
-        "in process": Advice(
+        "in process": Remedy(
             "A serial client: the engine had one call at a time. It shares the processor's cores "
             "among the calls under way, so several at once may be no faster there; a server that "
             "batches them on a GPU would be.",
@@ -64,7 +64,7 @@ _TOGETHER = "make the calls of one function together: asyncio.gather, or a task 
                 _TOGETHER,
             ),
         ),
-        "held": Advice(
+        "held": Remedy(
             "The items of the node ran side by side, and their calls one after another: something "
             "in its code, such as a lock or a semaphore, lets one through at a time.",
             "L6",
@@ -73,7 +73,7 @@ _TOGETHER = "make the calls of one function together: asyncio.gather, or a task 
     },
     explains=("decode", "prefill", "overhead"),
 )
-def serial_client(observed: Observed) -> Found | None:
+def serial_client(observed: Observed) -> Observation | None:
     """Calls that do not need each other went one after another, none beside another.
 
     What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
@@ -105,7 +105,7 @@ def serial_client(observed: Observed) -> Found | None:
     side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
     is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
     kept_apart = any(observed.parents.get(one.id) in observed.place_waits for one in independent)
-    return Found(
+    return Observation(
         case="in process" if in_process else "held" if is_held else "",
         severity="hint" if in_process else "warning",
         model=server.model,
@@ -153,7 +153,7 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     "raise max_parallel step by step, as long as each step makes the run shorter: a server that is "
     "full makes it longer",
     cases={
-        "no models": Advice(
+        "no models": Remedy(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
             "L6",
             ("make them faster, or do such work for several items in one call of a node",),
@@ -162,14 +162,14 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     explains=("place", "turn"),
     explained_by=("client-lag",),
 )
-def max_parallel(observed: Observed) -> Found | None:
+def max_parallel(observed: Observed) -> Observation | None:
     """Calls waited for a turn at an endpoint, or calls of nodes for a place, under a limit."""
     found = [one for one in (_turns(observed), _places(observed)) if one is not None]
     return max(found, key=lambda one: one.lost_ns or 0, default=None)
 
 
 @per_model
-def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Calls waited for their turn under the endpoint's own limit, and its server was not full."""
     turns = [turn for call in calls for turn in call.turns]
     waited = [call for call in calls if length_ns(call.turns) >= LEAST_LOST_NS]
@@ -183,7 +183,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Found | Non
     most = max(depth for _, depth in depths(calls))
     at_most = "" if limit is None else f" (max_parallel = {limit})"
     enough = min(most, 2 * (limit or most))
-    return Found(
+    return Observation(
         severity="warning" if certain else "hint",
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
         f"turn{at_most}, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
@@ -229,7 +229,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     "call what takes long with await asyncio.to_thread(…)",
     "what keeps the interpreter's lock (an extension that computes) needs a process",
     cases={
-        "core full": Advice(
+        "core full": Remedy(
             "One core is all that a Python process computes with, and this one was full: the run "
             "made as many calls a second as it can.",
             "L6",
@@ -241,7 +241,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     },
     explains=("client lag",),
 )
-def client_lag(observed: Observed) -> Found | None:
+def client_lag(observed: Observed) -> Observation | None:
     """The process stood still, while calls were under way or other nodes could have gone on."""
     at_work = [*observed.calls, *observed.seen[events.Embed]]
     side_by_side = [stretch for stretch, depth in depths(_innermost(observed)) if depth > 1]
@@ -257,7 +257,7 @@ def client_lag(observed: Observed) -> Found | None:
     place = _place_of_most(longest_first, is_starved=observed.is_starved)
     if place is None and not observed.is_core_full:
         return None  # Of other programs, a remark tells.
-    return Found(
+    return Observation(
         # Many short ones are what a busy process looks like.
         severity="warning" if place is None or place.duration_ns >= LEAST_LOST_NS else "hint",
         case="" if place else "core full",
@@ -307,7 +307,7 @@ def _said_place(observed: Observed, lag: events.ClientLag) -> str:
     return f"in '{lag.function}' ({lag.at})" + (f", while {named(during)} ran" if during else "")
 
 
-def _places(observed: Observed) -> Found | None:
+def _places(observed: Observed) -> Observation | None:
     """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
     waits = observed.place_waits
     gain_ns = observed.lost_to_places_ns
@@ -320,7 +320,7 @@ def _places(observed: Observed) -> Found | None:
         return None  # They would wait in the server, or for this process.
     certain = all(tells_of_queues(observed, calls) for calls in models.values())
     longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
-    return Found(
+    return Observation(
         severity="warning" if certain else "hint",
         case="" if calls_models else "no models",
         seen=f"{len(waits)} calls of nodes waited for one of the places of the pipeline "
@@ -347,7 +347,7 @@ def _places(observed: Observed) -> Found | None:
     explains=("overhead",),
 )
 @per_model
-def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Calls that followed each other opened a connection each."""
     # After a longer pause, and with many at once, this process closes connections itself.
     after = [
@@ -360,7 +360,7 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     is_few = len(new) < LEAST_SERIAL_CALLS or len(new) <= MOSTLY * len(after)
     if is_few or observed.server(model).is_in_process:
         return None
-    return Found(
+    return Observation(
         severity="warning" if observed.matters(lost_ns) else "hint",
         seen=f"{len(new)} of {len(after)} calls to '{model}' that followed another opened a new "
         f"connection, which took {said_ns(lost_ns / len(new))} each ({observed.said(lost_ns)}).",
@@ -380,7 +380,7 @@ _CONDITION_CHARS = 24
     "L6",
     "if it is not needed, take the parameter out: both then run at the same time",
     cases={
-        "beyond the result": Advice(
+        "beyond the result": Remedy(
             "The result does not need these nodes: they are there for what else they do.",
             "L6",
             (
@@ -391,12 +391,12 @@ _CONDITION_CHARS = 24
     },
     explains=("decode", "prefill"),
 )
-def unused_dependency(observed: Observed) -> Found | None:
+def unused_dependency(observed: Observed) -> Observation | None:
     """A node that waited for one whose output it does not use, or that the result does not use."""
     return _beyond_result(observed) or _unquoted(observed)
 
 
-def _beyond_result(observed: Observed) -> Found | None:
+def _beyond_result(observed: Observed) -> Observation | None:
     """Nodes that ran on when the result was there, and that it does not need."""
     results = {pipeline.result for pipeline in observed.seen[events.PipelineEvent]} - {None}
     own = [one for one in observed.nodes.values() if "/" not in one.node]
@@ -407,7 +407,7 @@ def _beyond_result(observed: Observed) -> Found | None:
     lost_ns = max(one.end_ns for one in later) - ready_ns
     if not observed.matters(lost_ns):
         return None
-    return Found(
+    return Observation(
         severity="hint",
         case="beyond the result",
         seen=f"The result, {named(map(str, results))}, was there "
@@ -418,13 +418,13 @@ def _beyond_result(observed: Observed) -> Found | None:
     )
 
 
-def _unquoted(observed: Observed) -> Found | None:
+def _unquoted(observed: Observed) -> Observation | None:
     """A node on the critical path whose prompts quote nothing of the node that it waited for."""
     calls: dict[int, list[Call]] = {}
     for call in observed.calls[:TEXTS_OF_CALLS]:
         if call.node_span is not None and call.status == "ok":
             calls.setdefault(call.node_span, []).append(call)
-    worst: Found | None = None
+    worst: Observation | None = None
     for before, step in pairwise(observed.path.steps):
         sources = observed.sources.get(step.span, ())
         is_edge = before.span in sources and (before.span, step.span) not in observed.decided
@@ -445,7 +445,7 @@ def _unquoted(observed: Observed) -> Found | None:
         could_ns = max(others_ns, default=observed.nodes[before.span].start_ns)
         lost_ns = min(observed.nodes[step.span].start_ns - could_ns, step.duration_ns)
         if observed.matters(lost_ns) and (worst is None or lost_ns > (worst.lost_ns or 0)):
-            worst = Found(
+            worst = Observation(
                 severity="hint",
                 seen=f"'{step.node}' waited for '{before.node}', and no prompt of it has anything "
                 f"of what the models replied there. Side by side they would save at most "
@@ -522,7 +522,7 @@ def _same_prompt(earlier: Call, later: Call) -> bool:
     "do it while models work: in a node of its own that others need not wait for",
     "make independent parts of it together: asyncio.gather, or a mapped node",
     cases={
-        "tool": Advice(
+        "tool": Remedy(
             "A tool that an agent's model asked for. For each of its calls the model also replies, "
             "unless it asks for several at once.",
             "L6",
@@ -535,7 +535,7 @@ def _same_prompt(earlier: Call, later: Call) -> bool:
     explains=("code", "tool", "client lag"),
     explained_by=("client-lag",),
 )
-def slow_code(observed: Observed) -> Found | None:
+def slow_code(observed: Observed) -> Observation | None:
     """A tool, or a node's own code, took much of the critical path.
 
     A hint: only its author knows whether it has to be there, and can be quicker.
@@ -561,7 +561,7 @@ def slow_code(observed: Observed) -> Found | None:
         spans = [step.span for step in observed.path.steps if step.node in names[:1]]
     else:
         return None
-    return Found(
+    return Observation(
         severity="hint",
         case=case,
         seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",

@@ -23,8 +23,8 @@ from harness.analysis.facts import (
     per_model,
     queues_in_server,
 )
-from harness.analysis.finding import Evidence, Expected, Found, counted, said_ns
-from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Advice, rule
+from harness.analysis.finding import Evidence, Expected, Observation, counted, said_ns
+from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
 from harness.analysis.speed_limits import SpeedLimit
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
@@ -70,7 +70,7 @@ LEAST_KEPT_BACK_NS = 300_000_000
     explained_by=("preemptions", "client-lag"),
 )
 @per_model
-def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Replies stood still in their middle for far longer than tokens are apart in this run."""
     timed = [call for call in calls if call.itl_max_ns and call.itl_mean_ns]
     # The mean of a short reply is mostly its gap; the 95th percentile leaves that out.
@@ -86,7 +86,7 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Found | 
     )
     if not stalled or not observed.matters(lost_ns):
         return None
-    return Found(
+    return Observation(
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
         f"{said_ns(statistics.median(stalls_ns))} in the median and {said_ns(max(stalls_ns))} at "
         f"most ({observed.said(lost_ns)}); tokens of this run are {said_ns(usual_ns)} apart.",
@@ -117,7 +117,7 @@ _TRENDS: Mapping[str, tuple[str, Callable[[Call], Any], str]] = {
     "see what else the server and its device did in the later half, and its log",
     "run the first calls again: if they are as slow now, the server is what changed",
     cases={
-        "longer": Advice(
+        "longer": Remedy(
             "Replies got longer from call to call. Each token takes its time, and what grows is "
             "often what is sent back.",
             "L6",
@@ -131,7 +131,7 @@ _TRENDS: Mapping[str, tuple[str, Callable[[Call], Any], str]] = {
     explained_by=("queueing", "drifting-prefix", "straggler", "client-lag"),
 )
 @per_model
-def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> Found | None:
+def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> Observation | None:
     """Later calls of one kind were slower, or longer, than earlier ones, in the same company."""
     kinds: dict[tuple[str | None, str | None], list[Call]] = {}
     queued, company = queues_in_server(observed, calls), company_of(calls)
@@ -144,7 +144,7 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
     return worst and replace(worst, seen=f"{worst.seen} ({observed.said(worst.lost_ns or 0)}).")
 
 
-def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Found | None:
+def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Observation | None:
     said, measure, phase = _TRENDS[case]
     known = [call for call in calls if measure(call)]
     first, later = known[: len(known) // 2], known[len(known) // 2 :]
@@ -163,7 +163,7 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Fo
     )
     shown = "{:.0f} tokens".format if case == "longer" else said_ns
     model, where = known[0].model, f" in '{known[0].node}'" if known[0].node else ""
-    return Found(
+    return Observation(
         case=case,
         severity="hint" if case == "longer" else "warning",  # a reply may have to be longer
         seen=f"{said.format(model=model, where=where)} as the run went on: {shown(after)} in the "
@@ -187,7 +187,7 @@ def _grew(first: Sequence[Call], later: Sequence[Call], of: Callable[[Call], flo
     explains=("decode", "prefill"),
 )
 @per_model
-def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Most tokens that a model wrote were reasoning."""
     thinking = [call for call in calls if call.reasoning_tokens and call.output_tokens]
     tokens = sum(call.output_tokens or 0 for call in calls)
@@ -201,7 +201,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> F
     share = hidden / max(1, tokens)
     if share < MOSTLY or not observed.matters(taken_ns * share):
         return None
-    return Found(
+    return Observation(
         severity="hint",
         seen=f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
         f"{observed.said(taken_ns * share)}.",
@@ -222,7 +222,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> F
     explains=("prefill",),
 )
 @per_model
-def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Streams whose tokens all came together, long after the call was sent."""
     long = [call for call in calls if (call.output_tokens or 0) >= LEAST_OF_PACE]
     at_once = [
@@ -242,7 +242,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found
     if len(at_once) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
         return None
     tokens = statistics.median(call.output_tokens or 0 for call in at_once)
-    return Found(
+    return Observation(
         seen=f"{len(at_once)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
         f"median, came whole {said_ns(statistics.median(c.phase_ns('prefill') for c in at_once))} "
         "after they were asked for, with no time from the first token to the last.",
@@ -259,7 +259,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found
     Aim.WRITE_FASTER,
     SMALLER_MODEL,
     cases={
-        "bandwidth": Advice(
+        "bandwidth": Remedy(
             "Memory bandwidth: each token reads all the weights once, and memory delivers them no "
             "faster, unless other programs used the machine at the same time.",
             "L0",
@@ -269,7 +269,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found
                 "decode several calls at once: one reading of the weights then serves all of them",
             ),
         ),
-        "compute": Advice(
+        "compute": Remedy(
             "Compute: the processor is fully used for each token, and memory could deliver more.",
             "L0",
             (
@@ -283,7 +283,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Found
     explained_by=("preemptions",),
 )
 @per_model
-def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
     # Other models of the run share the machine, for all that is known.
     company = company_of([call for call in observed.calls if call.status == "ok"])
@@ -312,7 +312,7 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         half = limit.with_weights(limit.weight_bytes // 2)
         expected = Expected("speed of a reply", limit.tokens_per_s, half, "tokens/s")
     fewer = (FEWER_CALLS,) if at_once > ALONE else ()
-    return Found(
+    return Observation(
         case=(limit.bound if limit else "bandwidth") if is_alone else "",
         seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(shown)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
@@ -345,14 +345,14 @@ def _is_slow(calls: Sequence[Call]) -> bool:
     explains=("decode",),
 )
 @per_model
-def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """The server threw out replies that were under way, to compute them again later."""
     values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
     count = values[-1] - values[0] if values else 0.0
     if count < max(SEVERAL, len(calls) / 20):
         return None
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
-    return Found(
+    return Observation(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",

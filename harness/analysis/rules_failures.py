@@ -12,8 +12,16 @@ from harness.analysis.facts import (
     Observed,
     per_model,
 )
-from harness.analysis.finding import MOST_SPANS, Evidence, Expected, Found, counted, named, said_ns
-from harness.analysis.rules import FEWER_CALLS, Advice, rule
+from harness.analysis.finding import (
+    MOST_SPANS,
+    Evidence,
+    Expected,
+    Observation,
+    counted,
+    named,
+    said_ns,
+)
+from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
@@ -32,13 +40,13 @@ _OR_DAMAGED = " Or the file is damaged: the engine does not say which."
 _MORE_BUDGET = "raise [budget] capacity in harness.toml, if the machine has more memory"
 
 
-_OTHER_ERROR = Advice(
+_OTHER_ERROR = Remedy(
     "The server failed, or the connection to it broke.",
     "L3",
     ("see the server's log for that moment",),
 )
-_ERRORS: Mapping[str, Advice] = {
-    "RateLimited": Advice(
+_ERRORS: Mapping[str, Remedy] = {
+    "RateLimited": Remedy(
         "The account is at its limit of calls or tokens a minute.",
         "L5",
         (
@@ -46,22 +54,22 @@ _ERRORS: Mapping[str, Advice] = {
             "have the account's limit raised",
         ),
     ),
-    "Overloaded": Advice(
+    "Overloaded": Remedy(
         "The server was loading, or had more calls than it takes.",
         "L4a",
         ("begin when the server has loaded", FEWER_CALLS, Aim.ANSWER_MORE_AT_ONCE),
     ),
-    "ContextOverflow": Advice(
+    "ContextOverflow": Remedy(
         "Prompt and reply together are longer than the model's context.",
         "L6",
         ("shorten the prompt, or lower max_output_tokens", Aim.LONGER_CONTEXT),
     ),
-    "CallTimeout": Advice(
+    "CallTimeout": Remedy(
         "The reply took longer than the endpoint's timeout_s.",
         "L3",
         ("lower max_output_tokens, or raise timeout_s under [endpoints.{tag}]",),
     ),
-    "EndpointUnreachable": Advice(
+    "EndpointUnreachable": Remedy(
         "Nothing answered: the server was not started, has gone, or is somewhere else.",
         "L3",
         ("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
@@ -75,7 +83,7 @@ _ERRORS: Mapping[str, Advice] = {
             "call.certificate-refused",
             "call.no-tls",
         ),
-        Advice(
+        Remedy(
             "The endpoint's settings do not fit its server or file.",
             "L5",
             ("check what the error names: under [endpoints.{tag}], or the variable",),
@@ -114,7 +122,7 @@ def _error_of(call: Call) -> str:
     Aim.FIT_AT_START,
     "use smaller weights",
     cases={
-        "later": Advice(
+        "later": Remedy(
             "Out of memory later: the KV cache grows from call to call, with the length of prompts "
             "and the number of calls at once.",
             "L3",
@@ -125,7 +133,7 @@ def _error_of(call: Call) -> str:
         )
     },
 )
-def out_of_memory(observed: Observed) -> Found | None:
+def out_of_memory(observed: Observed) -> Observation | None:
     """A model could not be brought into memory, or ran out of it after calls that came through."""
     failed = [c for c in observed.calls if c.status == "error" and _ran_out(c)]
     if not failed:
@@ -134,7 +142,7 @@ def out_of_memory(observed: Observed) -> Found | None:
     answered = observed.by_model().get(server.model, ())
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
     damaged = "" if before or failed[0].error_class != "ModelFileInvalid" else _OR_DAMAGED
-    return Found(
+    return Observation(
         severity="error",
         model=server.model,
         case="later" if before else "",
@@ -159,12 +167,12 @@ def out_of_memory(observed: Observed) -> Found | None:
     explains=("retry", "failed"),
     explained_by=("out-of-reach",),
 )
-def retries(observed: Observed) -> Found | None:
+def retries(observed: Observed) -> Observation | None:
     """Calls were refused and tried again, or answered by another model than the one meant."""
     return _paused(observed) or _fell_back(observed)
 
 
-def _paused(observed: Observed) -> Found | None:
+def _paused(observed: Observed) -> Observation | None:
     pauses = observed.retries
     causes = {(pause.model, pause.reason) for pause in pauses}
     tried = [
@@ -180,7 +188,7 @@ def _paused(observed: Observed) -> Found | None:
     failed = [call for call in tried if call.model == model]
     error = f" The last ended with: {failed[-1].error}" if failed else ""
     pauses_ns = length_ns(one.pause for one in pauses)
-    return Found(
+    return Observation(
         model=model,
         case=reason,
         seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
@@ -191,7 +199,7 @@ def _paused(observed: Observed) -> Found | None:
 
 
 @rule("failed-calls", *_OTHER_ERROR[:2], *_OTHER_ERROR.moves, cases=_ERRORS, explains=("failed",))
-def failed_calls(observed: Observed) -> Found | None:
+def failed_calls(observed: Observed) -> Observation | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     over = observed.outlived
     failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
@@ -207,7 +215,7 @@ def failed_calls(observed: Observed) -> Found | None:
         return None
     ((model, kind), count), *_ = final.most_common()
     shown = [call for call in failed if (call.model, call.error_class) == (model, kind)]
-    return Found(
+    return Observation(
         severity="error",
         model=model,
         case=_error_of(shown[-1]),
@@ -241,12 +249,12 @@ def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
     "L6",
     "correct what the error names, and run it again",
     cases={
-        "unfinished": Advice(
+        "unfinished": Remedy(
             "The process was killed, or the run is still going.",
             "L6",
             ("see what ended the process: its terminal, or the system's log",),
         ),
-        "reply": Advice(
+        "reply": Remedy(
             "A model replied, and not with what was asked for: cut off, empty, or not of the type.",
             "L6",
             (
@@ -258,7 +266,7 @@ def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
     },
     explained_by=("failed-calls", "out-of-memory", "out-of-reach"),
 )
-def failed_run(observed: Observed) -> Found | None:
+def failed_run(observed: Observed) -> Observation | None:
     """The run did not come to its end."""
     ended = observed.journal.ended
     if ended is not None and ended.status != "error":
@@ -267,7 +275,7 @@ def failed_run(observed: Observed) -> Found | None:
         failed = [one for one in observed.nodes.values() if one.status == "error"]
         nodes = [one.id for one in failed]
         of_reply = any(one.error_class in _OF_REPLIES for one in failed)
-        return Found(
+        return Observation(
             severity="error",
             case="reply" if of_reply else "",
             seen=f"The run ended with: {ended.error}",
@@ -277,7 +285,7 @@ def failed_run(observed: Observed) -> Found | None:
         )
     unfinished = (call for call in observed.calls if call.status == "unfinished")
     open_calls = [call for call in unfinished if not observed.outlived(call.end_ns)]
-    return Found(
+    return Observation(
         severity="hint",
         case="unfinished",
         seen="The journal has no end"
@@ -290,7 +298,7 @@ def _ran_out(call: Call) -> bool:
     return _OUT_OF_MEMORY.search(call.error or "") is not None
 
 
-def _fell_back(observed: Observed) -> Found | None:
+def _fell_back(observed: Observed) -> Observation | None:
     if not observed.seen[events.Fallback]:
         return None
     (model, _), *_ = Counter(map(observed.failed, observed.seen[events.Fallback])).most_common()
@@ -300,7 +308,7 @@ def _fell_back(observed: Observed) -> Found | None:
     (reason, _), *_ = reasons.most_common()
     failed = _failed(observed, model, reasons)
     lost_ns = length_ns(failed)
-    return Found(
+    return Observation(
         model=model,
         case=reason,
         seen=f"{counted(len(of_model), 'call')} to '{model}' went to "
@@ -321,7 +329,7 @@ def _fell_back(observed: Observed) -> Found | None:
     cases={"replaced": _ERRORS[UNREACHED]},
     explains=("failed", "retry"),
 )
-def out_of_reach(observed: Observed) -> Found | None:
+def out_of_reach(observed: Observed) -> Observation | None:
     """An endpoint could not be reached several times."""
     failures = out_of_reach_calls(observed)
     if not failures:
@@ -332,7 +340,7 @@ def out_of_reach(observed: Observed) -> Found | None:
     is_back = [call for call in observed.calls if call.model == model][-1].status == "ok"
     replaced = sum(observed.failed(one) == model for one in observed.seen[events.Fallback])
     since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
-    return Found(
+    return Observation(
         severity="warning" if is_back or replaced >= len(failed) else "error",
         model=model,
         case="replaced" if replaced else "",
@@ -363,7 +371,7 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
     "say in the prompt what the reply has to look like, with an example",
     "take a server or a model that constrains what it writes by the schema",
     cases={
-        "enforced": Advice(
+        "enforced": Remedy(
             "The server held the replies to their schema, and the type refused what they say, as a "
             "validator does: each is asked for again, which costs a whole call.",
             "L6",
@@ -375,7 +383,7 @@ def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Cal
     },
 )
 @per_model
-def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Calls that follow a reply which could not be used."""
     typed = [call for call in calls if call.structured]
     again = [call for call in typed if call.asks_again]
@@ -384,7 +392,7 @@ def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
         return None
     loose = sum(call.schema in {"advisory", "ignored"} for call in typed)
     enforced = sum(call.schema == "enforced" for call in again)
-    return Found(
+    return Observation(
         case="enforced" if 2 * enforced > len(again) else "",
         seen=f"{len(again)} of {counted(len(typed), 'call')} to '{model}' for a typed reply asked "
         f"again after one that could not be used ({observed.said(lost_ns)})"
@@ -404,12 +412,12 @@ def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Found 
     Aim.LONGER_CONTEXT,
 )
 @per_model
-def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Replies were cut because the context was full; a set max_output_tokens may intend that."""
     cut = [call for call in calls if call.was_cut and not reached_own_limit(call)]
     if not cut:
         return None
-    return Found(
+    return Observation(
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
         "because the model's context was full.",
@@ -432,7 +440,7 @@ def reached_own_limit(call: Call) -> bool:
     "see why the attempts failed: the error is in the node's span",
     "shorten the pauses: Retry(n, first_delay_s=…) of the node",
     cases={
-        "timeout": Advice(
+        "timeout": Remedy(
             "A node's timeout is shorter than its work takes: each attempt starts over, and what "
             "its calls had written is lost.",
             "L6",
@@ -444,7 +452,7 @@ def reached_own_limit(call: Call) -> bool:
     },
     explains=("node retry",),
 )
-def node_retries(observed: Observed) -> Found | None:
+def node_retries(observed: Observed) -> Observation | None:
     """Attempts of nodes that failed and were repeated, with the pauses; or that a timeout ended."""
     pauses = [one for one in observed.seen[events.RetryEvent] if one.node is not None]
     again = {one.caption for one in observed.nodes.values() if one.attempt}
@@ -458,7 +466,7 @@ def node_retries(observed: Observed) -> Found | None:
     if not lost or not observed.matters(lost_ns):
         return None
     reasons = Counter(one.error_class for one in lost)
-    return Found(
+    return Observation(
         case="timeout" if NodeTimedOut.__name__ in reasons else "",
         seen=f"{counted(len(lost), 'attempt')} at {named(one.caption for one in lost)} failed "
         f"({', '.join(f'{count} with {name}' for name, count in reasons.most_common())}). The "

@@ -23,8 +23,8 @@ from harness.analysis.facts import (
     queues_in_server,
     tells_of_queues,
 )
-from harness.analysis.finding import Evidence, Expected, Found, said_ns
-from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Advice, rule
+from harness.analysis.finding import Evidence, Expected, Observation, said_ns
+from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, mean_depths
@@ -50,7 +50,7 @@ LITTLE_QUEUE = 0.2
     explained_by=("drifting-prefix",),
 )
 @per_model
-def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Long prompts, read one after another without much queue, and slowly.
 
     Where most of each was the same as in the last one, `drifting-prefix` says why it was read
@@ -89,7 +89,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
         return None
     slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
     rate = sum(map(_computed_tokens, timed)) / (prefill_ns / 1e9)
-    return Found(
+    return Observation(
         seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
         f"with hardly any queue: it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
         f"({observed.said(lost_ns)}).",
@@ -134,7 +134,7 @@ LOOKED_BACK = 32
     "put what varies (a time, a number, a name, a question) after what stays the same",
     "keep the system prompt and the order of sources fixed from call to call",
     cases={
-        "uncached": Advice(
+        "uncached": Remedy(
             "The server kept nothing: its prefix cache is off, too small, or was used by other "
             "calls in between.",
             "L4b",
@@ -144,7 +144,7 @@ LOOKED_BACK = 32
     explains=("prefill",),
 )
 @per_model
-def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Prompts were read again: they differ early, or the server kept nothing of them."""
     long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
     slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
@@ -174,7 +174,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
         shared_share = statistics.median(like.shared_share for _, like, _ in again)
         cached, lost = _cached([call for call, _ in shares]), observed.said(lost_ns)
         is_told = any(call.cached_tokens is not None for call, _ in shares)
-        return Found(
+        return Observation(
             case=case,
             severity="warning" if case or is_told else "hint",
             seen=f"{len(again)} prompts to '{model}' "

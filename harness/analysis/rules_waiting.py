@@ -24,7 +24,7 @@ from harness.analysis.facts import (
     tells_of_queues,
     ttft,
 )
-from harness.analysis.finding import Evidence, Expected, Found, counted, named, said_ns
+from harness.analysis.finding import Evidence, Expected, Observation, counted, named, said_ns
 from harness.analysis.rules import (
     FEWER_CALLS,
     LESS_TO_COMPUTE,
@@ -32,7 +32,7 @@ from harness.analysis.rules import (
     SHORTER_PROMPTS,
     SHORTER_REPLIES,
     SMALLER_NEIGHBOR,
-    Advice,
+    Remedy,
     rule,
 )
 from harness.inference.providers import Aim
@@ -59,18 +59,18 @@ SLOW_REPLICA = 2.0
     Aim.KEEP_LOADED,
     "do more in one run: a model is loaded once, at its first call",
     cases={
-        "in server": Advice(
+        "in server": Remedy(
             "A cold start in the server: it loaded or prepared the model before it answered.",
             "L3",
             (Aim.KEEP_LOADED, "send a short call ahead, while the run has other things to do"),
         ),
-        "each call": Advice(
+        "each call": Remedy(
             "Something goes before each reply that is neither the prompt nor another call: the "
             "server loads the model anew, or the way to it is that slow.",
             "L3",
             (Aim.KEEP_LOADED, "see the server's log for what it does before it answers"),
         ),
-        "each schema": Advice(
+        "each schema": Remedy(
             "Something goes before each reply that is neither the prompt nor another call. All of "
             "these calls have a schema, and a server may compile each new one.",
             "L3",
@@ -84,12 +84,12 @@ SLOW_REPLICA = 2.0
     explains=("load", "prefill"),
     explained_by=("out-of-reach", "retries"),
 )
-def cold_start(observed: Observed) -> Found | None:
+def cold_start(observed: Observed) -> Observation | None:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
     return _loaded(observed) or _cold_in_server(observed)
 
 
-def _loaded(observed: Observed) -> Found | None:
+def _loaded(observed: Observed) -> Observation | None:
     waited = {load: _waited_for(load, observed) for load in _first_loads(observed)}
     firsts = [load for load, parts in waited.items() if length_ns(parts) >= LEAST_LOST_NS]
     lost_ns = length_ns(part for load in firsts for part in waited[load])
@@ -98,7 +98,7 @@ def _loaded(observed: Observed) -> Found | None:
     longest = max(firsts, key=lambda load: load.duration_ns)
     # A model that the run itself starts has to be loaded once.
     is_usual = observed.server(longest.model).is_in_process
-    return Found(
+    return Observation(
         severity="hint" if is_usual else "warning",
         model=longest.model if len(firsts) == 1 else None,
         server=longest.model,
@@ -126,7 +126,7 @@ def _unexplained_ns(observed: Observed, call: Call) -> int:
     return max(0, call.ttft_ns - queued_ns - read * itl_ns)
 
 
-def _swaps_in_server(observed: Observed) -> Found | None:
+def _swaps_in_server(observed: Observed) -> Observation | None:
     """Calls waited whenever the one before had been to another model, and else they did not."""
     models = observed.by_model()
     calls = [call for its in models.values() if len(models) > 1 for call in its]
@@ -145,7 +145,7 @@ def _swaps_in_server(observed: Observed) -> Found | None:
         swaps += [call] if call.model in known else []
     if len(swaps) < SEVERAL or not observed.matters(lost_ns):
         return None
-    return Found(
+    return Observation(
         seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
         f"each after a call to another model ({observed.said(lost_ns)}): "
         f"{named(call.model for call in swaps)} seem to take turns in a server's memory.",
@@ -157,7 +157,7 @@ def _swaps_in_server(observed: Observed) -> Found | None:
 
 
 @per_model
-def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """The first call, or each one after a pause, waited for more than its prompt, alone."""
     if any(load.model == model for load in observed.loads):
         return None  # `_loaded` tells of loads that are known, and `queueing` of company.
@@ -176,7 +176,7 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     ):
         return None
     each = "each schema" if all(call.structured for call in cold) else "each call"
-    return Found(
+    return Observation(
         case=each if len(cold) > 1 else "in server",
         seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {said_ns(slowest_ns)} for "
         f"the first token, with no other under way; {observed.said(lost_ns)} of it went into "
@@ -198,7 +198,7 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     "begin with the longest items",
     "limit what one item may take: a lower max_output_tokens, or Timeout(…)",
     cases={
-        "replica": Advice(
+        "replica": Remedy(
             "One server of several is slower, and gets its share of the calls all the same.",
             "L4a",
             (
@@ -210,13 +210,13 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Fo
     explains=("decode",),
     explained_by=("client-lag", "retries"),
 )
-def straggler(observed: Observed) -> Found | None:
+def straggler(observed: Observed) -> Observation | None:
     """One server of several, or one item of a mapped node, was far slower than the others."""
     return _slow_replica(observed) or _slow_item(observed)
 
 
 @per_model
-def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     speeds: dict[str, list[Call]] = {}
     for call in calls:
         if call.replica and call.itl_mean_ns:
@@ -232,7 +232,7 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
     lost_ns = length_ns(decoding(speeds[slowest])) * (1 - quickest / itl_ns[slowest])
     if itl_ns[slowest] < SLOW_REPLICA * quickest or not observed.matters(lost_ns):
         return None
-    return Found(
+    return Observation(
         case="replica",
         seen=f"Of the servers of '{model}', {slowest} wrote a token in {said_ns(itl_ns[slowest])}, "
         f"the quickest in {said_ns(quickest)}; {len(speeds[slowest])} of {len(calls)} calls went "
@@ -244,7 +244,7 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Foun
     )
 
 
-def _slow_item(observed: Observed) -> Found | None:
+def _slow_item(observed: Observed) -> Observation | None:
     """One item of a mapped node took far longer than the others, and the run waited for it."""
     on_path = {step.span for step in observed.path.steps}
     of_node: dict[str, list[int]] = {}
@@ -271,7 +271,7 @@ def _slow_item(observed: Observed) -> Found | None:
     lost_ns, last, usual_ns = worst
     took_ns = own_ns[last]
     queued = took_ns < observed.nodes[last].duration_ns
-    return Found(
+    return Observation(
         seen=f"'{observed.nodes[last].caption}' took {said_ns(took_ns)}, the others of its node "
         f"{said_ns(usual_ns)} in the median"
         + (", queues left out" if queued else "")
@@ -291,7 +291,7 @@ def _slow_item(observed: Observed) -> Found | None:
     Aim.LET_BOTH_STAY,
     SMALLER_NEIGHBOR,
     cases={
-        "one model": Advice(
+        "one model": Remedy(
             "These endpoints name one model, and its server loads it anew for other settings.",
             "L4a",
             ("leave one of the endpoints out, if both are for the same work",),
@@ -299,7 +299,7 @@ def _slow_item(observed: Observed) -> Found | None:
     },
     explains=("load", "room"),
 )
-def swap_thrash(observed: Observed) -> Found | None:
+def swap_thrash(observed: Observed) -> Observation | None:
     """Models were loaded again and again, because another one was in their place."""
     firsts = {load.id for load in _first_loads(observed)}
     again = [load for load in observed.loads if load.id not in firsts]
@@ -316,7 +316,7 @@ def swap_thrash(observed: Observed) -> Found | None:
     if len(loads) == 1 or not observed.matters(lost_ns):
         return None
     one_context = _one_context(observed, taking_turns)
-    return Found(
+    return Observation(
         case="one model" if one_context else "",
         seen=f"{named(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
         f"{1 if one_context else len(loads)} would have done. Waiting for these loads, and making "
@@ -396,12 +396,12 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
     Aim.BOUND_QUEUE,
     _QUEUE_HERE,
     cases={
-        "KV cache full": Advice(
+        "KV cache full": Remedy(
             "Queueing: more calls came at once than the KV cache has room for.",
             "L4a",
             (Aim.MORE_KV_ROOM, Aim.BOUND_QUEUE, _QUEUE_HERE),
         ),
-        "others": Advice(
+        "others": Remedy(
             "Queueing behind calls of others, which had the server's places.",
             "L4a",
             (
@@ -409,7 +409,7 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
                 "use a server of its own, or another hour",
             ),
         ),
-        "at its limit": Advice(
+        "at its limit": Remedy(
             "Queueing at a server that writes as much as it can: with more places, each call would "
             "be answered more slowly.",
             "L0",
@@ -418,19 +418,19 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
     },
     explains=("queue", "prefill"),
 )
-def queueing(observed: Observed) -> Found | None:
+def queueing(observed: Observed) -> Observation | None:
     """Calls waited in their server for one of its places, behind each other or behind others."""
     return _behind_each_other(observed) or _behind_others(observed)
 
 
 @per_model
-def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     waits_ns = _waits_alone(observed, calls, LEAST_LOST_NS)
     lost_ns, longest_ns = sum(waits_ns.values()), max(waits_ns.values(), default=0)
     is_uneven = longest_ns > UNEVEN * min(waits_ns.values(), default=0)
     if len(waits_ns) < 2 * SEVERAL or not is_uneven or not observed.matters(lost_ns):
         return None
-    return Found(
+    return Observation(
         severity="hint",
         case="others",
         seen=f"{len(waits_ns)} of {len(calls)} calls to '{model}' waited for their first token, up "
@@ -449,7 +449,7 @@ def _waits_alone(observed: Observed, calls: Sequence[Call], least_ns: int) -> di
 
 
 @per_model
-def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) -> Found | None:
+def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     queues = queues_in_server(observed, calls)
     queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)
@@ -478,7 +478,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     case = "KV cache full" if kv_is_full else full
     if running > own:
         case, wanted, expected = "others", None, None
-    return Found(
+    return Observation(
         severity="warning" if certain else "hint",
         case=case,
         seen=f"{len(queued)} of {len(calls)} calls to '{model}' queued in the server, not here: "

@@ -27,7 +27,7 @@ from harness.cli.consoles import (
     say,
     write_json,
 )
-from harness.cli.passage_files import Found, Given, bytes_of, files_of, passages_in
+from harness.cli.passage_files import Defaults, FileEntry, bytes_of, files_of, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.errors import HarnessError, InvalidInput
@@ -111,7 +111,7 @@ def add(
     tally = Tally()
     done: dict[str, object] = {}
     with failures_told(as_json=as_json, more=done) as interrupts:
-        given = Given(title=title, source=source, quality=quality, metadata=read_metadata(pairs))
+        given = Defaults(title=title, source=source, quality=quality, metadata=read_metadata(pairs))
         chosen = files_of(files)
         with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:
             failure = None
@@ -432,7 +432,7 @@ class Tally:
 def add_all(
     store: MemoryStore,
     files: Sequence[Path | None],
-    given: Given,
+    given: Defaults,
     *,
     jsonl: bool,
     progress: Progress,
@@ -453,9 +453,9 @@ def add_all(
     store.wait()
 
 
-def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
+def _batches(found: Iterable[FileEntry]) -> Iterator[list[FileEntry]]:
     """In batches. If reading fails, the error is raised after the last batch."""
-    batch: list[Found] = []
+    batch: list[FileEntry] = []
     try:
         for one in found:
             batch.append(one)

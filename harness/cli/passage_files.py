@@ -23,7 +23,7 @@ _LINES = {".jsonl", ".ndjson"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class Defaults:
     """Defaults for passages that do not say it themselves."""
 
     title: str = ""
@@ -34,7 +34,7 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FileEntry:
     """A passage that was read."""
 
     passage: Passage
@@ -82,7 +82,9 @@ def bytes_of(files: Iterable[Path | None]) -> int | None:
     return total
 
 
-def passages_in(files: Iterable[Path | None], given: Given, *, jsonl: bool) -> Iterator[Found]:
+def passages_in(
+    files: Iterable[Path | None], given: Defaults, *, jsonl: bool
+) -> Iterator[FileEntry]:
     """The passages of files, in order, read as they are taken.
 
     Raises:
@@ -94,11 +96,11 @@ def passages_in(files: Iterable[Path | None], given: Given, *, jsonl: bool) -> I
         found = _lines(path, given) if is_lines else _document(path, given)
         read = 0
         for passage, read in found:
-            yield Found(passage=passage, read_bytes=before + read)
+            yield FileEntry(passage=passage, read_bytes=before + read)
         before += read
 
 
-def _document(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:
+def _document(path: Path | None, given: Defaults) -> Iterator[tuple[Passage, int]]:
     if path is None:
         size, data = 0, sys.stdin.buffer.read()
         if _are_passages(data):
@@ -132,7 +134,7 @@ def _are_passages(data: bytes) -> bool:
     return bool(found) and all(isinstance(one, dict) and "text" in one for one in found)
 
 
-def _lines(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:
+def _lines(path: Path | None, given: Defaults) -> Iterator[tuple[Passage, int]]:
     with ExitStack() as stack:
         stream: BinaryIO = sys.stdin.buffer
         if path is not None:
@@ -149,7 +151,7 @@ def _lines(path: Path | None, given: Given) -> Iterator[tuple[Passage, int]]:
                 yield _passage(line, path or Path("standard input"), number, given), read
 
 
-def _passage(line: bytes, path: Path, number: int, given: Given) -> Passage:
+def _passage(line: bytes, path: Path, number: int, given: Defaults) -> Passage:
     try:
         one = _Line.model_validate(orjson.loads(line))
         return Passage(
@@ -188,7 +190,7 @@ def _explained(error: ValidationError) -> str:
             return f"'{name}': {problem['msg']}"
 
 
-def _source(given: Given, path: Path | None) -> str:
+def _source(given: Defaults, path: Path | None) -> str:
     if given.source is not None:
         return given.source
     return "" if path is None else str(path)

@@ -65,7 +65,7 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class ScoreSource:
     """The files and settings that the command line names."""
 
     settings: Settings
@@ -106,14 +106,14 @@ def _read(
     bad_rows: BadRows,
     config: Path | None,
     roles: tuple[str, ...],
-) -> Given:
+) -> ScoreSource:
     assigned = read_pairs(roles, option="--role", form="role=tag")
     settings = settings_for_calls(config, roles=assigned, produces=False)
     chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
     rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
     if rows.refused and bad_rows == "stop":
         raise mistakes_in(rows.refused, of=len(rows.rows) + len(rows.refused), what="are no drafts")
-    return Given(
+    return ScoreSource(
         settings=settings,
         chosen=chosen,
         rows=rows,
@@ -194,7 +194,7 @@ def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
 class ScoredDrafts:
     """What became of drafts that were scored."""
 
-    given: Given
+    given: ScoreSource
     result: BatchResult
     decided: bool
     """Whether passing is known: no dimension still needs an evaluator."""
@@ -226,7 +226,12 @@ class ScoredDrafts:
 
 
 def score_drafts(
-    given: Given, *, samples: int | None, output: Path | None, verb: str = "score", yes: bool = True
+    given: ScoreSource,
+    *,
+    samples: int | None,
+    output: Path | None,
+    verb: str = "score",
+    yes: bool = True,
 ) -> ScoredDrafts:
     """Has drafts scored, as one batch.
 
@@ -272,7 +277,7 @@ def score_drafts(
 
 
 def _known(
-    given: Given, output: Path | None, *, samples: int | None, evaluators: Sequence[str]
+    given: ScoreSource, output: Path | None, *, samples: int | None, evaluators: Sequence[str]
 ) -> Mapping[str, Scored]:
     """The scores of a file that no run is known of, if all are by what would score now."""
     if output is None or not output.is_file() or state_of(output).exists():

@@ -20,9 +20,9 @@ from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
 from harness.files import shipped_directory, writing
 from harness.rubric import (
-    Advice,
     Dimension,
     Rubric,
+    RubricAdvice,
     RubricFile,
     advice_on,
     directories,
@@ -67,7 +67,7 @@ class _Looked:
     rubric: Rubric | None = None
     """None if it has mistakes."""
     mistakes: tuple[Problem, ...] = ()
-    warnings: tuple[Advice, ...] = ()
+    warnings: tuple[RubricAdvice, ...] = ()
 
 
 @rubric.command()

@@ -18,7 +18,7 @@ from harness.cli.tables import listed, table
 from harness.errors import InvalidInput
 from harness.page import percent
 from harness.rows import Row, read_rows
-from harness.rubric.calibration.bounds import Aim, AtThreshold
+from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import (
@@ -100,7 +100,7 @@ def compare_scores(
         found = compare(
             paired(a, b, rubrics, accept_at=people_from),
             rubrics,
-            Aim(target=target, confidence=confidence),
+            RiskAim(target=target, confidence=confidence),
             attempts=looks if has_labels else None,
             generator=np.random.default_rng(0),
         )

@@ -12,8 +12,8 @@ from rich.text import Text
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import (
-    Given,
     ScoredDrafts,
+    ScoreSource,
     name_of,
     not_judged,
     of_drafts,
@@ -36,7 +36,7 @@ from harness.session.roles import Roles
     help="Judgings of each draft.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def noise(*, read: Callable[[], Given], repeats: int, as_json: bool) -> None:
+def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> None:
     """Judge DRAFTS by RUBRIC several times, and keep how far the scores scatter.
 
     The result is written beside the rubric. From then on, a draft with a score so near the
@@ -108,7 +108,7 @@ def _pass_share(verdict: Verdict) -> float:
     return verdict.passed if share is None else share
 
 
-def _scored(given: Given, repeats: int) -> ScoredDrafts:
+def _scored(given: ScoreSource, repeats: int) -> ScoredDrafts:
     cast = Roles(known_endpoints(given.settings), given.settings.roles, produces=False)
     if not given.rubric.judged or not (cast.evaluators or cast.pool):
         raise ConfigurationInvalid(

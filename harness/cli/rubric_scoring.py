@@ -17,8 +17,8 @@ from harness.cli.consoles import failures_told, json_object, log_to_stderr, resu
 from harness.cli.made_again import made_again_because
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.rubric_batch import (
-    Given,
     ScoredDrafts,
+    ScoreSource,
     name_of,
     not_judged,
     of_drafts,
@@ -64,7 +64,7 @@ from harness.session.settings import EvaluationSettings
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def score(
     *,
-    read: Callable[[], Given],
+    read: Callable[[], ScoreSource],
     output: Path | None,
     samples: int | None,
     pass_at: float | None,
@@ -104,7 +104,7 @@ def score(
         sys.exit(FAILED)
 
 
-def _without_models(given: Given) -> Given:
+def _without_models(given: ScoreSource) -> ScoreSource:
     if not given.rubric.checked:
         raise InvalidInput(
             "--checks-only leaves nothing to score: a model judges every dimension of rubric "

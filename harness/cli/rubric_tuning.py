@@ -29,7 +29,7 @@ from harness.rubric import (
     measured_noise,
 )
 from harness.rubric.calibration.agreement import Estimate
-from harness.rubric.calibration.bounds import Aim, AtThreshold, Risk, interval
+from harness.rubric.calibration.bounds import AtThreshold, Risk, RiskAim, interval
 from harness.rubric.calibration.calibration_files import (
     Attempts,
     Calibration,
@@ -202,7 +202,7 @@ def tune_rubric(
         tuning = tune(
             drafts,
             file.rubric,
-            Aim(target=target, risk=risk, confidence=confidence),
+            RiskAim(target=target, risk=risk, confidence=confidence),
             accept_at=accepted_from(accept_at, before, file.rubric),
             attempts=Attempts.beside(file.rubric, directory),
             generator=np.random.default_rng(0),
@@ -383,7 +383,7 @@ def _origin(rubric: Rubric, tuning: Tuning, read: Labels, evaluator: str | None)
     }
 
 
-def _claim(aim: Aim) -> str:
+def _claim(aim: RiskAim) -> str:
     return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
 
 
@@ -397,7 +397,7 @@ def _about_files(report: Path | None, written: Calibration | None, place: Path) 
         yield said
 
 
-def _rate(at: AtThreshold, aim: Aim) -> str:
+def _rate(at: AtThreshold, aim: RiskAim) -> str:
     trials = at.trials(aim.risk)
     share = f" ({percent(at.wrong / trials)})" if trials else ""
     accepts = f"{at.threshold:g} accepts {at.accepted} of {at.drafts}"

@@ -10,13 +10,13 @@ from rich.text import Text
 
 from harness.analysis import RunReport
 from harness.analysis.comparison import (
-    Comparison,
     FigureDifference,
     FigureUnit,
     FindingChange,
     FindingDifference,
     LoopDifference,
     NodeDifference,
+    RunComparison,
 )
 from harness.analysis.finding import said_ns
 from harness.analysis.time_budget import TIME_KINDS
@@ -35,7 +35,7 @@ _MOST_NODES = 40
 """Lines that a person still reads; JSON has all."""
 
 
-def print_comparison(comparison: Comparison, console: Console) -> None:
+def print_comparison(comparison: RunComparison, console: Console) -> None:
     """Prints what differs, the biggest differences first; what is equal is counted."""
     a, b = comparison.a, comparison.b
     console.print(Text(_bottleneck_said(comparison), style="bold"))
@@ -66,7 +66,7 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
             console.print(Text(f"Role {role.role}: {was} in A, {now} in B."), soft_wrap=True)
 
 
-def _bottleneck_said(comparison: Comparison) -> str:
+def _bottleneck_said(comparison: RunComparison) -> str:
     """Whether the bottleneck has moved, in a sentence."""
     a, b, (was, now) = comparison.a, comparison.b, comparison.bottlenecks
     if was is None or now is None:
@@ -78,7 +78,7 @@ def _bottleneck_said(comparison: Comparison) -> str:
     return f"The bottleneck has moved: {TIME_KINDS[was]} ({of_a}), now {TIME_KINDS[now]} ({of_b})."
 
 
-def _time_table(comparison: Comparison) -> Table:
+def _time_table(comparison: RunComparison) -> Table:
     """What took a hundredth of one of the runs."""
     wholes = [max(1, run.duration_ns) for run in (comparison.a, comparison.b)]
     table = _changes("Time of the critical path")
@@ -127,7 +127,7 @@ def _finding(one: FindingDifference) -> str:
     return f"{one.rule} ({f'{one.model}, ' if one.model else ''}{lost})"
 
 
-def _totals_table(comparison: Comparison) -> Table:
+def _totals_table(comparison: RunComparison) -> Table:
     a, b, nodes = comparison.a, comparison.b, comparison.nodes
     table = _changes("")
     table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")

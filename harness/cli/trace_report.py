@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis import LAYERS, Aside, Diagnosis, Finding, RunReport, RunsReport, Severity
+from harness.analysis import LAYERS, Aside, Diagnosis, RunFinding, RunReport, RunsReport, Severity
 from harness.analysis.facts import MACHINE
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
@@ -451,7 +451,7 @@ def _milliseconds(time_ns: int) -> str:
     return digits(time_ns / 1e6)
 
 
-def _print_finding(number: int, finding: Finding, console: Console) -> None:
+def _print_finding(number: int, finding: RunFinding, console: Console) -> None:
     title = Text(f"{number}. {finding.rule}", style=_STYLES[finding.severity])
     title.append(f"  {finding.severity}, {LAYERS[finding.layer]}", style="dim")
     console.print(title)

@@ -69,7 +69,7 @@ class Searcher:
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
         now = datetime.now(UTC)
         candidates = [
-            Candidate(
+            RankedCandidate(
                 sequence=sequence,
                 fused=fused[sequence],
                 lexical=(lexical or {}).get(sequence),
@@ -160,7 +160,7 @@ class Searcher:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class RankedCandidate:
     """A passage that an index proposed."""
 
     sequence: int
@@ -197,7 +197,7 @@ def candidates_for(limit: int) -> int:
     return max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
 
 
-def score(candidate: Candidate) -> float:
+def score(candidate: RankedCandidate) -> float:
     """Relevance, recency and quality as one, 0 to 1."""
     quality = _UNKNOWN_QUALITY
     if (judged := candidate.quality) is not None:
@@ -214,7 +214,7 @@ def recency(created: datetime | None, *, half_life_days: float | None, now: date
     return float(0.5 ** (age / timedelta(days=half_life_days)))
 
 
-def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bool:
+def is_relevant(candidate: RankedCandidate, *, unrelated: float, ceiling: float) -> bool:
     """Whether the mean of words and meaning, or the one that was measured, reaches the floor.
 
     The mean and not the better one: unrelated text has some of the words, or is a little alike in
@@ -234,13 +234,13 @@ def is_relevant(candidate: Candidate, *, unrelated: float, ceiling: float) -> bo
     return bool(measures) and sum(measures) / len(measures) > _FLOOR
 
 
-def rank(candidates: Sequence[Candidate]) -> list[Candidate]:
+def rank(candidates: Sequence[RankedCandidate]) -> list[RankedCandidate]:
     """Best first; of equal ones, the older first."""
     return sorted(candidates, key=lambda candidate: (-score(candidate), candidate.sequence))
 
 
 def hits_of(
-    ranked: Sequence[Candidate], passages: Mapping[int, Passage], *, limit: int
+    ranked: Sequence[RankedCandidate], passages: Mapping[int, Passage], *, limit: int
 ) -> list[Hit]:
     """The first `limit` whose passages are there."""
     there = (candidate for candidate in ranked if candidate.sequence in passages)

@@ -34,7 +34,7 @@ MAX_WAIT_S = 60.0
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class _WaitingCall(PlaceWaiter[WaitingCall]):
+class _BudgetWaiter(PlaceWaiter[WaitingCall]):
     call: WaitingCall
     awaits_load: bool = False
     """Whether its span records that."""
@@ -85,7 +85,7 @@ class KeepAliveBudget:
         """By the node that has them."""
         self._forecast = NOTHING_KNOWN
         self._was_surprised = False
-        self._waiting = WaitingLine[_WaitingCall, WaitingCall](
+        self._waiting = WaitingLine[_BudgetWaiter, WaitingCall](
             tracer=tracer, serve=self._consider, why=self._why, take_back=self._end
         )
         self._ids = itertools.count(1)
@@ -187,7 +187,7 @@ class KeepAliveBudget:
             # A forecast that has left out a model may do so again.
             self._was_surprised = True
             self._forecast = replace(self._forecast, is_complete=False)
-        waiter = _WaitingCall(rank=(call.id,), call=call)
+        waiter = _BudgetWaiter(rank=(call.id,), call=call)
         self._waiting.join(waiter)
         await self._waiting.place_of(waiter)
         began_ns = self._tracer.now_ns()
@@ -202,13 +202,13 @@ class KeepAliveBudget:
 
     # --- calls ------------------------------------------------------------------------------------
 
-    def _grant(self, waiter: _WaitingCall) -> None:
+    def _grant(self, waiter: _BudgetWaiter) -> None:
         call = waiter.call
         self._leases[call.node] += 1
         self._residents.begin_use(call.model, kv_tokens=call.kv_tokens)
         self._waiting.settle(waiter, call)
 
-    def _why(self, waiter: _WaitingCall) -> events.Happening:
+    def _why(self, waiter: _BudgetWaiter) -> events.Happening:
         load = self._residents.load_of(waiter.call.model)
         waiter.awaits_load = load is not None
         if load is not None:

@@ -1,6 +1,6 @@
 """Rubrics: their files, their checks, the evaluator that judges by them, and verdicts."""
 
-from harness.rubric.advice import Advice, advice_on
+from harness.rubric.advice import RubricAdvice, advice_on
 from harness.rubric.checks.function import Refuse
 from harness.rubric.draft import Draft, Finding, Sources, by_section
 from harness.rubric.evaluator import Evaluator
@@ -20,7 +20,6 @@ from harness.rubric.rubric import Dimension, Prompts, Rubric, rubric_schema
 from harness.rubric.verdict import Checked, DimensionScore, Scored, Verdict, reach_verdict
 
 __all__ = [
-    "Advice",
     "Ask",
     "Checked",
     "ChosenRubric",
@@ -33,6 +32,7 @@ __all__ = [
     "Prompts",
     "Refuse",
     "Rubric",
+    "RubricAdvice",
     "RubricFile",
     "Scored",
     "Sources",

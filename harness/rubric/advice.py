@@ -18,7 +18,7 @@ from harness.text.languages import has_trait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class RubricAdvice:
     """Something in a rubric that its author may not have meant."""
 
     path: Path | None = None
@@ -34,13 +34,13 @@ class Advice:
         return f"{self.what}; {self.remedy}"
 
 
-_Remark = tuple[Place, Advice]
+_Remark = tuple[Place, RubricAdvice]
 """Advice before its line is known."""
 _Checks = Sequence[tuple[Place, AnyCheck]]
 """All checks of a rubric, with their places."""
 
 
-def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, ...]:
+def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[RubricAdvice, ...]:
     """What may not be meant, in the order of the lines."""
     advices = [*_on_cut_texts(written)] if written else []
     for place, advice in _remarks(rubric):
@@ -49,12 +49,12 @@ def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[Advice, .
     return tuple(sorted(advices, key=lambda advice: (str(advice.path), advice.line or 0)))
 
 
-def _on_cut_texts(written: Written) -> Iterator[Advice]:
+def _on_cut_texts(written: Written) -> Iterator[RubricAdvice]:
     """Texts that may go on behind their end: YAML takes ` #` for the beginning of a comment."""
     for inner in (*written.fields.values(), *written.items):
         yield from _on_cut_texts(inner)
     if written.cut:
-        yield Advice(
+        yield RubricAdvice(
             path=written.path,
             line=written.line,
             code="rubric.text-cut",
@@ -64,7 +64,7 @@ def _on_cut_texts(written: Written) -> Iterator[Advice]:
 
 
 def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
-    return place, Advice(code=code, what=what, remedy=remedy)
+    return place, RubricAdvice(code=code, what=what, remedy=remedy)
 
 
 def _remarks(rubric: Rubric) -> Iterator[_Remark]:

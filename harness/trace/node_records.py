@@ -104,7 +104,7 @@ class RecordedNodes:
     """Collects the calls of nodes from a journal's items, for `node_records`."""
 
     def __init__(self) -> None:
-        self._found: dict[_Key, _Found] = {}
+        self._found: dict[_Key, _NodeParts] = {}
         self._inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
         self._endpoints: list[EndpointEvent] = []
 
@@ -113,14 +113,14 @@ class RecordedNodes:
         found, inside = self._found, self._inside
         if attempt := NodeAttempt.of(item):
             key = inside[attempt.id] = attempt.node or attempt.caption, attempt.item
-            found.setdefault(key, _Found()).begin(attempt)
+            found.setdefault(key, _NodeParts()).begin(attempt)
         elif type(item) is SpanRecord:
             if item.parent in inside and item.name not in PHASES:
                 inside[item.id] = inside[item.parent]
         elif type(item) is NodeOutput:
-            found.setdefault((item.node, item.item), _Found()).keep(item)
+            found.setdefault((item.node, item.item), _NodeParts()).keep(item)
         elif skip := Skip.of(item):
-            found.setdefault((skip.node, skip.item), _Found()).skipped = str(skip.detail)
+            found.setdefault((skip.node, skip.item), _NodeParts()).skipped = str(skip.detail)
         elif endpoint := EndpointEvent.of(item):
             self._endpoints.append(endpoint)
 
@@ -143,7 +143,7 @@ class RecordedNodes:
 
 
 @dataclass(slots=True)
-class _Found:
+class _NodeParts:
     spans: list[NodeAttempt] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     output: NodeOutput | None = None
@@ -181,13 +181,15 @@ def attempt_status(span: NodeAttempt | SpanRecord | SpanEnded) -> NodeStatus:
     return _BY_ERROR.get(error_class(span.error), _BY_SPAN[span.status])
 
 
-def _is_part(key: _Key, found: Mapping[_Key, _Found]) -> bool:
+def _is_part(key: _Key, found: Mapping[_Key, _NodeParts]) -> bool:
     """Whether it is one item of what a single call generates, item by item."""
     node, item = key
     return item is not None and not found[key].spans and (node, None) in found
 
 
-def _record(key: _Key, found: _Found, charges: Mapping[int, float], *, since: int) -> NodeRecord:
+def _record(
+    key: _Key, found: _NodeParts, charges: Mapping[int, float], *, since: int
+) -> NodeRecord:
     output, last = found.output, found.spans[-1] if found.spans else None
     calls = [call for call in found.calls if call.start_ns >= since]
     # A stored reply may be of the time before, and then nothing else here says what it took.

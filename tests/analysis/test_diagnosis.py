@@ -13,7 +13,7 @@ import pytest
 from planted_runs import HEALTHY, Make, PlantedRun
 
 from harness import Cache, NodeFailed, Pipeline, Run, ScriptedReply, Settings
-from harness.analysis import LAYERS, RULES, Finding, diagnose
+from harness.analysis import LAYERS, RULES, RunFinding, diagnose
 from harness.analysis.facts import Server
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS, Aim
@@ -56,7 +56,7 @@ RECORDED_RUNS: list[tuple[str, set[str], set[str]]] = [
 `out_of_reach` on at a loopback server that plants what they are called after, or at none."""
 
 
-def found(run: PlantedRun, directory: Path) -> dict[str, Finding]:
+def found(run: PlantedRun, directory: Path) -> dict[str, RunFinding]:
     return {finding.rule: finding for finding in diagnose(run.journal(directory)).findings}
 
 

@@ -37,7 +37,7 @@ from planted_bottlenecks import (
 )
 
 from harness import Pipeline, Run
-from harness.analysis import Finding, diagnose
+from harness.analysis import RunFinding, diagnose
 from harness.session.settings import demo_endpoint
 from harness.trace import Journal, calls_of, events
 
@@ -312,7 +312,7 @@ def row_of(name: str, trial: Trial) -> Row:
         )
 
 
-def followed(trial: Trial, findings: Sequence[Finding]) -> tuple[str, int]:
+def followed(trial: Trial, findings: Sequence[RunFinding]) -> tuple[str, int]:
     """The first remedy in these words, and its number; empty without such a one."""
     for move in (move for finding in findings for move in finding.move):
         if match := re.search(trial.remedy, move):

@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.rubric.calibration.bounds import (
-    Aim,
     Risk,
+    RiskAim,
     Steps,
     most_wrong,
     named_step,
@@ -210,21 +210,21 @@ def drawn(
     return scores[places], wrong[places]
 
 
-def by_harness(steps: Steps, aim: Aim) -> NDArray[np.int64]:
+def by_harness(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:
     return named_step(steps, aim)
 
 
-def by_observed_rate(steps: Steps, aim: Aim) -> NDArray[np.int64]:
+def by_observed_rate(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:
     """The lowest threshold whose observed rate is within the target."""
     return _lowest(steps.wrong <= aim.target * _trials(steps, aim))
 
 
-def by_uncorrected_bound(steps: Steps, aim: Aim) -> NDArray[np.int64]:
+def by_uncorrected_bound(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:
     """The lowest threshold whose exact bound is within the target."""
     return _lowest(steps.wrong <= most_wrong(steps.drafts, aim)[_trials(steps, aim)])
 
 
-def _trials(steps: Steps, aim: Aim) -> NDArray[np.int64]:
+def _trials(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:
     of = {
         "accepted": steps.accepted,
         "rejected": np.asarray(steps.rejects)[..., None],
@@ -288,7 +288,7 @@ def measured(population: Population, draws: int, generator: np.random.Generator)
         )
         one = label_sets(*(array[:, :: population.per_source] for array in sets))
         for risk in get_args(Risk):
-            aim = Aim(target=target, risk=risk)
+            aim = RiskAim(target=target, risk=risk)
             kind = {"population": population.name, "risk": risk, "target": target}
             for name, procedure in PROCEDURES.items():
                 named = procedure(one, aim)
@@ -320,7 +320,7 @@ def measured(population: Population, draws: int, generator: np.random.Generator)
     return rows
 
 
-def held(steps: Steps, named: NDArray[np.int64], truth: Truth, aim: Aim) -> tuple[float, float]:
+def held(steps: Steps, named: NDArray[np.int64], truth: Truth, aim: RiskAim) -> tuple[float, float]:
     """The share of label sets in which the claim holds, and in which there is one."""
     is_named = named >= 0
     places = np.maximum(named, 0)[:, None]
@@ -328,7 +328,7 @@ def held(steps: Steps, named: NDArray[np.int64], truth: Truth, aim: Aim) -> tupl
     return 1 - float((is_named & (rates > aim.target)).mean()), float(is_named.mean())
 
 
-def bound_holds(steps: Steps, truth: Truth, aim: Aim) -> float:
+def bound_holds(steps: Steps, truth: Truth, aim: RiskAim) -> float:
     """How often the exact bound at a threshold that was fixed before covers its true rate."""
     accepted = (steps.thresholds >= truth.median).sum(axis=-1)
     places = np.maximum(accepted - 1, 0)[:, None]
@@ -395,7 +395,7 @@ def many_looks(draws: int, generator: np.random.Generator) -> dict[str, float]:
     false = {}
     for name, sets in kinds.items():
         for how, looks in (("", len(sets)), (", undivided", 1)):
-            aim = Aim(target=0.1, looks=looks)
+            aim = RiskAim(target=0.1, looks=looks)
             named = [named_step(label_sets(*one), aim) >= 0 for one in sets]
             false[name + how] = float(np.any(named, axis=0).mean())
     return false

@@ -16,7 +16,7 @@ from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
 
 from harness.cli.arguments import scalar_of
-from harness.cli.passage_files import Given, files_of, passages_in
+from harness.cli.passage_files import Defaults, files_of, passages_in
 from harness.errors import InvalidInput
 from harness.memory import MemoryStore, Scalar
 
@@ -103,7 +103,7 @@ def test_a_line_that_is_no_passage_is_told_with_its_number(
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "fine"}}\n\n{{"text": "x", {field}}}\n')
     with pytest.raises(InvalidInput) as caught:
-        list(passages_in(files_of([str(path)]), Given(), jsonl=False))
+        list(passages_in(files_of([str(path)]), Defaults(), jsonl=False))
     assert (caught.value.path, caught.value.line) == (path, 3)
     assert (caught.value.code, named in str(caught.value)) == (code, True)
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from golden import printed
 
-from harness.analysis import Diagnosis, Evidence, Finding
+from harness.analysis import Diagnosis, Evidence, RunFinding
 from harness.analysis.finding import Expected
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.cli.consoles import json_object
 from harness.cli.trace_report import print_findings
 
-FINDING = Finding(
+FINDING = RunFinding(
     rule="queueing",
     severity="warning",
     model="small",
@@ -36,12 +36,12 @@ TIME = (
 )
 
 
-def diagnosis(*findings: Finding, **more: Any) -> Diagnosis:
+def diagnosis(*findings: RunFinding, **more: Any) -> Diagnosis:
     usual = {"run_id": "r1", "status": "ok", "duration_ns": 10_000_000_000, "time": TIME}
     return Diagnosis(**{**usual, "findings": findings, **more})
 
 
-def shown(*findings: Finding, **more: Any) -> str:
+def shown(*findings: RunFinding, **more: Any) -> str:
     return printed(partial(print_findings, diagnosis(*findings, **more)))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from harness.memory.passage import Passage
 from harness.memory.ranking import (
-    Candidate,
+    RankedCandidate,
     fuse,
     hits_of,
     is_relevant,
@@ -77,7 +77,7 @@ def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
 
 
 def candidate(sequence=1, *, fused=0.5, quality=None, lexical=None, vector=None):
-    return Candidate(
+    return RankedCandidate(
         sequence=sequence, fused=fused, quality=quality, lexical=lexical, vector=vector
     )
 

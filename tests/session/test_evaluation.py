@@ -27,7 +27,7 @@ from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint
 from harness.inference.meter import token_prices
 from harness.rubric import Noise, with_prompts, write_noise
-from harness.rubric.calibration.bounds import Aim, AtThreshold
+from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Calibration, prompts_digest
 from harness.trace import Journal
 from harness.wiggum import recorded_loops, rounds_from
@@ -364,7 +364,7 @@ def calibrated(rubric, **changed):
         samples=(3,),
         labels_sha256="of these",
         at=at,
-        aim=Aim(),
+        aim=RiskAim(),
         method="fixed sequence",
         accept_at=None,
     )

@@ -52,7 +52,7 @@ def library(name: str) -> Any:  # noqa: ANN401 - a module without types
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
+class RiskAim:
     """The error rate that a threshold must keep."""
 
     target: float = 0.1
@@ -149,7 +149,7 @@ def interval(wrong: int, of: int, *, confidence: float) -> tuple[float, float]:
     return 1 - upper_bound(of - wrong, of, error=error), upper_bound(wrong, of, error=error)
 
 
-def most_wrong(drafts: int, aim: Aim) -> Counts:
+def most_wrong(drafts: int, aim: RiskAim) -> Counts:
     """For 0 to `drafts` drafts, how many may be wrong at most; -1 if none would be too many."""
     special = library("scipy.special")
     sizes = np.arange(drafts + 1)
@@ -161,7 +161,7 @@ def most_wrong(drafts: int, aim: Aim) -> Counts:
     return np.asarray(most)
 
 
-def least_drafts(aim: Aim) -> int:
+def least_drafts(aim: RiskAim) -> int:
     """With how many drafts anything can be claimed: with one wrong, where a sequence is tested."""
     allowed = int(aim.risk == "accepted")
     sizes = np.arange(math.ceil(10 * (1 - math.log(aim.error)) / aim.target))
@@ -169,7 +169,7 @@ def least_drafts(aim: Aim) -> int:
     return int(np.argmax(enough))
 
 
-def named_step(steps: Steps, aim: Aim) -> Counts:
+def named_step(steps: Steps, aim: RiskAim) -> Counts:
     """`(…)`: the index of the lowest threshold that keeps the aim, -1 if there is none."""
     most = most_wrong(steps.drafts, aim)
     if aim.risk == "accepted":
@@ -186,7 +186,7 @@ def named_step(steps: Steps, aim: Aim) -> Counts:
     return np.where(tested > 0, run.sum(axis=-1) - 1, -1)
 
 
-def named_threshold(steps: Steps, aim: Aim) -> AtThreshold | None:
+def named_threshold(steps: Steps, aim: RiskAim) -> AtThreshold | None:
     """The lowest threshold of the only label set that keeps the aim; None if none does."""
     place = int(named_step(steps, aim)) if len(steps.thresholds) else -1
     return steps.at(float(steps.thresholds[place])) if place >= 0 else None

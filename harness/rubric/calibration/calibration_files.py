@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from harness.errors import InvalidInput, RubricInvalid
 from harness.files import shipped_directory, writing
-from harness.rubric.calibration.bounds import Aim, AtThreshold
+from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.load import RubricFile
 from harness.rubric.noise import Noise, RubricRecord
 from harness.rubric.prompt import prompt_sha256
@@ -100,7 +100,7 @@ class Calibration(RubricRecord):
     labels_sha256: str
     at: AtThreshold
     """The rubric's threshold."""
-    aim: Aim
+    aim: RiskAim
     """The claim: of which drafts at most which share is wrong, in which share of label sets."""
     method: str
     accept_at: float | None

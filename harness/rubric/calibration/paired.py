@@ -20,11 +20,11 @@ from harness.rubric.calibration.agreement import (
     linear,
     mean_of,
 )
-from harness.rubric.calibration.bounds import Aim, AtThreshold, named_threshold, steps_of
+from harness.rubric.calibration.bounds import AtThreshold, RiskAim, named_threshold, steps_of
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import COMPOSITE, Labeled
 from harness.rubric.calibration.tuning import (
-    Scored,
+    Rated,
     held_back,
     one_per_group,
     people_of,
@@ -34,7 +34,7 @@ from harness.rubric.calibration.tuning import (
 )
 from harness.rubric.rubric import Rubric
 
-Pair = tuple[Scored, Scored]
+Pair = tuple[Rated, Rated]
 Rubrics = tuple[Rubric, Rubric]
 
 
@@ -70,7 +70,7 @@ class Preference:
     """At either rubric's own `pass_at`."""
     named: tuple[AtThreshold | None, AtThreshold | None]
     """The lowest threshold of either that keeps the aim."""
-    aim: Aim
+    aim: RiskAim
     """Shared by both, and by earlier looks at these labels."""
     attempts: Attempts
     """Includes these two."""
@@ -152,7 +152,7 @@ def paired(
 def compare(
     pairs: Sequence[Pair],
     rubrics: Rubrics,
-    aim: Aim,
+    aim: RiskAim,
     *,
     attempts: Attempts | None,
     generator: np.random.Generator,
@@ -201,7 +201,7 @@ def _preference(
     rubrics: Rubrics,
     resamples: Resamples,
     *,
-    aim: Aim,
+    aim: RiskAim,
     attempts: Attempts,
 ) -> Preference:
     def told(draws: Sequence[Values]) -> Difference:

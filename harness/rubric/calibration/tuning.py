@@ -21,8 +21,8 @@ from harness.rubric.calibration.agreement import (
     reliability,
 )
 from harness.rubric.calibration.bounds import (
-    Aim,
     AtThreshold,
+    RiskAim,
     least_drafts,
     most_wrong,
     named_threshold,
@@ -40,7 +40,7 @@ _DISAGREEMENTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class Rated:
     """A labeled draft with its composite."""
 
     labeled: Labeled
@@ -70,7 +70,7 @@ class Scored:
 class Tuning:
     """What labels say."""
 
-    aim: Aim
+    aim: RiskAim
     own: AtThreshold
     """At the rubric's own `pass_at`."""
     own_bound: float
@@ -84,9 +84,9 @@ class Tuning:
     """Optional dimensions that no evaluator scored."""
     steps: tuple[AtThreshold, ...]
     """From the strictest threshold on, one for every distinct composite."""
-    scored: tuple[Scored, ...]
+    scored: tuple[Rated, ...]
     """All drafts with scores: agreement in a dimension is that of the drafts with both scores."""
-    counted: tuple[Scored, ...]
+    counted: tuple[Rated, ...]
     """What thresholds rest on: the drafts held back if any are, one of each group."""
     held_back: int
     """How many drafts do not count because others were held back."""
@@ -99,7 +99,7 @@ class Tuning:
     """The area under the ROC curve of the composite against people's decision."""
     reliability: Mapping[str, Mapping[int, float]]
     """By dimension: of the mean of so many samples."""
-    disagreements: tuple[Scored, ...]
+    disagreements: tuple[Rated, ...]
     """At the rubric's own threshold, the worst first; none of those held back."""
     accept_at: float | None
     """The mean of people's scores from which they accept; None if they decided themselves."""
@@ -130,7 +130,7 @@ class Tuning:
 def tune(
     drafts: Sequence[Labeled],
     rubric: Rubric,
-    aim: Aim,
+    aim: RiskAim,
     *,
     accept_at: float,
     attempts: Attempts,
@@ -223,7 +223,7 @@ def tune(
     )
 
 
-def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Scored]:
+def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Rated]:
     """The drafts with their scores; with a composite and a decision, unless they lack something."""
     # Where people decide, a draft on which they did not is left out, whatever its scores.
     labeled = set() if _is_decided(drafts) else {n for one in drafts for n in one.people}
@@ -255,12 +255,12 @@ def _decision(one: Labeled, rubric: Rubric, labeled: set[str], accept_at: float)
     return means.get(COMPOSITE, total / (sum(weights.values()) or 1)) >= accept_at
 
 
-def _scored(one: Labeled, rubric: Rubric, left_out: set[str]) -> Scored:
+def _scored(one: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     """The draft with its composite, or with what it lacks for one."""
     means = {name: half_up(statistics.fmean(s), 0.01) for name, s in one.scores.items()}
     if COMPOSITE in means:
         whole = half_up(statistics.fmean(one.scores[COMPOSITE]), rubric.scale.composite_step)
-        return Scored(labeled=one, composite=whole, scores=means)
+        return Rated(labeled=one, composite=whole, scores=means)
     draft = one.text
     scores: list[DimensionScore] = []
     unjudged: list[str] = []
@@ -284,11 +284,11 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str]) -> Scored:
     if lacks or not scores:
         reason = "; ".join(lacks) or "no score"
         by_name = {score.name: score.score for score in scores}
-        return Scored(labeled=one, lacks=reason, scores=by_name)
+        return Rated(labeled=one, lacks=reason, scores=by_name)
     # What fails at the lowest threshold fails at every one.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
     verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
-    return Scored(
+    return Rated(
         labeled=one,
         composite=verdict.composite,
         blocked=not verdict.passed,
@@ -296,12 +296,12 @@ def _scored(one: Labeled, rubric: Rubric, left_out: set[str]) -> Scored:
     )
 
 
-def held_back(drafts: Sequence[Scored]) -> Sequence[Scored]:
+def held_back(drafts: Sequence[Rated]) -> Sequence[Rated]:
     """Those that stayed unseen while the rubric was written; all if none did."""
     return [draft for draft in drafts if draft.labeled.split == HOLD] or drafts
 
 
-def people_of(drafts: Iterable[Scored], name: str) -> NDArray[np.float64]:
+def people_of(drafts: Iterable[Rated], name: str) -> NDArray[np.float64]:
     """`(drafts, raters)`: what people gave in a dimension, NaN where missing."""
     by_draft = [draft.labeled.people.get(name, {}) for draft in drafts]
     raters = sorted({rater for by in by_draft for rater in by})
@@ -309,21 +309,21 @@ def people_of(drafts: Iterable[Scored], name: str) -> NDArray[np.float64]:
     return np.array(rows, dtype=float).reshape(len(by_draft), -1)
 
 
-def one_per_group(drafts: Iterable[Scored]) -> tuple[Scored, ...]:
+def one_per_group(drafts: Iterable[Rated]) -> tuple[Rated, ...]:
     """One draft of each group, picked by its id alone: not by score or label."""
-    found: dict[str, Scored] = {}
+    found: dict[str, Rated] = {}
     for one in sorted(drafts, key=lambda one: hashlib.sha256(one.labeled.id.encode()).digest()):
         found.setdefault(one.group, one)
     return tuple(found.values())
 
 
-def _judged(one: Scored, rubric: Rubric) -> dict[str, tuple[float, ...]]:
+def _judged(one: Rated, rubric: Rubric) -> dict[str, tuple[float, ...]]:
     """What the evaluator gave it, sample by sample."""
     names = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
     return {name: given for name, given in one.labeled.scores.items() if name in names}
 
 
-def _sampled(one: Scored, rubric: Rubric) -> tuple[float, ...]:
+def _sampled(one: Rated, rubric: Rubric) -> tuple[float, ...]:
     given, step = _judged(one, rubric), rubric.scale.composite_step
     if len({len(samples) for samples in given.values()}) != 1:
         return ()
@@ -336,19 +336,19 @@ def _sampled(one: Scored, rubric: Rubric) -> tuple[float, ...]:
     return tuple(half_up(one, step) for one in composites)
 
 
-def seen_in(counted: Iterable[Scored]) -> dict[str, float | None]:
+def seen_in(counted: Iterable[Rated]) -> dict[str, float | None]:
     """What a look at drafts that count sees: scores by the labels' digests, as in `Attempt`."""
     return {one.labeled.digest: None if one.blocked else one.composite for one in counted}
 
 
-def shared_aim(aim: Aim, looks: Iterable[Attempt]) -> Aim:
+def shared_aim(aim: RiskAim, looks: Iterable[Attempt]) -> RiskAim:
     """The aim of one look among all that a claim could have come of."""
     least = least_drafts(aim)
     claims = sum(size >= least for look in looks for size in look.drafts)
     return replace(aim, looks=max(1, claims))
 
 
-def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:
+def _missing(rows: Sequence[AtThreshold], aim: RiskAim) -> tuple[int, float] | None:
     """How many more drafts that count are needed at the threshold that lacks fewest."""
     if not rows:
         return None
@@ -363,7 +363,7 @@ def _missing(rows: Sequence[AtThreshold], aim: Aim) -> tuple[int, float] | None:
     return min(lacking, default=None)
 
 
-def _left_out(scored: Sequence[Scored], rubric: Rubric) -> tuple[str, ...]:
+def _left_out(scored: Sequence[Rated], rubric: Rubric) -> tuple[str, ...]:
     if any(COMPOSITE in one.labeled.scores for one in scored):
         return ()
     known = {name for one in scored for name in one.scores}
@@ -375,7 +375,7 @@ def _names(rubric: Rubric) -> list[str]:
 
 
 def _agreements(
-    scored: Sequence[Scored], rubric: Rubric, resamples: Resamples, confidence: float
+    scored: Sequence[Rated], rubric: Rubric, resamples: Resamples, confidence: float
 ) -> Iterator[Agreement]:
     """By dimension, for drafts that both scored."""
     lengths = np.array([len(one.labeled.draft or "") or np.nan for one in scored])
@@ -393,7 +393,7 @@ def _agreements(
             )
 
 
-def _worst(scored: Iterable[Scored], rubric: Rubric) -> tuple[Scored, ...]:
+def _worst(scored: Iterable[Rated], rubric: Rubric) -> tuple[Rated, ...]:
     """Drafts decided otherwise than by people, the farthest from the threshold first."""
     wrong = [one for one in scored if (one.reached >= rubric.pass_at) != one.accept]
     wrong.sort(key=lambda one: -abs(one.composite - rubric.pass_at))

@@ -6,7 +6,7 @@ from rubric.judged import CLEAR, LENGTH, TONE, rubric
 
 from harness.errors import InvalidInput
 from harness.rubric.calibration.agreement import Resamples, agreement, auc
-from harness.rubric.calibration.bounds import Aim
+from harness.rubric.calibration.bounds import RiskAim
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import Labeled
 from harness.rubric.calibration.paired import compare, paired
@@ -45,7 +45,7 @@ def compared(first, second, rubrics=(RUBRIC, RUBRIC), *, attempts=None, **aim):
     return compare(
         paired(first, second, rubrics, accept_at=6),
         rubrics,
-        Aim(**aim),
+        RiskAim(**aim),
         attempts=attempts or Attempts(),
         generator=np.random.default_rng(0),
     )
@@ -145,7 +145,7 @@ def test_thresholds_of_both_share_what_may_go_wrong():
         tune(
             drafts,
             RUBRIC,
-            Aim(),
+            RiskAim(),
             accept_at=6,
             attempts=found.people.attempts,
             generator=np.random.default_rng(0),

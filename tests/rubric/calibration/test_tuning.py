@@ -5,7 +5,7 @@ import pytest
 from rubric.judged import CLEAR, LENGTH, TONE, rubric
 
 from harness.errors import InvalidInput
-from harness.rubric.calibration.bounds import Aim
+from harness.rubric.calibration.bounds import RiskAim
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import Labeled
 from harness.rubric.calibration.tuning import one_per_group, scored_drafts, tune
@@ -36,7 +36,7 @@ def tuned(drafts, using=RUBRIC, *, attempts=None, **aim):
     return tune(
         drafts,
         using,
-        Aim(**aim),
+        RiskAim(**aim),
         accept_at=7,
         attempts=attempts or Attempts(),
         generator=np.random.default_rng(0),
