@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from harness.errors import InvalidInput
@@ -206,7 +207,7 @@ def wanted_tags(where: Filter, tags_within: Callable[[str, Bounds], Sequence[str
         InvalidInput: No passage can have such a field, or such a value.
     """
     return tuple(
-        tuple(tags_within(_digest([name]), _bounds(name, wanted)))
+        tuple(tags_within(_name_tag(name), _bounds(name, wanted)))
         if isinstance(wanted, Mapping)
         else tuple(_tag(name, value) for value in _values(name, wanted))
         for name, wanted in where.items()
@@ -238,7 +239,7 @@ def tags_of(passage: Passage) -> list[str]:
 def amounts_of(passage: Passage) -> list[tuple[str, float, str]]:
     """The numbers by whose range it can be found: the tag of the name, the number, and its tag."""
     return [
-        (_digest([name]), float(value), _tag(name, value))
+        (_name_tag(name), float(value), _tag(name, value))
         for name, value in _fields_of(passage)
         if isinstance(value, int | float) and not isinstance(value, bool)
     ]
@@ -290,6 +291,13 @@ def _scalar(name: str, value: object) -> Scalar:
     return value
 
 
+# Passages that are added together share most names and many values.
+@lru_cache(maxsize=4096)
+def _name_tag(name: str) -> str:
+    return _digest([name])
+
+
+@lru_cache(maxsize=4096, typed=True)
 def _tag(name: str, value: Scalar) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # so that 2 and 2.0, which are equal, are one tag

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from harness.memory.embedder import Vectors, normalized
-from harness.memory.vector_index import Matrix, cosines
+from harness.memory.vector_index import Matrix, products
 
 BEST = 100
 QUERIES = 50
@@ -66,11 +66,11 @@ def compared(count: int, *, disk: bool) -> list[dict[str, object]]:
 
     def in_blocks(every: np.ndarray, query: Vectors) -> None:
         blocks = [every[start : start + BLOCK] for start in range(0, count, BLOCK)]
-        best(np.concatenate([cosines(block.astype(np.float32), query) for block in blocks]))
+        best(np.concatenate([products(block.astype(np.float32), query) for block in blocks]))
 
     ways: dict[str, tuple[Callable[[Vectors], object], int]] = {
         "Matrix.search": (lambda query: matrix.search(query, limit=BEST), matrix.nbytes),
-        "np.vecdot": (lambda query: best(cosines(vectors, query)), vectors.nbytes),
+        "np.vecdot": (lambda query: best(products(vectors, query)), vectors.nbytes),
         "matrix @ query": (lambda query: best(vectors @ query), vectors.nbytes),
         "float16 in blocks": (lambda query: in_blocks(half, query), half.nbytes),
     }

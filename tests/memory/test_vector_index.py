@@ -11,7 +11,7 @@ from plain_vectors import Named, add, clustered, naive, unit
 
 from harness.memory.passage import Passage
 from harness.memory.primary import PrimaryStore
-from harness.memory.vector_index import Matrix, VectorIndex
+from harness.memory.vector_index import Matrix, VectorIndex, main_axes
 
 X, Y, Z = unit([[1, 0, 0], [0, 1, 0], [0, 0, 1]])
 NEVER = Event()
@@ -319,6 +319,18 @@ def test_two_passes_over_many_vectors_find_the_nearest(dimensions):
     assert matched >= 98
     # With most of them gone, one pass is enough again.
     assert held.without(range(1, 11_000)).axes is None
+
+
+def test_the_main_axes_hold_nearly_as_much_as_the_exact_ones():
+    random = np.random.default_rng(0)
+    scales = 0.97 ** np.arange(128)
+    vectors = (random.standard_normal((1000, 128)) * scales).astype(np.float32)
+
+    axes = main_axes(vectors, 64)
+
+    assert np.allclose(axes @ axes.T, np.eye(64), atol=1e-5)
+    exact = np.linalg.eigh(vectors.T @ vectors)[1][:, -64:]
+    assert np.square(vectors @ axes.T).sum() > 0.99 * np.square(vectors @ exact).sum()
 
 
 def test_vectors_that_differ_in_all_directions_alike_are_compared_whole():
