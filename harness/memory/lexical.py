@@ -122,8 +122,7 @@ class LexicalIndex:
         self._seen = high
         if low >= high:
             return {}, set()
-        # A compaction has forgotten what an index that is behind it has to drop.
-        if not low or high - low > MOST_RECENT or low < self._primary.compacted():
+        if not low or high - low > MOST_RECENT:
             self.catch_up(until=until)
             return {}, set()
         removed = set(self._primary.removed_between(low, high))
@@ -254,16 +253,8 @@ class LexicalIndex:
     ) -> None:
         """Reads the primary store from a position on, and commits: all or nothing."""
         with _translated(self._directory), self._writer(index) as writer:
-            gone = self._primary.removed_between(position, last)
-            # Asked only now: a later compaction has not shortened that list. An index that has read
-            # nothing has missed nothing.
-            if 0 < position < self._primary.compacted():
-                raise _Unreadable(
-                    "it missed removals",
-                    path=self._directory.parent,
-                    code="memory.lane-unreadable",
-                )
-            if gone:
+            # An index that has read nothing has nothing to drop.
+            if position and (gone := self._primary.removed_between(position, last)):
                 # Not `delete_documents_by_term`, which finds no unsigned number.
                 writer.delete_documents_by_query(self._schema.numbered(gone))
             for sequence, passage in self._primary.passages_between(position, last):

@@ -308,7 +308,7 @@ class PostgresDatabase:
                     db.execute(statement)
                 db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
                 values = (DEFAULT_LANGUAGE, uuid4().hex)
-                db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", values)
+                db.execute("INSERT INTO state VALUES (0, ?, NULL, ?)", values)
 
     def _upgrade(self, version: int) -> None:
         with self._preparing() as db:

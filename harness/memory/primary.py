@@ -4,8 +4,7 @@ Both databases get the same statements; their differences are behind `_Database`
 
 Committed passages are stored; both indexes are derived from them and can be deleted at any time.
 Every write takes the next sequence number, so one integer says how far an index has read: from p to
-q it drops `removed_between(p, q)` and reads `passages_between(p, q)`. If p is less than
-`compacted()`, it starts over, since earlier removals are forgotten.
+q it drops `removed_between(p, q)` and reads `passages_between(p, q)`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from numpy.typing import NDArray
 from harness.errors import ConfigurationInvalid, InvalidInput, MemoryStoreFailed
 from harness.files import cache_folder
 from harness.log import log_warning
-from harness.memory.embedder import Embedder, UnrelatedCosines, Vectors
+from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import (
     Added,
     Bounds,
@@ -211,7 +210,6 @@ class PrimaryStore:
                 found = _find(changes.db, id_)
                 if found is not None:
                     changes.remove(found[0], _passage_of(found))
-                if _forget_merges(changes.db, id_) or found is not None:
                     deleted += 1
         return deleted
 
@@ -222,29 +220,14 @@ class PrimaryStore:
         with self._database.writing() as db:
             _put_vectors(db, embedder, sequences, vectors)
 
-    def set_unrelated(self, embedder: Embedder, cosines: UnrelatedCosines) -> None:
-        """Keeps the cosines of unrelated texts, by this embedder."""
-        with self._database.writing() as db:
-            _make_table(db, embedder)
-            db.execute(
-                "UPDATE embedder SET mean = ?, unrelated = ? WHERE name = ? AND dimensions = ?",
-                (*cosines, embedder.name, embedder.dimensions),
-            )
-
     def compact(self, embedder: Embedder) -> None:
-        """Frees the space of removed passages, and of the vectors of all other embedders.
-
-        An index that has not read all removals has to begin again.
-        """
+        """Frees the space of removed passages, and of the vectors of all other embedders."""
         with self._database.writing() as db:
             kept = _table_of(db, embedder)
             for number, table in _vector_tables(db).items():
                 if table != kept:
                     db.execute(f"DROP TABLE {table}")
                     db.execute("DELETE FROM embedder WHERE number = ?", (number,))
-            if db.execute("SELECT 1 FROM removed LIMIT 1").fetchone():
-                db.execute("DELETE FROM removed")
-                db.execute("UPDATE state SET compacted = sequence")
         self._database.free()
 
     @contextmanager
@@ -417,16 +400,6 @@ class PrimaryStore:
             rows = db.execute("SELECT name, dimensions FROM embedder ORDER BY number").fetchall()
         return [SimpleNamespace(name=name, dimensions=dimensions) for name, dimensions in rows]
 
-    def unrelated(self, embedder: Embedder) -> UnrelatedCosines | None:
-        """What `set_unrelated` kept."""
-        with self._database.reading() as db:
-            row = db.execute(
-                "SELECT mean, unrelated FROM embedder WHERE name = ? AND dimensions = ?",
-                (embedder.name, embedder.dimensions),
-            ).fetchone()
-        # Version 4 kept no mean.
-        return None if row is None or row[0] is None else UnrelatedCosines(*row)
-
     # --- its state ---------------------------------------------------------------------------
 
     def seen_sequence(self) -> int:
@@ -448,11 +421,6 @@ class PrimaryStore:
         with self._database.reading() as db:
             row = db.execute(f"SELECT sequence, ({_COUNT}) FROM state").fetchone()  # noqa: S608  # constants
             return int(row[0]), int(row[1])
-
-    def compacted(self) -> int:
-        """The write up to which removals are forgotten."""
-        with self._database.reading() as db:
-            return _number(db, "SELECT compacted FROM state")
 
     def last_written(self) -> str | None:
         """The time of the last write, as ISO 8601; None before the first."""
@@ -653,20 +621,10 @@ def _number(db: Statements, query: str) -> int:
     return int(db.execute(query).fetchone()[0])
 
 
-# --- merged passages -------------------------------------------------------------------------
-
-
 def _same_words(alike: Sequence[Passage], passage: Passage) -> Passage | None:
     """The oldest of these passages that has the same words."""
     words = passage.words
     return next((there for there in alike[:_COMPARED] if there.words == words), None)
-
-
-def _forget_merges(db: Statements, id_: str) -> int:
-    """Drops what an earlier version kept of this passage, or of those merged into it."""
-    id_or_none = _storable(id_)
-    gone = db.execute("DELETE FROM merged WHERE id = ? OR kept = ?", (id_or_none, id_or_none))
-    return int(gone.rowcount)
 
 
 # --- vectors: a table for each embedder, little-endian float32 -------------------------------

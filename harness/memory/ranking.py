@@ -112,13 +112,9 @@ class Searcher:
         return max(found.values(), default=-1.0)
 
     def unrelated(self) -> UnrelatedCosines:
-        """The embedder's `unrelated_cosines`: computed once, and stored."""
+        """The embedder's `unrelated_cosines`, computed once."""
         if self._unrelated is None:
-            stored = self._primary.unrelated(self._embedder)
-            if stored is None:
-                stored = unrelated_cosines(self._embedder)
-                self._primary.set_unrelated(self._embedder, stored)
-            self._unrelated = stored
+            self._unrelated = unrelated_cosines(self._embedder)
         return self._unrelated
 
     def _scores(

@@ -25,8 +25,8 @@ from harness.memory.place import Place
 
 FILE_NAME = "passages.sqlite"
 
-SCHEMA_VERSION = 5
-_OLDEST_VERSION = 3
+SCHEMA_VERSION = 6
+_OLDEST_VERSION = 4
 
 DEFAULT_LANGUAGE = "english"
 
@@ -277,16 +277,6 @@ def _kind(error: Exception) -> int:
 
 # --- tables ----------------------------------------------------------------------------------
 
-_ROW = """
-        sequence INTEGER PRIMARY KEY,
-        id       TEXT NOT NULL UNIQUE,
-        text     TEXT NOT NULL,
-        title    TEXT NOT NULL,
-        source   TEXT NOT NULL,
-        quality  REAL,
-        created  TEXT NOT NULL,
-        metadata TEXT NOT NULL"""
-
 _AMOUNTS = """CREATE TABLE amount (
         name  TEXT NOT NULL,
         value REAL NOT NULL,
@@ -297,18 +287,26 @@ _AMOUNTS = """CREATE TABLE amount (
 ADD_AMOUNT = "INSERT INTO amount VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
 
 TABLES = (
-    # One row. `sequence` counts writes; up to `compacted`, `removed` is forgotten. `place` says
-    # which file this is: another one is a copy.
+    # One row. `sequence` counts writes. `place` says which file this is: another one is a copy.
     """CREATE TABLE state (
         sequence  INTEGER NOT NULL,
-        compacted INTEGER NOT NULL,
         language  TEXT NOT NULL,
         written   TEXT,
         place     TEXT NOT NULL
     )""",
-    # `reading`: `Passage.words_number`. Earlier versions left out more, so their passages have
-    # other numbers, and no new one is merged into them.
-    f"CREATE TABLE passage ({_ROW}, reading INTEGER NOT NULL, checksum INTEGER NOT NULL)",
+    # `reading`: `Passage.words_number`.
+    """CREATE TABLE passage (
+        sequence INTEGER PRIMARY KEY,
+        id       TEXT NOT NULL UNIQUE,
+        text     TEXT NOT NULL,
+        title    TEXT NOT NULL,
+        source   TEXT NOT NULL,
+        quality  REAL,
+        created  TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        reading  INTEGER NOT NULL,
+        checksum INTEGER NOT NULL
+    )""",
     # The write `at` left no passage with this sequence number.
     """CREATE TABLE removed (
         at       INTEGER PRIMARY KEY,
@@ -322,19 +320,13 @@ TABLES = (
     # The numbers that there are by which passages can be filtered: tags of a name and of a number.
     # A range is the tags within it. Those of removed passages stay.
     _AMOUNTS,
-    # Each has a table `vector_<number>` beside it. `mean` and `unrelated`: the mean and the limit
-    # of `unrelated_cosines`.
+    # Each has a table `vector_<number>` beside it.
     """CREATE TABLE embedder (
         number     INTEGER PRIMARY KEY,
         name       TEXT NOT NULL,
         dimensions INTEGER NOT NULL,
-        unrelated  REAL,
-        mean       REAL,
         UNIQUE (name, dimensions)
     )""",
-    # Passages that earlier versions merged into the passage `kept`. They are only deleted with it.
-    f"CREATE TABLE merged ({_ROW}, kept TEXT NOT NULL, rule TEXT NOT NULL)",
-    "CREATE INDEX merged_kept ON merged (kept)",
     "CREATE INDEX passage_reading ON passage (reading)",
 )
 
@@ -348,24 +340,16 @@ def checksum_of(row: Sequence[Any]) -> int:
 
 
 def upgrade(db: Any, version: int) -> None:  # noqa: ANN401 - a connection, as sqlite3's
-    """Gives a store of an earlier version what it lacks.
-
-    Version 3 had no checksums of passages; version 4 no numbers for ranges, and no mean.
-    """
-    if version < 4:
-        db.execute("ALTER TABLE passage ADD COLUMN checksum BIGINT NOT NULL DEFAULT 0")
-    db.execute("ALTER TABLE embedder ADD COLUMN mean DOUBLE PRECISION")
+    """Gives a store of an earlier version what it lacks: version 4 had no numbers for ranges."""
+    # Version 5 had passages that were merged into others, and does not read them.
+    db.execute("DROP TABLE IF EXISTS merged")
+    if version >= 5:
+        return
     db.execute(_AMOUNTS)
-    query = (
-        "SELECT sequence, id, text, title, source, quality, created, metadata FROM passage "
-        "WHERE sequence > ? ORDER BY sequence LIMIT 1000"
-    )
+    query = "SELECT sequence, metadata FROM passage WHERE sequence > ? ORDER BY sequence LIMIT 1000"
     last = -1
     while rows := db.execute(query, (last,)).fetchall():
-        if version < 4:
-            sums = [(checksum_of(row), row[0]) for row in rows]
-            db.executemany("UPDATE passage SET checksum = ? WHERE sequence = ?", sums)
-        db.executemany(ADD_AMOUNT, [amount for row in rows for amount in _amounts_in(row[-1])])
+        db.executemany(ADD_AMOUNT, [amount for row in rows for amount in _amounts_in(row[1])])
         last = rows[-1][0]
 
 
@@ -439,7 +423,7 @@ def _make_tables(database: SqliteDatabase) -> None:
         for statement in TABLES:
             db.execute(statement)
         values = (DEFAULT_LANGUAGE, _place(database.path))
-        db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", values)
+        db.execute("INSERT INTO state VALUES (0, ?, NULL, ?)", values)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -322,12 +321,7 @@ class MemoryStore:
 
     def compact(self) -> None:
         """Frees the space of deleted passages, and of other embedders' vectors."""
-        # Before removals are forgotten: otherwise both indexes would have to begin again.
-        self._lexical.catch_up(until=self._primary.last_sequence())
-        self._vector.catch_up()
         self._primary.compact(self._embedder)
-        # Graphs of vectors that older versions made.
-        shutil.rmtree(self._primary.directory / "vector", ignore_errors=True)
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the indexes have read all writes, and all passages are embedded.

@@ -144,20 +144,15 @@ class VectorIndex:
 
     def _read(self, held: Matrix | None, position: int) -> tuple[Matrix, int]:
         """What to hold after reading, and up to where: before the first that lacks a vector."""
-        if held is None or 0 < position < self._primary.compacted():
-            held, position = Matrix.empty(self._embedder.dimensions), 0
-            self._complete_up_to = 0  # a compaction for another embedder has dropped the vectors
+        held = held or Matrix.empty(self._embedder.dimensions)
         last = self._primary.last_sequence()
         # Before the vectors are read: what is embedded in between is there by then.
         self._note_missing(position, last)
         last = min(last, self._complete_up_to)
-        if not position:
+        if position:
+            held = held.without(self._primary.removed_between(position, last))
+        else:
             held = held.with_room(len(self._primary))  # at once, and not copied as it grows
-        gone = self._primary.removed_between(position, last)
-        # Asked after it: a compaction in between would have emptied that list.
-        if 0 < position < self._primary.compacted():
-            return self._read(None, 0)
-        held = held.without(gone)
         for start in range(position, last, _READ_AT_A_TIME):
             end = min(start + _READ_AT_A_TIME, last)
             held = held.with_more(*self._primary.vectors_between(self._embedder, start, end))

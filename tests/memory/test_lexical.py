@@ -7,7 +7,6 @@ import shutil
 from collections import Counter
 from contextlib import suppress
 from threading import Event, Thread
-from types import SimpleNamespace
 
 import pytest
 import tantivy
@@ -220,21 +219,6 @@ def test_the_length_of_a_turn_hardly_counts(index, primary):
     assert long_turn == turn_
     assert text > 1.5 * long_text
     assert index.search("ann", limit=9).keys() == {last - 3, last - 2}
-
-
-def test_an_index_behind_a_compaction_is_made_again_and_another_reads_nothing_twice(
-    tmp_path, index, primary
-):
-    primary.delete([primary.fetch([1])[1].id])
-    primary.compact(SimpleNamespace(name="none", dimensions=2))
-
-    again = LexicalIndex.open(tmp_path / "lexical", primary)
-    add(primary, "purple plums")
-    for one in (again, index):
-        read_on(one, primary)
-        assert one.search("apples", limit=10) == {}
-        assert one.search("plums", limit=10).keys() == {primary.last_sequence()}
-        assert len(one) == len(primary)
 
 
 def test_only_what_is_ones_own_is_worth_waiting_for(tmp_path, index, primary, monkeypatch):

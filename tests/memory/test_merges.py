@@ -3,7 +3,6 @@
 # ruff: noqa: RUF001 - signs that look like others are what it is about
 
 import re
-import sqlite3
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,24 +140,3 @@ def test_a_thousand_accents_take_no_time():
 def test_one_is_what_is_equal_but_for_its_form(one, other):
     passages = [Passage(title="T", text=text) for text in (one, other)]
     assert are_one(*passages) or one != other
-
-
-# --- stores of earlier versions --------------------------------------------------------------
-
-
-def test_a_store_with_passages_that_were_merged_opens_and_deletes_them_with_the_other(tmp_path):
-    with MemoryStore.open(tmp_path, embedder=Letters()) as store:
-        store.add([THERE])
-    with sqlite3.connect(tmp_path / "passages.sqlite") as db:
-        db.execute(
-            "INSERT INTO merged SELECT sequence, 'b', text, title, source, quality, created,"
-            " metadata, 'a', 'near' FROM passage"
-        )
-    db.close()
-    with MemoryStore.open(tmp_path, embedder=Letters()) as store:
-        assert (len(store), store.get("b")) == (1, None)
-        assert store.add([CONTRARY]).new == ("d",)
-        assert store.delete("a") == 1
-    with sqlite3.connect(tmp_path / "passages.sqlite") as db:
-        assert db.execute("SELECT count(*) FROM merged").fetchone() == (0,)
-    db.close()

@@ -190,15 +190,14 @@ def test_tables_of_another_program_or_version_are_no_store(url, postgres_server,
         PrimaryStore.open(place_of(url))
 
 
-def test_passages_of_the_version_before_get_their_checksums(url, postgres_server):
+def test_passages_of_a_version_before_are_found_by_range(url, postgres_server):
     with MemoryStore.open(url, embedder=Letters()) as store:
         store.add([Passage(text="one", quality=8), Passage(text="two", metadata={"n": 2})])
     schema = place_of(url).schema
     with postgres_server.connect() as db:
-        db.execute(f"ALTER TABLE {schema}.passage DROP COLUMN checksum")
-        db.execute(f"ALTER TABLE {schema}.embedder DROP COLUMN mean")
+        db.execute(f"CREATE TABLE {schema}.merged (id TEXT)")
         db.execute(f"DROP TABLE {schema}.amount")
-        db.execute(f"COMMENT ON TABLE {schema}.state IS '3'")
+        db.execute(f"COMMENT ON TABLE {schema}.state IS '4'")
     primary = PrimaryStore.open(place_of(url))
     assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["one", "two"]
     with postgres_server.connect() as db:

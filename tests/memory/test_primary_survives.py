@@ -143,9 +143,6 @@ def test_a_file_that_is_no_database_is_left_alone(tmp_path, content):
     assert (tmp_path / FILE_NAME).read_bytes() == content
 
 
-# As version 4 has it.
-WITHOUT_RANGES = "DROP TABLE amount; ALTER TABLE embedder DROP COLUMN mean"
-
 FOREIGN = {
     "no version": ("", "memory.foreign-database"),
     "our version": (f"PRAGMA user_version = {SCHEMA_VERSION}", "memory.store-damaged"),
@@ -222,14 +219,8 @@ def test_whatever_bit_is_flipped_no_text_is_another_and_what_is_gone_is_named(tm
     assert unread > 0
 
 
-def test_passages_of_the_version_before_get_their_checksums_when_the_store_is_opened(tmp_path):
+def test_a_damaged_passage_is_named_and_left_out(tmp_path):
     stored(tmp_path, "one", "two")
-    change(tmp_path, f"{WITHOUT_RANGES}; ALTER TABLE passage DROP COLUMN checksum")
-    change(tmp_path, "PRAGMA user_version = 3")
-    primary = PrimaryStore.open(tmp_path)
-    assert [passage.text for _, passage in primary.passages_between(0, 2)] == ["one", "two"]
-    assert primary.damaged() == []
-    primary.close()
     change(tmp_path, "UPDATE passage SET source = 'another' WHERE text = 'one'")
 
     primary = PrimaryStore.open(tmp_path)
@@ -242,27 +233,37 @@ def test_passages_of_the_version_before_get_their_checksums_when_the_store_is_op
     primary.close()
 
 
-@pytest.mark.parametrize("version", [3, 4])
+VERSION_5 = (
+    "ALTER TABLE state ADD COLUMN compacted INTEGER NOT NULL DEFAULT 7;"
+    "ALTER TABLE embedder ADD COLUMN mean REAL; CREATE TABLE merged (id TEXT);"
+    "PRAGMA user_version = 5"
+)
+VERSION_4 = (
+    f"{VERSION_5}; ALTER TABLE embedder DROP COLUMN mean; DROP TABLE amount;PRAGMA user_version = 4"
+)
+
+
+@pytest.mark.parametrize("version", [VERSION_4, VERSION_5], ids=["4", "5"])
 def test_passages_of_a_version_before_are_found_by_range(tmp_path, version):
     with MemoryStore.open(tmp_path, embedder=Letters()) as store:
         store.add(
             Passage(text=f"apples, {n}", metadata={"year": n, "of": "n"}) for n in range(2020, 2026)
         )
         assert store.search("apples")
-    change(tmp_path, f"{WITHOUT_RANGES}; PRAGMA user_version = {version}")
-    if version == 3:
-        change(tmp_path, "ALTER TABLE passage DROP COLUMN checksum")
+    change(tmp_path, version)
     with MemoryStore.open(tmp_path, embedder=Letters()) as store:
         hits = store.search("apples", limit=9, where={"year": {">": 2023}})
         assert {hit.passage.metadata["year"] for hit in hits} == {2024, 2025}
         assert store.search("apples", mode="vector", where={"year": {">": 2030}}) == []
         assert store.damaged() == []
+        assert store.add([Passage(text="plums", metadata={"year": 2030})]).new
+        assert len(store.search("plums", where={"year": {">": 2029}})) == 1
 
 
 # --- other versions, other languages -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 3])
 def test_a_store_from_before_the_first_release_says_so(tmp_path, version):
     stored(tmp_path, "one two")
     change(tmp_path, f"PRAGMA user_version = {version}")
