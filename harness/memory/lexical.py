@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
@@ -43,19 +43,16 @@ class LexicalIndex:
 
     May be used from any thread, and by several processes: searches run side by side, and see the
     last commit. Every method raises `MemoryStoreFailed` if the index cannot be read or written.
+
+    It is repaired if needed when it is opened, and then holds all that `primary` holds.
+
+    Attributes:
+        position: The last write that it has read.
     """
 
-    @classmethod
-    def open(
-        cls, directory: Path, primary: PrimaryStore, *, progress: Progress | None = None
-    ) -> Self:
-        """The index in `directory`, repaired if needed, holding all that `primary` holds."""
-        index = cls(directory, primary)
-        index._prepare(progress)
-        return index
-
-    def __init__(self, directory: Path, primary: PrimaryStore) -> None:
-        """Use `open`: this one has read nothing yet."""
+    def __init__(
+        self, directory: Path, primary: PrimaryStore, *, progress: Progress | None = None
+    ) -> None:
         import tantivy  # noqa: PLC0415  # importing harness stays light
 
         self._tantivy = tantivy
@@ -64,25 +61,21 @@ class LexicalIndex:
         self._schema = LexicalSchema(primary.language)
         self._reading_on = RLock()
         self._index: tantivy.Index
-        self._position = 0
+        self.position = 0
         self._seen = 0
+        self._prepare(progress)
 
     @property
     def is_behind(self) -> bool:
         """Whether a search met writes that the index has not read."""
-        return self._position < self._seen
-
-    @property
-    def position(self) -> int:
-        """The last write that this index has read."""
-        return self._position
+        return self.position < self._seen
 
     def catch_up(self, *, until: int) -> None:
         """Reads new writes, at least as far as the write `until`."""
-        if self._position >= max(until, self._primary.seen_sequence()):
+        if self.position >= max(until, self._primary.seen_sequence()):
             return
         # One thread reads; another waits for it only if it needs a write that is not read yet.
-        if not self._reading_on.acquire(blocking=self._position < until):
+        if not self._reading_on.acquire(blocking=self.position < until):
             return
         try:
             self._mended(lambda: self._read_on(until))
@@ -118,7 +111,7 @@ class LexicalIndex:
 
     def _unread(self, until: int) -> tuple[dict[int, Passage], set[int]]:
         """What was written since the last commit: passages, and numbers of removed ones."""
-        low, high = self._position, max(until, self._primary.seen_sequence())
+        low, high = self.position, max(until, self._primary.seen_sequence())
         self._seen = high
         if low >= high:
             return {}, set()
@@ -150,7 +143,7 @@ class LexicalIndex:
             ctypes.CDLL(None).malloc_trim(0)
 
     def __len__(self) -> int:
-        return int(self._index.searcher().num_docs) - (1 if self._position else 0)
+        return int(self._index.searcher().num_docs) - (1 if self.position else 0)
 
     # --- making it ---------------------------------------------------------------------------
 
@@ -214,14 +207,14 @@ class LexicalIndex:
         return index
 
     def _is_up_to_date(self) -> bool:
-        return self._position == self._primary.last_sequence() and self._agrees()
+        return self.position == self._primary.last_sequence() and self._agrees()
 
     def _agrees(self) -> bool:
         """Whether the index can belong to this store: an index that is ahead of it cannot."""
         last, count = self._primary.extent()
-        if self._position > last:
+        if self.position > last:
             return False
-        return self._position < last or len(self) == count
+        return self.position < last or len(self) == count
 
     # --- catching up -------------------------------------------------------------------------
 
@@ -229,13 +222,13 @@ class LexicalIndex:
         """Reads all new writes, unless another process is reading and `until` is reached."""
         with _translated(self._directory):
             self._refresh()
-        if self._position >= self._primary.last_sequence():
+        if self.position >= self._primary.last_sequence():
             return
         try:
-            with self._turn(_TURN_WAIT_S if self._position < until else 0):
+            with self._turn(_TURN_WAIT_S if self.position < until else 0):
                 self._advance(None)
         except _Busy:
-            if self._position < until:
+            if self.position < until:
                 raise
 
     def _advance(self, progress: Progress | None) -> None:
@@ -243,8 +236,8 @@ class LexicalIndex:
         with _translated(self._directory):
             self._refresh()
         last = self._primary.last_sequence()
-        if self._position < last:
-            self._write(self._index, self._position, last, progress)
+        if self.position < last:
+            self._write(self._index, self.position, last, progress)
             with _translated(self._directory):
                 self._refresh()
 
@@ -294,7 +287,7 @@ class LexicalIndex:
         searcher = self._index.searcher()
         hits = searcher.search(self._schema.positions(), limit=1).hits
         found = self._sequences(searcher, hits)
-        self._position = found[0] if found else 0
+        self.position = found[0] if found else 0
 
     @contextmanager
     def _turn(self, wait_s: float) -> Iterator[None]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -47,11 +47,7 @@ class Turn:
     @property
     def fields(self) -> dict[str, Scalar]:
         """What filters read."""
-        return {
-            "conversation": self.conversation,
-            "position": self.position,
-            "speaker": self.speaker,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -395,10 +391,6 @@ class Stats:
     """What a store holds, and the state of its indexes."""
 
     passages: int
-    sequence: int
-    """How many writes there have been, ever."""
-    behind: int
-    """How many of them the indexes of this machine had not read yet."""
     language: str
     """The language whose words the lexical index stems."""
     embedder: str

@@ -27,7 +27,9 @@ from psycopg.types.string import StrDumperUnknown
 from harness.errors import MemoryStoreFailed
 from harness.memory.place import PostgresUrl
 from harness.memory.sqlite import (
+    BUSY,
     DEFAULT_LANGUAGE,
+    OTHERWISE,
     SCHEMA_VERSION,
     TABLES,
     check_version,
@@ -56,7 +58,6 @@ _LIBPQ: dict[str, Any] = {
     "application_name": "harness",
 }
 
-_BUSY = ("memory.store-busy", "another process is writing to it: try again when that is done")
 _FORBIDDEN = (
     "memory.store-read-only",
     "the user needs the right to write, and to create tables in the schema",
@@ -67,8 +68,8 @@ _LOST = (
 )
 _REMEDIES = {
     "IdleInTransactionSessionTimeout": _LOST,
-    "LockNotAvailable": _BUSY,
-    "DeadlockDetected": _BUSY,
+    "LockNotAvailable": BUSY,
+    "DeadlockDetected": BUSY,
     "QueryCanceled": (
         "memory.server-slow",
         f"it took longer than {_STATEMENT_S} s: see what keeps the server busy, and try again",
@@ -82,7 +83,6 @@ _REMEDIES = {
         "its tables were changed meanwhile: try again, or open it again",
     ),
 }
-_OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
 class PostgresDatabase:
@@ -267,7 +267,7 @@ class PostgresDatabase:
         try:
             yield
         except psycopg.Error as error:
-            otherwise = _LOST if isinstance(error, psycopg.OperationalError) else _OTHERWISE
+            otherwise = _LOST if isinstance(error, psycopg.OperationalError) else OTHERWISE
             code, remedy = _REMEDIES.get(type(error).__name__, otherwise)
             raise self.failed(f"{_line(error)} ({remedy})", code=code) from error
 

@@ -604,17 +604,10 @@ def _find(db: Statements, id_: str) -> _Row | None:
     # By the number, so that the id is read from the row: with `WHERE id = ?`, SQLite gives the id
     # of its index, which leads to another passage if it is damaged.
     query = f"{_SELECT} WHERE sequence = (SELECT sequence FROM passage WHERE id = ?)"  # noqa: S608
-    row: _Row | None = db.execute(query, (_storable(id_),)).fetchone()
+    # Half of a surrogate pair cannot be asked for, and no passage has it in its id.
+    encodable = id_.encode(errors="replace").decode()
+    row: _Row | None = db.execute(query, (encodable,)).fetchone()
     return None if row is None or row[1] != id_ else row
-
-
-def _storable(id_: str) -> str | None:
-    """None, which equals nothing, for half of a surrogate pair: no passage has such an id."""
-    try:
-        id_.encode()
-    except UnicodeEncodeError:
-        return None
-    return id_
 
 
 def _number(db: Statements, query: str) -> int:

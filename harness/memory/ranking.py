@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from heapq import nsmallest
-from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -15,7 +13,7 @@ from numpy.typing import NDArray
 from harness.errors import InferenceError, MemoryStoreFailed
 from harness.memory.embedder import Embedder, UnrelatedCosines, Vectors, embed, unrelated_cosines
 from harness.memory.lexical import LexicalIndex
-from harness.memory.passage import Hit, Hits, Passage, WantedTags
+from harness.memory.passage import Hit, Hits, WantedTags
 from harness.memory.primary import PrimaryStore
 from harness.memory.vector_index import VectorIndex
 
@@ -63,32 +61,41 @@ class Searcher:
         lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where, until=until)
         # 2. One score of both, and what else counts for the best. An old passage may be among them
         # though many are more relevant, if age counts.
-        unrelated = self.unrelated() if vector is not None else NO_COSINES
-        fused = fuse(lexical, vector, least_cosine=unrelated.mean)
-        count = candidates_for(limit) if half_life_days is None else len(fused)
+        mean, unrelated = (0.0, 0.0) if vector is None else self.unrelated()
+        fused = fuse(lexical, vector, least_cosine=mean)
+        count = _candidates_for(limit) if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        now = datetime.now(UTC)
-        candidates = [
-            RankedCandidate(
-                sequence=sequence,
-                fused=fused[sequence],
-                lexical=(lexical or {}).get(sequence),
-                vector=(vector or {}).get(sequence),
-                quality=quality,
-                recency=recency(created, half_life_days=half_life_days, now=now),
-            )
-            for sequence, (quality, created) in self._primary.judgements(best).items()
-        ]
-        # 3. The best of these by relevance, quality and age, with their passages.
+        judgements = self._primary.judgements(best)
+        # 3. The best of these by relevance, age and quality, of equals the older first.
         ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
-        relevant = [
-            c for c in candidates if is_relevant(c, unrelated=unrelated.limit, ceiling=ceiling)
-        ]
-        ranked = rank(relevant)
-        passages = self._primary.fetch(candidate.sequence for candidate in ranked[:limit])
+        words, cosines = lexical or {}, vector or {}
+        now = datetime.now(UTC)
+        scores = {
+            sequence: score(
+                fused[sequence] * recency(created, half_life_days=half_life_days, now=now), quality
+            )
+            for sequence, (quality, created) in judgements.items()
+            if is_relevant(
+                words.get(sequence), cosines.get(sequence), unrelated=unrelated, ceiling=ceiling
+            )
+        }
+        ranked = sorted(scores, key=lambda sequence: (-scores[sequence], sequence))
+        # 4. Their passages.
+        passages = self._primary.fetch(ranked[:limit])
         if len(passages) < len(ranked[:limit]):  # deleted meanwhile
-            passages = self._primary.fetch(candidate.sequence for candidate in ranked)
-        return Hits(hits_of(ranked, passages, limit=limit), fallback=fallback)
+            passages = self._primary.fetch(ranked)
+        hits = [
+            Hit(
+                passage=passages[sequence],
+                rank=place,
+                score=scores[sequence],
+                fused=fused[sequence],
+                lexical=words.get(sequence),
+                vector=cosines.get(sequence),
+            )
+            for place, sequence in enumerate(filter(passages.__contains__, ranked), start=1)
+        ]
+        return Hits(hits[:limit], fallback=fallback)
 
     def novelty(self, texts: Sequence[str]) -> float:
         """See `MemoryStore.novelty`."""
@@ -121,7 +128,7 @@ class Searcher:
         self, query: str, mode: Mode, *, limit: int, where: WantedTags | None, until: int
     ) -> tuple[dict[int, float] | None, dict[int, float] | None, str | None]:
         """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
-        depth = max(candidates_for(limit), _PROPOSALS)
+        depth = max(_candidates_for(limit), _PROPOSALS)
         # In this order, so that the vector index scores all that the lexical index proposes.
         lexical = None
         if mode != "vector":
@@ -154,25 +161,6 @@ class Searcher:
 
 # --- ranking: which candidates to return, and in what order ----------------------------------
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedCandidate:
-    """A passage that an index proposed."""
-
-    sequence: int
-    """The number of the write that stored it; of equals, the older goes first."""
-    fused: float
-    """Relevance, 0 to 1, compared with the others that were proposed."""
-    lexical: float | None
-    """BM25 score; None if the lexical index was not asked or did not propose it."""
-    vector: float | None
-    """Cosine to the query; None if the vector index was not asked or had no answer."""
-    quality: float | None = None
-    """A judgement, 0 to 10; None if there is none."""
-    recency: float = 1.0
-    """What the passage's age leaves of its relevance, 0 to 1."""
-
-
 # How much of what is possible a passage must have, 0 to 1. By words, 0.1 is a little more than a
 # fifth of the query's, by weight, each once in a passage of average length (once is worth
 # 1 / (k1 + 1) of the ceiling); by meaning, a tenth of the way from unrelated to equal.
@@ -188,18 +176,16 @@ _LOW_QUALITY = 7.0  # quality below this counts half, 0 to 10
 _UNKNOWN_QUALITY = 0.5  # what counts for a passage that was not judged, 0 to 1
 
 
-def candidates_for(limit: int) -> int:
-    """How many passages to weigh when `limit` are asked for."""
+def _candidates_for(limit: int) -> int:
     return max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
 
 
-def score(candidate: RankedCandidate) -> float:
-    """Relevance, recency and quality as one, 0 to 1."""
-    quality = _UNKNOWN_QUALITY
-    if (judged := candidate.quality) is not None:
-        quality = judged / 10 if judged >= _LOW_QUALITY else judged / 20
-    relevance = candidate.fused * candidate.recency
-    return (1 - _QUALITY_WEIGHT) * relevance + _QUALITY_WEIGHT * quality
+def score(relevance: float, quality: float | None) -> float:
+    """Relevance, 0 to 1, and quality, 0 to 10 or None, as one, 0 to 1."""
+    share = _UNKNOWN_QUALITY
+    if quality is not None:
+        share = quality / 10 if quality >= _LOW_QUALITY else quality / 20
+    return (1 - _QUALITY_WEIGHT) * relevance + _QUALITY_WEIGHT * share
 
 
 def recency(created: datetime | None, *, half_life_days: float | None, now: datetime) -> float:
@@ -210,57 +196,33 @@ def recency(created: datetime | None, *, half_life_days: float | None, now: date
     return float(0.5 ** (age / timedelta(days=half_life_days)))
 
 
-def is_relevant(candidate: RankedCandidate, *, unrelated: float, ceiling: float) -> bool:
+def is_relevant(
+    lexical: float | None, cosine: float | None, *, unrelated: float, ceiling: float
+) -> bool:
     """Whether the mean of words and meaning, or the one that was measured, reaches the floor.
 
     The mean and not the better one: unrelated text has some of the words, or is a little alike in
     meaning, but seldom both.
 
     Args:
-        candidate: What an index proposed.
+        lexical: BM25 score; None if the lexical index was not asked or did not propose it.
+        cosine: To the query; None if the vector index was not asked or had no answer.
         unrelated: The limit of the embedder's `unrelated_cosines`.
         ceiling: The BM25 score that no passage can exceed for this query; 0 if it has no words, or
             the lexical index was not asked.
     """
     measures = []
     if ceiling > 0:
-        measures.append((candidate.lexical or 0) / ceiling)
-    if candidate.vector is not None:
-        measures.append(max(0, candidate.vector - unrelated) / (1 - unrelated))
+        measures.append((lexical or 0) / ceiling)
+    if cosine is not None:
+        measures.append(max(0, cosine - unrelated) / (1 - unrelated))
     return bool(measures) and sum(measures) / len(measures) > _FLOOR
-
-
-def rank(candidates: Sequence[RankedCandidate]) -> list[RankedCandidate]:
-    """Best first; of equal ones, the older first."""
-    return sorted(candidates, key=lambda candidate: (-score(candidate), candidate.sequence))
-
-
-def hits_of(
-    ranked: Sequence[RankedCandidate], passages: Mapping[int, Passage], *, limit: int
-) -> list[Hit]:
-    """The first `limit` whose passages are there."""
-    there = (candidate for candidate in ranked if candidate.sequence in passages)
-    return [
-        Hit(
-            passage=passages[candidate.sequence],
-            rank=place,
-            score=score(candidate),
-            fused=candidate.fused,
-            lexical=candidate.lexical,
-            vector=candidate.vector,
-        )
-        for place, candidate in enumerate(islice(there, limit), start=1)
-    ]
 
 
 # --- fusion: one score out of two ------------------------------------------------------------
 
 Scores = Mapping[int, float]
 """Sequence number to score; more is better."""
-
-LEAST_BM25 = 0.0
-
-NO_COSINES = UnrelatedCosines(mean=0.0, limit=0.0)
 
 
 def min_max(scores: Scores, *, least: float) -> dict[int, float]:
@@ -294,7 +256,7 @@ def fuse(lexical: Scores | None, vector: Scores | None, *, least_cosine: float) 
     """
     lanes = [
         min_max(scores, least=least)
-        for scores, least in ((lexical, LEAST_BM25), (vector, least_cosine))
+        for scores, least in ((lexical, 0.0), (vector, least_cosine))
         if scores is not None
     ]
     fused: dict[int, float] = {}

@@ -42,14 +42,14 @@ _LOG_BYTES = 67_108_864
 # Processes that may create one file at once.
 _TRIES = 100
 
-_BUSY = ("memory.store-busy", "another process is writing to it: try again when that is done")
+BUSY = ("memory.store-busy", "another process is writing to it: try again when that is done")
 _DAMAGED = (
     "memory.store-damaged",
     "passages.sqlite is damaged: restore it from a copy, or delete the directory",
 )
 _REMEDIES = {
-    sqlite3.SQLITE_BUSY: _BUSY,
-    sqlite3.SQLITE_LOCKED: _BUSY,
+    sqlite3.SQLITE_BUSY: BUSY,
+    sqlite3.SQLITE_LOCKED: BUSY,
     sqlite3.SQLITE_FULL: (
         "memory.disk-full",
         "nothing was stored: make room on the disk and try again",
@@ -70,7 +70,7 @@ _REMEDIES = {
         "see that the disk has room and is whole, then open the store again",
     ),
 }
-_OTHERWISE = ("memory.failed", "close the store and open it again")
+OTHERWISE = ("memory.failed", "close the store and open it again")
 
 
 def no_store(place: Place) -> InvalidInput:
@@ -230,7 +230,7 @@ class SqliteDatabase:
         except (sqlite3.Error, UnicodeDecodeError) as error:
             # Python cannot read an error of SQLite that quotes a damaged name.
             is_unread = isinstance(error, UnicodeDecodeError)
-            code, remedy = _DAMAGED if is_unread else _REMEDIES.get(_kind(error), _OTHERWISE)
+            code, remedy = _DAMAGED if is_unread else _REMEDIES.get(_kind(error), OTHERWISE)
             raise self.failed(f"{error} ({remedy})", code=code) from error
         except OSError as error:
             raise self.failed(

@@ -105,19 +105,14 @@ class MemoryStore:
 
         Raises:
             MemoryStoreFailed: It cannot be read or made.
-            InvalidInput: The language is unknown or not the store's, `merge` or the url is invalid,
-                or there is no store.
+            InvalidInput: The language is unknown or not the store's, the url is invalid, or there
+                is no store.
             ConfigurationInvalid: psycopg is not installed.
         """
-        if merge not in (True, False):
-            raise InvalidInput(
-                f"merge is {merge!r}; it must be True or False",
-                code="memory.unknown-merge",
-            )
         embedder = embedder or WordLlamaEmbedder()
         primary = PrimaryStore.open(place_of(path), language=language, cache=cache, make=make)
         try:
-            lexical = LexicalIndex.open(primary.directory / "lexical", primary, progress=progress)
+            lexical = LexicalIndex(primary.directory / "lexical", primary, progress=progress)
             vector = VectorIndex(primary, embedder)
             vector.catch_up()
         except BaseException:
@@ -279,13 +274,9 @@ class MemoryStore:
     def stats(self) -> Stats:
         """The contents of the store, and the state of its indexes."""
         embedder = self._embedder
-        last = self._primary.last_sequence()
-        behind = max(0, last - self._read_up_to)
         self._vector.catch_up()
         return Stats(
             passages=len(self._primary),
-            sequence=last,
-            behind=behind,
             language=self._primary.language,
             embedder=embedder.name,
             dimensions=embedder.dimensions,
@@ -299,11 +290,8 @@ class MemoryStore:
     def behind(self) -> int | None:
         """Known writes that the local indexes have not read; None if no server reports it."""
         heard = self._primary.heard_sequence()
-        return None if heard is None else max(0, heard - self._read_up_to)
-
-    @property
-    def _read_up_to(self) -> int:
-        return min(self._lexical.position, self._vector.position)
+        read = min(self._lexical.position, self._vector.position)
+        return None if heard is None else max(0, heard - read)
 
     def __len__(self) -> int:
         return len(self._primary)

@@ -27,6 +27,10 @@ class VectorIndex:
     It is unavailable after `close`, and while more than a tenth of the passages is without a
     vector: those that have one would be found for that alone. Every method that reads or writes
     raises `MemoryStoreFailed` if it cannot.
+
+    Attributes:
+        missing: How many passages had no vector at the last `catch_up`.
+        position: The last write that it has read.
     """
 
     def __init__(self, primary: PrimaryStore, embedder: Embedder) -> None:
@@ -34,14 +38,14 @@ class VectorIndex:
         self._embedder = embedder
         # One thread at a time reads the primary store, which may take long.
         self._updating = Lock()
-        self._missing = 0
+        self.missing = 0
         self._complete_up_to = 0  # every passage up to there has a vector
         # A search reads one reference, which is replaced as a whole, under a lock that is held no
         # longer than that: closing never waits.
         self._switching = Lock()
         self._held: Matrix | None = None
         self._is_closed = False
-        self._position = 0
+        self.position = 0
 
     # --- its state ---------------------------------------------------------------------------
 
@@ -56,20 +60,10 @@ class VectorIndex:
         return None if self._held is not None else "its vectors are not read yet"
 
     @property
-    def missing(self) -> int:
-        """How many passages had no vector at the last `catch_up`."""
-        return self._missing
-
-    @property
     def resident_bytes(self) -> int:
         """Memory it takes now."""
         held = self._held
         return 0 if held is None else held.nbytes
-
-    @property
-    def position(self) -> int:
-        """The last write that it has read."""
-        return self._position
 
     def __len__(self) -> int:
         held = self._held
@@ -80,11 +74,11 @@ class VectorIndex:
     def catch_up(self, *, until: int = 0) -> None:
         """Reads new writes, at least as far as the write `until`, unless it is closed."""
         last = max(until, self._primary.seen_sequence())
-        if self._held is not None and last <= self._position:
+        if self._held is not None and last <= self.position:
             return
         with self._updating:
             if not self._is_closed:
-                self._install(*self._read(self._held, self._position))
+                self._install(*self._read(self._held, self.position))
 
     def search(
         self,
@@ -140,7 +134,7 @@ class VectorIndex:
         """Takes what was read, unless it was closed meanwhile."""
         with self._switching:
             if not self._is_closed:
-                self._held, self._position = held, position
+                self._held, self.position = held, position
 
     def _read(self, held: Matrix | None, position: int) -> tuple[Matrix, int]:
         """What to hold after reading, and up to where: before the first that lacks a vector."""
@@ -163,12 +157,12 @@ class VectorIndex:
         complete = max(position, self._complete_up_to)
         lacking = self._primary.without_vector(self._embedder, 1, after=complete)
         if not lacking:
-            self._complete_up_to, self._missing = last, 0
+            self._complete_up_to, self.missing = last, 0
             return
         first, _ = lacking[0]
         # Counting them takes much longer than finding the first.
-        if not self._missing or first > self._complete_up_to + 1:
-            self._missing = max(1, self._primary.count_without_vector(self._embedder))
+        if not self.missing or first > self._complete_up_to + 1:
+            self.missing = max(1, self._primary.count_without_vector(self._embedder))
         self._complete_up_to = first - 1
 
 

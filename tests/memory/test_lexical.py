@@ -34,7 +34,7 @@ def primary(primary):
 
 @pytest.fixture
 def index(tmp_path, primary):
-    return LexicalIndex.open(tmp_path / "lexical", primary)
+    return LexicalIndex(tmp_path / "lexical", primary)
 
 
 # --- searching -------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_words_are_those_of_the_stores_language(tmp_path):
         PrimaryStore.open(tmp_path, language="germann")
     primary = PrimaryStore.open(tmp_path, language="german")  # nothing was left behind
     add(primary, "Die Häuser stehen leer.", "Der Hausherr schläft.")
-    index = LexicalIndex.open(tmp_path / "lexical", primary)
+    index = LexicalIndex(tmp_path / "lexical", primary)
 
     assert list(index.search("haus", limit=5)) == [1]
     primary.close()
@@ -247,11 +247,11 @@ def test_an_index_that_another_program_writes_fails_and_is_not_thrown_away(
     writer = tantivy.Index.open(str(tmp_path / "lexical")).writer(15_000_000, 1)
 
     with failing(MemoryStoreFailed, "memory.lane-busy"):
-        LexicalIndex.open(tmp_path / "lexical", primary)
+        LexicalIndex(tmp_path / "lexical", primary)
     assert files <= set((tmp_path / "lexical").iterdir())
 
     writer.wait_merging_threads()
-    assert LexicalIndex.open(tmp_path / "lexical", primary).search("plum", limit=10)
+    assert LexicalIndex(tmp_path / "lexical", primary).search("plum", limit=10)
 
 
 @pytest.mark.slow
@@ -289,7 +289,7 @@ def test_without_room_on_the_disk_what_was_there_stays_and_goes_on_when_there_is
         for attempt in (
             lambda: read_on(index, primary),
             index.rebuild,
-            lambda: LexicalIndex.open(tmp_path / "lexical", primary),
+            lambda: LexicalIndex(tmp_path / "lexical", primary),
         ):
             with failing(MemoryStoreFailed, "memory.lane-unreadable"):
                 attempt()
@@ -327,7 +327,7 @@ def of_a_longer_store(directory):
     shutil.rmtree(directory)
     longer = PrimaryStore.open(directory.with_name("longer"))
     add(longer, *(f"number {n}" for n in range(10)))
-    LexicalIndex.open(directory, longer)
+    LexicalIndex(directory, longer)
     longer.close()
 
 
@@ -353,7 +353,7 @@ def test_an_index_that_is_not_as_it_should_be_is_made_again(tmp_path, index, pri
     directory = tmp_path / "lexical"
     harm(directory)
 
-    again = LexicalIndex.open(directory, primary)
+    again = LexicalIndex(directory, primary)
     assert len(again) == len(primary)
     assert list(again.search("apples", limit=10)) == [1]
     assert damaged_file(directory) is None
@@ -365,14 +365,14 @@ def test_an_index_that_is_damaged_while_it_is_open_is_made_again(tmp_path, index
     read_on(index, primary)
 
     assert index.search("plums", limit=1)
-    assert len(LexicalIndex.open(tmp_path / "lexical", primary)) == 5
+    assert len(LexicalIndex(tmp_path / "lexical", primary)) == 5
 
 
 def test_a_place_that_cannot_hold_an_index_is_an_error_with_the_stores_path(tmp_path, primary):
     (tmp_path / "lexical").write_text("a file")
 
     with pytest.raises(MemoryStoreFailed) as caught:
-        LexicalIndex.open(tmp_path / "lexical", primary)
+        LexicalIndex(tmp_path / "lexical", primary)
     assert (caught.value.code, caught.value.path) == ("memory.lane-unreadable", tmp_path)
 
 

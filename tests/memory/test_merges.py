@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stored import Letters, failing
+from stored import Letters
 
-from harness.errors import InvalidInput
 from harness.memory import MemoryStore, Passage
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -65,12 +64,6 @@ def test_a_merged_passage_is_stored_once_the_other_is_deleted(opened):
     store.add([THERE, SAME])
     assert store.delete("a", "nobody") == 1
     assert store.add([SAME]).new == ("b",)
-
-
-@pytest.mark.parametrize("merge", ["near", "nearly", None])
-def test_no_other_way_to_merge_is_taken(tmp_path, merge):
-    with failing(InvalidInput, "memory.unknown-merge"):
-        MemoryStore.open(tmp_path, embedder=Letters(), merge=merge)
 
 
 def test_of_equal_titles_no_contradiction_hides_another(opened):

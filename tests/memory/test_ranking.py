@@ -1,6 +1,5 @@
 """How two indexes' scores become one, and which passages are hits, in which order."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -8,17 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.memory.passage import Passage
-from harness.memory.ranking import (
-    RankedCandidate,
-    fuse,
-    hits_of,
-    is_relevant,
-    min_max,
-    rank,
-    recency,
-    score,
-)
+from harness.memory.ranking import fuse, is_relevant, min_max, recency, score
 
 # --- fusion ------------------------------------------------------------------------------------
 
@@ -76,12 +65,6 @@ def test_what_else_was_proposed_changes_no_score(lexical, vector, worse):
 # --- ranking -----------------------------------------------------------------------------------
 
 
-def candidate(sequence=1, *, fused=0.5, quality=None, lexical=None, vector=None):
-    return RankedCandidate(
-        sequence=sequence, fused=fused, quality=quality, lexical=lexical, vector=vector
-    )
-
-
 SCORES = {
     "just good enough": (0.6, 7, 0.7 * 0.6 + 0.3 * 0.7),
     "low, so half": (0.6, 6.8, 0.7 * 0.6 + 0.3 * 0.34),
@@ -92,24 +75,7 @@ SCORES = {
 
 @pytest.mark.parametrize(("fused", "quality", "expected"), SCORES.values(), ids=SCORES)
 def test_a_score_is_seven_parts_relevance_and_three_quality(fused, quality, expected):
-    assert score(candidate(fused=fused, quality=quality)) == pytest.approx(expected)
-
-
-@given(
-    scores=st.lists(
-        st.tuples(st.sampled_from([0, 0.25, 0.5, 1]), st.sampled_from([None, 5.0, 9.0])),
-        max_size=12,
-    ),
-    limit=st.integers(1, 12),
-)
-def test_the_best_come_first_and_of_equals_the_older(scores, limit):
-    candidates = [candidate(n, fused=f, quality=q) for n, (f, q) in enumerate(scores, start=1)]
-    passages = {n: Passage(text=f"text {n}") for n in range(1, len(scores) + 1)}
-    hits = hits_of(rank(candidates[::-1]), passages, limit=limit)
-
-    naive = sorted(candidates, key=lambda c: (-score(c), c.sequence))[:limit]
-    assert [hit.passage for hit in hits] == [passages[c.sequence] for c in naive]
-    assert [hit.rank for hit in hits] == list(range(1, len(naive) + 1))
+    assert score(fused, quality) == pytest.approx(expected)
 
 
 # Of 40, 0.1 is 4; of the way from 0.2 to 1, 0.1 is at 0.28.
@@ -126,13 +92,12 @@ FLOORED = {
 
 @pytest.mark.parametrize(("lexical", "vector", "relevant"), FLOORED.values(), ids=FLOORED)
 def test_the_floor_is_for_words_and_meaning_together(lexical, vector, relevant):
-    proposed = candidate(lexical=lexical, vector=vector)
-    assert is_relevant(proposed, unrelated=0.2, ceiling=40) is relevant
+    assert is_relevant(lexical, vector, unrelated=0.2, ceiling=40) is relevant
 
 
 @pytest.mark.parametrize(("vector", "relevant"), [(0.29, True), (0.27, False)])
 def test_meaning_alone_decides_where_no_words_were_asked_for(vector, relevant):
-    assert is_relevant(candidate(vector=vector), unrelated=0.2, ceiling=0) is relevant
+    assert is_relevant(None, vector, unrelated=0.2, ceiling=0) is relevant
 
 
 @pytest.mark.parametrize(
@@ -145,5 +110,3 @@ def test_relevance_is_halved_by_each_half_life(age, share):
     aged = recency(now - age, half_life_days=30, now=now)
     assert aged == pytest.approx(share)
     assert recency(now - age, half_life_days=None, now=now) == 1
-    old = replace(candidate(quality=8), recency=aged)
-    assert score(old) == pytest.approx(0.7 * 0.5 * share + 0.3 * 0.8)

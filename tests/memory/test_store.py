@@ -81,7 +81,9 @@ def test_what_the_words_propose_has_a_cosine_too(place):
 
 def test_without_merging_what_says_the_same_is_stored_twice(place, embedder):
     with MemoryStore.open(place, embedder=embedder, merge=False) as store:
-        assert len(store.add([Passage(text=STORY), Passage(text=f"{STORY}\n")]).new) == 2
+        added = store.add([Passage(text=STORY), Passage(text=f"{STORY}\n")])
+        # Of equals, the older comes first.
+        assert tuple(hit.id for hit in store.search(STORY)) == added.new
 
 
 def test_a_filter_binds_both_indexes(place, embedder):
@@ -285,7 +287,6 @@ def test_the_statistics_say_what_is_there(place, store, animals):
 
     assert (stats.passages, stats.unembedded, stats.dimensions) == (len(animals), 0, 256)
     assert stats.language == "english"
-    assert 0 <= stats.behind <= stats.sequence
     assert (on_server > 0) == (place != store._primary.directory)
     assert stats.disk_bytes > on_server  # files are here in both cases
     assert stats.vector_bytes >= len(animals) * 256 * 4
