@@ -14,11 +14,11 @@ import re
 import shutil
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
@@ -132,8 +132,8 @@ class LexicalIndex:
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Makes the index again from the primary store."""
-        with self._reading_on:
-            self._prepare(progress, again=True)
+        with self._reading_on, self._turn(_TURN_WAIT_S):
+            self._make_again(progress)
 
     def close(self) -> None:
         """Gives memory back; what was committed stays."""
@@ -147,14 +147,15 @@ class LexicalIndex:
 
     # --- making it ---------------------------------------------------------------------------
 
-    def _prepare(self, progress: Progress | None, *, again: bool = False) -> None:
-        """Opens the index if it is usable; makes it `again`, or if it is not."""
+    def _prepare(self, progress: Progress | None) -> None:
+        """Opens the index if it is usable; makes it if it is not."""
         # 1. As it is on disk, with nothing to read.
-        if not again and self._loads() and self._is_up_to_date():
+        is_loaded = self._loads()
+        if is_loaded and self.position == self._primary.last_sequence() and self._agrees():
             return
         with self._turn(_TURN_WAIT_S):
             # 2. With new writes to read. Another process may have repaired it meanwhile, too.
-            if not again and self._loads():
+            if self._loads():
                 try:
                     self._advance(progress)
                     if self._agrees():
@@ -195,7 +196,7 @@ class LexicalIndex:
             if damaged := damaged_file(self._directory):
                 raise ValueError(f"{damaged.name} is not as it was written")
             self._index = self._opened(self._directory)
-            self._refresh()
+        self._refresh()
 
     def _opened(self, directory: Path) -> tantivy.Index:
         """The index in a directory, or a new one."""
@@ -205,9 +206,6 @@ class LexicalIndex:
         # if a file was truncated meanwhile, the process ends (SIGBUS).
         index.config_reader(reload_policy="manual")
         return index
-
-    def _is_up_to_date(self) -> bool:
-        return self.position == self._primary.last_sequence() and self._agrees()
 
     def _agrees(self) -> bool:
         """Whether the index can belong to this store: an index that is ahead of it cannot."""
@@ -220,8 +218,7 @@ class LexicalIndex:
 
     def _read_on(self, until: int) -> None:
         """Reads all new writes, unless another process is reading and `until` is reached."""
-        with _translated(self._directory):
-            self._refresh()
+        self._refresh()
         if self.position >= self._primary.last_sequence():
             return
         try:
@@ -233,13 +230,11 @@ class LexicalIndex:
 
     def _advance(self, progress: Progress | None) -> None:
         """Reads all new writes. Only inside `_turn`."""
-        with _translated(self._directory):
-            self._refresh()
+        self._refresh()
         last = self._primary.last_sequence()
         if self.position < last:
             self._write(self._index, self.position, last, progress)
-            with _translated(self._directory):
-                self._refresh()
+            self._refresh()
 
     def _write(
         self, index: tantivy.Index, position: int, last: int, progress: Progress | None
@@ -283,11 +278,9 @@ class LexicalIndex:
 
     def _refresh(self) -> None:
         """Sees the last commit, ours or another process's, and how far it reaches."""
-        self._index.reload()
-        searcher = self._index.searcher()
-        hits = searcher.search(self._schema.positions(), limit=1).hits
-        found = self._sequences(searcher, hits)
-        self.position = found[0] if found else 0
+        with _translated(self._directory):
+            self._index.reload()
+        self.position = next(iter(self._found(self._schema.positions(), 1)), 0)
 
     @contextmanager
     def _turn(self, wait_s: float) -> Iterator[None]:
@@ -331,14 +324,9 @@ class LexicalIndex:
             # room, the process ends.
             most = max(1, min(limit, searcher.num_docs))
             hits = searcher.search(query, limit=most, count=False).hits
-            sequences = self._sequences(searcher, hits)
-        scores = (score for score, _ in hits)
-        return dict(zip(sequences, scores, strict=True))
-
-    @staticmethod
-    def _sequences(searcher: tantivy.Searcher, hits: Iterable[tuple[Any, Any]]) -> list[int]:
-        addresses = [address for _, address in hits]
-        return [int(n or 0) for n in searcher.fast_field_values("sequence", addresses)]
+            addresses: list[Any] = [address for _, address in hits]
+            sequences = searcher.fast_field_values("sequence", addresses)
+        return {int(n or 0): score for n, (score, _) in zip(sequences, hits, strict=True)}
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -435,18 +423,13 @@ def _is_whole(path: Path) -> bool:
             return False
         file.seek(start)
         footer = file.read(length)
+        # In blocks, since files may be larger than memory.
         file.seek(0)
-        checksum = _checksum(file, start)
+        checksum = 0
+        while start > 0 and (block := file.read(min(start, _BLOCK_BYTES))):
+            checksum = crc32(block, checksum)
+            start -= len(block)
     try:
         return bool(json.loads(footer)["crc"] == checksum)
     except (ValueError, KeyError, TypeError):
         return False
-
-
-def _checksum(file: BinaryIO, length: int) -> int:
-    """Of the first `length` bytes, in blocks, since files may be larger than memory."""
-    checksum = 0
-    while length > 0 and (block := file.read(min(length, _BLOCK_BYTES))):
-        checksum = crc32(block, checksum)
-        length -= len(block)
-    return checksum

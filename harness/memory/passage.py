@@ -92,7 +92,10 @@ class Passage:
         # A copy: later changes to the caller's mapping don't reach the passage.
         object.__setattr__(self, "metadata", dict(self.metadata))
         if not self.id:
-            object.__setattr__(self, "id", self._digest())
+            # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
+            place = self.turn.fields.values() if self.turn else ()
+            id_ = _digest([self.source, self.title, self.text, *place])
+            object.__setattr__(self, "id", id_)
 
     @property
     def searchable(self) -> str:
@@ -117,11 +120,6 @@ class Passage:
         """64 bits, equal for passages with the same words, and by chance for others."""
         content = "\0".join(self.words).encode()
         return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), signed=True)
-
-    def _digest(self) -> str:
-        # JSON keeps the three apart; a plain join would let "a" + "bc" meet "ab" + "c".
-        place = self.turn.fields.values() if self.turn else ()
-        return _digest([self.source, self.title, self.text, *place])
 
 
 def _digest(content: list[Scalar]) -> str:
@@ -401,5 +399,3 @@ class Stats:
     """Memory that the vector index takes."""
     disk_bytes: int
     """Of all files in the directory; of a PostgreSQL store, its tables and the indexes here."""
-    last_written: str | None
-    """ISO 8601; None for an empty store."""

@@ -166,10 +166,6 @@ class PostgresDatabase:
             db.execute("COMMIT")
             self._note(after)
 
-    def each(self, db: _Statements, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """What a query finds, for each row of values: all are sent, then all are read."""
-        return db.each(query, rows)
-
     def free(self) -> None:
         """PostgreSQL's autovacuum does that."""
 
@@ -308,7 +304,7 @@ class PostgresDatabase:
                     db.execute(statement)
                 db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
                 values = (DEFAULT_LANGUAGE, uuid4().hex)
-                db.execute("INSERT INTO state VALUES (0, ?, NULL, ?)", values)
+                db.execute("INSERT INTO state VALUES (0, ?, ?)", values)
 
     def _upgrade(self, version: int) -> None:
         with self._preparing() as db:
@@ -353,6 +349,8 @@ class _Statements:
                 cursor.executemany(_translation(statement), rows)
 
     def each(self, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """What a query finds, for each row of values: all are sent, then all are read."""
+
         def act() -> list[list[Any]]:
             with self.connection.cursor(binary=True) as cursor:
                 cursor.executemany(_translation(query), rows, returning=True)

@@ -53,9 +53,6 @@ Numbers = NDArray[np.int64]
 _WAIT_S = 10.0
 _ROWS_AT_A_TIME = 256
 
-# Passages with one number of words that are compared: adding many must not become quadratic.
-_COMPARED = 64
-
 _TURN = ""
 
 _Row = tuple[int, str, str, str, str, float | None, str, str, int]
@@ -65,7 +62,7 @@ _VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 9})"
 
 
 Statements = Any
-"""A connection, with the `execute` and `executemany` of sqlite3's; values stand as `?`."""
+"""A connection with sqlite3's `execute` and `executemany`, and `each`; values stand as `?`."""
 
 
 class _Database(Protocol):
@@ -80,7 +77,6 @@ class _Database(Protocol):
     def reading(self) -> AbstractContextManager[Statements]: ...
     def writing(self) -> AbstractContextManager[Statements]: ...
     def failed(self, message: str, *, code: str) -> MemoryStoreFailed: ...
-    def each(self, db: Any, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]: ...  # noqa: ANN401 - see above
     def seen(self) -> int | None: ...
     def follow(self, told: Callable[[], None]) -> None: ...
     def free(self) -> None: ...
@@ -180,20 +176,20 @@ class PrimaryStore:
         with self._changing() as changes:
             # 1. What is stored, with one question for all.
             stored = self._sequences(changes.db, [passage for passage, _ in passages])
-            alike = self._alike(changes.db, numbers) if merge else {}
+            alike = self._oldest(changes.db, numbers) if merge else {}
             # 2. What becomes of each.
             for (passage, vector), number in zip(passages, numbers, strict=True):
                 dated = passage if passage.created else replace(passage, created=now)
                 if passage.id in stored:
                     known.append(passage.id)
-                elif merge and (there := _same_words(alike[number], dated)):
+                elif (there := alike.get(number)) and there.words == dated.words:
                     merged.append(Merge(id=passage.id, into=there.id))
                 else:
                     stored[passage.id] = sequence = changes.insert(dated, number)
                     if vector is not None:
                         vectors.append((sequence, vector[np.newaxis]))
                     if merge:
-                        alike[number].append(dated)
+                        alike.setdefault(number, dated)
                     new.append(passage.id)
             # 3. Into the tables.
             changes.store()
@@ -246,17 +242,18 @@ class PrimaryStore:
 
     def _sequences(self, db: Statements, passages: Sequence[Passage]) -> dict[str, int]:
         rows = [(passage.id,) for passage in passages]
-        found = self._database.each(db, "SELECT id, sequence FROM passage WHERE id = ?", rows)
+        found = db.each("SELECT id, sequence FROM passage WHERE id = ?", rows)
         return dict(one for each in found for one in each)
 
-    def _alike(self, db: Statements, words_numbers: Sequence[int]) -> dict[int, list[Passage]]:
-        """The oldest passages with each of these numbers."""
-        query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT {_COMPARED}"
-        numbers = list(dict.fromkeys(words_numbers))
-        found = self._database.each(db, query, [(number,) for number in numbers])
+    def _oldest(self, db: Statements, words_numbers: Sequence[int]) -> dict[int, Passage]:
+        """The oldest passage with each of these numbers."""
+        query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT 1"
+        found = db.each(query, [(number,) for number in words_numbers])
         return {
-            number: [*filter(None, map(_passage_of, rows))]
-            for number, rows in zip(numbers, found, strict=True)
+            number: passage
+            for number, rows in zip(words_numbers, found, strict=True)
+            for passage in map(_passage_of, rows)
+            if passage is not None
         }
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
@@ -300,7 +297,8 @@ class PrimaryStore:
         ids: list[str] = []
         last = -(1 << 63)  # the number may be what is damaged
         while rows := self._rows_after(last):
-            ids += [row[1] for row in rows if _passage_of(row) is None]
+            # A damaged id may be of any type.
+            ids += [str(row[1]) for row in rows if _passage_of(row) is None]
             last = rows[-1][0]
         return ids
 
@@ -422,12 +420,6 @@ class PrimaryStore:
             row = db.execute(f"SELECT sequence, ({_COUNT}) FROM state").fetchone()  # noqa: S608  # constants
             return int(row[0]), int(row[1])
 
-    def last_written(self) -> str | None:
-        """The time of the last write, as ISO 8601; None before the first."""
-        with self._database.reading() as db:
-            written: str | None = db.execute("SELECT written FROM state").fetchone()[0]
-        return written
-
     def size_bytes(self) -> int:
         """Of the tables that are not in `directory`."""
         return self._database.size_bytes()
@@ -535,10 +527,7 @@ class _Changes:
 
     def finish(self) -> None:
         if self._sequence != self._before:
-            self.db.execute(
-                "UPDATE state SET sequence = ?, written = ?",
-                (self._sequence, datetime.now(UTC).isoformat()),
-            )
+            self.db.execute("UPDATE state SET sequence = ?", (self._sequence,))
 
     def _next(self) -> int:
         self._sequence += 1
@@ -612,12 +601,6 @@ def _find(db: Statements, id_: str) -> _Row | None:
 
 def _number(db: Statements, query: str) -> int:
     return int(db.execute(query).fetchone()[0])
-
-
-def _same_words(alike: Sequence[Passage], passage: Passage) -> Passage | None:
-    """The oldest of these passages that has the same words."""
-    words = passage.words
-    return next((there for there in alike[:_COMPARED] if there.words == words), None)
 
 
 # --- vectors: a table for each embedder, little-endian float32 -------------------------------

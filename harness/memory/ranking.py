@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from heapq import nsmallest
 from typing import Literal
 
@@ -130,33 +131,30 @@ class Searcher:
         """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
         depth = max(_candidates_for(limit), _PROPOSALS)
         # In this order, so that the vector index scores all that the lexical index proposes.
-        lexical = None
-        if mode != "vector":
-            lexical = self._lexical.search(query, limit=depth, where=where, until=until)
+        by_words = partial(self._lexical.search, query, limit=depth, where=where, until=until)
+        lexical = None if mode == "vector" else by_words()
         if mode == "lexical":
             return lexical, None, None
-        vector = self._by_meaning(query, depth=depth, including=lexical or (), where=where)
-        if isinstance(vector, str):
-            if lexical is None:
-                lexical = self._lexical.search(query, limit=depth, where=where, until=until)
-            return lexical, None, vector
-        return lexical, vector, None
+        vector, reason = self._by_meaning(query, depth, including=lexical or (), where=where)
+        if lexical is None and reason is not None:
+            lexical = by_words()
+        return lexical, vector, reason
 
     def _by_meaning(
-        self, query: str, *, depth: int, including: Collection[int], where: WantedTags | None
-    ) -> dict[int, float] | str:
+        self, query: str, depth: int, *, including: Collection[int], where: WantedTags | None
+    ) -> tuple[dict[int, float] | None, str | None]:
         """Cosines by sequence number, or why there are none."""
         self._vector.catch_up()
         if reason := self._vector.unavailable:
-            return reason
+            return None, reason
         try:
             (embedded,) = embed(self._embedder, [query])
             self.unrelated()
         except InferenceError as error:
-            return f"the query cannot be embedded: {error}"
+            return None, f"the query cannot be embedded: {error}"
         within = None if where is None else self._primary.tagged(where)
         found = self._vector.search(embedded, limit=depth, including=including, within=within)
-        return (self._vector.unavailable or "it is closed") if found is None else found
+        return found, (self._vector.unavailable or "it is closed") if found is None else None
 
 
 # --- ranking: which candidates to return, and in what order ----------------------------------

@@ -102,7 +102,7 @@ class SqliteDatabase:
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
             make_private(path)
-            if not _may_be_written(path):
+            if not (os.access(path.parent, os.W_OK | os.X_OK) and os.access(path, os.W_OK)):
                 raise self.failed(
                     "its files are read-only, and even a search writes to them; copy the "
                     "directory elsewhere and open the copy",
@@ -119,12 +119,6 @@ class SqliteDatabase:
     def listed(self, values: Iterable[int] | Iterable[str]) -> str:
         """One statement for any number of values."""
         return json.dumps(list(values))
-
-    def each(
-        self, db: sqlite3.Connection, query: str, rows: Sequence[Sequence[Any]]
-    ) -> list[list[Any]]:
-        """What a query finds, for each row of values."""
-        return [db.execute(query, row).fetchall() for row in rows]
 
     def seen(self) -> int:
         """The last write: asking the file takes no time."""
@@ -214,6 +208,7 @@ class SqliteDatabase:
             timeout=self._wait_s,
             isolation_level=None,
             check_same_thread=False,
+            factory=_Connection,
         )
         db.text_factory = _text  # a damaged text must not cost the rows beside it
         return db
@@ -237,6 +232,12 @@ class SqliteDatabase:
                 f"{error} (see that it is a directory, or can be made, or open another)",
                 code="memory.no-directory",
             ) from error
+
+
+class _Connection(sqlite3.Connection):
+    def each(self, query: str, rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """What a query finds, for each row of values."""
+        return [self.execute(query, row).fetchall() for row in rows]
 
 
 _text = partial(str, encoding="utf-8", errors="replace")
@@ -266,10 +267,6 @@ def _log_ahead(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA journal_mode = WAL")
 
 
-def _may_be_written(path: Path) -> bool:
-    return os.access(path.parent, os.W_OK | os.X_OK) and os.access(path, os.W_OK)
-
-
 def _kind(error: Exception) -> int:
     """SQLite's primary result code; 0 for an error of Python's module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -291,7 +288,6 @@ TABLES = (
     """CREATE TABLE state (
         sequence  INTEGER NOT NULL,
         language  TEXT NOT NULL,
-        written   TEXT,
         place     TEXT NOT NULL
     )""",
     # `reading`: `Passage.words_number`.
@@ -423,7 +419,7 @@ def _make_tables(database: SqliteDatabase) -> None:
         for statement in TABLES:
             db.execute(statement)
         values = (DEFAULT_LANGUAGE, _place(database.path))
-        db.execute("INSERT INTO state VALUES (0, ?, NULL, ?)", values)
+        db.execute("INSERT INTO state VALUES (0, ?, ?)", values)
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

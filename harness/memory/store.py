@@ -283,7 +283,6 @@ class MemoryStore:
             unembedded=self._primary.count_without_vector(embedder),
             vector_bytes=self._vector.resident_bytes,
             disk_bytes=self._primary.size_bytes() + _bytes_in(self._primary.directory),
-            last_written=self._primary.last_written(),
         )
 
     @property

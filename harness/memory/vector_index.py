@@ -40,9 +40,7 @@ class VectorIndex:
         self._updating = Lock()
         self.missing = 0
         self._complete_up_to = 0  # every passage up to there has a vector
-        # A search reads one reference, which is replaced as a whole, under a lock that is held no
-        # longer than that: closing never waits.
-        self._switching = Lock()
+        # A search reads this reference once; it is replaced as a whole.
         self._held: Matrix | None = None
         self._is_closed = False
         self.position = 0
@@ -78,7 +76,9 @@ class VectorIndex:
             return
         with self._updating:
             if not self._is_closed:
-                self._install(*self._read(self._held, self.position))
+                self._held, self.position = self._read(self._held, self.position)
+            if self._is_closed:  # meanwhile: closing waits for nobody
+                self._held = None
 
     def search(
         self,
@@ -125,16 +125,10 @@ class VectorIndex:
 
     def close(self) -> None:
         """Gives its memory back, at once; a search that is under way finishes normally."""
-        with self._switching:
-            self._is_closed, self._held = True, None
+        self._is_closed = True
+        self._held = None
 
     # --- reading the primary store -----------------------------------------------------------
-
-    def _install(self, held: Matrix, position: int) -> None:
-        """Takes what was read, unless it was closed meanwhile."""
-        with self._switching:
-            if not self._is_closed:
-                self._held, self.position = held, position
 
     def _read(self, held: Matrix | None, position: int) -> tuple[Matrix, int]:
         """What to hold after reading, and up to where: before the first that lacks a vector."""
