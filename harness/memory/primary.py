@@ -175,8 +175,8 @@ class PrimaryStore:
         numbers = [passage.words_number for passage, _ in passages]
         with self._changing() as changes:
             # 1. What is stored, with one question for all.
-            stored = self._sequences(changes.db, [passage for passage, _ in passages])
-            alike = self._oldest(changes.db, numbers) if merge else {}
+            stored = _sequences(changes.db, [passage for passage, _ in passages])
+            alike = _oldest(changes.db, numbers) if merge else {}
             # 2. What becomes of each.
             for (passage, vector), number in zip(passages, numbers, strict=True):
                 dated = passage if passage.created else replace(passage, created=now)
@@ -238,23 +238,7 @@ class PrimaryStore:
     def known(self, passages: Sequence[Passage]) -> dict[str, int]:
         """The ids of those of these passages that are stored, and their numbers."""
         with self._database.reading() as db:
-            return self._sequences(db, passages)
-
-    def _sequences(self, db: Statements, passages: Sequence[Passage]) -> dict[str, int]:
-        rows = [(passage.id,) for passage in passages]
-        found = db.each("SELECT id, sequence FROM passage WHERE id = ?", rows)
-        return dict(one for each in found for one in each)
-
-    def _oldest(self, db: Statements, words_numbers: Sequence[int]) -> dict[int, Passage]:
-        """The oldest passage with each of these numbers."""
-        query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT 1"
-        found = db.each(query, [(number,) for number in words_numbers])
-        return {
-            number: passage
-            for number, rows in zip(words_numbers, found, strict=True)
-            for passage in map(_passage_of, rows)
-            if passage is not None
-        }
+            return _sequences(db, passages)
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
         """The passage with this id."""
@@ -597,6 +581,24 @@ def _find(db: Statements, id_: str) -> _Row | None:
     encodable = id_.encode(errors="replace").decode()
     row: _Row | None = db.execute(query, (encodable,)).fetchone()
     return None if row is None or row[1] != id_ else row
+
+
+def _sequences(db: Statements, passages: Sequence[Passage]) -> dict[str, int]:
+    rows = [(passage.id,) for passage in passages]
+    found = db.each("SELECT id, sequence FROM passage WHERE id = ?", rows)
+    return dict(one for each in found for one in each)
+
+
+def _oldest(db: Statements, words_numbers: Sequence[int]) -> dict[int, Passage]:
+    """The oldest passage with each of these numbers."""
+    query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT 1"
+    found = db.each(query, [(number,) for number in words_numbers])
+    return {
+        number: passage
+        for number, rows in zip(words_numbers, found, strict=True)
+        for passage in map(_passage_of, rows)
+        if passage is not None
+    }
 
 
 def _number(db: Statements, query: str) -> int:

@@ -38,10 +38,10 @@ class Searcher:
         vector: VectorIndex,
         embedder: Embedder,
     ) -> None:
-        self._primary = primary
-        self._lexical = lexical
-        self._vector = vector
-        self._embedder = embedder
+        self.primary = primary
+        self.lexical = lexical
+        self.vector = vector
+        self.embedder = embedder
         self._unrelated: UnrelatedCosines | None = None
 
     def search(
@@ -66,9 +66,9 @@ class Searcher:
         fused = fuse(lexical, vector, least_cosine=mean)
         count = _candidates_for(limit) if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        judgements = self._primary.judgements(best)
+        judgements = self.primary.judgements(best)
         # 3. The best of these by relevance, age and quality, of equals the older first.
-        ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
+        ceiling = 0.0 if lexical is None else self.lexical.ceiling(query)
         words, cosines = lexical or {}, vector or {}
         now = datetime.now(UTC)
         scores = {
@@ -82,9 +82,9 @@ class Searcher:
         }
         ranked = sorted(scores, key=lambda sequence: (-scores[sequence], sequence))
         # 4. Their passages.
-        passages = self._primary.fetch(ranked[:limit])
+        passages = self.primary.fetch(ranked[:limit])
         if len(passages) < len(ranked[:limit]):  # deleted meanwhile
-            passages = self._primary.fetch(ranked)
+            passages = self.primary.fetch(ranked)
         hits = [
             Hit(
                 passage=passages[sequence],
@@ -100,8 +100,8 @@ class Searcher:
 
     def novelty(self, texts: Sequence[str]) -> float:
         """See `MemoryStore.novelty`."""
-        batch = embed(self._embedder, texts)
-        self._vector.catch_up()
+        batch = embed(self.embedder, texts)
+        self.vector.catch_up()
         nearest = np.array([self._nearest(vector) for vector in batch], dtype=np.float32)
         return novelty(nearest, unrelated=self.unrelated().limit)
 
@@ -109,12 +109,12 @@ class Searcher:
         """The greatest cosine of a passage to a vector (d,) of unit length; -1 without passages."""
         if not vector.any():
             return 1.0  # it says nothing
-        found = self._vector.search(vector, limit=1)
+        found = self.vector.search(vector, limit=1)
         if found is None:
             raise MemoryStoreFailed(
                 "novelty is measured by the vector index, which is unavailable "
-                f"({self._vector.unavailable})",
-                path=str(self._primary.place),
+                f"({self.vector.unavailable})",
+                path=str(self.primary.place),
                 code="memory.lane-away",
             )
         return max(found.values(), default=-1.0)
@@ -122,7 +122,7 @@ class Searcher:
     def unrelated(self) -> UnrelatedCosines:
         """The embedder's `unrelated_cosines`, computed once."""
         if self._unrelated is None:
-            self._unrelated = unrelated_cosines(self._embedder)
+            self._unrelated = unrelated_cosines(self.embedder)
         return self._unrelated
 
     def _scores(
@@ -131,7 +131,7 @@ class Searcher:
         """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
         depth = max(_candidates_for(limit), _PROPOSALS)
         # In this order, so that the vector index scores all that the lexical index proposes.
-        by_words = partial(self._lexical.search, query, limit=depth, where=where, until=until)
+        by_words = partial(self.lexical.search, query, limit=depth, where=where, until=until)
         lexical = None if mode == "vector" else by_words()
         if mode == "lexical":
             return lexical, None, None
@@ -144,17 +144,17 @@ class Searcher:
         self, query: str, depth: int, *, including: Collection[int], where: WantedTags | None
     ) -> tuple[dict[int, float] | None, str | None]:
         """Cosines by sequence number, or why there are none."""
-        self._vector.catch_up()
-        if reason := self._vector.unavailable:
+        self.vector.catch_up()
+        if reason := self.vector.unavailable:
             return None, reason
         try:
-            (embedded,) = embed(self._embedder, [query])
+            (embedded,) = embed(self.embedder, [query])
             self.unrelated()
         except InferenceError as error:
             return None, f"the query cannot be embedded: {error}"
-        within = None if where is None else self._primary.tagged(where)
-        found = self._vector.search(embedded, limit=depth, including=including, within=within)
-        return found, (self._vector.unavailable or "it is closed") if found is None else None
+        within = None if where is None else self.primary.tagged(where)
+        found = self.vector.search(embedded, limit=depth, including=including, within=within)
+        return found, (self.vector.unavailable or "it is closed") if found is None else None
 
 
 # --- ranking: which candidates to return, and in what order ----------------------------------

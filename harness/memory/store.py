@@ -44,31 +44,26 @@ class MemoryStore:
 
     def __init__(
         self,
+        searcher: Searcher,
         *,
-        primary: PrimaryStore,
-        lexical: LexicalIndex,
-        vector: VectorIndex,
-        embedder: Embedder,
         merge: bool,
         guard: Guard | None,
         progress: Progress | None,
     ) -> None:
-        self._primary = primary
-        self._lexical = lexical
-        self._vector = vector
-        self._searcher = Searcher(
-            primary=primary, lexical=lexical, vector=vector, embedder=embedder
-        )
-        self._embedder = embedder
+        self._searcher = searcher
+        self._primary = searcher.primary
+        self._lexical = searcher.lexical
+        self._vector = searcher.vector
+        self._embedder = searcher.embedder
         self._merge = merge
         self._guard = guard
         self._progress = progress
         self._written = 0  # our last write, which every later search of ours must see
         self._noting = Lock()
-        self._embeds_later = bool(getattr(embedder, "in_background", False))
+        self._embeds_later = bool(getattr(searcher.embedder, "in_background", False))
         self._upkeep = Upkeep(self._tend)
         self._start_upkeep()
-        primary.follow(self._follow)
+        self._primary.follow(self._follow)
 
     @classmethod
     def open(
@@ -118,15 +113,8 @@ class MemoryStore:
         except BaseException:
             primary.close()
             raise
-        return cls(
-            primary=primary,
-            lexical=lexical,
-            vector=vector,
-            embedder=embedder,
-            merge=merge,
-            guard=guard,
-            progress=progress,
-        )
+        searcher = Searcher(primary=primary, lexical=lexical, vector=vector, embedder=embedder)
+        return cls(searcher, merge=merge, guard=guard, progress=progress)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -241,9 +229,10 @@ class MemoryStore:
         if (turn := passage.turn) is not None:
             positions = range(turn.position - count, turn.position + count + 1)
             where: Filter = {"conversation": turn.conversation, "position": positions}
-            turns = self._primary.fetch(self._tagged(where)).values()
-            # Not by sequence: turns may be stored in any order.
-            return sorted((other for other in turns if other.turn), key=_position)
+            turns = self._primary.fetch(self._tagged(where)).items()
+            # Not by number: turns may be stored in any order.
+            places = [(near.turn.position, number, near) for number, near in turns if near.turn]
+            return [near for *_, near in sorted(places)]
         sequence = self._primary.known([passage]).get(passage.id)
         if not passage.source or sequence is None:
             return [passage]
@@ -376,10 +365,6 @@ class MemoryStore:
         # In few at a time by a slow embedder: what is not stored when the store closes is lost.
         batch = _SLOW_BATCH if self._embeds_later else _BATCH
         self._vector.embed_missing(stop=stop, batch=batch, progress=self._progress)
-
-
-def _position(passage: Passage) -> int:
-    return passage.turn.position if passage.turn else 0
 
 
 def _check_limit(limit: object) -> None:

@@ -41,7 +41,7 @@ class VectorIndex:
         self.missing = 0
         self._complete_up_to = 0  # every passage up to there has a vector
         # A search reads this reference once; it is replaced as a whole.
-        self._held: Matrix | None = None
+        self._held: Matrix | None = Matrix.empty(embedder.dimensions)
         self._is_closed = False
         self.position = 0
 
@@ -55,7 +55,7 @@ class VectorIndex:
         if (missing := self.missing) > _MOST_MISSING_SHARE * (len(self) + missing):
             passages = "passage is" if missing == 1 else "passages are"
             return f"{missing:,} {passages} still to be embedded"
-        return None if self._held is not None else "its vectors are not read yet"
+        return None
 
     @property
     def resident_bytes(self) -> int:
@@ -72,11 +72,11 @@ class VectorIndex:
     def catch_up(self, *, until: int = 0) -> None:
         """Reads new writes, at least as far as the write `until`, unless it is closed."""
         last = max(until, self._primary.seen_sequence())
-        if self._held is not None and last <= self.position:
+        if last <= self.position:
             return
         with self._updating:
-            if not self._is_closed:
-                self._held, self.position = self._read(self._held, self.position)
+            if (held := self._held) is not None:
+                self._held, self.position = self._read(held, self.position)
             if self._is_closed:  # meanwhile: closing waits for nobody
                 self._held = None
 
@@ -130,9 +130,8 @@ class VectorIndex:
 
     # --- reading the primary store -----------------------------------------------------------
 
-    def _read(self, held: Matrix | None, position: int) -> tuple[Matrix, int]:
+    def _read(self, held: Matrix, position: int) -> tuple[Matrix, int]:
         """What to hold after reading, and up to where: before the first that lacks a vector."""
-        held = held or Matrix.empty(self._embedder.dimensions)
         last = self._primary.last_sequence()
         # Before the vectors are read: what is embedded in between is there by then.
         self._note_missing(position, last)

@@ -43,7 +43,7 @@ def nearest(index, query, *, limit=1):
 
 def test_it_catches_up_from_where_it_was(primary, open_index):
     unread = VectorIndex(primary, FLAT)
-    assert (unread.unavailable, unread.search(X, limit=1)) == ("its vectors are not read yet", None)
+    assert (unread.unavailable, unread.search(X, limit=1)) == (None, {})
     index = open_index()
     assert (index.unavailable, index.search(X, limit=4)) == (None, {})
     add(primary, [X], FLAT)
