@@ -111,12 +111,14 @@ def add(
     tally = Tally()
     done: dict[str, object] = {}
     with failures_told(as_json=as_json, more=done) as interrupts:
-        given = Defaults(title=title, source=source, quality=quality, metadata=read_metadata(pairs))
+        defaults = Defaults(
+            title=title, source=source, quality=quality, metadata=read_metadata(pairs)
+        )
         chosen = files_of(files)
         with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:
             failure = None
             try:
-                add_all(opened, chosen, given, jsonl=jsonl, progress=progress, tally=tally)
+                add_all(opened, chosen, defaults, jsonl=jsonl, progress=progress, tally=tally)
             except KeyboardInterrupt:
                 # The tally may lack a batch that was stored just now.
                 say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
@@ -230,10 +232,10 @@ def get(*, passage_id: str, store: Place | None, config: Path | None) -> None:
 @_store_options
 def delete(*, ids: tuple[str, ...], store: Place | None, config: Path | None) -> None:
     """Remove the passages with these IDs."""
-    wanted = dict.fromkeys(ids)
+    requested = dict.fromkeys(ids)
     with _existing(store, config) as opened:
-        unknown = [one for one in wanted if not opened.delete(one)]
-    say(f"{len(wanted) - len(unknown)} deleted")
+        unknown = [id_ for id_ in requested if not opened.delete(id_)]
+    say(f"{len(requested) - len(unknown)} deleted")
     if unknown:
         say(f"harness: not in the store: {', '.join(unknown)}", err=True)
         sys.exit(FAILED)
@@ -251,8 +253,8 @@ def stats(*, as_json: bool, store: Place | None, config: Path | None) -> None:
         return
     table = Table(show_header=False)
     for name, value in figures.items():
-        shown = f"{value:,}" if isinstance(value, int) else value or "-"
-        table.add_row(name.replace("_", " "), Text(str(shown)))
+        text = f"{value:,}" if isinstance(value, int) else value or "-"
+        table.add_row(name.replace("_", " "), Text(str(text)))
     results().print(table)
 
 
@@ -350,8 +352,8 @@ def _hits_table(hits: list[Hit]) -> Table:
 
 def _excerpt(passage: Passage) -> Text:
     text = clean(" ".join(passage.text.split()))
-    shown = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
-    return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", shown)
+    excerpt = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
+    return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", excerpt)
 
 
 def _hit_as_json(hit: Hit) -> dict[str, object]:
@@ -408,14 +410,14 @@ class Tally:
             "new": self.new,
             "known": self.known,
             "merged": self.merged,
-            "refused": [asdict(one) for one in self.refused],
+            "refused": [asdict(refusal) for refusal in self.refused],
             "passages": len(store),
         }
 
     def print_refused(self) -> None:
         """Reports refused passages on standard error."""
-        for one in self.refused:
-            say(f"harness: refused '{one.title or one.id}': {one.reason}", err=True)
+        for refusal in self.refused:
+            say(f"harness: refused '{refusal.title or refusal.id}': {refusal.reason}", err=True)
 
     def print_counts(self, store: MemoryStore) -> None:
         """Prints the counts in one line."""
@@ -425,14 +427,14 @@ class Tally:
             "merged": self.merged,
             "refused": len(self.refused),
         }
-        said = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
-        say(f"{said or 'nothing to add'}; {len(store):,} passages in the store")
+        counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
+        say(f"{counts or 'nothing to add'}; {len(store):,} passages in the store")
 
 
 def add_all(
     store: MemoryStore,
     files: Sequence[Path | None],
-    given: Defaults,
+    defaults: Defaults,
     *,
     jsonl: bool,
     progress: Progress,
@@ -445,20 +447,20 @@ def add_all(
         MemoryStoreFailed: The store cannot be written.
     """
     total = bytes_of(files)
-    for batch in _batches(passages_in(files, given, jsonl=jsonl)):
-        tally.count(store.add(found.passage for found in batch))
+    for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
+        tally.count(store.add(entry.passage for entry in batch))
         if total:
             progress("adding", batch[-1].read_bytes, total)
     # Embedding in the background would be left to the next command.
     store.wait()
 
 
-def _batches(found: Iterable[FileEntry]) -> Iterator[list[FileEntry]]:
+def _batches(entries: Iterable[FileEntry]) -> Iterator[list[FileEntry]]:
     """In batches. If reading fails, the error is raised after the last batch."""
     batch: list[FileEntry] = []
     try:
-        for one in found:
-            batch.append(one)
+        for entry in entries:
+            batch.append(entry)
             if len(batch) == _BATCH:
                 yield batch
                 batch = []

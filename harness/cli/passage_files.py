@@ -83,7 +83,7 @@ def bytes_of(files: Iterable[Path | None]) -> int | None:
 
 
 def passages_in(
-    files: Iterable[Path | None], given: Defaults, *, jsonl: bool
+    files: Iterable[Path | None], defaults: Defaults, *, jsonl: bool
 ) -> Iterator[FileEntry]:
     """The passages of files, in order, read as they are taken.
 
@@ -93,14 +93,14 @@ def passages_in(
     before = 0
     for path in files:
         is_lines = jsonl or (path is not None and path.suffix.lower() in _LINES)
-        found = _lines(path, given) if is_lines else _document(path, given)
+        passages = _lines(path, defaults) if is_lines else _document(path, defaults)
         read = 0
-        for passage, read in found:
+        for passage, read in passages:
             yield FileEntry(passage=passage, read_bytes=before + read)
         before += read
 
 
-def _document(path: Path | None, given: Defaults) -> Iterator[tuple[Passage, int]]:
+def _document(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, int]]:
     if path is None:
         size, data = 0, sys.stdin.buffer.read()
         if _are_passages(data):
@@ -116,10 +116,10 @@ def _document(path: Path | None, given: Defaults) -> Iterator[tuple[Passage, int
         yield (
             Passage(
                 text=excerpt.text,
-                title=excerpt.title or given.title,
-                source=_source(given, path),
-                quality=given.quality,
-                metadata=given.metadata,
+                title=excerpt.title or defaults.title,
+                source=_source(defaults, path),
+                quality=defaults.quality,
+                metadata=defaults.metadata,
             ),
             size,
         )
@@ -128,13 +128,13 @@ def _document(path: Path | None, given: Defaults) -> Iterator[tuple[Passage, int
 def _are_passages(data: bytes) -> bool:
     """Whether these are JSON Lines, although not said to be."""
     try:
-        found = [orjson.loads(line) for line in data.splitlines() if line.strip()]
+        values = [orjson.loads(line) for line in data.splitlines() if line.strip()]
     except orjson.JSONDecodeError:
         return False
-    return bool(found) and all(isinstance(one, dict) and "text" in one for one in found)
+    return bool(values) and all(isinstance(value, dict) and "text" in value for value in values)
 
 
-def _lines(path: Path | None, given: Defaults) -> Iterator[tuple[Passage, int]]:
+def _lines(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, int]]:
     with ExitStack() as stack:
         stream: BinaryIO = sys.stdin.buffer
         if path is not None:
@@ -148,21 +148,21 @@ def _lines(path: Path | None, given: Defaults) -> Iterator[tuple[Passage, int]]:
         for number, line in enumerate(stream, start=1):
             read += len(line)
             if line.strip():
-                yield _passage(line, path or Path("standard input"), number, given), read
+                yield _passage(line, path or Path("standard input"), number, defaults), read
 
 
-def _passage(line: bytes, path: Path, number: int, given: Defaults) -> Passage:
+def _passage(line: bytes, path: Path, number: int, defaults: Defaults) -> Passage:
     try:
-        one = _Line.model_validate(orjson.loads(line))
+        entry = _Line.model_validate(orjson.loads(line))
         return Passage(
-            id=one.id,
-            text=one.text,
-            title=given.title if one.title is None else one.title,
-            source=_source(given, path) if one.source is None else one.source,
-            quality=given.quality if one.quality is None else one.quality,
-            created=one.created,
-            metadata={**given.metadata, **one.metadata},
-            turn=None if one.turn is None else Turn(**one.turn.model_dump()),
+            id=entry.id,
+            text=entry.text,
+            title=defaults.title if entry.title is None else entry.title,
+            source=_source(defaults, path) if entry.source is None else entry.source,
+            quality=defaults.quality if entry.quality is None else entry.quality,
+            created=entry.created,
+            metadata={**defaults.metadata, **entry.metadata},
+            turn=None if entry.turn is None else Turn(**entry.turn.model_dump()),
         )
     except orjson.JSONDecodeError as error:
         message = f"not JSON ({error}); each line must be one object"
@@ -180,8 +180,8 @@ def _explained(error: ValidationError) -> str:
     name = ".".join(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
-            known = did_you_mean(name, _Line.model_fields)
-            return f"'{name}' is no field of a passage ({known}); put it into 'metadata'"
+            fields = did_you_mean(name, _Line.model_fields)
+            return f"'{name}' is no field of a passage ({fields}); put it into 'metadata'"
         case "missing":
             return f"""it has no '{name}'; write {{"text": "…"}}, and optional fields"""
         case "model_type":
@@ -190,7 +190,7 @@ def _explained(error: ValidationError) -> str:
             return f"'{name}': {problem['msg']}"
 
 
-def _source(given: Defaults, path: Path | None) -> str:
-    if given.source is not None:
-        return given.source
+def _source(defaults: Defaults, path: Path | None) -> str:
+    if defaults.source is not None:
+        return defaults.source
     return "" if path is None else str(path)

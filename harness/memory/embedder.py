@@ -56,13 +56,13 @@ class WordLlamaEmbedder:
         # 1. In pieces: all token vectors of a text are in memory at once, a thousand bytes for
         # each byte of text.
         pieces = [_PIECE.findall(text) or [""] for text in texts]
-        each = [piece.removesuffix(" ") for some in pieces for piece in some]
+        parts = [piece.removesuffix(" ") for some in pieces for piece in some]
         # 2. One by one: a batch is padded to its longest text, which is slower on passages of
         # uneven length.
-        means: Vectors = _model().embed(each, norm=False, batch_size=1)
+        means: Vectors = _model().embed(parts, norm=False, batch_size=1)
         # 3. Their sum, weighted by length. Normalized here: norm=True divides by zero for a text
         # without tokens.
-        lengths = np.array([max(1, len(piece)) for piece in each], dtype=np.float32)
+        lengths = np.array([max(1, len(piece)) for piece in parts], dtype=np.float32)
         ends = np.cumsum([len(some) for some in pieces])
         starts = np.concatenate([[0], ends[:-1]])
         return normalized(np.add.reduceat(means * lengths[:, np.newaxis], starts))

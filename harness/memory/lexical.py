@@ -170,8 +170,8 @@ class LexicalIndex:
         """Beside the old one, in which searches go on until the new one is done."""
         new, old = (self._directory.with_suffix(suffix) for suffix in (".new", ".old"))
         with _translated(self._directory):
-            for left in (new, old):  # by a process that was killed here
-                shutil.rmtree(left, ignore_errors=True)
+            for directory in (new, old):  # by a process that was killed here
+                shutil.rmtree(directory, ignore_errors=True)
             try:
                 new.mkdir(mode=0o700)
                 index = self._opened(new)
@@ -181,8 +181,8 @@ class LexicalIndex:
                     self._directory.rename(old)
                 new.rename(self._directory)
             finally:
-                for left in (new, old):
-                    shutil.rmtree(left, ignore_errors=True)
+                for directory in (new, old):
+                    shutil.rmtree(directory, ignore_errors=True)
         self._load()
 
     def _loads(self) -> bool:
@@ -297,9 +297,9 @@ class LexicalIndex:
                 time.sleep(_TURN_POLL_S)
             yield
 
-    def _busy(self, other: str) -> _Busy:
+    def _busy(self, writer: str) -> _Busy:
         return _Busy(
-            f"another {other} is writing to the lexical index; try again when it is done",
+            f"another {writer} is writing to the lexical index; try again when it is done",
             path=self._directory.parent,
             code="memory.lane-busy",
         )
@@ -322,8 +322,8 @@ class LexicalIndex:
             searcher = self._index.searcher()
             # tantivy allocates room for as many hits as it is asked for; if there is no such
             # room, the process ends.
-            most = max(1, min(limit, searcher.num_docs))
-            hits = searcher.search(query, limit=most, count=False).hits
+            room = max(1, min(limit, searcher.num_docs))
+            hits = searcher.search(query, limit=room, count=False).hits
             addresses: list[Any] = [address for _, address in hits]
             sequences = searcher.fast_field_values("sequence", addresses)
         return {int(n or 0): score for n, (score, _) in zip(sequences, hits, strict=True)}
@@ -368,8 +368,8 @@ def _translated(directory: Path) -> Iterator[None]:
 def _errno_of(error: BaseException) -> int | None:
     if isinstance(error, OSError):
         return error.errno
-    said = re.search(r"os error (\d+)", str(error))
-    return int(said[1]) if said else None
+    number = re.search(r"os error (\d+)", str(error))
+    return int(number[1]) if number else None
 
 
 _OF_THE_DISK = {

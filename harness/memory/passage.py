@@ -201,24 +201,24 @@ def wanted_tags(where: Filter, tags_within: Callable[[str, Bounds], Sequence[str
         InvalidInput: No passage can have such a field, or such a value.
     """
     return tuple(
-        tuple(tags_within(_name_tag(name), _bounds(name, wanted)))
-        if isinstance(wanted, Mapping)
-        else tuple(_tag(name, value) for value in _values(name, wanted))
-        for name, wanted in where.items()
+        tuple(tags_within(_name_tag(name), _bounds(name, condition)))
+        if isinstance(condition, Mapping)
+        else tuple(_tag(name, value) for value in _values(name, condition))
+        for name, condition in where.items()
     )
 
 
-def _bounds(name: str, wanted: Mapping[Any, Any]) -> Bounds:
+def _bounds(name: str, comparisons: Mapping[Any, Any]) -> Bounds:
     _check_field(name)
-    for comparison, value in wanted.items():
+    for comparison, value in comparisons.items():
         if comparison not in _COMPARISONS or isinstance(_scalar(name, value), str | bool):
             raise InvalidInput(
                 f"the filter '{name}' asks for {comparison!r}: {value!r}; a range is one or two of "
                 f"{', '.join(_COMPARISONS)}, each with a number",
                 code="filter.range",
             )
-    _check_any(name, wanted)
-    return tuple((comparison, float(value)) for comparison, value in wanted.items())
+    _check_any(name, comparisons)
+    return tuple((comparison, float(value)) for comparison, value in comparisons.items())
 
 
 def tags_of(passage: Passage) -> list[str]:
@@ -245,10 +245,12 @@ def _fields_of(passage: Passage) -> Iterator[tuple[str, Scalar]]:
         yield from passage.turn.fields.items()
 
 
-def _values(name: str, wanted: object) -> tuple[Scalar, ...]:
+def _values(name: str, condition: object) -> tuple[Scalar, ...]:
     _check_field(name)
-    several = isinstance(wanted, Collection) and not isinstance(wanted, str | bytes | bytearray)
-    values: tuple[object, ...] = tuple(wanted) if several else (wanted,)  # type: ignore[arg-type]
+    several = isinstance(condition, Collection) and not isinstance(
+        condition, str | bytes | bytearray
+    )
+    values: tuple[object, ...] = tuple(condition) if several else (condition,)  # type: ignore[arg-type]
     _check_any(name, values)
     return tuple(_scalar(name, value) for value in values)
 
@@ -257,7 +259,7 @@ def _check_field(name: object) -> None:
     if not isinstance(name, str) or not name or (name in RESERVED and name not in _OWN_FIELDS):
         raise InvalidInput(
             f"a filter cannot ask for {name!r}; it can ask for a field of the metadata, or for "
-            f"{' or '.join(repr(own) for own in _OWN_FIELDS)}",
+            f"{' or '.join(repr(field) for field in _OWN_FIELDS)}",
             code="filter.unknown-field",
         )
 

@@ -91,8 +91,8 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
-def place_of(given: Place | str) -> Place:
+def place_of(place: Place | str) -> Place:
     """The directory or the url that is given; raises `InvalidInput` if the url is not usable."""
-    if isinstance(given, str):
-        return PostgresUrl.parse(given) if is_url(given) else Path(given)
-    return given
+    if isinstance(place, str):
+        return PostgresUrl.parse(place) if is_url(place) else Path(place)
+    return place

@@ -107,7 +107,7 @@ class PostgresDatabase:
             "synchronous_commit": "on",
         }
         self._libpq = _LIBPQ | {name: value for name, value in named.items() if value is not None}
-        self._libpq["options"] = " ".join(f"-c {name}={one}" for name, one in settings.items())
+        self._libpq["options"] = " ".join(f"-c {name}={value}" for name, value in settings.items())
         self._idle: deque[Connection] = deque()
         self._closed = threading.Event()
         self._seen = 0
@@ -195,14 +195,14 @@ class PostgresDatabase:
         """The last write that was heard of; None while nothing is heard."""
         return self._seen if self._is_listening else None
 
-    def follow(self, told: Callable[[], None]) -> None:
+    def follow(self, notify: Callable[[], None]) -> None:
         """Listens in a thread; calls `told` after each notification, and now and then."""
         self._listener = threading.Thread(
-            target=self._listen, args=(told,), name="memory listener", daemon=True
+            target=self._listen, args=(notify,), name="memory listener", daemon=True
         )
         self._listener.start()
 
-    def _listen(self, told: Callable[[], None]) -> None:
+    def _listen(self, notify: Callable[[], None]) -> None:
         while not self._closed.is_set():
             try:
                 with self._connect() as connection:
@@ -215,7 +215,7 @@ class PostgresDatabase:
                             # Any user of the database may notify.
                             if re.fullmatch("[0-9]{1,18}", heard.payload):
                                 self._note(int(heard.payload))
-                        told()
+                        notify()
             except (psycopg.Error, MemoryStoreFailed):
                 self._closed.wait(_AGAIN_S)
             finally:
@@ -283,10 +283,10 @@ class PostgresDatabase:
     def _version(self) -> int:
         """0 without tables."""
         with self.reading() as db:
-            (there, version) = db.execute(
+            (table, version) = db.execute(
                 "SELECT to_regclass('state'), obj_description(to_regclass('state'), 'pg_class')"
             ).fetchone()
-        if there is not None and not (version or "").isdecimal():
+        if table is not None and not (version or "").isdecimal():
             raise self._foreign()
         return int(version or 0)
 
@@ -340,8 +340,8 @@ class _Statements:
         self._may_be_lost = idle is not None
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
-        said = _translation(statement)
-        return self._first(lambda: self.connection.execute(said, values, binary=True))
+        translation = _translation(statement)
+        return self._first(lambda: self.connection.execute(translation, values, binary=True))
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
         if rows:
@@ -354,10 +354,10 @@ class _Statements:
         def act() -> list[list[Any]]:
             with self.connection.cursor(binary=True) as cursor:
                 cursor.executemany(_translation(query), rows, returning=True)
-                found = [cursor.fetchall()]
+                results = [cursor.fetchall()]
                 while cursor.nextset():
-                    found.append(cursor.fetchall())
-            return found
+                    results.append(cursor.fetchall())
+            return results
 
         return self._first(act) if rows else []
 
@@ -407,7 +407,7 @@ class _AnyText(StrDumperUnknown):
 def _row(values: Sequence[Any]) -> tuple[Any, ...]:
     """A row with what `_AnyText` wrote. Not psycopg's loader: one in Python takes 1 µs a value."""
     if any(type(value) is str and _ESCAPE in value for value in values):
-        return tuple(_unescaped(one) if type(one) is str else one for one in values)
+        return tuple(_unescaped(value) if type(value) is str else value for value in values)
     return tuple(values)
 
 

@@ -78,7 +78,7 @@ class _Database(Protocol):
     def writing(self) -> AbstractContextManager[Statements]: ...
     def failed(self, message: str, *, code: str) -> MemoryStoreFailed: ...
     def seen(self) -> int | None: ...
-    def follow(self, told: Callable[[], None]) -> None: ...
+    def follow(self, notify: Callable[[], None]) -> None: ...
     def free(self) -> None: ...
     def size_bytes(self) -> int: ...
     def close(self) -> None: ...
@@ -148,9 +148,9 @@ class PrimaryStore:
         """Closes the database; every later call raises."""
         self._database.close()
 
-    def follow(self, told: Callable[[], None]) -> None:
+    def follow(self, notify: Callable[[], None]) -> None:
         """Calls `told`, in another thread, soon after another machine has written."""
-        self._database.follow(told)
+        self._database.follow(notify)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class PrimaryStore:
         """
         now = datetime.now(UTC)
         new: list[str] = []
-        known: list[str] = []
+        present: list[str] = []
         merged: list[Merge] = []
         vectors: list[tuple[int, Vectors]] = []
         # Before the database is locked.
@@ -181,9 +181,9 @@ class PrimaryStore:
             for (passage, vector), number in zip(passages, numbers, strict=True):
                 dated = passage if passage.created else replace(passage, created=now)
                 if passage.id in stored:
-                    known.append(passage.id)
-                elif (there := alike.get(number)) and there.words == dated.words:
-                    merged.append(Merge(id=passage.id, into=there.id))
+                    present.append(passage.id)
+                elif (original := alike.get(number)) and original.words == dated.words:
+                    merged.append(Merge(id=passage.id, into=original.id))
                 else:
                     stored[passage.id] = sequence = changes.insert(dated, number)
                     if vector is not None:
@@ -196,16 +196,16 @@ class PrimaryStore:
             if vectors and embedder is not None:
                 sequences, rows = zip(*vectors, strict=True)
                 _put_vectors(changes.db, embedder, sequences, np.concatenate(rows))
-        return Added(new=tuple(new), known=tuple(known), merged=tuple(merged))
+        return Added(new=tuple(new), known=tuple(present), merged=tuple(merged))
 
     def delete(self, ids: Sequence[str]) -> int:
         """Removes passages; returns how many of the ids it knew."""
         deleted = 0
         with self._changing() as changes:
             for id_ in ids:
-                found = _find(changes.db, id_)
-                if found is not None:
-                    changes.remove(found[0], _passage_of(found))
+                row = _find(changes.db, id_)
+                if row is not None:
+                    changes.remove(row[0], _passage_of(row))
                     deleted += 1
         return deleted
 
@@ -219,9 +219,9 @@ class PrimaryStore:
     def compact(self, embedder: Embedder) -> None:
         """Frees the space of removed passages, and of the vectors of all other embedders."""
         with self._database.writing() as db:
-            kept = _table_of(db, embedder)
+            current = _table_of(db, embedder)
             for number, table in _vector_tables(db).items():
-                if table != kept:
+                if table != current:
                     db.execute(f"DROP TABLE {table}")
                     db.execute("DELETE FROM embedder WHERE number = ?", (number,))
         self._database.free()
@@ -243,8 +243,8 @@ class PrimaryStore:
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
         """The passage with this id."""
         with self._database.reading() as db:
-            found = _find(db, id)
-        return None if found is None else self._whole(found)
+            row = _find(db, id)
+        return None if row is None else self._whole(row)
 
     def fetch(self, sequences: Iterable[int]) -> dict[int, Passage]:
         """The passages with these numbers that still exist; raises if one is damaged."""
@@ -328,11 +328,13 @@ class PrimaryStore:
         query = f"SELECT sequence FROM tag WHERE tag {self._database.among}"  # noqa: S608  # constants
         listed = self._database.listed
         with self._database.reading() as db:
-            found = [db.execute(query, (listed(tags),)).fetchall() for tags in where]
-            if not found:
-                found = [db.execute("SELECT sequence FROM passage").fetchall()]
-        each = [np.fromiter((sequence for (sequence,) in rows), dtype=np.int64) for rows in found]
-        return reduce(np.intersect1d, each[1:], np.unique(each[0]))
+            results = [db.execute(query, (listed(tags),)).fetchall() for tags in where]
+            if not results:
+                results = [db.execute("SELECT sequence FROM passage").fetchall()]
+        groups = [
+            np.fromiter((sequence for (sequence,) in rows), dtype=np.int64) for rows in results
+        ]
+        return reduce(np.intersect1d, groups[1:], np.unique(groups[0]))
 
     def tags_within(self, name: str, bounds: Bounds) -> list[str]:
         """The tags of the stored numbers of a name, which is a tag, that satisfy all bounds."""
@@ -367,7 +369,7 @@ class PrimaryStore:
             lacking = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
             query = f"{_SELECT} WHERE sequence > ?{lacking} ORDER BY sequence LIMIT ?"
             rows = db.execute(query, (after, limit)).fetchall()
-        return [(row[0], found) for row in rows if (found := _passage_of(row)) is not None]
+        return [(row[0], passage) for row in rows if (passage := _passage_of(row)) is not None]
 
     def count_without_vector(self, embedder: Embedder) -> int:
         """How many passages have no vector of this embedder; every vector is a passage's."""
@@ -386,8 +388,8 @@ class PrimaryStore:
 
     def seen_sequence(self) -> int:
         """The number of the last write that is known here; of a file, the last there is."""
-        seen = self.heard_sequence()
-        return self.last_sequence() if seen is None else seen
+        sequence = self.heard_sequence()
+        return self.last_sequence() if sequence is None else sequence
 
     def heard_sequence(self) -> int | None:
         """The same, without asking a server: None while it tells nothing."""
@@ -429,15 +431,15 @@ def _postgres() -> type[PostgresDatabase]:
     return PostgresDatabase
 
 
-def _settled(database: _Database, asked: str | None) -> str:
+def _settled(database: _Database, language: str | None) -> str:
     """The store's language; an empty store takes the one that is asked for."""
     with database.reading() as db:
         (made_with,) = db.execute("SELECT language FROM state").fetchone()
         empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
-    chosen: str = (asked if empty else None) or made_with
-    if asked not in (None, chosen):
+    chosen: str = (language if empty else None) or made_with
+    if language not in (None, chosen):
         raise InvalidInput(
-            f"{database.place}: the store was made with language '{made_with}', not '{asked}'; "
+            f"{database.place}: the store was made with language '{made_with}', not '{language}'; "
             "leave the language out, or open another place",
             code="memory.other-language",
         )
@@ -456,15 +458,17 @@ def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
     rows = source.passages_between(0, last)
     while part := list(islice(rows, _ROWS_AT_A_TIME)):
         passages = [passage for _, passage in part]
-        added = target.add([(one, None) for one in passages], embedder=None, merge=False)
+        added = target.add([(passage, None) for passage in passages], embedder=None, merge=False)
         new += len(added.new)
         # Vectors of these alone: a known id may be another text's.
         ids = set(added.new)
-        fresh = target.known([one for one in passages if one.id in ids])
-        there = {number: fresh.get(passage.id, 0) for number, passage in part}
+        fresh = target.known([passage for passage in passages if passage.id in ids])
+        copies = {number: fresh.get(passage.id, 0) for number, passage in part}
         for embedder in source.embedders():
             numbers, vectors = source.vectors_between(embedder, part[0][0] - 1, part[-1][0])
-            target.put_vectors(embedder, [there.get(int(one), 0) for one in numbers], vectors)
+            target.put_vectors(
+                embedder, [copies.get(int(number), 0) for number in numbers], vectors
+            )
         progress("copying passages", part[-1][0], last)
     return new
 
@@ -585,17 +589,17 @@ def _find(db: Statements, id_: str) -> _Row | None:
 
 def _sequences(db: Statements, passages: Sequence[Passage]) -> dict[str, int]:
     rows = [(passage.id,) for passage in passages]
-    found = db.each("SELECT id, sequence FROM passage WHERE id = ?", rows)
-    return dict(one for each in found for one in each)
+    results = db.each("SELECT id, sequence FROM passage WHERE id = ?", rows)
+    return dict(row for group in results for row in group)
 
 
 def _oldest(db: Statements, words_numbers: Sequence[int]) -> dict[int, Passage]:
     """The oldest passage with each of these numbers."""
     query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT 1"
-    found = db.each(query, [(number,) for number in words_numbers])
+    results = db.each(query, [(number,) for number in words_numbers])
     return {
         number: passage
-        for number, rows in zip(words_numbers, found, strict=True)
+        for number, rows in zip(words_numbers, results, strict=True)
         for passage in map(_passage_of, rows)
         if passage is not None
     }

@@ -109,15 +109,15 @@ class Searcher:
         """The greatest cosine of a passage to a vector (d,) of unit length; -1 without passages."""
         if not vector.any():
             return 1.0  # it says nothing
-        found = self.vector.search(vector, limit=1)
-        if found is None:
+        cosines = self.vector.search(vector, limit=1)
+        if cosines is None:
             raise MemoryStoreFailed(
                 "novelty is measured by the vector index, which is unavailable "
                 f"({self.vector.unavailable})",
                 path=str(self.primary.place),
                 code="memory.lane-away",
             )
-        return max(found.values(), default=-1.0)
+        return max(cosines.values(), default=-1.0)
 
     def unrelated(self) -> UnrelatedCosines:
         """The embedder's `unrelated_cosines`, computed once."""
@@ -153,8 +153,8 @@ class Searcher:
         except InferenceError as error:
             return None, f"the query cannot be embedded: {error}"
         within = None if where is None else self.primary.tagged(where)
-        found = self.vector.search(embedded, limit=depth, including=including, within=within)
-        return found, (self.vector.unavailable or "it is closed") if found is None else None
+        cosines = self.vector.search(embedded, limit=depth, including=including, within=within)
+        return cosines, (self.vector.unavailable or "it is closed") if cosines is None else None
 
 
 # --- ranking: which candidates to return, and in what order ----------------------------------
@@ -223,7 +223,7 @@ Scores = Mapping[int, float]
 """Sequence number to score; more is better."""
 
 
-def min_max(scores: Scores, *, least: float) -> dict[int, float]:
+def min_max(scores: Scores, *, zero: float) -> dict[int, float]:
     """max(0, s - least) / (max - least): the best becomes 1; `least`, and what is below it, 0.
 
     By the score of unrelated passages and not by the least that was found, so that a passage's
@@ -231,12 +231,11 @@ def min_max(scores: Scores, *, least: float) -> dict[int, float]:
     Cosines begin where the embedder has unrelated texts: by one that puts them at 0.5, the best
     and the worst would otherwise count nearly the same.
     """
-    high = max(scores.values(), default=least)
-    if high <= least:
+    high = max(scores.values(), default=zero)
+    if high <= zero:
         return dict.fromkeys(scores, 0.0)
     return {
-        sequence: (s - least) / (high - least) if s > least else 0.0
-        for sequence, s in scores.items()
+        sequence: (s - zero) / (high - zero) if s > zero else 0.0 for sequence, s in scores.items()
     }
 
 
@@ -253,8 +252,8 @@ def fuse(lexical: Scores | None, vector: Scores | None, *, least_cosine: float) 
         least_cosine: The mean of the embedder's `unrelated_cosines`.
     """
     lanes = [
-        min_max(scores, least=least)
-        for scores, least in ((lexical, 0.0), (vector, least_cosine))
+        min_max(scores, zero=zero)
+        for scores, zero in ((lexical, 0.0), (vector, least_cosine))
         if scores is not None
     ]
     fused: dict[int, float] = {}

@@ -125,7 +125,7 @@ class SqliteDatabase:
         with self.reading() as db:
             return int(db.execute("SELECT sequence FROM state").fetchone()[0])
 
-    def follow(self, told: Callable[[], None]) -> None:
+    def follow(self, notify: Callable[[], None]) -> None:
         """Not needed: asking the file takes no time."""
 
     def free(self) -> None:
@@ -382,8 +382,8 @@ def _prepare(database: SqliteDatabase) -> None:
     # 2. Is all of it there? Only a copy has to be checked.
     with database.reading() as db:
         state = db.execute("SELECT place FROM state").fetchone()
-        here = _place(database.path)
-        is_copy = state is None or state[0] != here
+        place = _place(database.path)
+        is_copy = state is None or state[0] != place
         damage = "its state is missing" if state is None else _fault(db) if is_copy else None
     if damage:
         raise database.failed(
@@ -393,7 +393,7 @@ def _prepare(database: SqliteDatabase) -> None:
         )
     if is_copy:
         with database.writing() as db:
-            db.execute("UPDATE state SET place = ?", (here,))
+            db.execute("UPDATE state SET place = ?", (place,))
 
 
 def check_version(version: int, failed: Callable[..., MemoryStoreFailed]) -> None:
@@ -436,7 +436,7 @@ def _place(path: Path) -> str:
 def _fault(db: sqlite3.Connection) -> str | None:
     """A sign that parts of the file are from different moments; None if it looks whole."""
     try:
-        (said,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+        (verdict,) = db.execute("PRAGMA integrity_check(1)").fetchone()
     except sqlite3.DatabaseError as error:
         return str(error)
-    return None if said == "ok" else str(said)
+    return None if verdict == "ok" else str(verdict)

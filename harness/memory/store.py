@@ -199,7 +199,7 @@ class MemoryStore:
                 f"half_life_days is {half_life_days!r}; it must be greater than 0",
                 code="memory.half-life-not-positive",
             )
-        wanted = wanted_tags(where, self._primary.tags_within) if where else None
+        tags = wanted_tags(where, self._primary.tags_within) if where else None
         # Replies of models do hold halves of surrogate pairs, which nothing below can encode.
         query = query.encode(errors="replace").decode()
         if not query.strip():
@@ -208,12 +208,12 @@ class MemoryStore:
             query,
             limit=limit,
             mode=mode,
-            where=wanted,
+            where=tags,
             half_life_days=half_life_days,
             until=self._written,
         )
-        if wanted and not hits:
-            hits.none_match = not len(self._primary.tagged(wanted))
+        if tags and not hits:
+            hits.none_match = not len(self._primary.tagged(tags))
         self._start_upkeep()
         return hits
 
@@ -238,8 +238,8 @@ class MemoryStore:
             return [passage]
         numbers = self._tagged({"source": passage.source})
         row = int(np.searchsorted(numbers, sequence))
-        there = self._primary.fetch(numbers[max(0, row - count) : row + count + 1])
-        return [there[number] for number in sorted(there)]
+        passages = self._primary.fetch(numbers[max(0, row - count) : row + count + 1])
+        return [passages[number] for number in sorted(passages)]
 
     def _tagged(self, where: Filter) -> Numbers:
         return self._primary.tagged(wanted_tags(where, self._primary.tags_within))
@@ -332,8 +332,8 @@ class MemoryStore:
         self.close()
 
     def _vectors_of_new(self, passages: Sequence[Passage]) -> dict[str, Vectors]:
-        known = self._primary.known(passages)
-        fresh = {passage.id: passage for passage in passages if passage.id not in known}
+        stored = self._primary.known(passages)
+        fresh = {passage.id: passage for passage in passages if passage.id not in stored}
         vectors = embed(self._embedder, [passage.searchable for passage in fresh.values()])
         return dict(zip(fresh, vectors, strict=True))
 

@@ -133,11 +133,11 @@ class LexicalSchema:
         Made from terms: tantivy's own query syntax would read quotes, colons, brackets and hyphens
         of a question as operators or errors.
         """
-        asked = read_query(text)
-        phrases = (self._words(phrase) for phrase in asked.phrases)
-        titles = (self._words(title) for title in asked.titles)
+        parts = read_query(text)
+        phrases = (self._words(phrase) for phrase in parts.phrases)
+        titles = (self._words(title) for title in parts.titles)
         return [
-            *_each_of(self._words(asked.words)),
+            *_each_of(self._words(parts.words)),
             *(Clause(field="body", words=words) for words in phrases if len(words) > 1),
             *(Clause(field="title", words=words) for words in titles if words),
         ]
@@ -157,12 +157,12 @@ class LexicalSchema:
         should = []
         for clause in clauses:
             if len(clause.words) == 1:
-                one = query.term_query(
+                scorer = query.term_query(
                     self.fields, clause.field, clause.words[0], index_option="freq"
                 )
             else:
-                one = query.phrase_query(self.fields, clause.field, list(clause.words))
-            should.append((self._tantivy.Occur.Should, query.boost_query(one, clause.weight)))
+                scorer = query.phrase_query(self.fields, clause.field, list(clause.words))
+            should.append((self._tantivy.Occur.Should, query.boost_query(scorer, clause.weight)))
         return query.boolean_query(should)
 
     def positions(self) -> tantivy.Query:
@@ -176,8 +176,8 @@ class LexicalSchema:
     def tagged(self, where: WantedTags) -> tantivy.Query:
         """Passages that satisfy a filter."""
         query, must = self._tantivy.Query, self._tantivy.Occur.Must
-        each = (query.term_set_query(self.fields, "tag", list(tags)) for tags in where)
-        return query.boolean_query([(must, one) for one in each])
+        groups = (query.term_set_query(self.fields, "tag", list(tags)) for tags in where)
+        return query.boolean_query([(must, group) for group in groups])
 
     def both(self, scored: tantivy.Query, required: tantivy.Query) -> tantivy.Query:
         """Documents that satisfy both, scored by the first."""
@@ -196,14 +196,14 @@ def ceiling(searcher: tantivy.Searcher, clauses: Iterable[Clause]) -> float:
     """The score of a document with nothing but these clauses: no document has more."""
     # Not `num_docs`: until it merges their segment tantivy counts the deleted, here as there.
     count = sum(searcher.doc_freq("tag", kind) for kind in (_PASSAGE, _POSITION))
-    most = 0.0
+    score = 0.0
     for clause in clauses:
         for word in clause.words:
             having = max(1, searcher.doc_freq(clause.field, word))
             # tantivy's idf; k1 + 1 is the limit of the factor for a word's frequency.
             idf = math.log(1 + (count - having + 0.5) / (having + 0.5))
-            most += clause.weight * idf * (K1 + 1)
-    return most
+            score += clause.weight * idf * (K1 + 1)
+    return score
 
 
 # --- words -----------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def read_query(text: str) -> Asked:
     titles = (quoted or word for quoted, word in _OF_TITLE.findall(text))
     phrases = _QUOTED.findall(_OF_TITLE.sub(" ", text))
     return Asked(
-        words=_OF_TITLE.sub(lambda found: f" {found[1] or found[2]} ", text),
+        words=_OF_TITLE.sub(lambda match: f" {match[1] or match[2]} ", text),
         phrases=_first_of(phrases),
         titles=_first_of(titles),
     )

@@ -21,7 +21,7 @@ cosines = st.dictionaries(st.integers(1, 20), st.integers(-8, 8).map(lambda n: n
 
 @given(scores=scores)
 def test_min_max_keeps_the_order_and_ends_at_1(scores):
-    scaled = min_max(scores, least=-10)
+    scaled = min_max(scores, zero=-10)
 
     assert scaled.keys() == scores.keys()
     for one, other in pairwise(sorted(scores, key=scores.__getitem__)):
@@ -31,9 +31,9 @@ def test_min_max_keeps_the_order_and_ends_at_1(scores):
 
 
 def test_min_max_of_the_least_that_there_can_be_is_0():
-    assert min_max({3: -1.0, 4: 1.0}, least=-1) == {3: 0, 4: 1}
-    assert min_max({3: 0.0}, least=0) == {3: 0}
-    assert min_max({}, least=0) == {}
+    assert min_max({3: -1.0, 4: 1.0}, zero=-1) == {3: 0, 4: 1}
+    assert min_max({3: 0.0}, zero=0) == {3: 0}
+    assert min_max({}, zero=0) == {}
 
 
 @given(lexical=bm25, vector=cosines)
