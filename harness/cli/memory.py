@@ -133,7 +133,7 @@ def add(
             if failure:
                 raise failure
     if as_json:
-        _write_json(done)
+        write_json(json_object(done))
     if tally.refused:
         sys.exit(FAILED)
 
@@ -164,13 +164,6 @@ def add(
     metavar="DAYS",
     help="The age at which a passage's relevance counts half; without it, age does not count.",
 )
-@click.option(
-    "--neighbors",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="With --json: N passages before and after each, of its conversation or source.",
-)
 @json_option
 @_store_options
 def search(
@@ -180,7 +173,6 @@ def search(
     mode: Mode,
     pairs: tuple[str, ...],
     half_life_days: float | None,
-    neighbors: int,
     as_json: bool,
     store: Place | None,
     config: Path | None,
@@ -194,17 +186,12 @@ def search(
             where=read_filter(pairs),
             half_life_days=half_life_days,
         )
-        around = [
-            opened.neighbors(hit.passage, count=neighbors) if neighbors else [] for hit in hits
-        ]
     if hits.fallback is not None:
         say(f"by words alone: {hits.fallback}", err=True)
     if as_json:
-        rows = [
-            {**_hit_as_json(hit), "neighbors": [_passage_as_json(near) for near in passages]}
-            for hit, passages in zip(hits, around, strict=True)
-        ]
-        _write_json({"fallback": hits.fallback, "hits": rows})
+        write_json(
+            json_object({"fallback": hits.fallback, "hits": [_hit_as_json(hit) for hit in hits]})
+        )
     elif hits:
         results().print(_hits_table(hits))
     else:
@@ -224,7 +211,7 @@ def get(*, passage_id: str, store: Place | None, config: Path | None) -> None:
                 f"no passage '{passage_id}'; harness memory search shows ids",
                 code="memory.unknown-passage",
             )
-    _write_json(_passage_as_json(passage))
+    write_json(json_object(_passage_as_json(passage)))
 
 
 @memory.command()
@@ -249,7 +236,7 @@ def stats(*, as_json: bool, store: Place | None, config: Path | None) -> None:
     with _existing(store, config, as_json=as_json) as opened:
         figures = asdict(opened.stats())
     if as_json:
-        _write_json(figures)
+        write_json(json_object(figures))
         return
     table = Table(show_header=False)
     for name, value in figures.items():
@@ -266,7 +253,7 @@ def check(*, as_json: bool, store: Place | None, config: Path | None) -> None:
     with _existing(store, config, as_json=as_json) as opened:
         damaged, count = opened.damaged(), len(opened)
     if as_json:
-        _write_json({"passages": count, "damaged": damaged})
+        write_json(json_object({"passages": count, "damaged": damaged}))
     else:
         for id_ in damaged:
             results().print(Text(id_))
@@ -375,10 +362,6 @@ def _passage_as_json(passage: Passage) -> dict[str, object]:
     }
 
 
-def _write_json(value: dict[str, object]) -> None:
-    write_json(json_object(value))
-
-
 _BATCH = 500
 """Passages stored at a time: a tenth of a second's work on two cores, mostly embedding."""
 
@@ -387,29 +370,25 @@ class Tally:
     """What became of passages so far."""
 
     def __init__(self) -> None:
-        self.new = 0
-        self.known = 0
-        self.merged = 0
+        self.stored = dict.fromkeys(("new", "known", "merged"), 0)
         self.refused: list[Refusal] = []
 
     def count(self, added: Added) -> None:
         """Counts one batch."""
-        self.new += len(added.new)
-        self.known += len(added.known)
-        self.merged += len(added.merged)
+        self.stored["new"] += len(added.new)
+        self.stored["known"] += len(added.known)
+        self.stored["merged"] += len(added.merged)
         self.refused += added.refused
 
     @property
     def has_any(self) -> bool:
         """Whether a passage was counted."""
-        return bool(self.new or self.known or self.merged or self.refused)
+        return any(self.stored.values()) or bool(self.refused)
 
     def as_json(self, store: MemoryStore) -> dict[str, object]:
         """The counts, for `--json`."""
         return {
-            "new": self.new,
-            "known": self.known,
-            "merged": self.merged,
+            **self.stored,
             "refused": [asdict(refusal) for refusal in self.refused],
             "passages": len(store),
         }
@@ -421,12 +400,7 @@ class Tally:
 
     def print_counts(self, store: MemoryStore) -> None:
         """Prints the counts in one line."""
-        parts = {
-            "new": self.new,
-            "known already": self.known,
-            "merged": self.merged,
-            "refused": len(self.refused),
-        }
+        parts = {**self.stored, "refused": len(self.refused)}
         counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
         say(f"{counts or 'nothing to add'}; {len(store):,} passages in the store")
 

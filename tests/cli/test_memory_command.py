@@ -225,16 +225,15 @@ def test_a_filter_is_values_or_a_range(made: Path) -> None:
     assert "'year'" in done.stderr
 
 
-def test_turns_are_added_from_lines_and_shown_with_their_neighbors(tmp_path: Path) -> None:
+def test_turns_are_added_from_lines_and_shown(tmp_path: Path) -> None:
     lines = "\n".join(
         json.dumps({"text": text, "turn": {"conversation": "c", "position": n, "speaker": "Ann"}})
         for n, text in enumerate(["Hello.", "Otters float.", "Do they?"])
     )
     assert memory("add", "--jsonl", "-", cwd=tmp_path, stdin=lines).exit_code == 0
-    options = ("--limit", "1", "--neighbors", "1", "--half-life", "30", "--json")
+    options = ("--limit", "1", "--half-life", "30", "--json")
     (hit,) = memory("search", "otters float", *options, cwd=tmp_path).json["hits"]
     assert hit["turn"] == {"conversation": "c", "position": 1, "speaker": "Ann"}
-    assert [near["text"] for near in hit["neighbors"]] == ["Hello.", "Otters float.", "Do they?"]
     wrong = '{"text": "x", "turn": {"conversation": "c", "position": "1"}}'
     done = memory("add", "--jsonl", "-", cwd=tmp_path, stdin=wrong)
     assert done.exit_code == 2
