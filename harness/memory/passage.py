@@ -245,12 +245,10 @@ def _fields_of(passage: Passage) -> Iterator[tuple[str, Scalar]]:
         yield from passage.turn.fields.items()
 
 
-def _values(name: str, condition: object) -> tuple[Scalar, ...]:
+def _values(name: str, choice: object) -> tuple[Scalar, ...]:
     _check_field(name)
-    several = isinstance(condition, Collection) and not isinstance(
-        condition, str | bytes | bytearray
-    )
-    values: tuple[object, ...] = tuple(condition) if several else (condition,)  # type: ignore[arg-type]
+    several = isinstance(choice, Collection) and not isinstance(choice, str | bytes | bytearray)
+    values: tuple[object, ...] = tuple(choice) if several else (choice,)  # type: ignore[arg-type]
     _check_any(name, values)
     return tuple(_scalar(name, value) for value in values)
 

@@ -466,9 +466,8 @@ def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
         copies = {number: fresh.get(passage.id, 0) for number, passage in part}
         for embedder in source.embedders():
             numbers, vectors = source.vectors_between(embedder, part[0][0] - 1, part[-1][0])
-            target.put_vectors(
-                embedder, [copies.get(int(number), 0) for number in numbers], vectors
-            )
+            targets = [copies.get(int(number), 0) for number in numbers]
+            target.put_vectors(embedder, targets, vectors)
         progress("copying passages", part[-1][0], last)
     return new
 
@@ -582,8 +581,7 @@ def _find(db: Statements, id_: str) -> _Row | None:
     # of its index, which leads to another passage if it is damaged.
     query = f"{_SELECT} WHERE sequence = (SELECT sequence FROM passage WHERE id = ?)"  # noqa: S608
     # Half of a surrogate pair cannot be asked for, and no passage has it in its id.
-    encodable = id_.encode(errors="replace").decode()
-    row: _Row | None = db.execute(query, (encodable,)).fetchone()
+    row: _Row | None = db.execute(query, (id_.encode(errors="replace").decode(),)).fetchone()
     return None if row is None or row[1] != id_ else row
 
 

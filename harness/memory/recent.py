@@ -32,13 +32,11 @@ def recent_scores(
     """Sequence number to BM25 score of the passages that have any of the words."""
     scores = dict.fromkeys(passages, 0.0)
     for field, words_of in (("body", schema.body_words), ("title", schema.title_words)):
-        if not (field_clauses := [clause for clause in clauses if clause.field == field]):
+        if not (matches := [clause for clause in clauses if clause.field == field]):
             continue
         words = {sequence: words_of(passage) for sequence, passage in passages.items()}
-        average = _average_length(field_clauses, searcher, schema) or fmean(
-            map(len, words.values())
-        )
-        for clause in field_clauses:
+        average = _average_length(matches, searcher, schema) or fmean(map(len, words.values()))
+        for clause in matches:
             limit = ceiling(searcher, [clause])
             for sequence in passages:
                 frequency = _count(clause.words, words[sequence])
