@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 from demo import ROOT
+from sample_runs import load_run
 from scripted_judge import judge, judge_by
 
 from harness import (
@@ -30,7 +31,6 @@ from harness import (
     ScriptedReply,
     Settings,
     ToolCall,
-    load_run,
 )
 from harness.analysis.training import TrainingRows
 from harness.cli.project_files import load_pipeline

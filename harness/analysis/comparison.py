@@ -45,18 +45,6 @@ than a tenth of a second is chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputDifference:
-    """An input of each run."""
-
-    name: str
-    is_equal: bool | None
-    """Whether both runs were given the same; None if not recorded."""
-    a: str | None
-    """A digest, as is `b`; None if not recorded, or left to its default."""
-    b: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDifference:
     """A call of a node in each run; None in a run that has none."""
 
@@ -81,15 +69,6 @@ class LoopDifference:
     """Whether scores, the round that was returned, and the reason to stop are the same."""
     a: RecordedLoop | None
     b: RecordedLoop | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleDifference:
-    """The models that played a role in each run."""
-
-    role: str
-    a: tuple[str, ...]
-    b: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +110,14 @@ class RunComparison:
     """Figures of either run: for all calls, then for each model."""
     findings: tuple[FindingDifference, ...]
     """Findings of the first run, worst first, then findings of the second alone."""
-    inputs: tuple[InputDifference, ...]
+    changed_inputs: tuple[str, ...]
+    """Inputs that were given differently, as far as they are recorded."""
     nodes: tuple[NodeDifference, ...]
     """Every call of a node, the biggest differences first, the equal ones last."""
     loops: tuple[LoopDifference, ...]
     """Every loop, in the order of the first run, then loops of the second alone."""
-    roles: tuple[RoleDifference, ...]
+    roles: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    """By role, the models that played it in each run."""
 
 
 def compare(first: Journal, second: Journal) -> RunComparison:
@@ -180,16 +161,10 @@ def compare(first: Journal, second: Journal) -> RunComparison:
             )
             for (rule, model), left, right in _paired(a.findings, b.findings)
         ),
-        inputs=tuple(
-            InputDifference(
-                name=name,
-                is_equal=None
-                if "" in (left, right) and None not in (left, right)
-                else left == right,
-                a=left or None,
-                b=right or None,
-            )
+        changed_inputs=tuple(
+            name
             for name, left, right in _paired(a.inputs, b.inputs)
+            if left != right and (None in (left, right) or "" not in (left, right))
         ),
         nodes=tuple(sorted(nodes, key=_rank)),
         loops=tuple(
@@ -202,10 +177,7 @@ def compare(first: Journal, second: Journal) -> RunComparison:
             )
             for (node, number), left, right in _paired(a.loops, b.loops)
         ),
-        roles=tuple(
-            RoleDifference(role=role, a=left or (), b=right or ())
-            for role, left, right in _paired(a.models, b.models)
-        ),
+        roles={role: (was or (), now or ()) for role, was, now in _paired(a.models, b.models)},
     )
 
 

@@ -18,7 +18,6 @@ from harness.analysis.rules_failures import reached_own_limit
 from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
 from harness.trace import events
-from harness.trace.intervals import length_ns
 from harness.trace.journal_reader import Journal
 
 
@@ -93,14 +92,6 @@ def remarks(observed: Observed) -> Iterator[Notice]:
             message=f"{counted(len(reused), 'call')} of {named(reused)} took the output of an "
             "earlier run, or of an earlier part of this one.",
         )
-    again = _made_again(observed)
-    if observed.matters(again_ns := length_ns(again)):
-        yield Notice(
-            code="diagnosis.outputs-reusable",
-            message=f"{counted(len(again), 'call')} of {named(one.node for one in again)} had the "
-            f"code and inputs of an earlier one that had ended ({observed.said(again_ns)}): "
-            "with cache=Cache(), the node takes its output.",
-        )
     yield from (
         Notice(
             code="diagnosis.replies-cut",
@@ -110,25 +101,6 @@ def remarks(observed: Observed) -> Iterator[Notice]:
         for model, calls in observed.by_model().items()
         if (cut := [call for call in calls if call.was_cut and reached_own_limit(call)])
     )
-
-
-def _made_again(observed: Observed) -> list[events.NodeAttempt]:
-    """Calls of nodes that began when another one with their code and inputs had ended."""
-    repeated = {
-        (node, item): key
-        for key, its in observed.items_by_inputs.items()
-        if len(its) > 1
-        for node, item in its
-    }
-    ends_ns: dict[int, int] = {}
-    again = []
-    for attempt in observed.nodes.values():
-        key = repeated.get((attempt.node, attempt.item))
-        if key is None or attempt.status != "ok":
-            continue
-        if ends_ns.setdefault(key, attempt.end_ns) <= attempt.start_ns:
-            again.append(attempt)
-    return again
 
 
 def not_examined(observed: Observed) -> tuple[Notice, ...]:

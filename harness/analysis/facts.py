@@ -20,7 +20,7 @@ from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
 from harness.trace.intervals import depths, length_ns, mean_depths, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
-from harness.trace.records import CounterSet, Instant, Interval, NodeOutput, SpanRecord
+from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
 LEAST_LOST_NS = 200_000_000
 """A fault that cost less of the run is ignored: a fifth of a second goes unnoticed."""
@@ -127,8 +127,6 @@ class Observed:
     unfinished: list[SpanRecord] = field(default_factory=list)
     loads: list[events.LoadEvent] = field(default_factory=list)
     """Successful loads only."""
-    items_by_inputs: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
-    """Calls of nodes, by node and item; those with one node, code and inputs together."""
     retries: list[events.RetryEvent] = field(default_factory=list)
     """Of calls; none of nodes."""
     servers: dict[str, Server] = field(default_factory=dict)
@@ -297,8 +295,7 @@ def observe(journal: Journal) -> Observed:
         journal=journal, run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     )
     seen = observed.seen
-    kinds = SpanRecord, Instant, CounterSet, NodeOutput
-    spans = seen.noted(_noted(observed, journal.items(*kinds)))
+    spans = seen.noted(_noted(observed, journal.items(SpanRecord, Instant, CounterSet)))
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
@@ -343,10 +340,6 @@ def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
                 key = (intern(track.removeprefix(_SERVER_TRACK)), name)
                 counter = item._replace(name=name, unit=unit, track=track)
                 observed.counters.setdefault(key, []).append(counter)
-        elif type(item) is NodeOutput:
-            if item.inputs and item.skipped is None:
-                inputs = hash((item.node, item.code, *sorted(item.inputs.items())))
-                observed.items_by_inputs.setdefault(inputs, []).append((item.node, item.item))
         elif type(item) is SpanRecord or type(item) is Instant:
             observed.time.note(item)
             if type(item) is SpanRecord and item.name not in PHASES:

@@ -22,7 +22,6 @@ from harness.trace.calls import (
     cost_of,
     group_calls,
     known_sum,
-    priced_asides,
 )
 from harness.trace.intervals import depths, without
 from harness.trace.journal_reader import Journal
@@ -172,9 +171,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         place_waits=sum(node.waited_ns > 0 for node in nodes),
         slack=slack_of(nodes, journal.flows),
         loops=loops_in(seen),
-        cost=cost_of(
-            [*asked, *priced_asides(asides)], seen[events.EndpointEvent], run_ns=run.duration_ns
-        ),
+        cost=cost_of([*asked, *asides], seen[events.EndpointEvent], run_ns=run.duration_ns),
         retries=len(seen[events.RetryEvent]),
         fallbacks=len(seen[events.Fallback]),
         evictions=sum(one.makes_room for one in seen[events.Evict]),
@@ -320,7 +317,7 @@ def _output_tokens(calls: Sequence[Call]) -> int:
 class Occupancy:
     """Model calls over the time of a run. The wait before a call is tried again is idle.
 
-    Embedding and counting tokens count as calls here, replies from the cache do not.
+    Embedding counts as a call here, replies from the cache do not.
     """
 
     most_at_once: int

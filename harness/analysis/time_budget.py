@@ -48,7 +48,7 @@ _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "load": (events.UnloadEvent,),
     "room": (events.WaitForRoom,),
     "probe": (events.SchemaProbe, events.ToolProbe),
-    "overhead": (events.CountTokens, events.AskSlots),
+    "overhead": (events.AskSlots,),
     "embed": (events.Embed,),
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
     "tool": (events.ToolEvent, events.McpStart),

@@ -51,8 +51,8 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     for change, words in _FINDINGS.items():
         if found := [_finding(one) for one in comparison.findings if one.change == change]:
             console.print(Text(f"{words} {', '.join(found)}."))
-    if others := [one.name for one in comparison.inputs if one.is_equal is False]:
-        console.print(Text(f"Inputs that were given differently: {', '.join(others)}."))
+    if names := ", ".join(comparison.changed_inputs):
+        console.print(Text(f"Inputs that were given differently: {names}."))
     differing = [node for node in comparison.nodes if node.differs_in]
     if differing:
         console.print(_node_table(differing))
@@ -60,10 +60,10 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     console.print(f"Node calls that differ: {len(differing):,}; equal: {equal:,}.", highlight=False)
     if any(not loop.is_equal for loop in comparison.loops):
         console.print(_loop_table(comparison.loops))
-    for role in comparison.roles:
-        if role.a != role.b:
-            was, now = ", ".join(role.a) or "no model", ", ".join(role.b) or "no model"
-            console.print(Text(f"Role {role.role}: {was} in A, {now} in B."), soft_wrap=True)
+    for role, models in comparison.roles.items():
+        if models[0] != models[1]:
+            of_a, of_b = (", ".join(names) or "no model" for names in models)
+            console.print(Text(f"Role {role}: {of_a} in A, {of_b} in B."), soft_wrap=True)
 
 
 def _bottleneck_said(comparison: RunComparison) -> str:

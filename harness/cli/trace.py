@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import click
 from pydantic_core import to_jsonable_python
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import (
@@ -263,7 +262,7 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
 @traces_option
 @json_option
 def check(run: str, traces: Path | None, *, as_json: bool) -> None:
-    """Show whether a journal is whole, and what was open when it ended.
+    """Show whether a journal is whole; what was under way at its end stands in the report.
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
@@ -315,7 +314,7 @@ def complaints(*, as_json: bool = False) -> Iterator[None]:
 
 
 def print_check(found: JournalCheck, console: Console) -> None:
-    """Prints the state and the problems of each file, and the spans that were open."""
+    """Prints the state and the problems of each file."""
     last = found.parts[-1].part
     for file in found.files:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(file.records.items()))
@@ -325,14 +324,6 @@ def print_check(found: JournalCheck, console: Console) -> None:
         for problem in file.problems:
             line = "" if problem.line is None else f"line {problem.line}: "
             console.print(Text(f"{line}{problem.message}"), style="red")
-    if found.open_spans:
-        table = Table(title="Open at the end", title_justify="left")
-        for column in ("what", "since second", "for seconds"):
-            table.add_column(column)
-        for span in found.open_spans:
-            what = span.title if span.title == span.name else f"{span.name}: {span.title}"
-            table.add_row(Text(what), f"{span.start_ns / 1e9:.3f}", f"{span.open_ns / 1e9:.3f}")
-        console.print(table)
 
 
 def _check_fields(found: JournalCheck) -> object:
@@ -342,7 +333,6 @@ def _check_fields(found: JournalCheck) -> object:
             "is_readable": found.is_readable,
             "run_id": found.run_id,
             "parts": len(found.parts),
-            "open_spans": found.open_spans,
             "files": [
                 {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
                 for file in found.files

@@ -26,7 +26,7 @@ from harness.inference.limits import LimitName
 from harness.inference.request import most_tokens_of_messages
 from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
 from harness.trace import CallGroup, Instant, Journal, SpanRecord, calls_of, events
-from harness.trace.calls import charges_of, cost_of, priced_asides
+from harness.trace.calls import charges_of, cost_of
 from harness.wiggum import RecordedLoop, WiggumResult
 
 
@@ -180,7 +180,7 @@ def run_spent(journal: Journal) -> RunSpent:
     calls = calls_of(recorded.noted(journal.items(SpanRecord, Instant)))
     sent: list[events.Request] = [
         call
-        for call in (*calls, *priced_asides(recorded[events.OtherRequest]))
+        for call in (*calls, *recorded[events.OtherRequest])
         if call.was_sent and not call.from_cache
     ]
     endpoints = recorded[events.EndpointEvent]

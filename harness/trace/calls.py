@@ -6,17 +6,15 @@ A price is by the token, by the hour, or as a provider lists it. An unknown figu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
 
 from harness.trace.events import (
     Chat,
-    CountTokens,
     Embed,
     EndpointEvent,
-    OtherRequest,
     Request,
     place_of,
     without_fields,
@@ -409,11 +407,6 @@ def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> 
     prices = {one.model: one for one in endpoints}
     charges = ((call.id, _charge(call, prices.get(call.model))) for call in calls)
     return {span: charge[1] for span, charge in charges if charge is not None}
-
-
-def priced_asides(asides: Iterable[OtherRequest]) -> Iterator[OtherRequest]:
-    """Those that providers charge for; counting tokens is free."""
-    return (one for one in asides if not isinstance(one, CountTokens))
 
 
 def _model_cost(

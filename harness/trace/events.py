@@ -452,10 +452,6 @@ class Rerank(Embed):
     """Scores texts by how well they answer a question."""
 
 
-class CountTokens(OtherRequest):
-    """Free, and only in journals of earlier versions."""
-
-
 class SchemaProbe(OtherRequest):
     """Lies in the call that it precedes, as the next one does."""
 
@@ -507,7 +503,7 @@ class Chat(Request):
 
 def request_of(span: SpanRecord) -> Request | None:
     """A request to a model, of whichever kind; None for any other span."""
-    kinds: tuple[type[Request], ...] = (Chat, Embed, Rerank, CountTokens, SchemaProbe, ToolProbe)
+    kinds: tuple[type[Request], ...] = (Chat, Embed, Rerank, SchemaProbe, ToolProbe)
     return next((kind.read(span) for kind in kinds if span.name == kind.NAME), None)
 
 

@@ -24,7 +24,6 @@ import heapq
 import re
 from array import array
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -170,45 +169,6 @@ class Journal:
     def duration_ns(self) -> int:
         """From the first record to the last, without the pauses before it was resumed."""
         return self.last_ns - self.started.time_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """A whole run in memory, some 700 bytes a span; exports and reports read as they go."""
-
-    started: RunStarted
-    ended: RunEnded | None
-    """None when the run was killed."""
-    duration_ns: int
-    spans: tuple[SpanRecord, ...]
-    """In the order of `Journal.items`."""
-    instants: tuple[Instant, ...]
-    counters: tuple[CounterSet, ...]
-    flows: tuple[Flow, ...]
-    outputs: tuple[NodeOutput, ...]
-    contents: dict[str, str]
-    """Texts by their SHA-256."""
-
-
-def load_run(path: Path) -> RunRecord:
-    """Reads the journal of a run that ended, was killed, or is still going.
-
-    Raises:
-        JournalInvalid: The file is not a journal, or cannot be read.
-    """
-    journal = Journal(path)
-    items = list(journal.items())
-    return RunRecord(
-        started=journal.started,
-        ended=journal.ended,
-        duration_ns=journal.duration_ns,
-        spans=tuple(item for item in items if isinstance(item, SpanRecord)),
-        instants=tuple(item for item in items if isinstance(item, Instant)),
-        counters=tuple(item for item in items if isinstance(item, CounterSet)),
-        flows=journal.flows,
-        outputs=tuple(item for item in items if isinstance(item, NodeOutput)),
-        contents={item.sha256: item.text for item in items if isinstance(item, Content)},
-    )
 
 
 class _Process:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from harness.trace import (
     Flow,
     Instant,
     Journal,
-    NodeOutput,
     Record,
     RunEnded,
     SpanRecord,
@@ -75,9 +74,6 @@ class PlantedRun:
         span = self.span("node", at_ms, ms, self.root, node=name, **more)
         self.flow("output", after, span)
         return span
-
-    def output(self, node: str, item: int, *, inputs: Mapping[str, str]) -> None:
-        self._flows.append(NodeOutput(node, item, "", inputs, code="the same"))
 
     def flow(self, name: str, sources: Iterable[int], target: int) -> None:
         self._flows += [Flow(name, source, target) for source in sources]

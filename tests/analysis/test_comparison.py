@@ -234,13 +234,8 @@ def test_inputs_are_compared_by_what_was_given(tmp_path):
 
     a = given(task="1", document="2", model=None, seed=None)
     b = given(task="1", document="3", seed="5", tone="4")
-    assert [(one.name, one.is_equal, one.a, one.b) for one in compared(tmp_path, a, b).inputs] == [
-        ("task", True, "1", "1"),
-        ("document", False, "2", "3"),
-        ("model", False, None, None),
-        ("seed", None, None, "5"),
-        ("tone", False, None, "4"),
-    ]
+    # Only one of them has a model; what the seed of the first was is not recorded.
+    assert compared(tmp_path, a, b).changed_inputs == ("document", "model", "tone")
 
 
 def test_roles_and_totals_are_those_of_the_reports(tmp_path):
@@ -251,8 +246,8 @@ def test_roles_and_totals_are_those_of_the_reports(tmp_path):
              output_tokens=12),
     ]  # fmt: skip
     comparison = compared(tmp_path, [call_of("n", model="small")], [paid])
-    (role,), b = comparison.roles, comparison.b
-    assert (role.role, role.a, role.b) == ("producer", ("small",), ("m",))
+    b = comparison.b
+    assert comparison.roles == {"producer": (("small",), ("m",))}
     assert (b.run_id, b.pipeline, b.status) == (STARTED.run_id, STARTED.name, "ok")
     calls = b.calls
     assert (calls.calls, calls.input_tokens, calls.output_tokens) == (1, 30, 12)

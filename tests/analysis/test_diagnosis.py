@@ -425,25 +425,6 @@ def test_outputs_that_were_reused_are_told(tmp_path: Path) -> None:
     assert [remarks(), remarks()] == [[], ["diagnosis.outputs-reused"]]
 
 
-@pytest.mark.parametrize(
-    ("inputs", "start_ms", "codes"),
-    [
-        ("aa", 900, ["diagnosis.outputs-reusable"]),
-        ("ab", 900, []),
-        ("aa", 400, []),  # the first has not ended
-    ],
-)
-def test_outputs_that_could_have_been_reused_are_told(
-    inputs: str, start_ms: int, codes: list[str], tmp_path: Path
-) -> None:
-    run = PlantedRun()
-    for item, at_ms in enumerate((0, start_ms)):
-        run.node("loud", at_ms, 800, item=item)
-        run.output("loud", item, inputs={"word": inputs[item]})
-
-    assert [one.code for one in diagnose(run.journal(tmp_path)).remarks] == codes
-
-
 def test_a_loop_without_a_draft_that_passed_is_told(tmp_path: Path) -> None:
     run = PlantedRun()
     for loop, passes in ((1, (False, False)), (2, (False, True))):

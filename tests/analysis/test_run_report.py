@@ -424,7 +424,6 @@ def test_probes_and_embedding_are_paid_for_as_calls_are(tmp_path):
         at(1, 0, 9, "chat", model="small", input_tokens=100, output_tokens=10),
         at(2, 0, 3, "schema probe", parent=1, model="small", input_tokens=30, output_tokens=5),
         at(3, 9, 12, "embed", model="small", input_tokens=2_000),
-        at(4, 12, 13, "count tokens", model="small", tokens=12),
     )
     (cost,) = report.cost.models
     assert cost.usd == pytest.approx(0.002280)
@@ -516,7 +515,6 @@ def test_what_models_are_asked_beside_chats_is_named_and_keeps_them_from_being_i
         at(2, 0, 200, "schema probe", parent=1, model="small", input_tokens=40),
         at(3, 500, 700, "embed", model="small", input_tokens=9),
         at(4, 700, 800, "embed", model="small", status="error"),
-        at(5, 900, 1000, "count tokens", model="big", tokens=12),
     )
     assert [
         (one.name, one.model, one.requests, one.failed, one.total_ns, one.input_tokens)
@@ -524,9 +522,8 @@ def test_what_models_are_asked_beside_chats_is_named_and_keeps_them_from_being_i
     ] == [
         ("schema probe", "small", 1, 0, 200 * MS, 40),
         ("embed", "small", 2, 1, 300 * MS, 9),
-        ("count tokens", "big", 1, 0, 100 * MS, None),
     ]
-    assert (report.occupancy.idle_ns, report.occupancy.most_at_once) == (100 * MS, 1)
+    assert (report.occupancy.idle_ns, report.occupancy.most_at_once) == (200 * MS, 1)
     assert report.calls.calls == 1
 
 

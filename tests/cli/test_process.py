@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import COMMAND, ENVIRONMENT, harness
-
-from harness import load_run
+from sample_runs import load_run
 
 PRINTS = """\
 from harness import Pipeline

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from command import NOBODY, harness
 from judging import DRAFTS, RUBRIC, alone, judged
-
-from harness.trace import load_run
+from sample_runs import load_run
 
 # --- with an evaluator -----------------------------------------------------------------------
 

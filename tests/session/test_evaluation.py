@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sample_runs import load_run
 from scripted_judge import judge
 from session_runs import (
     BAD,
@@ -22,7 +23,7 @@ from session_runs import (
     spans_of,
 )
 
-from harness import Run, ScriptedBackend, Verdict, load_rubric, load_run
+from harness import Run, ScriptedBackend, Verdict, load_rubric
 from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint
 from harness.inference.meter import token_prices
