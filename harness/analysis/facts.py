@@ -270,8 +270,8 @@ def per_model(
 ) -> Callable[[Observed], Observation | None]:
     """A rule over the calls that one model answered, as a rule over the run.
 
-    It finds the model that lost most by the fault or, where no time is lost, has most cases, which
-    the rule's first figure counts. Other models may have the same fault.
+    It finds the model that lost most by the fault or, where no time is lost, has most spans that
+    show it. Other models may have the same fault.
     """
 
     def worst_model(observed: Observed) -> Observation | None:
@@ -280,13 +280,9 @@ def per_model(
             for model, calls in observed.by_model().items()
             if (one := rule(observed, model, calls)) is not None
         ]
-        return max(found, key=_weight, default=None)
+        return max(found, key=lambda one: (one.lost_ns or 0, len(one.spans)), default=None)
 
     return worst_model
-
-
-def _weight(finding: Observation) -> tuple[float, float]:
-    return finding.lost_ns or 0, next(iter(finding.evidence.figures.values()), 0)
 
 
 def observe(journal: Journal) -> Observed:

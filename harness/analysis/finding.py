@@ -1,9 +1,9 @@
-"""The findings of rules, with their evidence."""
+"""The findings of rules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from harness.analysis.speed_limits import SpeedLimit
@@ -34,27 +34,7 @@ LAYERS: Mapping[Layer, str] = {
     "L6": "client",
 }
 
-MOST_SPANS = 20
-"""So many places are enough to look at."""
-
 _MOST_NAMES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Spans to look at, and measured figures."""
-
-    spans: tuple[int, ...] = ()
-    """Ids of the spans that show it, at most 20."""
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, shown: Iterable[SpanEvent], /, **figures: float) -> Evidence:
-        """The first of these spans, and the figures as far as they can be trusted."""
-        return cls(
-            spans=tuple(one.id for one in shown)[:MOST_SPANS],
-            figures={name: round(value, 3) for name, value in figures.items()},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +60,7 @@ class Observation:
     """The observation of a rule; `rules.RULES` adds its meaning and remedies."""
 
     seen: str
-    evidence: Evidence
+    spans: tuple[int, ...] = ()
     severity: Severity = "warning"
     model: str | None = None
     server: str | None = None
@@ -104,7 +84,8 @@ class RunFinding:
     severity: Severity
     model: str | None
     seen: str
-    evidence: Evidence
+    spans: tuple[int, ...]
+    """Ids of spans that show it, at most 20."""
     meaning: str
     layer: Layer
     move: tuple[str, ...]
@@ -113,6 +94,11 @@ class RunFinding:
     """The run's time that it cost, which is the most that a remedy can save; None if unknown."""
     expected: Expected | None = None
     """Stands in `move` too, after the change that it is of; None where it cannot be computed."""
+
+
+def ids(shown: Iterable[SpanEvent]) -> tuple[int, ...]:
+    """The spans of these calls, nodes or other events."""
+    return tuple(one.id for one in shown)
 
 
 def counted(count: float, noun: str, several: str = "") -> str:

@@ -26,6 +26,10 @@ SMALLER_NEIGHBOR = "use smaller weights for one of them"
 FEWER_CALLS = "make fewer calls at once"
 
 
+MOST_SPANS = 20
+"""So many places are enough to look at."""
+
+
 class Remedy(NamedTuple):
     """The meaning of a finding, and its remedies."""
 
@@ -62,7 +66,7 @@ class Rule:
             severity=found.severity,
             model=found.model,
             seen=found.seen,
-            evidence=found.evidence,
+            spans=found.spans[:MOST_SPANS],
             meaning=advice.meaning,
             layer=advice.layer,
             move=move,

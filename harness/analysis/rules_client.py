@@ -18,7 +18,7 @@ from harness.analysis.facts import (
     queues_in_server,
     tells_of_queues,
 )
-from harness.analysis.finding import MOST_SPANS, Evidence, Observation, counted, named, said_ns
+from harness.analysis.finding import Observation, counted, ids, named, said_ns
 from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, had_places
@@ -41,29 +41,14 @@ LONGEST_GAP_NS = 1_000_000_000
 """A call that comes later after the one before waited for something: a person, a tool."""
 
 
-_MAPPED_NODE = "make it a mapped node, which runs once per item: @pipeline.node(each={{...}})"
-_TOGETHER = "make the calls of one function together: asyncio.gather, or a task group"
-
-
 @rule(
     "serial-client",
     "A serial client: the server had one call at a time, and calls that do not need each other "
     "waited for each other. A server that batches them gives them back sooner.",
     "L6",
-    _MAPPED_NODE,
-    _TOGETHER,
+    "make it a mapped node, which runs once per item: @pipeline.node(each={{...}})",
+    "make the calls of one function together: asyncio.gather, or a task group",
     cases={
-        "in process": Remedy(
-            "A serial client: the engine had one call at a time. It shares the processor's cores "
-            "among the calls under way, so several at once may be no faster there; a server that "
-            "batches them on a GPU would be.",
-            "L6",
-            (
-                "serve the model from one that batches on a GPU, if there is one",
-                _MAPPED_NODE,
-                _TOGETHER,
-            ),
-        ),
         "held": Remedy(
             "The items of the node ran side by side, and their calls one after another: something "
             "in its code, such as a lock or a semaphore, lets one through at a time.",
@@ -77,7 +62,8 @@ def serial_client(observed: Observed) -> Observation | None:
     """Calls that do not need each other went one after another, none beside another.
 
     What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
-    prompts for the replies they hold.
+    prompts for the replies they hold. An engine in this process shares its cores among the calls
+    under way, so that several at once may be no faster: of it, nothing is said.
     """
     alone = _alone(observed.calls)
     first = alone[:TEXTS_OF_CALLS]
@@ -93,12 +79,11 @@ def serial_client(observed: Observed) -> Observation | None:
     (rank, at_once), *_ = Counter(ranks).most_common()
     independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
     server = observed.server(independent[0].model)
-    in_process = server.is_in_process
     # The first calls, whose texts are known, stand for all.
     in_turn_ns = max(1, sum(map(busy_ns, first)))
-    at_best_ns = max(*ends_ns, in_turn_ns / server.places if in_process else 0)
-    lost_ns = round((1 - at_best_ns / in_turn_ns) * sum(map(busy_ns, alone)))
-    if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
+    lost_ns = round((1 - max(ends_ns) / in_turn_ns) * sum(map(busy_ns, alone)))
+    is_few = at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns)
+    if is_few or server.is_in_process:
         return None
     nodes = named(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
@@ -106,22 +91,16 @@ def serial_client(observed: Observed) -> Observation | None:
     is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
     kept_apart = any(observed.parents.get(one.id) in observed.place_waits for one in independent)
     return Observation(
-        case="in process" if in_process else "held" if is_held else "",
-        severity="hint" if in_process else "warning",
+        case="held" if is_held else "",
         model=server.model,
         seen=f"{len(alone)} calls ran one after another, and {at_once} of "
         + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
-        + " do not depend on each other."
-        + (
-            ""
-            if in_process
-            else f" Run at once, they could have saved up to {observed.said(lost_ns)}, if the "
-            "server has places for them."
-        ),
+        + f" do not depend on each other. Run at once, they could have saved up to "
+        f"{observed.said(lost_ns)}, if the server has places for them.",
         first=(observed.more_places,) if kept_apart and observed.more_places else (),
-        evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
-        lost_ns=None if in_process else lost_ns,
+        spans=ids(independent),
+        lost_ns=lost_ns,
     )
 
 
@@ -192,12 +171,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
             if certain
             else "and its server does not report whether it was full."
         ),
-        evidence=Evidence.of(
-            waited,
-            waiting_calls=len(waited),
-            longest_wait_s=longest_ns / 1e9,
-            **({} if limit is None else {"max_parallel": limit}),
-        ),
+        spans=ids(waited),
         first=(f"max_parallel = {enough} under [endpoints.{model}]",) if certain else (),
         lost_ns=lost_ns,
     )
@@ -266,7 +240,7 @@ def client_lag(observed: Observed) -> Observation | None:
         + (" while calls to models were" if common(lags, at_work) else " while other nodes were")
         + f" under way ({observed.said(lost_ns)})"
         + (f": {_said_place(observed, place)}." if place else ", at no one place."),
-        evidence=Evidence.of(longest_first, lags=len(lags), longest_lag_s=longest_ns / 1e9),
+        spans=ids(longest_first),
         lost_ns=lost_ns,
     )
 
@@ -328,10 +302,7 @@ def _places(observed: Observed) -> Observation | None:
         f"{said_ns(waits[longest_first[0]].duration_ns)}. These waits held the run up for "
         f"{observed.said(gain_ns)}"
         + ("." if certain else ", and the servers do not report whether they were full."),
-        evidence=Evidence(
-            spans=tuple(longest_first[:MOST_SPANS]),
-            figures={"waiting_node_calls": len(waits), "max_parallel": observed.max_parallel or 0},
-        ),
+        spans=tuple(longest_first),
         first=(observed.more_places,) if certain else (),
         lost_ns=gain_ns,
     )
@@ -364,7 +335,7 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         severity="warning" if observed.matters(lost_ns) else "hint",
         seen=f"{len(new)} of {len(after)} calls to '{model}' that followed another opened a new "
         f"connection, which took {said_ns(lost_ns / len(new))} each ({observed.said(lost_ns)}).",
-        evidence=Evidence.of(new, new_connections=len(new), calls=len(after)),
+        spans=ids(new),
         lost_ns=lost_ns,
     )
 
@@ -413,7 +384,7 @@ def _beyond_result(observed: Observed) -> Observation | None:
         seen=f"The result, {named(map(str, results))}, was there "
         f"{said_ns(ready_ns - observed.run.start_ns)} into the run, which went on for "
         f"{observed.said(lost_ns)} with {named(one.node for one in later)}.",
-        evidence=Evidence.of(later, nodes=len(later)),
+        spans=ids(later),
         lost_ns=lost_ns,
     )
 
@@ -450,7 +421,7 @@ def _unquoted(observed: Observed) -> Observation | None:
                 seen=f"'{step.node}' waited for '{before.node}', and no prompt of it has anything "
                 f"of what the models replied there. Side by side they would save at most "
                 f"{observed.said(lost_ns)}.",
-                evidence=Evidence(spans=(before.span, step.span), figures={}),
+                spans=(before.span, step.span),
                 lost_ns=lost_ns,
             )
     return worst
@@ -565,6 +536,6 @@ def slow_code(observed: Observed) -> Observation | None:
         severity="hint",
         case=case,
         seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",
-        evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
+        spans=tuple(spans[:1]),
         lost_ns=taken_ns,
     )

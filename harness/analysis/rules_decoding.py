@@ -23,12 +23,12 @@ from harness.analysis.facts import (
     per_model,
     queues_in_server,
 )
-from harness.analysis.finding import Evidence, Expected, Observation, counted, said_ns
+from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
 from harness.analysis.speed_limits import SpeedLimit
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
-from harness.trace.intervals import depths, length_ns
+from harness.trace.intervals import length_ns
 
 TYPEWRITER_NS = 100_000_000
 """Readers see each token come when they are so far apart."""
@@ -90,9 +90,7 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
         f"{said_ns(statistics.median(stalls_ns))} in the median and {said_ns(max(stalls_ns))} at "
         f"most ({observed.said(lost_ns)}); tokens of this run are {said_ns(usual_ns)} apart.",
-        evidence=Evidence.of(
-            stalled, stalled_replies=len(stalled), longest_stall_s=max(stalls_ns) / 1e9
-        ),
+        spans=ids(stalled),
         lost_ns=lost_ns,
     )
 
@@ -168,7 +166,7 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
         severity="hint" if case == "longer" else "warning",  # a reply may have to be longer
         seen=f"{said.format(model=model, where=where)} as the run went on: {shown(after)} in the "
         f"later half of {len(known)} calls, {shown(before)} in the first",
-        evidence=Evidence.of(later, calls=len(known), times_as_much=after / before),
+        spans=ids(later),
         lost_ns=lost_ns,
     )
 
@@ -205,7 +203,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
         severity="hint",
         seen=f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
         f"{observed.said(taken_ns * share)}.",
-        evidence=Evidence.of(thinking, reasoning_tokens=hidden, output_tokens=tokens),
+        spans=ids(thinking),
         lost_ns=taken_ns * share,
     )
 
@@ -246,7 +244,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
         seen=f"{len(at_once)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
         f"median, came whole {said_ns(statistics.median(c.phase_ns('prefill') for c in at_once))} "
         "after they were asked for, with no time from the first token to the last.",
-        evidence=Evidence.of(at_once, replies=len(at_once)),
+        spans=ids(at_once),
     )
 
 
@@ -317,13 +315,7 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
         seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(shown)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
         f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        evidence=Evidence.of(
-            shown,
-            slow_calls=len(shown),
-            calls=len(timed),
-            itl_median_ms=itl_ns / 1e6,
-            answered_at_once=at_once,
-        ),
+        spans=ids(shown),
         first=fewer if expected is None else ("use weights of half the size",),
         expected=expected,
         lost_ns=lost_ns,
@@ -351,10 +343,8 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     count = values[-1] - values[0] if values else 0.0
     if count < max(SEVERAL, len(calls) / 20):
         return None
-    seats = max((depth for _, depth in depths(decoding(calls))), default=0)
     return Observation(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",
-        evidence=Evidence(figures={"preemptions": count, "calls": len(calls), "at_once": seats}),
     )

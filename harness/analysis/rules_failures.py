@@ -13,11 +13,10 @@ from harness.analysis.facts import (
     per_model,
 )
 from harness.analysis.finding import (
-    MOST_SPANS,
-    Evidence,
     Expected,
     Observation,
     counted,
+    ids,
     named,
     said_ns,
 )
@@ -153,7 +152,7 @@ def out_of_memory(observed: Observed) -> Observation | None:
             else f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
         )
         + damaged,
-        evidence=Evidence.of(failed, failed_calls=len(failed), calls_before=len(before)),
+        spans=ids(failed),
         first=(_MORE_BUDGET,) if server.is_in_process and not before else (),
         lost_ns=length_ns(failed),
     )
@@ -187,13 +186,12 @@ def _paused(observed: Observed) -> Observation | None:
     listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
     failed = [call for call in tried if call.model == model]
     error = f" The last ended with: {failed[-1].error}" if failed else ""
-    pauses_ns = length_ns(one.pause for one in pauses)
     return Observation(
         model=model,
         case=reason,
         seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
         f"calls that failed and the pauses took {observed.said(lost_ns)}.{error}",
-        evidence=Evidence.of(failed, retries=len(pauses), pauses_s=pauses_ns / 1e9),
+        spans=ids(failed),
         lost_ns=lost_ns,
     )
 
@@ -221,7 +219,7 @@ def failed_calls(observed: Observed) -> Observation | None:
         case=_error_of(shown[-1]),
         seen=f"{counted(sum(final.values()), 'call')} failed for good; {count} of '{model}' with "
         f"this: {shown[-1].error}",
-        evidence=Evidence.of(shown, failed_calls=sum(final.values())),
+        spans=ids(shown),
         wanted=(wanted := _context_for(shown) if kind == "ContextOverflow" else None),
         expected=Expected("such failures", count, 0, "calls") if wanted else None,
     )
@@ -273,15 +271,12 @@ def failed_run(observed: Observed) -> Observation | None:
         return None
     if ended is not None:
         failed = [one for one in observed.nodes.values() if one.status == "error"]
-        nodes = [one.id for one in failed]
         of_reply = any(one.error_class in _OF_REPLIES for one in failed)
         return Observation(
             severity="error",
             case="reply" if of_reply else "",
             seen=f"The run ended with: {ended.error}",
-            evidence=Evidence(
-                spans=tuple(nodes[:MOST_SPANS]), figures={"failed_nodes": len(nodes)}
-            ),
+            spans=ids(failed),
         )
     unfinished = (call for call in observed.calls if call.status == "unfinished")
     open_calls = [call for call in unfinished if not observed.outlived(call.end_ns)]
@@ -290,7 +285,7 @@ def failed_run(observed: Observed) -> Observation | None:
         case="unfinished",
         seen="The journal has no end"
         + (f", and {counted(len(open_calls), 'call')} had not ended." if open_calls else "."),
-        evidence=Evidence.of(open_calls, open_calls=len(open_calls)),
+        spans=ids(open_calls),
     )
 
 
@@ -315,7 +310,7 @@ def _fell_back(observed: Observed) -> Observation | None:
         f"{named(one.to for one in of_model)} instead ({listed}), after {observed.said(lost_ns)} "
         "in calls that failed. The replies come from another model, which writes and judges "
         "differently.",
-        evidence=Evidence.of(failed, fallbacks=len(of_model)),
+        spans=ids(failed),
         lost_ns=lost_ns,
     )
 
@@ -349,7 +344,7 @@ def out_of_reach(observed: Observed) -> Observation | None:
         + (f"until {said_ns(until_ns - observed.run.start_ns)}" if is_back else "to its end")
         + f". {counted(len(failed), 'call')} to it failed, of which {replaced} went to another "
         "endpoint." + (f" The same holds for {named(others)}." if others else ""),
-        evidence=Evidence.of(failed, failed_calls=len(failed), fallbacks=replaced),
+        spans=ids(failed),
         lost_ns=length_ns([*failed, *pauses]),
     )
 
@@ -397,9 +392,7 @@ def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
         seen=f"{len(again)} of {counted(len(typed), 'call')} to '{model}' for a typed reply asked "
         f"again after one that could not be used ({observed.said(lost_ns)})"
         + (f"; the server did not enforce the schema of {loose}." if loose else "."),
-        evidence=Evidence.of(
-            again, asked_again=len(again), calls=len(typed), unenforced_calls=loose
-        ),
+        spans=ids(again),
         lost_ns=lost_ns,
     )
 
@@ -421,7 +414,7 @@ def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
         "because the model's context was full.",
-        evidence=Evidence.of(cut, cut_replies=len(cut), replies=len(calls)),
+        spans=ids(cut),
         wanted=(wanted := _context_for(cut)),
         expected=Expected("cut replies", len(cut), 0, "calls") if wanted else None,
     )
@@ -472,6 +465,6 @@ def node_retries(observed: Observed) -> Observation | None:
         f"({', '.join(f'{count} with {name}' for name, count in reasons.most_common())}). The "
         f"attempts and {said_ns(length_ns(one.pause for one in pauses))} of pauses took "
         f"{observed.said(lost_ns)}.",
-        evidence=Evidence.of(lost, attempts=float(len(lost))),
+        spans=ids(lost),
         lost_ns=lost_ns,
     )

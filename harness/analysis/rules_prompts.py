@@ -23,7 +23,7 @@ from harness.analysis.facts import (
     queues_in_server,
     tells_of_queues,
 )
-from harness.analysis.finding import Evidence, Expected, Observation, said_ns
+from harness.analysis.finding import Expected, Observation, ids, said_ns
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
@@ -93,14 +93,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
         f"with hardly any queue: it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
         f"({observed.said(lost_ns)}).",
-        evidence=Evidence.of(
-            slowest,
-            calls=len(timed),
-            ttft_median_s=ttft_ns / 1e9,
-            computed_tokens_median=tokens,
-            prefill_tokens_per_s=rate,
-            queue_share=queue_share,
-        ),
+        spans=ids(slowest),
         lost_ns=lost_ns,
     )
 
@@ -186,12 +179,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
                 f"after the first {prefix_share:.0%}; {cached}. Reading the rest again took {lost}."
                 f" The first difference is at {again[0][1].difference}."
             ),
-            evidence=Evidence.of(
-                (call for call, _ in shares),
-                prompts=len(again),
-                prefix_share=prefix_share,
-                shared_share=shared_share,
-            ),
+            spans=ids(call for call, _ in shares),
             expected=_cached_before(shares),
             lost_ns=lost_ns,
         )

@@ -24,7 +24,7 @@ from harness.analysis.facts import (
     tells_of_queues,
     ttft,
 )
-from harness.analysis.finding import Evidence, Expected, Observation, counted, named, said_ns
+from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
 from harness.analysis.rules import (
     FEWER_CALLS,
     LESS_TO_COMPUTE,
@@ -104,7 +104,7 @@ def _loaded(observed: Observed) -> Observation | None:
         server=longest.model,
         seen=f"The first call to {named(load.model for load in firsts)} waited for the model to "
         f"be loaded ({observed.said(lost_ns)}), before a token of its prompt was read.",
-        evidence=Evidence.of(firsts, loads=len(firsts), longest_load_s=longest.duration_ns / 1e9),
+        spans=ids(firsts),
         expected=Expected("wait of the first call for the model", lost_ns / 1e9, 0.0, "s")
         if observed.server(longest.model).remedies(Aim.KEEP_LOADED)
         else None,
@@ -149,7 +149,7 @@ def _swaps_in_server(observed: Observed) -> Observation | None:
         seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
         f"each after a call to another model ({observed.said(lost_ns)}): "
         f"{named(call.model for call in swaps)} seem to take turns in a server's memory.",
-        evidence=Evidence.of(swaps, reloads=len(swaps)),
+        spans=ids(swaps),
         server=swaps[0].model,
         first=_side_by_side(observed),
         lost_ns=lost_ns,
@@ -181,9 +181,7 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {said_ns(slowest_ns)} for "
         f"the first token, with no other under way; {observed.said(lost_ns)} of it went into "
         "something else than reading the prompts, at the pace of the replies.",
-        evidence=Evidence.of(
-            cold, cold_calls=len(cold), first_ttft_s=slowest_ns / 1e9, unexplained_s=lost_ns / 1e9
-        ),
+        spans=ids(cold),
         lost_ns=lost_ns,
     )
 
@@ -237,9 +235,7 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         seen=f"Of the servers of '{model}', {slowest} wrote a token in {said_ns(itl_ns[slowest])}, "
         f"the quickest in {said_ns(quickest)}; {len(speeds[slowest])} of {len(calls)} calls went "
         f"to it ({observed.said(lost_ns)}).",
-        evidence=Evidence.of(
-            speeds[slowest], calls=len(speeds[slowest]), slower=itl_ns[slowest] / quickest
-        ),
+        spans=ids(speeds[slowest]),
         lost_ns=lost_ns,
     )
 
@@ -276,9 +272,7 @@ def _slow_item(observed: Observed) -> Observation | None:
         f"{said_ns(usual_ns)} in the median"
         + (", queues left out" if queued else "")
         + f", and the run waited for it alone ({observed.said(lost_ns)}).",
-        evidence=Evidence(
-            spans=(last,), figures={"took_s": took_ns / 1e9, "usual_s": usual_ns / 1e9}
-        ),
+        spans=(last,),
         lost_ns=lost_ns,
     )
 
@@ -321,9 +315,7 @@ def swap_thrash(observed: Observed) -> Observation | None:
         seen=f"{named(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
         f"{1 if one_context else len(loads)} would have done. Waiting for these loads, and making "
         f"room, took {observed.said(lost_ns)}.",
-        evidence=Evidence.of(
-            again, loads=len(observed.loads), models=len(loads), reloads=len(again)
-        ),
+        spans=ids(again),
         server=taking_turns[0],
         first=one_context + (room := _room_for_all(observed)) + _side_by_side(observed),
         expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
@@ -436,7 +428,7 @@ def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Obs
         seen=f"{len(waits_ns)} of {len(calls)} calls to '{model}' waited for their first token, up "
         f"to {said_ns(longest_ns)} more than their prompts explain, now long, now short, with no "
         f"other call of this run under way ({observed.said(lost_ns)}).",
-        evidence=Evidence.of((c for c in calls if c.id in waits_ns), queued_calls=len(waits_ns)),
+        spans=ids(c for c in calls if c.id in waits_ns),
         lost_ns=lost_ns,
     )
 
@@ -462,7 +454,6 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     own, running = _most_at_once(calls), observed.highest(model, "running") or 0
     waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
     kv_is_full = kv is not None and kv > FULL_KV
-    figures = {"calls": len(calls), "queued_calls": len(queued), "answered_at_once": seats}
     computes_all_it_can = any(
         one.model == model and one.bound == "compute" for one in observed.limits
     )
@@ -492,13 +483,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
         + (f", and {waiting:.0f} were waiting" if waiting else "")
         + (f", with its KV cache {kv:.0%} full." if kv_is_full else ".")
         + ("" if certain else " The server reports no queue: calls began only as others ended."),
-        evidence=Evidence.of(
-            queued,
-            **figures,
-            queue_median_s=statistics.median(waits) / 1e9,
-            queue_max_s=max(waits) / 1e9,
-            **({} if waiting is None else {"waiting_max": waiting}),
-        ),
+        spans=ids(queued),
         wanted=wanted,
         expected=expected,
         lost_ns=lost_ns,

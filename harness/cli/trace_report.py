@@ -85,7 +85,7 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     """Prints what was found, worst first, each with what to change; or that nothing was."""
     for number, finding in enumerate(diagnosis.findings, start=1):
         _print_finding(number, finding, console)
-    if any(finding.evidence.spans for finding in diagnosis.findings):
+    if any(finding.spans for finding in diagnosis.findings):
         console.print(Text(_WHERE_SPANS_ARE, style="dim"))
     if diagnosis.time:
         console.print(Text(_time_line(diagnosis)))
@@ -459,8 +459,8 @@ def _print_finding(number: int, finding: RunFinding, console: Console) -> None:
         console.print(_indented(line))
     for move in finding.move:
         console.print(_indented(f"- {move}"))
-    if finding.evidence.spans:
-        spans = ", ".join(map(str, finding.evidence.spans))
+    if finding.spans:
+        spans = ", ".join(map(str, finding.spans))
         console.print(_indented(f"spans {spans}", style="dim"))
     console.print()
 
