@@ -347,8 +347,9 @@ def _needs(journal: Journal, seen: events.Events) -> dict[str, dict[str, None]]:
     for span, sources in sources_of(seen[events.NodeAttempt], journal.flows).items():
         found.setdefault(names[span], {}).update((names[one.id], None) for one in sources)
     for skip in seen[events.Skip]:
-        if skip.because_of:
-            found.setdefault(outermost_node(skip.node), {})[outermost_node(skip.because_of)] = None
+        reasons = (skip.because_of or "", *skip.decided_by)
+        needed = dict.fromkeys(map(outermost_node, filter(None, reasons)))
+        found.setdefault(outermost_node(skip.node), {}).update(needed)
     return found
 
 

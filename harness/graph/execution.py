@@ -184,16 +184,31 @@ class _Running:
                 )
 
     def _skip(
-        self, state: StepState, item: int | None, reason: str, because_of: str | None = None
+        self,
+        state: StepState,
+        item: int | None,
+        reason: str,
+        because_of: str | None = None,
+        decided_by: tuple[str, ...] = (),
     ) -> None:
         skip = NodeSkip(node=state.label(item), reason=reason, because_of=because_of)
         self._shared.log.skips.append(skip)
         detail = self._shared.tracer.excerpt(reason)
-        event = events.Skip(node=state.path, item=item, detail=detail, because_of=because_of)
+        event = events.Skip(
+            node=state.path,
+            item=item,
+            detail=detail,
+            because_of=because_of,
+            decided_by=decided_by,
+        )
         self._shared.tracer.instant(event)
 
     def _skip_call(self, call: StepCall, reason: str, because_of: str | None = None) -> None:
-        self._skip(call.state, call.item, reason, because_of)
+        when = call.step.node.when
+        around, slash, _ = call.state.path.rpartition("/")
+        sources = (parameter.source for parameter in when.parameters) if when else ()
+        decided_by = tuple(f"{around}{slash}{source}" for source in sources)
+        self._skip(call.state, call.item, reason, because_of, decided_by)
 
     def _say_total(self, state: StepState, total: int) -> None:
         self._shared.tracer.instant(events.ItemsEvent(node=state.path, total=total))

@@ -371,6 +371,8 @@ class Skip(InstantEvent):
     detail: str | None
     because_of: str | None
     """The node without whose output it was left out."""
+    decided_by: tuple[str, ...] = ()
+    """Nodes and inputs that its `when=` was given."""
 
 
 class CodeEvent(InstantEvent):
