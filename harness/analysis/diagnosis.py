@@ -98,14 +98,14 @@ def remarks(observed: Observed) -> Iterator[Notice]:
             message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' reached "
             "max_output_tokens.",
         )
-        for model, calls in observed.by_model().items()
+        for model, calls in observed.by_model.items()
         if (cut := [call for call in calls if call.was_cut and reached_own_limit(call)])
     )
 
 
 def not_examined(observed: Observed) -> tuple[Notice, ...]:
     """What could not be examined, a phrase for each."""
-    answered = [call for calls in observed.by_model().values() for call in calls]
+    answered = [call for calls in observed.by_model.values() for call in calls]
     missing = []
     if len(answered) > 1 and not observed.texts:
         missing.append(

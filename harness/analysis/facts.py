@@ -12,12 +12,12 @@ from typing import Any
 
 from harness.analysis.finding import Observation, said_ns
 from harness.analysis.slack import lost_to_places_ns
-from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
+from harness.analysis.speed_limits import MACHINE, SpeedLimit, company_of, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
-from harness.trace.intervals import depths, length_ns, mean_depths, parts_within, union
+from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
@@ -60,9 +60,6 @@ CORE_FULL = 0.85
 
 MUCH_LAG = 0.25
 """Of the critical path, from which on the process is what is slow."""
-
-MACHINE = "machine"
-"""The device of models that are in the machine's own memory."""
 
 _SERVER_TRACK = "server "
 _OWN_TRACKS = {"process harness", "machine"}
@@ -163,6 +160,7 @@ class Observed:
         hashes = {sha256 for call in calls for sha256 in (call.prompt_sha256, call.reply_sha256)}
         return self.journal.texts(hashes - {None})
 
+    @cached_property
     def by_model(self) -> dict[str, list[Call]]:
         """The calls that a model answered, by their endpoints' tags."""
         return answered_by_model(self.calls)
@@ -170,10 +168,6 @@ class Observed:
     def server(self, tag: str) -> Server:
         """An endpoint; of one that the run does not describe, the tag alone is known."""
         return self.servers.get(tag) or Server(model=tag)
-
-    def outlived(self, time_ns: int) -> bool:
-        """Whether the run was resumed later, which repeated all that had failed or was cut off."""
-        return self.journal.resumed_after(time_ns)
 
     def failed(self, fallback: events.Fallback) -> str:
         """The endpoint that could not answer: the intended one, or one asked in its place."""
@@ -194,11 +188,8 @@ class Observed:
         """The highest value of a server's counter; None if the run has none."""
         return max((c.value for c in self.counters.get((tag, name), ())), default=None)
 
-    def while_counter(self, tag: str, name: str, holds: Callable[[float], bool]) -> list[Interval]:
-        """When a server's counter had such a value: each holds until the next."""
-        return [held for held, value in self._held(tag, name) if holds(value)]
-
-    def _held(self, tag: str, name: str) -> list[tuple[Interval, float]]:
+    def held(self, tag: str, name: str) -> list[tuple[Interval, float]]:
+        """The values of a server's counter, with the time of each: it holds until the next."""
         values = self.counters.get((tag, name), ())
         ends_ns = [*(later.time_ns for later in values[1:]), self.run.end_ns]
         return [
@@ -254,7 +245,7 @@ class Observed:
         return self.cores[1] >= CORE_FULL and self.cores[0] < CORE_FULL / 2
 
     def _mean_while(self, tag: str, name: str, within: Sequence[Interval]) -> float:
-        held = self._held(tag, name)
+        held = self.held(tag, name)
         lengths = [length_ns(parts) for parts in parts_within([one for one, _ in held], within)]
         whole = sum(value * length for (_, value), length in zip(held, lengths, strict=True))
         return whole / max(1, sum(lengths))
@@ -277,7 +268,7 @@ def per_model(
     def worst_model(observed: Observed) -> Observation | None:
         found = [
             replace(one, model=model)
-            for model, calls in observed.by_model().items()
+            for model, calls in observed.by_model.items()
             if (one := rule(observed, model, calls)) is not None
         ]
         return max(found, key=lambda one: (one.lost_ns or 0, len(one.spans)), default=None)
@@ -386,16 +377,6 @@ def came_at_once(call: Call) -> bool:
     return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
 
 
-def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
-    """How many replies were under way, on average, while each call was being answered.
-
-    By the call's span; itself included.
-    """
-    answered = [call for call in calls if call.phase_ns("decode") > 0]
-    depths = mean_depths([call.phases["decode"][0] for call in answered])
-    return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
-
-
 def gains_by_company(calls: Sequence[Call]) -> bool | None:
     """Whether a server wrote more tokens a second the more replies were under way.
 
@@ -439,7 +420,7 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     if observed.highest(model, "waiting") is None:
         full = _full_house(calls)
     else:
-        full = observed.while_counter(model, "waiting", lambda waiting: waiting > 0)
+        full = [time for time, waiting in observed.held(model, "waiting") if waiting > 0]
     waits = zip(sent.items(), parts_within(sent.values(), full), strict=True)
     return {
         number: Interval(start_ns=one.start_ns, end_ns=parts[-1].end_ns)

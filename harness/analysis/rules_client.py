@@ -289,7 +289,7 @@ def _places(observed: Observed) -> Observation | None:
         return None
     at_work = [*observed.calls, *observed.seen[events.Embed]]
     calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
-    models = observed.by_model() if calls_models else {}
+    models = observed.by_model if calls_models else {}
     if any(_is_full(observed, model, calls) for model, calls in models.items()):
         return None  # They would wait in the server, or for this process.
     certain = all(tells_of_queues(observed, calls) for calls in models.values())

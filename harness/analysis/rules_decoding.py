@@ -18,14 +18,13 @@ from harness.analysis.facts import (
     SEVERAL,
     Observed,
     came_at_once,
-    company_of,
     decoding,
     per_model,
     queues_in_server,
 )
 from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
-from harness.analysis.speed_limits import SpeedLimit
+from harness.analysis.speed_limits import SpeedLimit, company_of
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
@@ -79,7 +78,7 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
     least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
     stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
     stalls_ns = [call.itl_max_ns or 0 for call in stalled]
-    company = company_of(calls)
+    company = company_of(calls) if stalled else {}
     lost_ns = sum(
         stall_ns / max(1.0, company.get(call.id, 1.0))
         for call, stall_ns in zip(stalled, stalls_ns, strict=True)
@@ -283,6 +282,8 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
 @per_model
 def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
+    if sum((call.itl_mean_ns or 0) >= TYPEWRITER_NS for call in calls) < LEAST_COMPARED:
+        return None
     # Other models of the run share the machine, for all that is known.
     company = company_of([call for call in observed.calls if call.status == "ok"])
     timed = [

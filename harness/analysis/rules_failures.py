@@ -138,7 +138,7 @@ def out_of_memory(observed: Observed) -> Observation | None:
     if not failed:
         return None
     server = observed.server(failed[0].model)
-    answered = observed.by_model().get(server.model, ())
+    answered = observed.by_model.get(server.model, ())
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
     damaged = "" if before or failed[0].error_class != "ModelFileInvalid" else _OR_DAMAGED
     return Observation(
@@ -199,7 +199,7 @@ def _paused(observed: Observed) -> Observation | None:
 @rule("failed-calls", *_OTHER_ERROR[:2], *_OTHER_ERROR.moves, cases=_ERRORS, explains=("failed",))
 def failed_calls(observed: Observed) -> Observation | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
-    over = observed.outlived
+    over = observed.journal.resumed_after
     failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
     failed = [call for call in failed if not over(call.end_ns)]
     retries = [retry for retry in observed.retries if not over(retry.time_ns)]
@@ -279,7 +279,7 @@ def failed_run(observed: Observed) -> Observation | None:
             spans=ids(failed),
         )
     unfinished = (call for call in observed.calls if call.status == "unfinished")
-    open_calls = [call for call in unfinished if not observed.outlived(call.end_ns)]
+    open_calls = [call for call in unfinished if not observed.journal.resumed_after(call.end_ns)]
     return Observation(
         severity="hint",
         case="unfinished",

@@ -12,7 +12,6 @@ from harness.analysis.facts import (
     LEAST_COMPARED,
     LEAST_LOST_NS,
     LONG_NS,
-    MACHINE,
     MOSTLY,
     SEVERAL,
     Observed,
@@ -35,6 +34,7 @@ from harness.analysis.rules import (
     Remedy,
     rule,
 )
+from harness.analysis.speed_limits import MACHINE
 from harness.inference.providers import Aim
 from harness.trace import events
 from harness.trace.calls import Call
@@ -128,7 +128,7 @@ def _unexplained_ns(observed: Observed, call: Call) -> int:
 
 def _swaps_in_server(observed: Observed) -> Observation | None:
     """Calls waited whenever the one before had been to another model, and else they did not."""
-    models = observed.by_model()
+    models = observed.by_model
     calls = [call for its in models.values() if len(models) > 1 for call in its]
     calls.sort(key=lambda call: call.start_ns)
     known: set[str] = set()
@@ -250,14 +250,13 @@ def _slow_item(observed: Observed) -> Observation | None:
     queues: dict[int | None, list[Interval]] = {}
     for call in observed.calls:
         queues.setdefault(observed.parents.get(call.id), []).extend(call.phases.get("queue", ()))
-    own_ns = {
-        span: length_ns(without([node], queues.get(span, ())))
-        for span, node in observed.nodes.items()
-    }
+    own_ns: dict[int, int] = {}
     for spans in of_node.values():
         *others, last = sorted(spans, key=lambda span: observed.nodes[span].duration_ns)
         if len(spans) < LEAST_ITEMS or last not in on_path:
             continue
+        for span in spans:
+            own_ns[span] = length_ns(without([observed.nodes[span]], queues.get(span, ())))
         usual_ns = statistics.median(own_ns[span] for span in others)
         lost_ns = observed.nodes[last].duration_ns - observed.nodes[others[-1]].duration_ns
         if own_ns[last] >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):

@@ -69,7 +69,6 @@ class RunReport:
     occupancy: Occupancy
     loads: tuple[ModelLoads, ...]
     """By model, in the order of their first loads; loads outside calls included."""
-    load_ns: int
     critical_path: CriticalPath
     time: tuple[TimeShare, ...]
     """Causes of time on the critical path, largest first; they add up to the run."""
@@ -141,7 +140,6 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     journal = observed.journal
     run, calls, seen = observed.run, observed.every_call, observed.seen
     asked = [call for call in observed.calls if not call.from_cache]
-    loads = _loads(seen[events.LoadEvent], {call.id: call.model for call in calls})
     nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
     whole = call_group(calls)
     return RunReport(
@@ -163,8 +161,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         asides=asides_of(asides),
         goodput=goodput_of(asked, targets=targets, run_ns=run.duration_ns),
         occupancy=occupancy_of([*asked, *_beside(asides)], run=run),
-        loads=loads,
-        load_ns=sum(one.load_ns for one in loads),
+        loads=_loads(seen[events.LoadEvent], {call.id: call.model for call in calls}),
         critical_path=observed.path,
         time=observed.shares,
         max_parallel=observed.max_parallel,
@@ -220,7 +217,6 @@ class Aside:
     """Time in them, added up; a probe's is also in the call that it preceded."""
     input_tokens: int | None
     """Prompts, or what was embedded; None if no server counted them."""
-    output_tokens: int | None
 
 
 def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
@@ -236,7 +232,6 @@ def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
             failed=sum(one.status == "error" for one in group),
             total_ns=sum(one.duration_ns for one in group),
             input_tokens=known_sum(one.input_tokens for one in group),
-            output_tokens=known_sum(one.output_tokens for one in group),
         )
         for (name, model), group in groups.items()
     )

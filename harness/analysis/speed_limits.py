@@ -10,7 +10,7 @@ prompts show that limit: short ones are bound by reading the weights.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,8 @@ from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import length_ns, mean_depths
 from harness.trace.records import Interval
 
-_MACHINE = "machine"
+MACHINE = "machine"
+"""The device of models that are in the machine's own memory."""
 
 Bound = Literal["bandwidth", "compute", "neither", "unknown"]
 
@@ -77,13 +78,13 @@ class SpeedLimit:
 def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLimit, ...]:
     """Of the models that are wholly on one device whose speed is known."""
     machines = (one for one in seen[events.MachineEvent] if one.memory_bytes_per_s > 0)
-    devices = {one.device or _MACHINE: one for one in machines}
+    devices = {one.device or MACHINE: one for one in machines}
     endpoint_of = {one.model: one for one in seen[events.EndpointEvent]}
     weights_of = {one.model: one for one in seen[events.WeightsEvent]}
     limits = []
     for model, of_model in answered_by_model(calls).items():
         known = weights_of.get(model)
-        device = devices.get(known.device or _MACHINE) if known else None
+        device = devices.get(known.device or MACHINE) if known else None
         if known is not None and device is not None:
             share = _decoding_share(device, endpoint_of.get(model))
             limits.append(_limit(of_model, known, device, share))
@@ -112,10 +113,7 @@ def _limit(
     if not timed or weight_bytes <= 0:
         return None
     caches = [_cache_bytes(call, weights.token_bytes) for call in timed]
-    # Short replies are company too.
-    writing = [call for call in calls if call.phases.get("decode")]
-    depths = mean_depths([call.phases["decode"][0] for call in writing])
-    depth_of = {call.id: depth for call, depth in zip(writing, depths, strict=True)}
+    depth_of = company_of(calls)  # short replies are company too
     company = [depth_of[call.id] for call in timed]
     rates = [_tokens_per_s(call) for call in timed]
     memory = [
@@ -134,7 +132,7 @@ def _limit(
     at_once = statistics.fmean(company)
     return SpeedLimit(
         model=weights.model,
-        device=weights.device or _MACHINE,
+        device=weights.device or MACHINE,
         calls=len(timed),
         at_once=at_once,
         tokens_per_s=statistics.median(rates),
@@ -148,6 +146,16 @@ def _limit(
         compute_share=compute_share,
         bound=_bound(memory_share, compute_share or 0.0),
     )
+
+
+def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
+    """How many replies were under way, on average, while each call was being answered.
+
+    By the call's span; itself included.
+    """
+    answered = [call for call in calls if call.phase_ns("decode") > 0]
+    depths = mean_depths([call.phases["decode"][0] for call in answered])
+    return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
 
 
 def _bound(memory_share: float, compute_share: float) -> Bound:

@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis import LAYERS, Aside, Diagnosis, RunFinding, RunReport, RunsReport, Severity
-from harness.analysis.facts import MACHINE
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
 from harness.analysis.slack import NodeSlack
-from harness.analysis.speed_limits import Bound, SpeedLimit
+from harness.analysis.speed_limits import MACHINE, Bound, SpeedLimit
 from harness.analysis.time_budget import TIME_KINDS, TimeShare
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.trace.calls import LEAST_FOR_TAILS, CallGroup, Percentiles, RunCost

@@ -189,9 +189,6 @@ class CallGroup:
     load, are not in it."""
     itl_mean: Percentiles | None
     """Inter-token latency: percentiles of the calls' means. Replies in one piece have none."""
-    itl_p95: Percentiles | None
-    itl_p99: Percentiles | None
-    """Of each call's own 95th and 99th percentile over its tokens."""
     itl_max_ns: int | None
     """The longest wait between two tokens of one reply."""
     duration: Percentiles | None
@@ -206,8 +203,6 @@ class CallGroup:
     caches; None if unknown."""
     output_tokens: int
     """Completion tokens, reasoning included."""
-    reasoning_tokens: int | None
-    """Reasoning tokens among them; None if no server reports it."""
     draft_tokens: int | None
     """Tokens that a draft model proposed (speculative decoding); None if no server reports it."""
     accepted_tokens: int | None
@@ -222,8 +217,6 @@ class CallGroup:
     """Fields that were left out of some calls, since the model or its server refuses them."""
     decode_tokens_per_s: float | None
     """Tokens after the first, over their time: without loading, queueing and prefill."""
-    total_ns: int
-    """Time in calls."""
     overhead_ns: int
     """The part around the server's engine: client, network, front end. If the server does not
     report both its queue and its prefill, it is included in one of them."""
@@ -288,8 +281,6 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         unreliable=sum(call.has_unreliable_latency for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
         itl_mean=percentiles_of(call.itl_mean_ns for call in done),
-        itl_p95=percentiles_of(call.itl_p95_ns for call in done),
-        itl_p99=percentiles_of(call.itl_p99_ns for call in done),
         itl_max_ns=max(filter(None, (call.itl_max_ns for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
         input_tokens=sum(asked),
@@ -297,7 +288,6 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         cached_share=_share(cached, asked_with_cache),
         cache_saved_usd=sum(saved) if saved else None,
         output_tokens=sum(filter(None, written)),
-        reasoning_tokens=known_sum(call.reasoning_tokens for call in done),
         draft_tokens=drafted,
         accepted_tokens=accepted,
         accepted_share=_share(accepted, drafted),
@@ -305,7 +295,6 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         ignored_schemas=schemas.count("ignored"),
         dropped=tuple(dict.fromkeys(name for call in done for name in call.dropped)),
         decode_tokens_per_s=_decode_rate(done),
-        total_ns=sum(call.duration_ns for call in calls),
         **{f"{name}_ns": total_ns for name, total_ns in _phase_sums(calls).items()},
     )
 

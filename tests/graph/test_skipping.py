@@ -50,7 +50,7 @@ def test_a_predicate_sees_nodes_and_inputs_that_its_node_does_not_take(graph):
 
 def test_the_record_of_a_skip_names_what_its_predicate_was_given(graph):
     step(graph, "route", gives="left")
-    step(graph, "right", gives="", when=lambda route, text: route == "right")
+    step(graph, "right", gives="", when=lambda route, text: route == text)
 
     _, records = run_recorded(graph, {"text": "a"})
 
