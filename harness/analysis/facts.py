@@ -98,6 +98,7 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
         """A change's text, with what it names of the endpoint filled in."""
         return change.format(
             tag=self.model,
+            model=self.model_id or self.model,
             slots=self.places,
             context_tokens=self.context_tokens,
             threads=f"now {self.threads}",
@@ -202,12 +203,17 @@ class Observed:
         return lost_ns >= max(LEAST_LOST_NS, LEAST_LOST_SHARE * self.run.duration_ns)
 
     @property
+    def node_of_places(self) -> str | None:
+        """The node whose own places most waited for; None if those were the pipeline's."""
+        spans = [span for span in self.place_waits if self.nodes[span].concurrency_wait_ns]
+        return self.nodes[spans[0]].node if 2 * len(spans) > len(self.place_waits) else None
+
+    @property
     def more_places(self) -> str:
         """A larger limit of the pipeline, twice as large at most; empty if waits were short."""
         waits = self.place_waits.values()
-        own = [n for n in self.place_waits if self.nodes[n].concurrency_wait_ns]
-        if 2 * len(own) > len(waits):
-            return f"a larger Concurrency(n) of '{self.nodes[own[0]].node}'"
+        if self.node_of_places:
+            return f"a larger Concurrency(n) of '{self.node_of_places}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         enough = self.max_parallel + max(depth for _, depth in depths(waits))

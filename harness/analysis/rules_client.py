@@ -132,11 +132,17 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     "raise max_parallel step by step, as long as each step makes the run shorter: a server that is "
     "full makes it longer",
     cases={
+        "of a node": Remedy(
+            "A node's own Concurrency(n) held its calls back, and nothing shows that the server "
+            "was full.",
+            "L6",
+            ("raise it step by step, as long as each step makes the run shorter",),
+        ),
         "no models": Remedy(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
             "L6",
             ("make them faster, or do such work for several items in one call of a node",),
-        )
+        ),
     },
     explains=("place", "turn"),
     explained_by=("client-lag",),
@@ -199,8 +205,8 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     "A blocked event loop: code that computes, or waits without `await`, stops everything else in "
     "the process. Replies stay unread, and no call is sent.",
     "L6",
-    "define the node with def in place of async def: it runs in a thread then",
     "call what takes long with await asyncio.to_thread(…)",
+    "if the node awaits nothing, define it with def, not async def: it runs in a thread then",
     "what keeps the interpreter's lock (an extension that computes) needs a process",
     cases={
         "core full": Remedy(
@@ -271,11 +277,14 @@ def _place_of_most(
     return None if is_chance else longest
 
 
-def _said_place(observed: Observed, lag: events.ClientLag) -> str:
+def _nodes_during(observed: Observed, lag: events.ClientLag) -> list[events.NodeAttempt]:
     middle_ns = lag.start_ns + lag.duration_ns // 2
-    during = [
-        one.node for one in observed.nodes.values() if one.start_ns <= middle_ns <= one.end_ns
-    ]
+    nodes = observed.nodes.values()
+    return [node for node in nodes if node.start_ns <= middle_ns <= node.end_ns]
+
+
+def _said_place(observed: Observed, lag: events.ClientLag) -> str:
+    during = [node.node for node in _nodes_during(observed, lag)]
     if blocked := [name for name in during if name.split("/")[-1] == lag.function]:
         return f"in node {named(blocked)} ({lag.at})"
     return f"in '{lag.function}' ({lag.at})" + (f", while {named(during)} ran" if during else "")
@@ -293,12 +302,15 @@ def _places(observed: Observed) -> Observation | None:
     if any(_is_full(observed, model, calls) for model, calls in models.items()):
         return None  # They would wait in the server, or for this process.
     certain = all(tells_of_queues(observed, calls) for calls in models.values())
+    places = f"the places of the pipeline (max_parallel={observed.max_parallel})"
+    case = "" if calls_models else "no models"
+    if of_node := observed.node_of_places:
+        places, case = f"the places of their node, '{of_node}'", case or "of a node"
     longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
     return Observation(
         severity="warning" if certain else "hint",
-        case="" if calls_models else "no models",
-        seen=f"{len(waits)} calls of nodes waited for one of the places of the pipeline "
-        f"(max_parallel={observed.max_parallel}) or of their node, up to "
+        case=case,
+        seen=f"{len(waits)} calls of nodes waited for one of {places}, up to "
         f"{said_ns(waits[longest_first[0]].duration_ns)}. These waits held the run up for "
         f"{observed.said(gain_ns)}"
         + ("." if certain else ", and the servers do not report whether they were full."),
@@ -519,7 +531,8 @@ def slow_code(observed: Observed) -> Observation | None:
     if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
     tools = sorted(observed.seen[events.ToolEvent], key=lambda tool: -tool.duration_ns)
-    names = [one.most_of for one in taken if one.kind == "code" and one.most_of]
+    names = [node.caption for node in _nodes_during(observed, blocked)] if blocked else []
+    names = names or [one.most_of for one in taken if one.kind == "code" and one.most_of]
     names = names or [step.node for step in observed.path.steps]
     case = ""
     if taken[0].kind == "tool" and taken[0].most_of:
@@ -532,6 +545,9 @@ def slow_code(observed: Observed) -> Observation | None:
         spans = [step.span for step in observed.path.steps if step.node in names[:1]]
     else:
         return None
+    answered = (answer.span or 0 for answer in observed.seen[events.AnswerEvent])
+    if any(spans[:1] == [node] for span in answered for node in (span, *_around(observed, span))):
+        return None  # It waited for a person.
     return Observation(
         severity="hint",
         case=case,

@@ -11,6 +11,7 @@ from harness.analysis.facts import (
     SEVERAL,
     Observed,
     per_model,
+    ttft,
 )
 from harness.analysis.finding import (
     Expected,
@@ -27,6 +28,7 @@ from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
+from harness.trace.records import Interval
 
 _OUT_OF_MEMORY = re.compile(
     # llama.cpp and CUDA; Ollama; vLLM; the embedded engine, which does not say why it fails to load
@@ -332,20 +334,24 @@ def out_of_reach(observed: Observed) -> Observation | None:
     model = max(failures, key=lambda tag: len(failures[tag]))
     failed, others = failures[model], [tag for tag in failures if tag != model]
     pauses = [one.pause for one in observed.retries if one.model == model]
-    is_back = [call for call in observed.calls if call.model == model][-1].status == "ok"
+    later = (c for c in observed.calls if c.model == model and c.end_ns > failed[-1].end_ns)
+    back = next((call for call in later if call.status == "ok"), None)
     replaced = sum(observed.failed(one) == model for one in observed.seen[events.Fallback])
-    since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
+    since_ns, until_ns, waits = failed[0].start_ns, failed[-1].end_ns, [*failed, *pauses]
+    if back is not None:  # it waits until the server is looked for again
+        until_ns = max(until_ns, (ttft(back) or back).start_ns)
+        waits.append(Interval(start_ns=min(back.start_ns, until_ns), end_ns=until_ns))
     return Observation(
-        severity="warning" if is_back or replaced >= len(failed) else "error",
+        severity="warning" if back or replaced >= len(failed) else "error",
         model=model,
         case="replaced" if replaced else "",
         seen=f"'{model}' could not be reached from {said_ns(since_ns - observed.run.start_ns)} "
         "into the run "
-        + (f"until {said_ns(until_ns - observed.run.start_ns)}" if is_back else "to its end")
+        + (f"until {said_ns(until_ns - observed.run.start_ns)}" if back else "to its end")
         + f". {counted(len(failed), 'call')} to it failed, of which {replaced} went to another "
         "endpoint." + (f" The same holds for {named(others)}." if others else ""),
         spans=ids(failed),
-        lost_ns=length_ns([*failed, *pauses]),
+        lost_ns=length_ns(waits),
     )
 
 

@@ -165,8 +165,9 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             continue
         prefix_share = statistics.median(like.prefix_share for _, like, _ in again)
         shared_share = statistics.median(like.shared_share for _, like, _ in again)
-        cached, lost = _cached([call for call, _ in shares]), observed.said(lost_ns)
         is_told = any(call.cached_tokens is not None for call, _ in shares)
+        cached = _cached([call for call, _ in shares])
+        lost = f"{'' if is_told else 'at most '}{observed.said(lost_ns)}"
         return Observation(
             case=case,
             severity="warning" if case or is_told else "hint",
@@ -180,7 +181,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
                 f" The first difference is at {again[0][1].difference}."
             ),
             spans=ids(call for call, _ in shares),
-            expected=_cached_before(shares),
+            expected=_cached_before(shares) if is_told else None,
             lost_ns=lost_ns,
         )
     return None

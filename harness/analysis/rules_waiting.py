@@ -82,7 +82,8 @@ SLOW_REPLICA = 2.0
         ),
     },
     explains=("load", "prefill"),
-    explained_by=("out-of-reach", "retries"),
+    # Of models that take turns in memory, none can be loaded ahead.
+    explained_by=("out-of-reach", "retries", "swap-thrash"),
 )
 def cold_start(observed: Observed) -> Observation | None:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
@@ -458,7 +459,8 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     )
     at_its_limit = computes_all_it_can or gains_by_company(calls) is False
     reads_ns = length_ns(part for call in calls for part in call.phases.get("prefill", ()))
-    mostly_reads = certain and reads_ns > length_ns(decoding(calls))
+    # A server that answers one at a time shows nothing of what two would do.
+    mostly_reads = certain and seats > 1 and reads_ns > length_ns(decoding(calls))
     wanted: tuple[Aim, str] | None = (Aim.ANSWER_MORE_AT_ONCE, f"{own} calls at once")
     expected = None
     if kv_is_full:  # in elements of half the size, twice as many fit

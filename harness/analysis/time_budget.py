@@ -13,8 +13,8 @@ from harness.trace.node_records import CriticalPath
 from harness.trace.records import Instant, Interval, SpanRecord
 
 TimeKind = Literal[
-    "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "probe",
-    "overhead", "retry", "node retry", "embed", "memory", "tool", "code", "place",
+    "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "retry", "probe",
+    "overhead", "node retry", "embed", "memory", "tool", "code", "place",
     "between nodes", "start", "end",
 ]  # fmt: skip
 
@@ -27,9 +27,9 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "turn": "calls waited here for their turn at an endpoint",
     "room": "calls waited here for room in memory, or within a limit of the run",
     "failed": "calls that failed, or were cut off",
+    "retry": "pauses before calls were tried again, and waits for a server that was out of reach",
     "probe": "a server was asked what it does with schemas and tools",
     "overhead": "around the engines: client, network, front ends",
-    "retry": "pauses before calls were tried again",
     "node retry": "pauses before nodes were tried again",
     "embed": "texts were embedded",
     "memory": "passages were remembered or recalled",
@@ -47,6 +47,7 @@ _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "client lag": (events.ClientLag,),
     "load": (events.UnloadEvent,),
     "room": (events.WaitForRoom,),
+    "retry": (events.Hold,),
     "probe": (events.SchemaProbe, events.ToolProbe),
     "overhead": (events.AskSlots,),
     "embed": (events.Embed,),

@@ -484,7 +484,7 @@ def _checked(diagnosis: Diagnosis) -> str:
         cut="" if diagnosis.status in {"ok", "waiting", "stopped"} else ", up to its end",
     )
     one = diagnosis.unexplained
-    if one is None:
+    if one is None or one.share < _LEAST_SHARE:
         return said
     return f"{said} The largest part that none explains: {one.share:.0%} {_said_kind(one)}."
 
