@@ -220,13 +220,13 @@ class Loss:
 
     def __str__(self) -> str:
         ranges = (
-            f"{one.start}" if len(one) == 1 else f"{one.start} to {one.stop - 1}"
-            for one in self.lines
+            f"{gap.start}" if len(gap) == 1 else f"{gap.start} to {gap.stop - 1}"
+            for gap in self.lines
         )
-        said = f"{self.path.name}: lines that cannot be read: {', '.join(ranges)}"
+        sentence = f"{self.path.name}: lines that cannot be read: {', '.join(ranges)}"
         if self.outputs:
-            said += f"; these outputs are made again: {', '.join(self.outputs)}"
-        return said
+            sentence += f"; these outputs are made again: {', '.join(self.outputs)}"
+        return sentence
 
 
 def salvage_run(path: Path) -> tuple[Loss, ...]:
@@ -246,7 +246,7 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
         # 1. All is read before anything is written.
         run_id = None
         damaged = []
-        for part in [path, *(one for one in paths_beside(path) if part_of(one, path))]:
+        for part in [path, *(beside for beside in paths_beside(path) if part_of(beside, path))]:
             started = beginning_of(part)
             run_id = run_id or (started and started.run_id)
             if started is not None and started.run_id == run_id:
@@ -260,8 +260,8 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
             loss = Loss(path=part, lines=tuple(lost), outputs=outputs)
             os.link(part, _free_name(part))
             with whole_file(part) as file:
-                rest = _without({n: one for n, one in records.items() if n not in uncertain}, loss)
-                file.writelines(seal(encode(one), n) for n, one in enumerate(rest, start=1))
+                rest = _without({n: r for n, r in records.items() if n not in uncertain}, loss)
+                file.writelines(seal(encode(r), n) for n, r in enumerate(rest, start=1))
             losses.append(loss)
         return tuple(losses)
     finally:
@@ -313,7 +313,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
 
 def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int, str]:
     """The calls whose outputs may be incomplete, by the line of the output."""
-    found = {}
+    labels = {}
     begins: dict[object, int] = {}
     for number, record in records.items():
         if call := NodeAttempt.of(record):
@@ -321,17 +321,17 @@ def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int
         elif isinstance(record, NodeOutput):
             # What a call generates item by item has the call's own span.
             began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
-            if any(began < one.start < number for one in lost):
-                found[number] = label_of(record.node, record.item)
-    return found
+            if any(began < gap.start < number for gap in lost):
+                labels[number] = label_of(record.node, record.item)
+    return labels
 
 
 def _free_name(path: Path) -> Path:
-    kept, number = path.with_name(f"{path.name}{DAMAGED}"), 1
-    while kept.exists():
+    name, number = path.with_name(f"{path.name}{DAMAGED}"), 1
+    while name.exists():
         number += 1
-        kept = path.with_name(f"{path.name}{DAMAGED}-{number}")
-    return kept
+        name = path.with_name(f"{path.name}{DAMAGED}-{number}")
+    return name
 
 
 def _without(records: Mapping[int, Record], loss: Loss) -> Iterator[Record]:

@@ -40,8 +40,8 @@ def diagnose(journal: Journal) -> Diagnosis:
 
 
 def _findings(observed: Observed) -> tuple[RunFinding, ...]:
-    found = [one for code, rule in RULES.items() if (one := rule.finding(code, observed))]
-    unexplained = [one for one in found if not any(_explains(other, one) for other in found)]
+    findings = [f for code, rule in RULES.items() if (f := rule.finding(code, observed))]
+    unexplained = [f for f in findings if not any(_explains(cause, f) for cause in findings)]
     return tuple(
         sorted(unexplained, key=lambda f: (SEVERITIES.index(f.severity), -(f.lost_ns or 0)))
     )
@@ -58,17 +58,17 @@ def _explains(cause: RunFinding, finding: RunFinding) -> bool:
 def _unexplained(observed: Observed, findings: tuple[RunFinding, ...]) -> TimeShare | None:
     """The largest share of the critical path that no finding accounts for."""
     explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
-    return next((one for one in observed.shares if one.kind not in explained), None)
+    return next((share for share in observed.shares if share.kind not in explained), None)
 
 
 def remarks(observed: Observed) -> Iterator[Notice]:
     """Facts that may be intended, a sentence for each."""
-    own, used = observed.cores
-    if observed.is_starved and not any(one.is_in_process for one in observed.servers.values()):
+    cpu, used = observed.cores
+    if observed.is_starved and not any(s.is_in_process for s in observed.servers.values()):
         yield Notice(
             code="diagnosis.foreign-load",
             message=f"Other programs kept this machine busy: {used:.0%} of its cores were in use "
-            f"while calls ran, and this process took {own:.2f} of one. Times may be longer for it.",
+            f"while calls ran, and this process took {cpu:.2f} of one. Times may be longer for it.",
         )
     if observed.calls and all(call.from_cache for call in observed.calls):
         yield Notice(
@@ -79,14 +79,14 @@ def remarks(observed: Observed) -> Iterator[Notice]:
     rounds: dict[int, list[events.RoundEvent]] = {}
     for evaluated in observed.seen[events.RoundEvent]:
         rounds.setdefault(evaluated.id, []).append(evaluated)
-    if failed := [its for its in rounds.values() if not any(one.passed for one in its)]:
-        scores = ", ".join(f"{one.composite:.3g}" for one in failed[0])
+    if failed := [its for its in rounds.values() if not any(r.passed for r in its)]:
+        scores = ", ".join(f"{r.composite:.3g}" for r in failed[0])
         yield Notice(
             code="diagnosis.loops-not-passed",
             message=f"{len(failed)} of {counted(len(rounds), 'loop')} had no draft that passed; of "
             f"the first, the {counted(len(failed[0]), 'round')} scored {scores} points.",
         )
-    if reused := [one.node for one in observed.seen[events.Reuse]]:
+    if reused := [reuse.node for reuse in observed.seen[events.Reuse]]:
         yield Notice(
             code="diagnosis.outputs-reused",
             message=f"{counted(len(reused), 'call')} of {named(reused)} took the output of an "

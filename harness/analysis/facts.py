@@ -108,8 +108,8 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
 
 def provider_named(backend: str) -> Provider:
     """The provider of a journal's endpoint; of an unknown one, a server without particulars."""
-    found = (provider for name, provider in PROVIDERS.items() if name == backend)
-    return next(found, Provider(title=backend))
+    providers = (provider for name, provider in PROVIDERS.items() if name == backend)
+    return next(providers, Provider(title=backend))
 
 
 @dataclass(kw_only=True)
@@ -172,9 +172,9 @@ class Observed:
 
     def failed(self, fallback: events.Fallback) -> str:
         """The endpoint that could not answer: the intended one, or one asked in its place."""
-        others = self.server(fallback.model).fallback
-        in_order = (fallback.model, *others)
-        is_known = fallback.to in others
+        fallbacks = self.server(fallback.model).fallback
+        in_order = (fallback.model, *fallbacks)
+        is_known = fallback.to in fallbacks
         return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
 
     def prompt(self, call: Call) -> str | None:
@@ -194,8 +194,8 @@ class Observed:
         values = self.counters.get((tag, name), ())
         ends_ns = [*(later.time_ns for later in values[1:]), self.run.end_ns]
         return [
-            (Interval(start_ns=one.time_ns, end_ns=end_ns), one.value)
-            for one, end_ns in zip(values, ends_ns, strict=False)
+            (Interval(start_ns=counter.time_ns, end_ns=end_ns), counter.value)
+            for counter, end_ns in zip(values, ends_ns, strict=False)
         ]
 
     def matters(self, lost_ns: float) -> bool:
@@ -217,9 +217,9 @@ class Observed:
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         enough = self.max_parallel + max(depth for _, depth in depths(waits))
-        more = min(enough, 2 * self.max_parallel)
-        is_batch = any(one.is_batch for one in self.seen[events.PipelineEvent])
-        return f"--max-parallel {more}" if is_batch else f"max_parallel={more} in Pipeline(…)"
+        doubled = min(enough, 2 * self.max_parallel)
+        is_batch = any(pipeline.is_batch for pipeline in self.seen[events.PipelineEvent])
+        return f"--max-parallel {doubled}" if is_batch else f"max_parallel={doubled} in Pipeline(…)"
 
     @cached_property
     def cores(self) -> tuple[float, float]:
@@ -237,13 +237,13 @@ class Observed:
     def is_core_full(self) -> bool:
         """Whether this process took all that a Python process can compute with."""
         # Where others want the cores as well, it gets a part of one.
-        least = CORE_FULL / 2 if self.cores[1] >= CORE_FULL else CORE_FULL
-        return self.is_late and self.cores[0] >= least
+        full = CORE_FULL / 2 if self.cores[1] >= CORE_FULL else CORE_FULL
+        return self.is_late and self.cores[0] >= full
 
     @property
     def is_late(self) -> bool:
         """Whether this process could not have handled more calls at once in time."""
-        return sum(one.share for one in self.shares if one.kind == "client lag") >= MUCH_LAG
+        return sum(share.share for share in self.shares if share.kind == "client lag") >= MUCH_LAG
 
     @property
     def is_starved(self) -> bool:
@@ -252,7 +252,7 @@ class Observed:
 
     def _mean_while(self, tag: str, name: str, within: Sequence[Interval]) -> float:
         held = self.held(tag, name)
-        lengths = [length_ns(parts) for parts in parts_within([one for one, _ in held], within)]
+        lengths = [length_ns(parts) for parts in parts_within([time for time, _ in held], within)]
         whole = sum(value * length for (_, value), length in zip(held, lengths, strict=True))
         return whole / max(1, sum(lengths))
 
@@ -272,12 +272,12 @@ def per_model(
     """
 
     def worst_model(observed: Observed) -> Observation | None:
-        found = [
-            replace(one, model=model)
+        cases = [
+            replace(case, model=model)
             for model, calls in observed.by_model.items()
-            if (one := rule(observed, model, calls)) is not None
+            if (case := rule(observed, model, calls)) is not None
         ]
-        return max(found, key=lambda one: (one.lost_ns or 0, len(one.spans)), default=None)
+        return max(cases, key=lambda f: (f.lost_ns or 0, len(f.spans)), default=None)
 
     return worst_model
 
@@ -292,7 +292,7 @@ def observe(journal: Journal) -> Observed:
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
-    observed.reserves = {one.device or MACHINE: one.reserve_bytes for one in seen[events.Budget]}
+    observed.reserves = {b.device or MACHINE: b.reserve_bytes for b in seen[events.Budget]}
     is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.LoadEvent])
     tags = {call.id: call.model for call in observed.every_call}
     observed.loads = [
@@ -390,19 +390,19 @@ def gains_by_company(calls: Sequence[Call]) -> bool | None:
     """
     company = company_of(calls)
     timed = [c for c in calls if c.id in company and c.itl_mean_ns and not came_at_once(c)]
-    most = max((company[call.id] for call in timed), default=0.0)
+    deepest = max((company[call.id] for call in timed), default=0.0)
     rates = [
         [
             company[call.id] / (call.itl_mean_ns or 1)
             for call in timed
             if low < company[call.id] <= up
         ]
-        for low, up in ((0.0, most / 2), (most / 2, most))
+        for low, up in ((0.0, deepest / 2), (deepest / 2, deepest))
     ]
     if min(map(len, rates)) < LEAST_COMPARED:
         return None
-    fewer, more = map(statistics.median, rates)
-    return more > GAIN * fewer
+    fewer, larger = map(statistics.median, rates)
+    return larger > GAIN * fewer
 
 
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:
@@ -413,7 +413,7 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     that, while it was answering as many other calls as it ever did, one of which had to end first.
     `calls` are all to one server.
     """
-    sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
+    sent = {call.id: wait for call in calls if (wait := ttft(call)) is not None}
     queues = {
         call.id: queue
         for call in calls
@@ -429,9 +429,9 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
         full = [time for time, waiting in observed.held(model, "waiting") if waiting > 0]
     waits = zip(sent.items(), parts_within(sent.values(), full), strict=True)
     return {
-        number: Interval(start_ns=one.start_ns, end_ns=parts[-1].end_ns)
-        for (number, one), parts in waits
-        if length_ns(parts) > one.duration_ns / 2
+        number: Interval(start_ns=wait.start_ns, end_ns=parts[-1].end_ns)
+        for (number, wait), parts in waits
+        if length_ns(parts) > wait.duration_ns / 2
     }
 
 

@@ -96,9 +96,9 @@ class RunFinding:
     """Stands in `move` too, after the change that it is of; None where it cannot be computed."""
 
 
-def ids(shown: Iterable[SpanEvent]) -> tuple[int, ...]:
+def ids(spans: Iterable[SpanEvent]) -> tuple[int, ...]:
     """The spans of these calls, nodes or other events."""
-    return tuple(one.id for one in shown)
+    return tuple(span.id for span in spans)
 
 
 def counted(count: float, noun: str, several: str = "") -> str:
@@ -109,9 +109,9 @@ def counted(count: float, noun: str, several: str = "") -> str:
 def named(names: Iterable[str]) -> str:
     """Names for people, each once: `'a' and 'b'`, `'a', 'b', 'c' and 2 more`."""
     quoted = [f"'{name}'" for name in dict.fromkeys(names)]
-    shown, more = quoted[:_MOST_NAMES], len(quoted) - _MOST_NAMES
-    if more > 0:
-        return f"{', '.join(shown)} and {more} more"
+    shown, rest = quoted[:_MOST_NAMES], len(quoted) - _MOST_NAMES
+    if rest > 0:
+        return f"{', '.join(shown)} and {rest} more"
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 

@@ -67,7 +67,7 @@ def serial_client(observed: Observed) -> Observation | None:
     """
     alone = _alone(observed.calls)
     first = alone[:TEXTS_OF_CALLS]
-    if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {one.reason for one in observed.retries}:
+    if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {r.reason for r in observed.retries}:
         return None
     # When each could have ended, had it begun as soon as those it needs had; and its place in the
     # longest row of calls that it needs.
@@ -89,7 +89,7 @@ def serial_client(observed: Observed) -> Observation | None:
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
     is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
-    kept_apart = any(observed.parents.get(one.id) in observed.place_waits for one in independent)
+    kept_apart = any(observed.parents.get(call.id) in observed.place_waits for call in independent)
     return Observation(
         case="held" if is_held else "",
         model=server.model,
@@ -149,8 +149,8 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
 )
 def max_parallel(observed: Observed) -> Observation | None:
     """Calls waited for a turn at an endpoint, or calls of nodes for a place, under a limit."""
-    found = [one for one in (_turns(observed), _places(observed)) if one is not None]
-    return max(found, key=lambda one: one.lost_ns or 0, default=None)
+    waits = [wait for wait in (_turns(observed), _places(observed)) if wait is not None]
+    return max(waits, key=lambda wait: wait.lost_ns or 0, default=None)
 
 
 @per_model
@@ -165,9 +165,9 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
     certain = tells_of_queues(observed, calls) or server.is_in_process
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
-    most = max(depth for _, depth in depths(calls))
+    deepest = max(depth for _, depth in depths(calls))
     at_most = "" if limit is None else f" (max_parallel = {limit})"
-    enough = min(most, 2 * (limit or most))
+    enough = min(deepest, 2 * (limit or deepest))
     return Observation(
         severity="warning" if certain else "hint",
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
@@ -254,7 +254,7 @@ def client_lag(observed: Observed) -> Observation | None:
 def _innermost(observed: Observed) -> list[Interval]:
     """Calls of nodes in which no other node was called."""
     around = {span for node in observed.nodes for span in _around(observed, node)}
-    return [one for node, one in observed.nodes.items() if node not in around]
+    return [attempt for node, attempt in observed.nodes.items() if node not in around]
 
 
 def _place_of_most(
@@ -272,8 +272,8 @@ def _place_of_most(
     function, most_ns = by_function.most_common(1)[0]
     if function is None or most_ns < MOSTLY * by_function.total():
         return None
-    longest, *others = [lag for lag in lags if lag.function == function]
-    is_chance = is_starved and not others and longest.duration_ns < LONGEST_STARVED_NS
+    longest, *shorter = [lag for lag in lags if lag.function == function]
+    is_chance = is_starved and not shorter and longest.duration_ns < LONGEST_STARVED_NS
     return None if is_chance else longest
 
 
@@ -382,12 +382,12 @@ def unused_dependency(observed: Observed) -> Observation | None:
 def _beyond_result(observed: Observed) -> Observation | None:
     """Nodes that ran on when the result was there, and that it does not need."""
     results = {pipeline.result for pipeline in observed.seen[events.PipelineEvent]} - {None}
-    own = [one for one in observed.nodes.values() if "/" not in one.node]
-    ready_ns = max((one.end_ns for one in own if one.node in results), default=None)
-    later = [one for one in own if ready_ns is not None and one.end_ns > ready_ns]
+    outermost = [node for node in observed.nodes.values() if "/" not in node.node]
+    ready_ns = max((node.end_ns for node in outermost if node.node in results), default=None)
+    later = [node for node in outermost if ready_ns is not None and node.end_ns > ready_ns]
     if ready_ns is None or not later:
         return None
-    lost_ns = max(one.end_ns for one in later) - ready_ns
+    lost_ns = max(node.end_ns for node in later) - ready_ns
     if not observed.matters(lost_ns):
         return None
     return Observation(
@@ -395,7 +395,7 @@ def _beyond_result(observed: Observed) -> Observation | None:
         case="beyond the result",
         seen=f"The result, {named(map(str, results))}, was there "
         f"{said_ns(ready_ns - observed.run.start_ns)} into the run, which went on for "
-        f"{observed.said(lost_ns)} with {named(one.node for one in later)}.",
+        f"{observed.said(lost_ns)} with {named(node.node for node in later)}.",
         spans=ids(later),
         lost_ns=lost_ns,
     )
@@ -469,14 +469,14 @@ def _around(observed: Observed, inside: int) -> Iterator[int]:
 
 def _waited_for(observed: Observed, spans: frozenset[int]) -> set[int]:
     """The spans that arrows lead from to these, directly or by way of others."""
-    found: set[int] = set()
+    sources: set[int] = set()
     open_ends = list(spans)
     while open_ends:
         for source in observed.sources.get(open_ends.pop(), ()):
-            if source not in found:
-                found.add(source)
+            if source not in sources:
+                sources.add(source)
                 open_ends.append(source)
-    return found
+    return sources
 
 
 def _quoted(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
@@ -526,22 +526,22 @@ def slow_code(observed: Observed) -> Observation | None:
     lags = observed.seen[events.ClientLag]
     blocked = _place_of_most(lags, is_starved=observed.is_starved) if lags else None
     kinds = {"code", "tool", "client lag"} if blocked else {"code", "tool"}
-    taken = [one for one in observed.shares if one.kind in kinds]
-    taken_ns = sum(one.duration_ns for one in taken)
-    if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
+    shares = [share for share in observed.shares if share.kind in kinds]
+    taken_ns = sum(share.duration_ns for share in shares)
+    if sum(share.share for share in shares) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
     tools = sorted(observed.seen[events.ToolEvent], key=lambda tool: -tool.duration_ns)
     names = [node.caption for node in _nodes_during(observed, blocked)] if blocked else []
-    names = names or [one.most_of for one in taken if one.kind == "code" and one.most_of]
+    names = names or [part.most_of for part in shares if part.kind == "code" and part.most_of]
     names = names or [step.node for step in observed.path.steps]
     case = ""
-    if taken[0].kind == "tool" and taken[0].most_of:
-        spans = [tool.id for tool in tools if tool.tool == taken[0].most_of]
-        case, what = "tool", f"The tool '{taken[0].most_of}' took in {counted(len(spans), 'call')}"
+    if shares[0].kind == "tool" and shares[0].most_of:
+        spans = [tool.id for tool in tools if tool.tool == shares[0].most_of]
+        case, what = "tool", f"The tool '{shares[0].most_of}' took in {counted(len(spans), 'call')}"
     elif names:
         where = f", in the function '{blocked.function}'" if blocked else ""
-        most = "took" if len(set(names)) == 1 else "took most of"
-        what = f"Code of {named(names[:1])}{where}, with its waits, {most}"
+        verb = "took" if len(set(names)) == 1 else "took most of"
+        what = f"Code of {named(names[:1])}{where}, with its waits, {verb}"
         spans = [step.span for step in observed.path.steps if step.node in names[:1]]
     else:
         return None

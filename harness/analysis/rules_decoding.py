@@ -136,16 +136,16 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
         if call.id not in queued and call.id in company:
             kinds.setdefault((call.node and call.node.split("[")[0], call.role), []).append(call)
     trends = (_trend(its, case, company) for its in kinds.values() for case in _TRENDS)
-    found = [one for one in trends if one and observed.matters(one.lost_ns or 0)]
-    worst = max(found, key=lambda one: one.lost_ns or 0, default=None)
+    worth_telling = [trend for trend in trends if trend and observed.matters(trend.lost_ns or 0)]
+    worst = max(worth_telling, key=lambda trend: trend.lost_ns or 0, default=None)
     return worst and replace(worst, seen=f"{worst.seen} ({observed.said(worst.lost_ns or 0)}).")
 
 
 def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Observation | None:
-    said, measure, phase = _TRENDS[case]
-    known = [call for call in calls if measure(call)]
-    first, later = known[: len(known) // 2], known[len(known) // 2 :]
-    if len(known) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
+    phrase, measure, phase = _TRENDS[case]
+    measured = [call for call in calls if measure(call)]
+    first, later = measured[: len(measured) // 2], measured[len(measured) // 2 :]
+    if len(measured) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
         return None
     if case == "later" and _grew(first, later, lambda call: call.input_tokens or 0):
         return None
@@ -158,13 +158,13 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
         call.phase_ns(phase) * max(0.0, 1 - before / measure(call)) / max(1.0, company[call.id])
         for call in later
     )
-    shown = "{:.0f} tokens".format if case == "longer" else said_ns
-    model, where = known[0].model, f" in '{known[0].node}'" if known[0].node else ""
+    unit = "{:.0f} tokens".format if case == "longer" else said_ns
+    model, where = measured[0].model, f" in '{measured[0].node}'" if measured[0].node else ""
     return Observation(
         case=case,
         severity="hint" if case == "longer" else "warning",  # a reply may have to be longer
-        seen=f"{said.format(model=model, where=where)} as the run went on: {shown(after)} in the "
-        f"later half of {len(known)} calls, {shown(before)} in the first",
+        seen=f"{phrase.format(model=model, where=where)} as the run went on: {unit(after)} in the "
+        f"later half of {len(measured)} calls, {unit(before)} in the first",
         spans=ids(later),
         lost_ns=lost_ns,
     )
@@ -293,17 +293,17 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     ]
     alone = [call for call in timed if company[call.id] <= ALONE]
     slow = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
-    limits = (one for one in observed.limits if one.model == model and one.bound != "unknown")
+    limits = (cap for cap in observed.limits if cap.model == model and cap.bound != "unknown")
     limit: SpeedLimit | None = next(limits, None)
     is_alone = _is_slow(alone) and (limit is None or limit.bound != "neither")
     if not is_alone and 2 * len(slow) <= len(timed):
         return None
-    shown = alone if is_alone else slow
-    if not _is_slow(shown):
+    examples = alone if is_alone else slow
+    if not _is_slow(examples):
         return None
-    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in shown)
-    at_once = statistics.median(company[call.id] for call in shown)
-    lost_ns = length_ns(decoding(shown)) * (1 - TARGET_ITL_NS / itl_ns)
+    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in examples)
+    at_once = statistics.median(company[call.id] for call in examples)
+    lost_ns = length_ns(decoding(examples)) * (1 - TARGET_ITL_NS / itl_ns)
     if not observed.matters(lost_ns):
         return None
     expected = None
@@ -313,10 +313,10 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     fewer = (FEWER_CALLS,) if at_once > ALONE else ()
     return Observation(
         case=(limit.bound if limit else "bandwidth") if is_alone else "",
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(shown)} of {len(timed)} "
+        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(examples)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
         f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        spans=ids(shown),
+        spans=ids(examples),
         first=fewer if expected is None else ("use weights of half the size",),
         expected=expected,
         lost_ns=lost_ns,

@@ -302,14 +302,14 @@ def likeness(earlier: str, later: str) -> Likeness:
     """How much of the later text the earlier one has."""
     pairs = enumerate(zip(earlier, later, strict=False))
     shorter = min(len(earlier), len(later))
-    prefix_chars = next((at for at, (one, other) in pairs if one != other), shorter)
-    seen = _windows(earlier, BLOCK_CHARS)
+    prefix_chars = next((at for at, (a, b) in pairs if a != b), shorter)
+    blocks_before = _windows(earlier, BLOCK_CHARS)
     blocks = range(0, len(later) - BLOCK_CHARS + 1, BLOCK_CHARS)
-    found = sum(later[i : i + BLOCK_CHARS] in seen for i in blocks)
+    repeated = sum(later[i : i + BLOCK_CHARS] in blocks_before for i in blocks)
     length = max(1, len(later))
     return Likeness(
         prefix_share=prefix_chars / length,
-        shared_share=max(prefix_chars / length, found / max(1, len(blocks))),
+        shared_share=max(prefix_chars / length, repeated / max(1, len(blocks))),
         difference=_difference(earlier, later, prefix_chars),
     )
 
@@ -325,17 +325,17 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
     short: dict[str, _Said] = {}
     needed: list[set[int]] = []
     for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
-        here = _windows(prompt)
-        quoted = [owners[w].by for w in here.keys() & owners.keys() if here[w] > owners[w].given]
-        quoted += [it.by for said, it in short.items() if prompt.count(said) > it.given]
+        parts = _windows(prompt)
+        quoted = [owners[w].by for w in parts.keys() & owners.keys() if parts[w] > owners[w].given]
+        quoted += [it.by for piece, it in short.items() if prompt.count(piece) > it.given]
         needed.append(set().union(*quoted))
-        said = reply.partition(_BESIDE)[0].strip()
-        if len(said) >= WINDOW_CHARS:
+        text = reply.partition(_BESIDE)[0].strip()
+        if len(text) >= WINDOW_CHARS:
             alone = (number,)  # one object for all the windows of a reply
-            for window in _windows(said):
+            for window in _windows(text):
                 it = owners.get(window)
-                owners[window] = it.also(number) if it else _Said(here[window], alone)
-        for piece in pieces_of(said) if len(said) < SHORT_CHARS else ():
+                owners[window] = it.also(number) if it else _Said(parts[window], alone)
+        for piece in pieces_of(text) if len(text) < SHORT_CHARS else ():
             it = short.get(piece)
             short[piece] = it.also(number) if it else _Said(prompt.count(piece), (number,))
     return needed

@@ -77,18 +77,18 @@ class SpeedLimit:
 
 def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLimit, ...]:
     """Of the models that are wholly on one device whose speed is known."""
-    machines = (one for one in seen[events.MachineEvent] if one.memory_bytes_per_s > 0)
-    devices = {one.device or MACHINE: one for one in machines}
-    endpoint_of = {one.model: one for one in seen[events.EndpointEvent]}
-    weights_of = {one.model: one for one in seen[events.WeightsEvent]}
+    machines = (machine for machine in seen[events.MachineEvent] if machine.memory_bytes_per_s > 0)
+    devices = {machine.device or MACHINE: machine for machine in machines}
+    endpoint_of = {endpoint.model: endpoint for endpoint in seen[events.EndpointEvent]}
+    weights_of = {weights.model: weights for weights in seen[events.WeightsEvent]}
     limits = []
     for model, of_model in answered_by_model(calls).items():
-        known = weights_of.get(model)
-        device = devices.get(known.device or MACHINE) if known else None
-        if known is not None and device is not None:
+        weights = weights_of.get(model)
+        device = devices.get(weights.device or MACHINE) if weights else None
+        if weights is not None and device is not None:
             share = _decoding_share(device, endpoint_of.get(model))
-            limits.append(_limit(of_model, known, device, share))
-    return tuple(one for one in limits if one is not None)
+            limits.append(_limit(of_model, weights, device, share))
+    return tuple(limit for limit in limits if limit is not None)
 
 
 def _decoding_share(device: events.MachineEvent, endpoint: events.EndpointEvent | None) -> float:
@@ -120,8 +120,8 @@ def _limit(
         device.memory_bytes_per_s / (weight_bytes + round(n) * cache_bytes)
         for cache_bytes, n in zip(caches, company, strict=True)
     ]
-    least = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
-    reading = _prompt_tokens_per_s(calls, least_tokens=least)
+    enough = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
+    reading = _prompt_tokens_per_s(calls, least_tokens=enough)
     computed = None if reading is None else reading * decoding_share
     memory_share = statistics.median(r / m for r, m in zip(rates, memory, strict=True))
     compute_share = (
@@ -181,11 +181,11 @@ def _tokens_per_s(call: Call) -> float:
 
 def _cache_bytes(call: Call, token_bytes: int) -> int:
     """Of its sequence, in the middle of its reply."""
-    asked, written = call.input_tokens or 0, call.output_tokens or 0
+    read, written = call.input_tokens or 0, call.output_tokens or 0
     prompt_bytes = call.prompt_kv_bytes
-    if prompt_bytes and asked:
-        token_bytes = prompt_bytes // asked
-    return round(token_bytes * (asked + written / 2))
+    if prompt_bytes and read:
+        token_bytes = prompt_bytes // read
+    return round(token_bytes * (read + written / 2))
 
 
 def _prompt_tokens_per_s(calls: Sequence[Call], *, least_tokens: int) -> float | None:

@@ -54,7 +54,7 @@ _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
     "tool": (events.ToolEvent, events.McpStart),
 }
-_KIND_OF_SPAN = {events.name_of(one): kind for kind, spans in _KINDS.items() for one in spans}
+_KIND_OF_SPAN = {events.name_of(event): kind for kind, spans in _KINDS.items() for event in spans}
 """Of spans that are neither calls nor phases of one."""
 
 
@@ -142,7 +142,7 @@ class TimeSpent:
             for kind, duration_ns in spent_ns.items()
             if duration_ns > 0
         )
-        return tuple(sorted(shares, key=lambda one: -one.duration_ns))
+        return tuple(sorted(shares, key=lambda share: -share.duration_ns))
 
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
@@ -169,12 +169,12 @@ def _inside(
     window: Interval, calls: Sequence[Call], beside: Mapping[TimeKind, Sequence[Interval]]
 ) -> Iterator[tuple[TimeKind, int]]:
     """How long each kind went on in this time, where none before it did; own code last."""
-    left = [window]
+    rest = [window]
     for kind in TIME_KINDS:
         if spans := [*beside.get(kind, ()), *_in_calls(kind, calls)]:
-            yield kind, length_ns(common(left, spans))
-            left = without(left, spans)
-    yield "code", length_ns(left)
+            yield kind, length_ns(common(rest, spans))
+            rest = without(rest, spans)
+    yield "code", length_ns(rest)
 
 
 def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
@@ -185,8 +185,8 @@ def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
                 yield from call.phases.get(kind, ())
         case "queue":
             for call in calls:
-                here = {*call.turns, *call.room}
-                yield from (part for part in call.phases.get("queue", ()) if part not in here)
+                waits = {*call.turns, *call.room}
+                yield from (part for part in call.phases.get("queue", ()) if part not in waits)
         case "turn":
             for call in calls:
                 yield from call.turns

@@ -101,10 +101,10 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             if isinstance(doubtful, list | tuple):
                 unreliable[span.id] = {*map(str, doubtful)}
             left_out = {"label", "track", *unreliable.get(span.id, ())}
-            said = {k: one for k, one in span.attributes.items() if k not in left_out}
+            attributes = {k: value for k, value in span.attributes.items() if k not in left_out}
             calls[span.id] = Call.read(
-                span._replace(attributes=said),
-                attributes=without_fields(Call, said),
+                span._replace(attributes=attributes),
+                attributes=without_fields(Call, attributes),
                 node=nodes.get(span.id),
                 phases=phases[span.id],
                 node_span=outermost.get(span.id),
@@ -138,16 +138,16 @@ LEAST_FOR_TAILS = 20
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
     """Of the known values; None if there are none."""
-    known = sorted(value for value in values_ns if value is not None)
-    if not known:
+    values = sorted(value for value in values_ns if value is not None)
+    if not values:
         return None
-    has_tail = len(known) >= LEAST_FOR_TAILS
+    has_tail = len(values) >= LEAST_FOR_TAILS
     return Percentiles(
-        count=len(known),
-        p50_ns=round(statistics.median(known)),
-        p95_ns=_nearest_rank(known, 95) if has_tail else None,
-        p99_ns=_nearest_rank(known, 99) if has_tail else None,
-        max_ns=known[-1],
+        count=len(values),
+        p50_ns=round(statistics.median(values)),
+        p95_ns=_nearest_rank(values, 95) if has_tail else None,
+        p99_ns=_nearest_rank(values, 99) if has_tail else None,
+        max_ns=values[-1],
     )
 
 
@@ -323,8 +323,8 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
 
 def known_sum(counts: Iterable[int | None]) -> int | None:
     """Of those that some server reports; None if none does."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    reported = [count for count in counts if count is not None]
+    return sum(reported) if reported else None
 
 
 def _share(part: int | None, whole: int | None) -> float | None:
@@ -368,7 +368,7 @@ def cost_of(
     endpoint with a price: of two endpoints on one machine, only one should have it. The calls are
     all of a run's, embeddings included, but not replies from the cache.
     """
-    prices = {one.model: one for one in endpoints}
+    prices = {price.model: price for price in endpoints}
     models = tuple(
         _model_cost(
             model,
@@ -378,13 +378,13 @@ def cost_of(
         )
         for model in dict.fromkeys(call.model for call in calls)
     )
-    priced = [one for one in models if one.usd is not None]
-    usd = sum(one.usd or 0.0 for one in priced) if priced else None
+    priced = [m for m in models if m.usd is not None]
+    usd = sum(m.usd or 0.0 for m in priced) if priced else None
     return RunCost(
         models=models,
         usd=usd,
-        usd_per_million_output_tokens=_per_million(usd, sum(one.output_tokens for one in priced)),
-        unpriced_models=tuple(one.model for one in models if one.usd is None),
+        usd_per_million_output_tokens=_per_million(usd, sum(m.output_tokens for m in priced)),
+        unpriced_models=tuple(m.model for m in models if m.usd is None),
     )
 
 
@@ -393,7 +393,7 @@ def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> 
 
     Takes the arguments of `cost_of`.
     """
-    prices = {one.model: one for one in endpoints}
+    prices = {price.model: price for price in endpoints}
     charges = ((call.id, _charge(call, prices.get(call.model))) for call in calls)
     return {span: charge[1] for span, charge in charges if charge is not None}
 

@@ -105,7 +105,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "args": dict(item.attributes),
             }
         elif type(item) is CounterSet:
-            shown = shown_counter(item)
+            counter = shown_counter(item)
             lane = lanes.of(item.span, item.track)
             yield from threads.names(lane)
             yield {
@@ -115,7 +115,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 # Counters of one process differ by their names alone.
                 "name": on_lane(item.name, lane),
                 # Perfetto names the counter "name key".
-                "args": {shown.unit: shown.value},
+                "args": {counter.unit: counter.value},
             }
 
 
