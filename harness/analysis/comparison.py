@@ -208,7 +208,7 @@ def _side(journal: Journal) -> _Side:
         models=models_by_role(calls),
         settings=dict(_settings(journaled)),
         time={share.kind: share.duration_ns for share in report.time},
-        figures=dict(_figures(report, calls, journaled[events.NodeAttempt])),
+        figures=dict(_figures(report, calls)),
         findings={(finding.rule, finding.model): finding for finding in diagnose(journal).findings},
     )
 
@@ -228,9 +228,7 @@ def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:
         yield "content", pipeline.content
 
 
-def _figures(
-    report: RunReport, calls: Sequence[Call], nodes: Sequence[events.NodeAttempt]
-) -> Iterator[tuple[_FigureKey, float | None]]:
+def _figures(report: RunReport, calls: Sequence[Call]) -> Iterator[tuple[_FigureKey, float | None]]:
     """The figures of all calls, and of each model's."""
     for model, group in [(None, report.calls), *((group.name, group) for group in report.models)]:
         for name, times in (("TTFT", group.ttft), ("ITL", group.itl_mean)):
@@ -244,16 +242,6 @@ def _figures(
         yield (model, "prompts cached", "share"), group.cached_share
     yield (None, "calls within targets", "share"), report.goodput.attained
     yield (None, "goodput", "tokens/s"), report.goodput.tokens_per_s
-    waits = Counter[str]()
-    for node in nodes:
-        waits["place"] += node.place_wait_ns or 0
-        waits["concurrency"] += node.concurrency_wait_ns or 0
-    for call in calls:
-        for name, parts in (("turn", call.turns), ("room", call.room)):
-            waits[name] += (here_ns := sum(part.duration_ns for part in parts))
-            waits["server"] -= here_ns
-        waits["server"] += call.phase_ns("queue")
-    yield from (((None, f"waits: {name}", "ns"), total or None) for name, total in waits.items())
 
 
 def _finding_change(
