@@ -18,7 +18,6 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
 from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
-    LOOKS,
     Arrows,
     Lane,
     Lanes,
@@ -80,7 +79,6 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "name": slice_title(item),
                 # The kind of span, whatever its title: to color, filter and sum by.
                 "cat": item.name,
-                **({"cname": look[1]} if (look := LOOKS.get(item.name)) else {}),
                 "args": span_arguments(item, lane, excerpts=excerpts, run_id=run_id),
             }
             # Arrows at the span's very beginning: what lies inside it begins later.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import InvalidInput, JournalInvalid, did_you_mean
 from harness.files import private
@@ -32,7 +32,7 @@ _ID = re.compile(r"\d{8}T\d{6}Z-")
 
 
 class AuditLine(BaseModel):
-    """A line of an audit log. Further fields, as in lines of earlier versions, are kept."""
+    """A line of an audit log. Further fields are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -53,11 +53,6 @@ class AuditLine(BaseModel):
     final: str | None = None
     """How the run ended; KILLED or GOING for a run that has no line in the log."""
     error: str | None = None
-
-    @field_validator("task", "wiggum_scores", mode="before")
-    @classmethod
-    def _none(cls, value: object, field: ValidationInfo) -> object:
-        return value or cls.model_fields[field.field_name or ""].default
 
 
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:

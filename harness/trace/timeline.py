@@ -220,23 +220,22 @@ class Arrows:
             yield from self._leaving[span.id]
 
 
-LOOKS = {
-    "overhead": ("overhead", "olive"),
-    "queue": ("queue", "rail_response"),
-    "load": ("loading", "rail_load"),
-    "prefill": ("read (prefill)", "detailed_memory_dump"),
-    "decode": ("decode", "rail_animation"),
+_PHASE_TITLES = {
+    "overhead": "overhead",
+    "queue": "queue",
+    "load": "loading",
+    "prefill": "read (prefill)",
+    "decode": "decode",
 }
 """The titles of phases, whose hashes are their colors in Perfetto: by their bare names queue and
-prefill would be one blue, overhead and load one olive. And the names of colors for
-`chrome://tracing`."""
+prefill would be one blue, overhead and load one olive."""
 
 
 def slice_title(span: SpanRecord) -> str:
     """The title of a slice, and how it ended if not well; of a phase always the same."""
     name = title(span)
-    if name in LOOKS and name == span.name:
-        return LOOKS[name][0]
+    if name in _PHASE_TITLES and name == span.name:
+        return _PHASE_TITLES[name]
     return name if span.status == "ok" else f"{name}: {span.status}"
 
 
