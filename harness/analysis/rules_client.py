@@ -47,7 +47,7 @@ LONGEST_GAP_NS = 1_000_000_000
     "waited for each other. A server that batches them gives them back sooner.",
     "L6",
     "make it a mapped node, which runs once per item: @pipeline.node(each={{...}})",
-    "make the calls of one function together: asyncio.gather, or a task group",
+    "make the calls of one function together: run.map, asyncio.gather, or a task group",
     cases={
         "held": Remedy(
             "The items of the node ran side by side, and their calls one after another: something "
