@@ -21,7 +21,7 @@ from harness.cli.rubric_batch import (
 )
 from harness.cli.tables import table
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
-from harness.rubric import Noise, Rubric, Verdict, measured_noise, write_noise
+from harness.rubric import Noise, Rubric, measured_noise, write_noise
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
 
@@ -82,7 +82,7 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
         write_json(json_object({**found.model_dump(), **about}))
     else:
         console = results()
-        figures = ("composites", "mean", "deviation", "would pass")
+        figures = ("composites", "mean", "deviation")
         rows = table("Composites of each judgement", "draft", *figures)
         for name, each in composites.items():
             rows.add_row(
@@ -90,7 +90,6 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
                 "  ".join(map(str, each)),
                 f"{statistics.fmean(each):.2f}",
                 f"{statistics.stdev(each):.2f}" if len(each) > 1 else "-",
-                f"{_pass_share(scored.verdicts[name]):.0%}",
             )
         console.print(rows)
         for line in not_judged(failures):
@@ -101,11 +100,6 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
         console.print(f"The run's journal: {run.files.journal}", style="dim", soft_wrap=True)
     if failures:
         sys.exit(FAILED)
-
-
-def _pass_share(verdict: Verdict) -> float:
-    share = verdict.judges.pass_share if verdict.judges else None
-    return verdict.passed if share is None else share
 
 
 def _scored(given: ScoreSource, repeats: int) -> ScoredDrafts:

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any
 
 import click
 
 from harness.cli.arguments import config_option
-from harness.cli.consoles import failures_told, json_object, say, write_json
+from harness.cli.consoles import failures_told, say
 from harness.cli.rubric_batch import task_in
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.files import read_text, writing
@@ -40,7 +39,6 @@ from harness.wiggum.prompts import RevisionPrompts, place_of
     "--write", metavar="FILE", type=click.Path(path_type=Path), help=("Copy the templates here.")
 )
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def prompts(
     rubric: str,
     *,
@@ -49,43 +47,32 @@ def prompts(
     sources: tuple[str, ...],
     write: Path | None,
     config: Path | None,
-    as_json: bool,
 ) -> None:
     """Print the prompts of RUBRIC, a name or a file; no model is asked.
 
     The checks' findings on the draft are real; texts in (parentheses) stand for a model's replies,
     and for options left out. Revisions are shown as in a third round.
     """
-    with failures_told(as_json=as_json):
-        found = read_named(rubric, own_rubrics(config))
+    with failures_told():
+        file = read_named(rubric, own_rubrics(config))
         if write is not None:
-            _copy(found.rubric, write)
+            _copy(file.rubric, write)
             say(f"{write}: a copy to edit; name it in a rubric: 'prompts: {write.name}'")
             return
-        given = Draft(
+        example = Draft(
             text=read_text("draft", Path(draft)) if draft else "# (A heading)\n\n(Its text.)\n",
             task=task_in(task),
             sources=tuple(read_text("source", Path(name)) for name in sources) or ("(A source.)",),
         )
-        told: list[dict[str, Any]] = [
-            {
-                "name": name,
-                "from": _origins(found, _TOGETHER.get(name, (name,))),
-                "chars": sum(len(message.content) for message in messages),
-                "messages": [{"role": one.role, "content": one.content} for one in messages],
-            }
-            for name, messages in _told(found.rubric, given)
-        ]
-    if as_json:
-        digest = found.rubric.prompts.sha256
-        write_json(json_object({"rubric": rubric, "prompts_sha256": digest, "prompts": told}))
-        return
-    for one in told:
-        say(f"=== {one['name']}: {one['chars']:,} characters ({one['from']})")
-        say("\n\n".join(message["content"] for message in one["messages"]) + "\n")
+        filled = list(_filled(file.rubric, example))
+    for name, messages in filled:
+        length = sum(len(message.content) for message in messages)
+        origins = _origins(file, _TOGETHER.get(name, (name,)))
+        say(f"=== {name}: {length:,} characters ({origins})")
+        say("\n\n".join(message.content for message in messages) + "\n")
 
 
-def _told(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
+def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
     """The prompts by the names of their templates."""
     checked = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
     scores = [*(score for score in checked if score), *_judged(rubric, draft)]

@@ -44,7 +44,7 @@ from harness.version import __version__
 _SHOWN_STEPS = 10
 _EXCERPT_CHARS = 80
 _LENGTH_BIAS = 0.3
-_SHOWN = ("pearson", "spearman", "kendall", "kappa", "offset", "slope")
+_SHOWN = ("pearson", "spearman", "kendall", "kappa", "offset")
 _METHODS = {
     "accepted": "fixed sequence from the strictest threshold on",
     "rejected": "nested exact bounds",
@@ -430,7 +430,7 @@ def _agreements(tuning: Tuning) -> Table:
     rows = table("Evaluator and people", "dimension", "drafts", *shown, "one person")
     for one in tuning.agreements:
         found = (_estimate(one.estimates[name]) for name in shown)
-        rows.add_row(one.name, str(one.drafts), *found, _number(one.ceiling[0]))
+        rows.add_row(one.name, str(one.drafts), *found, _number(one.ceiling))
     return rows
 
 
@@ -453,9 +453,6 @@ def _about_agreement(tuning: Tuning) -> Iterator[str]:
         if abs(one.length_bias) >= _LENGTH_BIAS:
             way = "long" if one.length_bias > 0 else "short"
             yield f"{one.name} favors {way} drafts more than people do (rho {one.length_bias:.2f})."
-    for name, by_samples in tuning.reliability.items():
-        said = ", ".join(f"{samples}: {icc:.2f}" for samples, icc in by_samples.items())
-        yield f"{name or 'composite'}: reliability by number of samples (ICC) {said}"
 
 
 def _about_disagreements(tuning: Tuning) -> Iterator[str]:

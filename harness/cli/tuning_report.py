@@ -21,8 +21,6 @@ from harness.rubric.calibration.labels import COMPOSITE
 from harness.rubric.calibration.tuning import Tuning
 
 _BINS = 20
-_CELLS = 40
-"""In which dots of a scatter plot are gathered, along each side."""
 _SAID = {True: "accept", False: "reject"}
 
 
@@ -44,7 +42,6 @@ def write_report(
     an error rate is a share; `claim`, `said` and `tables` are all that the terminal shows, the
     thresholds first.
     """
-    plots = [*_against_people(tuning, rubric)]
     write_page(
         path,
         f"{rubric.title}: thresholds by labels",
@@ -53,11 +50,8 @@ def write_report(
         element("h2", "Thresholds"),
         element("div", *_by_threshold(tuning, rubric, own, risk), class_="plots"),
         *(_as_html(one) for one in tables[:1]),
-        element("h2", "Evaluator and people"),
-        element("div", *plots, class_="plots")
-        if plots
-        else element("p", "The labels have no scores by people, only decisions."),
-        *(_as_html(one) for one in tables[1:] if one.row_count),
+        *([element("h2", "Evaluator and people")] if tuning.agreements else []),
+        *(_as_html(shown) for shown in tables[1:] if shown.row_count),
         *_disagreements(tuning),
         table("What these figures come from", ["", ""], [*origin.items()]),
         clean=cleaner(),
@@ -149,35 +143,7 @@ def _histograms(tuning: Tuning, x: Axis, width: float) -> Element:
     return plot.figure(f"{len(tuning.counted)} drafts that count.{fails * (blocked > 0)}")
 
 
-# --- agreement -------------------------------------------------------------------------------
-
-
-def _against_people(tuning: Tuning, rubric: Rubric) -> Iterator[Element]:
-    for one in tuning.agreements:
-        name = COMPOSITE if one.name == "composite" else one.name
-        scale = rubric.scale_of(name)
-        size = (scale.max - scale.min) / _CELLS
-        pairs = [
-            (statistics.fmean(people.values()), draft.scores[name])
-            for draft in tuning.scored
-            if (people := draft.labeled.people.get(name)) and name in draft.scores
-        ]
-        cells = Counter((round(x / size) * size, round(y / size) * size) for x, y in pairs)
-        most = max(cells.values(), default=1)
-        r, offset = one.estimates["pearson"].value, one.estimates["offset"].value
-        said = "is undefined" if math.isnan(r) else f"is {r:.2f}"
-        plot = Plot(
-            f"Evaluator against people: {one.name}",
-            f"Scores of {one.drafts} drafts. Pearson's r {said}; the evaluator gives "
-            f"{abs(offset):.2f} {'more' if offset >= 0 else 'less'} than people in the mean.",
-            x=Axis(label="people's mean", low=scale.min, high=scale.max),
-            y=Axis(label="evaluator", low=scale.min, high=scale.max),
-            height=260,
-        )
-        plot.line([(scale.min, scale.min), (scale.max, scale.max)], "equal", name="the same")
-        for (x, y), number in cells.items():
-            plot.dot((x, y), radius=max(2.2, 9 * math.sqrt(number / max(most, 9))))
-        yield plot.figure(f"A larger circle is more drafts, up to {most}.")
+# --- disagreements -----------------------------------------------------------------------------
 
 
 def _disagreements(tuning: Tuning) -> Iterator[Element]:

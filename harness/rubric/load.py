@@ -1,9 +1,8 @@
 """Reads rubric files: finds them by name, merges them with the rubric they extend, and checks them.
 
 Every mistake is reported with its file and line. A file's own field overrides the rubric that it
-extends, and that overrides the preset. Mappings (`scale`, `shorten`, `anchors`, a dimension) are
-merged field by field, dimensions by name and in the base's order; any other list (`checks`, `caps`)
-comes whole from one of the two.
+extends. Mappings (`scale`, `shorten`, `anchors`, a dimension) are merged field by field, dimensions
+by name and in the base's order; any other list (`checks`, `caps`) comes whole from one of the two.
 """
 
 from __future__ import annotations
@@ -192,7 +191,7 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
     return replace(written, value=value, cut="")
 
 
-_NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists", "prompts"}
+_NO_PART_OF_SCORING = {"extends", "without", "candidates", "finalists", "prompts"}
 
 
 def _digest(rubric: Rubric) -> str:
@@ -459,19 +458,6 @@ def _name(dimension: Written) -> str:
     return str(name.value).strip() if name is not None and isinstance(name.value, str) else ""
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "book": {
-        "shorten": {"evaluate_over": 6_000, "revise_over": 5_000, "cap": 20_000},
-    },
-    "code": {
-        "scale": {"step": 1},
-        "shorten": {"evaluate_over": 32_000, "revise_over": 5_000, "cap": None},
-    },
-}
-"""Named sets of defaults: `book` has the values of the book *Agentic Harness Engineering*, `code`
-the values of its author's public code. Weights are 1, unless given; both pass at 8 of 10."""
-
-
 def validated(
     written: Written, path: Path, *, refuse: Refuse | None
 ) -> tuple[Rubric | None, list[Problem]]:
@@ -481,44 +467,11 @@ def validated(
     """
     context = {"directories": [path.parent], "refuse": refuse}
     values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
-    preset = values.get("preset")
-    for name, fields in PRESETS.get(preset, {}).items() if isinstance(preset, str) else ():
-        if isinstance(fields_of_file := values.get(name, {}), dict):
-            values[name] = {**fields, **fields_of_file}
     try:
         return Rubric.model_validate(values, context=context), []
     except ValidationError as error:
-        details = error.errors()
-    details += _between_sound_values(details, values, context)
-    return None, [_problem(problem, written, path) for problem in worth_saying(details)]
-
-
-def _between_sound_values(
-    details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
-) -> Iterator[ErrorDetails]:
-    """What is wrong between sound values: pydantic does not look while others are broken."""
-    listed = values.get("dimensions")
-    fields = {problem["loc"][0] for problem in details if problem["loc"]} - {"dimensions"}
-    if not isinstance(listed, list) or "scale" in fields:
-        return
-    broken = {problem["loc"][1] for problem in details if _is_of_a_dimension(problem)}
-    sound = [place for place in range(len(listed)) if place not in broken]
-    whole = {name: value for name, value in values.items() if name not in fields}
-    whole |= {"title": "T", "dimensions": [listed[place] for place in sound]}
-    try:
-        Rubric.model_validate(whole, context=context)
-    except ValidationError as error:
-        # What is wrong with the whole may only follow from the broken ones.
-        for problem in error.errors():
-            if _is_of_a_dimension(problem):
-                _, place, *rest = problem["loc"]
-                yield {**problem, "loc": ("dimensions", sound[int(place)], *rest)}
-            elif problem["loc"] in {("pass_at",), ("focus_below",)}:
-                yield problem
-
-
-def _is_of_a_dimension(details: ErrorDetails) -> bool:
-    return details["loc"][:1] == ("dimensions",) and len(details["loc"]) > 1
+        problems = worth_saying(error.errors())
+    return None, [_problem(problem, written, path) for problem in problems]
 
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:

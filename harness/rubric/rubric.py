@@ -54,9 +54,6 @@ JudgeMode = Literal["joint", "split", "logprob"]
 """How the evaluator model is asked: for all dimensions in one call (`joint`), for each in a call of
 its own (`split`), or so and scored by the probabilities of all possible scores (`logprob`)."""
 
-PresetName = Literal["book", "code"]
-"""Named sets of defaults; their values are in `load.py`."""
-
 
 class Scale(BaseModel):
     """The numbers a dimension may take: `min`, `min + step`, … `max`.
@@ -346,14 +343,11 @@ class Rubric(BaseModel):
     id: str = ""
     """The file's name without its ending; filled in on loading."""
     sha256: str = ""
-    """Digest of all values, with those from the rubrics it extends and its preset; filled in on
-    loading."""
+    """Digest of all values, with those from the rubrics it extends; filled in on loading."""
     extends: str | None = Field(default=None, min_length=1)
     """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
     """Dimensions of the extended rubric to leave out."""
-    preset: PresetName | None = None
-    """A named set of defaults."""
     title: str = Field(min_length=1)
     """For people."""
     purpose: str = ""

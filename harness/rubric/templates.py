@@ -174,10 +174,6 @@ def _line(template: str, field: re.Match[str]) -> int:
     return template.count("\n", 0, field.start("words"))
 
 
-def _is_doubled(template: str, field: re.Match[str]) -> bool:
-    return template[: field.start()].endswith("{") and template[field.end() :].startswith("}")
-
-
 def _misplaced(template: str) -> Iterator[Fault]:
     """Braces, and `{if …}`, `{else}` and `{end}`, that do not go together in their paragraph."""
     opening: re.Match[str] | None = None
@@ -193,12 +189,6 @@ def _misplaced(template: str) -> Iterator[Fault]:
                 "paragraph",
                 _line(template, opening),
                 code="rubric.prompt-if-open",
-            )
-        if words and _is_doubled(template, token):
-            yield Fault(
-                f"a field has one brace on each side: {{{token['words']}}}",
-                _line(template, token),
-                code="rubric.prompt-two-braces",
             )
         if words in (["else"], ["end"]) and (not opening or (has_else and words == ["else"])):
             yield Fault(
@@ -221,7 +211,7 @@ def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
         name = words[1] if is_asked else field["words"]
         allowed = [*fields.texts, *flags] if is_asked else fields.texts
         is_known = name in {*allowed, "else", "end"} or (name, line) in reported
-        if is_known or field["escape"] or _is_doubled(template, field):
+        if is_known or field["escape"]:
             continue
         reported.add((name, line))
         nearest = did_you_mean(name, allowed) if allowed else "this prompt has none"
@@ -238,28 +228,11 @@ def _lacking(template: str, fields: Fields) -> Iterator[Fault]:
     names = [*fields.texts, *fields.flags.split()]
     full = defaultdict(str, {name: f"<{name}>" for name in names})
     for needed in fields.needed.split():
-        if all(
-            full[needed] in filled(template, values)
-            for values in (full, defaultdict(str, {needed: full[needed]}))
-        ):
-            continue
-        hiders = [
-            field
-            for field in FIELD.finditer(template)
-            if field["words"] in _MAY_BE_EMPTY - {needed}
-            and full[needed] not in filled(template, full | {field["words"]: ""})
-        ]
-        if not hiders or full[needed] not in filled(template, full):
+        alone = defaultdict(str, {needed: full[needed]})
+        if any(full[needed] not in filled(template, values) for values in (full, alone)):
             yield Fault(
-                f"{{{needed}}} is missing: the model would not be told; write it where it belongs",
+                f"{{{needed}}} is missing, or stands in a paragraph or {{if …}} that is left out "
+                "where another field is empty: the model would not be told",
                 0,
                 code="rubric.prompt-field-missing",
             )
-            continue
-        hider = hiders[0]["words"]
-        yield Fault(
-            f"if {{{hider}}} is empty its paragraph is left out, and {{{needed}}} with it; put a "
-            f"blank line between them, or write {{if {hider}}}…{{end}}",
-            _line(template, hiders[0]),
-            code="rubric.prompt-field-hidden",
-        )

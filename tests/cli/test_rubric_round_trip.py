@@ -91,9 +91,9 @@ def test_a_label_that_was_mended_replaces_the_one_before_without_asking_again(
 
 def test_labels_of_several_raters_in_rows_of_their_own_are_kept_in_one(here: Path) -> None:
     (here / "long.csv").write_text(
-        "id,draft,rater,dimension,human,accept\n"
-        f'a,"{text(0)}",anna,clear,7,yes\na,"{text(0)}",bob,clear,8,\na,,bob,length,6,no\n'
-        f'b,"{text(1)}",anna,clear,5,no\nb,"{text(2)}",bob,clear,5,no\n'
+        "id,draft,rater,human.clear,human.length,accept\n"
+        f'a,"{text(0)}",anna,7,,yes\na,"{text(0)}",bob,8,,\na,,bob,,6,no\n'
+        f'b,"{text(1)}",anna,5,,no\nb,"{text(2)}",bob,5,,no\n'
     )
     done, calls = judged("score", "notes.yaml", "long.csv", "--output", "out.jsonl", cwd=here)
     first, second = sorted(rows(here / "out.jsonl"), key=lambda row: str(row["id"]))

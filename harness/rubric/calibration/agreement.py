@@ -21,7 +21,6 @@ Values = NDArray[np.float64]
 
 _DRAWS = 1_000
 _DRAWS_OF_MANY, _MANY_GROUPS = 200, 10_000
-_ICC_SAMPLES = (1, 2, 3, 5, 10, 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +45,14 @@ class Agreement:
     drafts: int
     estimates: Mapping[str, Estimate]
     """`pearson`, `spearman`; `kendall`, tau-b among the drafts of a group, the mean over groups;
-    `kappa`, Cohen's with quadratic weights; `offset`, the mean of
-    evaluator minus people; `slope`, by how much the evaluator's score rises with a point of
-    people's."""
+    `kappa`, Cohen's with quadratic weights; `offset`, the mean of evaluator minus people."""
     is_frozen: bool
     """Whether the evaluator gave every draft the same."""
     length_bias: float
     """Spearman's rho of evaluator minus people with the draft's length; NaN if unknown."""
-    ceiling: tuple[float, float]
-    """Pearson's r of one person with the mean of the others, averaged; and that of the evaluator
-    with the same means. NaN if no two people scored the same drafts."""
+    ceiling: float
+    """Pearson's r of one person with the mean of the others, averaged; NaN if no two people scored
+    the same drafts."""
 
 
 class Resamples:
@@ -121,7 +118,7 @@ def agreement(
         estimates={n: resamples.estimate(v, confidence=confidence) for n, v in found.items()},
         is_frozen=len(y) > 1 and bool(np.all(y == y[0])),
         length_bias=np.nan if np.isnan(lengths).any() else _pearson(rank(y - x), rank(lengths)),
-        ceiling=_ceiling(people[both], y),
+        ceiling=_ceiling(people[both]),
     )
 
 
@@ -157,7 +154,6 @@ def linear(
             # have by chance: with quadratic weights, kappa needs no table.
             "kappa": 1 - squares / (vx + vy + apart),
             "offset": my - mx,
-            "slope": np.where(vx > 0, cov / vx, np.nan),
         }
 
 
@@ -180,15 +176,13 @@ def _pearson(x: Values, y: Values) -> float:
     return np.nan if is_flat else float(np.corrcoef(x, y)[0, 1])
 
 
-def _ceiling(people: Values, evaluator: Values) -> tuple[float, float]:
-    pairs = []
+def _ceiling(people: Values) -> float:
+    alike = []
     for rater in range(people.shape[1]):
         rest = mean_of(np.delete(people, rater, axis=1))
-        own = ~np.isnan(people[:, rater]) & ~np.isnan(rest)
-        pairs.append([_pearson(v[own], rest[own]) for v in (people[:, rater], evaluator)])
-    known = [pair for pair in pairs if not np.isnan(pair).any()] or [[np.nan, np.nan]]
-    person, machine = np.mean(known, axis=0)
-    return float(person), float(machine)
+        both = ~np.isnan(people[:, rater]) & ~np.isnan(rest)
+        alike.append(_pearson(people[both, rater], rest[both]))
+    return float(np.mean([r for r in alike if not np.isnan(r)] or [np.nan]))
 
 
 def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) -> Values:
@@ -204,23 +198,3 @@ def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) ->
     below = np.cumsum(bad, axis=1) - bad / 2
     with np.errstate(invalid="ignore"):
         return np.asarray((good * below).sum(axis=1) / (good.sum(axis=1) * bad.sum(axis=1)))
-
-
-def reliability(samples: Sequence[Sequence[float]]) -> dict[int, float]:
-    """By number of samples, the reliability of their mean; empty if no two drafts have several.
-
-    The intraclass correlation ICC(1, k) by a one-way analysis of variance (Shrout and Fleiss 1979),
-    and the Spearman-Brown formula for other numbers.
-    """
-    repeated = [np.asarray(one, dtype=float) for one in samples if len(one) > 1]
-    sizes = np.array([len(one) for one in repeated])
-    if len(repeated) < 2:
-        return {}
-    means = np.array([one.mean() for one in repeated])
-    between = (sizes * (means - np.average(means, weights=sizes)) ** 2).sum() / (len(sizes) - 1)
-    within = sum(((one - one.mean()) ** 2).sum() for one in repeated) / (sizes - 1).sum()
-    size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
-    if between + within == 0:
-        return {}
-    one = max(0.0, float((between - within) / (between + (size - 1) * within)))
-    return {k: k * one / (1 + (k - 1) * one) for k in _ICC_SAMPLES}

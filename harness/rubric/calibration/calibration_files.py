@@ -179,7 +179,7 @@ def _with_pass_at(text: str, value: float) -> str:
     fields = {key.value: field for key, field in root.value}
     if (own := fields.get("pass_at")) is not None:
         return f"{text[: own.start_mark.index]}{value:g}{text[own.end_mark.index :]}"
-    # So far it was the base's or the preset's; now it stands below the title.
+    # So far it was the base's or the usual one; now it stands below the title.
     above = fields.get("title", root.value[0][1])
     end = text.find("\n", above.end_mark.index - 1) + 1 or len(text)
     line_end = "\r\n" if "\r\n" in text else "\n"

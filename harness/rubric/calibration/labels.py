@@ -1,7 +1,7 @@
 """Reads drafts that people labeled.
 
-The rows are those of any table. A draft may have several, with different `dimension` (the long
-form) or `rater`; a repeated score is another sample. All mistakes are reported at once.
+The rows are those of any table. A draft may have several, with different `rater`; a repeated score
+is another sample. All mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READ = {*_TEXTS, *_LABELS, "score", "unjudged", "rubric_sha256", "samples", "sh
 _OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric"}
 _OF_SCORING |= {"compressed", "scores", "judges", "error", "outdated"}
 """Columns of `harness rubric score` that are ignored here."""
-_KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater", "seed"}
+_KNOWN = {*_READ, *_OF_SCORING, "rater", "seed"}
 _OF_A_JUDGE = {"score", "evaluator", "unjudged", "rubric_sha256", "samples"}
 """Columns that do not count in a row that is outdated."""
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
@@ -229,12 +229,11 @@ class _Reading:
 
         # 2. What they mean, by draft.
         found: dict[str, dict[_Place, _Cell]] = {}
-        by_row = not kinds.keys() & {"dimension", "rater"}
         for row in rows:
             # A file of scores has a new row for what has changed since.
             if "sha256" in row.fields:
                 found.pop(row.id, None)
-            if by_row and row.id in found:
+            if "rater" not in kinds and row.id in found:
                 said = (
                     f"'{row.id}' occurs twice; give each draft its own, or say who is the 'rater'"
                 )
@@ -279,8 +278,6 @@ class _Reading:
 
     def _gather(self, row: Row, cells: dict[_Place, _Cell]) -> None:
         """Adds a row's cells to those of its draft."""
-        if "dimension" in row.fields:
-            self._check_dimension(_Cell(row, "dimension", row.fields["dimension"]))
         try:
             draft, sources = row.draft, row.sources
         except InvalidInput as error:
@@ -396,8 +393,8 @@ def wide(row: Row) -> dict[str, str]:
 
     Those that say which row it is, or mean nothing, and labels that are missing are left out.
     """
-    dimension, rater = (str(row.fields.get(name, "")).strip() for name in ("dimension", "rater"))
-    found = {}
+    rater = str(row.fields.get("rater", "")).strip()
+    columns = {}
     for name, value in row.fields.items():
         kind, _, rest = name.partition(".")
         missing = isinstance(value, str) and value.strip().lower() in _MISSING
@@ -407,10 +404,10 @@ def wide(row: Row) -> dict[str, str]:
             continue
         if kind in _OF_A_JUDGE and "outdated" in row.fields:
             continue
-        of, _, who = (rest or dimension).partition(".")
+        of, _, who = rest.partition(".")
         parts = {"accept": (rest or rater,), "human": (of, who or rater), "score": (of,)}
-        found[".".join((kind, *parts[kind])).rstrip(".") if kind in parts else name] = name
-    return found
+        columns[".".join((kind, *parts[kind])).rstrip(".") if kind in parts else name] = name
+    return columns
 
 
 def _place_of(column: str) -> _Place:

@@ -18,7 +18,6 @@ from harness.rubric.calibration.agreement import (
     Resamples,
     agreement,
     auc,
-    reliability,
 )
 from harness.rubric.calibration.bounds import (
     AtThreshold,
@@ -97,8 +96,6 @@ class Tuning:
     agreements: tuple[Agreement, ...]
     discrimination: Estimate
     """The area under the ROC curve of the composite against people's decision."""
-    reliability: Mapping[str, Mapping[int, float]]
-    """By dimension: of the mean of so many samples."""
     disagreements: tuple[Rated, ...]
     """At the rubric's own threshold, the worst first; none of those held back."""
     accept_at: float | None
@@ -185,7 +182,6 @@ def tune(
     # 4. How well the evaluator agrees.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
     resamples = Resamples([one.group for one in everything], generator)
-    samples = {name: [one.scores.get(name, ()) for one in drafts] for name in _names(rubric)}
     return Tuning(
         aim=aim,
         own=own,
@@ -208,7 +204,6 @@ def tune(
             ),
             confidence=aim.confidence,
         ),
-        reliability={name: by for name, all_ in samples.items() if (by := reliability(all_))},
         disagreements=_worst([one for one in scored if one.labeled.split != HOLD], rubric),
         accept_at=None if decided else accept_at,
         attempts=attempts,
