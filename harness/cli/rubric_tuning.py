@@ -26,7 +26,6 @@ from harness.rubric import (
     Rubric,
     RubricFile,
     load_rubric,
-    measured_noise,
 )
 from harness.rubric.calibration.agreement import Estimate
 from harness.rubric.calibration.bounds import AtThreshold, Risk, RiskAim, interval
@@ -263,7 +262,6 @@ def _calibrated(
             code="tune.no-evaluator",
         )
     rubric = write_pass_at(file, named.threshold, load=load)
-    repeated = any(len(samples) > 1 for samples in tuning.sampled)
     return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),
@@ -274,7 +272,6 @@ def _calibrated(
         aim=tuning.aim,
         method=_METHODS[tuning.aim.risk],
         accept_at=tuning.accept_at,
-        noise=measured_noise(who, tuning.sampled) if who and repeated else None,
     )
 
 
@@ -392,8 +389,6 @@ def _about_files(report: Path | None, written: Calibration | None, place: Path) 
         yield f"The report: {report}"
     if written is not None:
         said = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
-        if written.noise:
-            said += f", where runs find the noise of a judgement too: {written.noise.deviation:.2f}"
         yield said
 
 
@@ -472,7 +467,7 @@ def _as_json(
     *,
     evaluator: str | None,
 ) -> dict[str, object]:
-    apart = {"counted", "scored", "attempts", "disagreements", "sampled"}
+    apart = {"counted", "scored", "attempts", "disagreements"}
     names = [one.name for one in fields(tuning) if one.name not in apart]
     return {
         "rubric": file.rubric.id,

@@ -21,7 +21,7 @@ from harness.errors import Problem, RubricInvalid, did_you_mean
 from harness.files import shipped_directory
 from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.checks.function import Refuse
-from harness.rubric.explain import NOTHING, explain, worth_saying
+from harness.rubric.explain import explain, worth_saying
 from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
 from harness.rubric.verdict import half_up
 from harness.rubric.written import Written, read_written, refusal
@@ -78,7 +78,7 @@ def _read(
 ) -> RubricFile:
     # 1. What stands in the file, merged with the rubric that it extends.
     file = _with_prompts(read_written(path))
-    problems = [*_filled_in(file), *_empty_texts(file)]
+    problems = _filled_in(file)
     base = base_of(file, (*chain, path), places)
     written = file
     if base is not None:
@@ -100,37 +100,23 @@ def _read(
     return RubricFile(named, written)
 
 
-def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rubric:
-    """The rubric with other prompts; prompts that are not given stay the same.
-
-    They are templates by name, or the path of their file.
+def with_prompts(rubric: Rubric, prompts: Mapping[str, str]) -> Rubric:
+    """The rubric with other prompts, by name; prompts that are not given stay the same.
 
     Raises:
-        RubricInvalid: There is no such file, or it or a template has mistakes.
+        RubricInvalid: A template has mistakes.
     """
-    path = Path(prompts) if isinstance(prompts, str | Path) else None
-    written = Written({}, Path(), 1) if path is None else _read_prompts(path)
-    around = Written({"prompts": written}, written.path, 1)
-    if empty := _empty_texts(around):
-        raise refusal(empty)
-    templates = prompts if isinstance(prompts, Mapping) else written.plain()
     try:
-        chosen = Prompts.model_validate({**rubric.prompts.own, **templates})
+        chosen = Prompts.model_validate({**rubric.prompts.own, **prompts})
     except ValidationError as error:
-        problems = (
-            _problem({**details, "loc": ("prompts", *details["loc"])}, around, written.path)
-            for details in worth_saying(error.errors())
-        )
+        faults = worth_saying(error.errors())
+        notices = [explain({**fault, "loc": ("prompts", *fault["loc"])}) for fault in faults]
         raise refusal(
-            problems if path else (replace(p, path=None, line=None) for p in problems)
+            Problem(path=None, line=None, message=notice.message, code=notice.code)
+            for notice in notices
         ) from None
     changed = rubric.model_copy(update={"prompts": chosen})
     return changed.model_copy(update={"sha256": _digest(changed)})
-
-
-def _read_prompts(path: Path) -> Written:
-    """The templates in a file, by name."""
-    return read_written(path, begin=f"for a copy to edit: {_COPY_PROMPTS} FILE")
 
 
 def _with_prompts(file: Written) -> Written:
@@ -146,7 +132,8 @@ def _with_prompts(file: Written) -> Written:
             code="rubric.prompts-not-found",
         )
         raise refusal([missing])
-    return replace(file, value={**file.fields, "prompts": _read_prompts(path)})
+    begin = f"for a copy to edit: {_COPY_PROMPTS} FILE"
+    return replace(file, value={**file.fields, "prompts": read_written(path, begin=begin)})
 
 
 def _filled_in(file: Written) -> list[Problem]:
@@ -155,22 +142,6 @@ def _filled_in(file: Written) -> list[Problem]:
             f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
         )
         for name in file.fields.keys() & FILLED_IN
-    ]
-
-
-_TEXTS = {"judge", "feedback"}
-
-
-def _empty_texts(file: Written) -> list[Problem]:
-    """`judge:` with nothing after it: to YAML the same as no field, to its author not."""
-    prompts = file.fields.get("prompts")
-    texts = [*prompts.fields.items()] if prompts else []
-    for dimension in _listed(file, "dimensions"):
-        texts += [(name, dimension.fields[name]) for name in _TEXTS & dimension.fields.keys()]
-    return [
-        text.problem(f"{name}: {NOTHING.message}", code=NOTHING.code)
-        for name, text in texts
-        if text.value is None
     ]
 
 

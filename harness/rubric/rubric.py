@@ -49,9 +49,9 @@ PASS_FAIL = "pass_fail"  # noqa: S105 - no password
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
-JudgeMode = Literal["joint", "split", "logprob"]
-"""How the evaluator model is asked: for all dimensions in one call (`joint`), for each in a call of
-its own (`split`), or so and scored by the probabilities of all possible scores (`logprob`)."""
+JudgeMode = Literal["joint", "split"]
+"""How the evaluator model is asked: for all dimensions in one call (`joint`), or for each in a call
+of its own (`split`)."""
 
 
 class Scale(BaseModel):
@@ -91,12 +91,6 @@ class Scale(BaseModel):
                 code="rubric.scale-steps",
             )
         return self
-
-    @property
-    def in_one_token(self) -> bool:
-        """Whether no score begins like another, as `10` begins like `1`."""
-        whole = self.step == 1 and self.min % 1 == 0
-        return whole and self.min >= 0 and self.max <= 9
 
     @property
     def is_pass_fail(self) -> bool:
@@ -421,14 +415,6 @@ class Rubric(BaseModel):
             for number, cap in enumerate(dimension.caps):
                 label = f"a cap {of_dimension}"
                 yield from _off_scale(label, cap.at_most, scale, *place, "caps", number, "at_most")
-        several = [d.scale or self.scale for d in self.judged] or [self.scale]
-        if self.judge == "logprob" and not all(scale.in_one_token for scale in several):
-            yield _mistake(
-                "judge: logprob reads a score from one token, so each scale must be whole numbers "
-                "from 0 to 9 at most, such as { min: 1, max: 5, step: 1 }",
-                "scale" if "scale" in self.model_fields_set else "judge",
-                code="rubric.logprob-scale",
-            )
 
     def scale_of(self, name: str) -> Scale:
         """The scale of a dimension; the rubric's own for the composite."""

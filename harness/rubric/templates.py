@@ -174,31 +174,23 @@ def _line(template: str, field: re.Match[str]) -> int:
     return template.count("\n", 0, field.start("words"))
 
 
+_MARK = r"(?<!\\)\{ *(?:if +\w+|else|end) *\}"
+_INNER = rf"(?:(?!{_MARK}|{_BLANK.pattern}).)*"
+_WHOLE_IF = re.compile(
+    rf"(?s)(?<!\\)\{{ *if +\w+ *\}}{_INNER}(?:\{{ *else *\}}{_INNER})?\{{ *end *\}}"
+)
+
+
 def _misplaced(template: str) -> Iterator[Fault]:
-    """Braces, and `{if …}`, `{else}` and `{end}`, that do not go together in their paragraph."""
-    opening: re.Match[str] | None = None
-    has_else = False
-    for token in re.finditer(rf"{FIELD.pattern}|{_BLANK.pattern}|\Z", template):
-        if token["escape"]:
-            continue
-        words = (token["words"] or "").split()
-        begins = words[:1] == ["if"] and len(words) == 2
-        if opening and (begins or not words):
-            yield Fault(
-                f"{{{opening['words']}}} has no {{end}} before the next {{if …}} or the end of its "
-                "paragraph",
-                _line(template, opening),
-                code="rubric.prompt-if-open",
-            )
-        if words in (["else"], ["end"]) and (not opening or (has_else and words == ["else"])):
-            yield Fault(
-                f"{{{words[0]}}} has no {{if …}} before it in its paragraph",
-                _line(template, token),
-                code="rubric.prompt-if-missing",
-            )
-        if begins or not words or words == ["end"]:
-            opening = token if begins else None
-        has_else = words == ["else"] or (has_else and opening is not None and not begins)
+    """The first `{if …}`, `{else}` or `{end}` that goes with no other in its paragraph."""
+    rest = _WHOLE_IF.sub(lambda block: "\n" * block[0].count("\n"), template)
+    if mark := re.search(_MARK, rest):
+        yield Fault(
+            f"{mark[0]} is alone: {{if …}}, perhaps {{else}}, and {{end}} stand in one paragraph, "
+            "and none within another",
+            rest.count("\n", 0, mark.start()),
+            code="rubric.prompt-if",
+        )
 
 
 def _unknown(template: str, fields: Fields) -> Iterator[Fault]:

@@ -55,12 +55,12 @@ def choose_rubric(
     rubric: str | Path | Rubric | ChosenRubric,
     *,
     rubrics: Path,
-    prompts: str | Path | Mapping[str, str] | None = None,
+    prompts: Mapping[str, str] | None = None,
     refuse: Refuse = _refusal,
 ) -> ChosenRubric:
     """Loads a rubric by name or path, or takes a given one.
 
-    `prompts` are templates that go before the rubric's, by name, or the path of their file.
+    `prompts` are templates that go before the rubric's, by name.
     `refuse` says whether code that the rubric names may be run.
 
     Raises:
@@ -247,8 +247,7 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
 def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     """The measured noise of this run's evaluators by this rubric; it is read and recorded once.
 
-    It comes from the calibration of the rubric's threshold, or from a measurement. Noise that does
-    not fit adds a warning to the run.
+    Noise that does not fit, and a calibration of another state, add a warning to the run.
 
     Raises:
         InvalidInput: A file cannot be read.
@@ -269,9 +268,7 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
         )
         notice = Notice(code="evaluator.calibration-differs", message=problem)
         session.casting.warn(notice, session.trace)
-    elif calibration:
-        noise = calibration.noise
-    if noise is None and evaluator and rubric.judged:
+    if evaluator and rubric.judged:
         noise, why_not = load_noise(rubric, evaluator, directory=chosen.directory)
     if why_not:
         notice = Notice(code="evaluator.noise-unusable", message=why_not)

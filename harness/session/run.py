@@ -522,7 +522,7 @@ class Run:
         task: str,
         *,
         rubric: str | Path | Rubric,
-        prompts: str | Path | Mapping[str, str] | None = None,
+        prompts: Mapping[str, str] | None = None,
         sources: Sources = (),
         draft: str | Sequence[str] | None = None,
         max_rounds: int = 3,
@@ -544,8 +544,7 @@ class Run:
         Args:
             task: What the text is for, in every round.
             rubric: A rubric's name, the path of its file, or a `Rubric`.
-            prompts: Templates that override the rubric's, by name (`section`, `judge`, …), or the
-                path of their file.
+            prompts: Templates that override the rubric's, by name (`section`, `judge`, …).
             sources: Texts to rely on; the evaluator sees them too. As a mapping from headings to
                 texts, each belongs to the section under its heading.
             draft: The first draft; the producer writes one when left out. Of several, the checks
@@ -626,7 +625,7 @@ class Run:
         draft: str,
         *,
         rubric: str | Path | Rubric,
-        prompts: str | Path | Mapping[str, str] | None = None,
+        prompts: Mapping[str, str] | None = None,
         task: str = "",
         sources: Sources = (),
         samples: int | None = None,
@@ -710,7 +709,7 @@ class Run:
     async def _choose(
         self,
         rubric: str | Path | Rubric,
-        prompts: str | Path | Mapping[str, str] | None,
+        prompts: Mapping[str, str] | None,
         *,
         whole: bool = False,
     ) -> ChosenRubric:
@@ -718,7 +717,7 @@ class Run:
 
         def choose() -> tuple[ChosenRubric, dict[str, Use]]:
             chosen = choose_rubric(rubric, rubrics=self._session.rubrics, prompts=prompts)
-            return chosen, surroundings.of_files(rubric, prompts, whole=whole)
+            return chosen, surroundings.of_rubric(rubric, whole=whole)
 
         chosen, uses = await asyncio.to_thread(choose)
         self._call.use(uses)

@@ -3,7 +3,7 @@
 Each has a name in the record of a call: `model:ROLE` what plays a role, `fallback:ROLE:TAG` an
 endpoint that answered in its place, `place:ROLE:TAG` the addresses of an endpoint's servers,
 `reply:ROLE:TAG` the model that a server named, `rubric:NAME`, `prompts:NAME` (of that rubric),
-`templates:FILE`, `seed`, `candidates`, `embedder` and `reranker`.
+`seed`, `candidates`, `embedder` and `reranker`.
 
 A role is compared by the settings that change replies, not by its endpoint's name. A pool counts as
 a whole, whichever member was drawn. Another address is no change if the server there reports the
@@ -87,16 +87,14 @@ class Surroundings:
         uses = {f"reply:{request.role}:{tag}": Use(reply.model_id)}
         return uses | (self.noted(*names) if reply.endpoint else {})
 
-    def of_files(self, rubric: object, prompts: object, *, whole: bool) -> dict[str, Use]:
-        """A rubric and prompts that are named; what is made in code is part of the code.
+    def of_rubric(self, rubric: object, *, whole: bool) -> dict[str, Use]:
+        """A rubric that is named; what is made in code is part of the code.
 
         `whole` counts the rubric's prompts for writing, and the candidates, too.
         """
         names = []
         if isinstance(rubric, str | Path):
             names = [f"rubric:{rubric}", *([f"prompts:{rubric}"] if whole else [])]
-        if isinstance(prompts, str | Path):
-            names.append(f"templates:{prompts}")
         for name in names:
             self._now.pop(name, None)  # the file may have been edited meanwhile
         return self.noted(*names, *(["candidates"] if whole else []))
@@ -139,7 +137,6 @@ class Surroundings:
             "fallback": f"'{tag}', which answered for '{role}',",
             "rubric": f"rubric '{rest}'",
             "prompts": f"a prompt of rubric '{rest}'",
-            "templates": f"'{rest}'",
             "seed": "the seed of the run",
             "candidates": "candidates or finalists under [evaluation]",
             "embedder": "the model that embeds passages",
@@ -226,8 +223,6 @@ class Surroundings:
                     for url in endpoint.urls or filter(None, [endpoint.url])
                 ]
                 return Use(",".join(sorted(addresses))) if addresses else None
-            case "templates":
-                return Use(_short(Path(rest).read_bytes()))
             case "rubric" | "prompts":
                 return self._text(kind, rest)
             case "seed":

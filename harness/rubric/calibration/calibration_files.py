@@ -15,13 +15,13 @@ from shutil import copymode
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from harness.errors import InvalidInput, RubricInvalid
 from harness.files import shipped_directory, writing
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.load import RubricFile
-from harness.rubric.noise import Noise, RubricRecord
+from harness.rubric.noise import RubricRecord
 from harness.rubric.prompt import prompt_sha256
 from harness.rubric.rubric import FILLED_IN, Rubric
 
@@ -87,6 +87,7 @@ class Attempts(RubricRecord):
 class Calibration(RubricRecord):
     """What a rubric's threshold rests on."""
 
+    model_config = ConfigDict(extra="ignore")  # older files have the noise of the samples, too
     kind = "calibration"
 
     rubric_sha256: str
@@ -105,8 +106,6 @@ class Calibration(RubricRecord):
     method: str
     accept_at: float | None
     """The mean of people's scores from which they accept; None if they decided themselves."""
-    noise: Noise | None = None
-    """Of the evaluator, by the samples of each draft; None if drafts had one."""
 
     def differences(self, rubric: Rubric, evaluator: str) -> tuple[str, ...]:
         """What is not as it was calibrated, in words; empty if the claim holds.

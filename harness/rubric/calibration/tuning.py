@@ -102,8 +102,6 @@ class Tuning:
     """The mean of people's scores from which they accept; None if they decided themselves."""
     attempts: Attempts
     """Includes this one."""
-    sampled: tuple[tuple[float, ...], ...]
-    """By draft, the composite of each sample alone; of those with as many in each dimension."""
     outdated: tuple[str, ...]
     """Ids of drafts with scores by another version of the rubric."""
     uneven: tuple[str, ...]
@@ -207,7 +205,6 @@ def tune(
         disagreements=_worst([one for one in scored if one.labeled.split != HOLD], rubric),
         accept_at=None if decided else accept_at,
         attempts=attempts,
-        sampled=tuple(filter(None, (_sampled(one, rubric) for one in scored))),
         outdated=tuple(one.id for one in drafts if one.rubric_sha256 not in versions),
         uneven=tuple(
             one.id
@@ -316,19 +313,6 @@ def _judged(one: Rated, rubric: Rubric) -> dict[str, tuple[float, ...]]:
     """What the evaluator gave it, sample by sample."""
     names = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
     return {name: given for name, given in one.labeled.scores.items() if name in names}
-
-
-def _sampled(one: Rated, rubric: Rubric) -> tuple[float, ...]:
-    given, step = _judged(one, rubric), rubric.scale.composite_step
-    if len({len(samples) for samples in given.values()}) != 1:
-        return ()
-    weights = {d.name: d.weight for d in rubric.dimensions if d.name in one.scores}
-    composites = []
-    for together in zip(*given.values(), strict=True):
-        scores = {**one.scores, **dict(zip(given, together, strict=True))}
-        total = sum(w * rubric.shared(name, scores[name]) for name, w in weights.items())
-        composites.append(scores.get(COMPOSITE, total / (sum(weights.values()) or 1)))
-    return tuple(half_up(one, step) for one in composites)
 
 
 def seen_in(counted: Iterable[Rated]) -> dict[str, float | None]:

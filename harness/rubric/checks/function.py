@@ -44,9 +44,6 @@ class Function(Check):
     call: str = Field(pattern=r"^(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_]\w*$")
     """`package.module:function` of something installed, or `./file.py:function` of a file, by its
     path from this rubric's directory."""
-    requires: str = ""
-    """What the function asks of a draft, as the author is told; else the first line of its
-    docstring."""
 
     _function: _Score = PrivateAttr()
     _sha256: str = PrivateAttr()
@@ -88,10 +85,9 @@ class Function(Check):
 
     @property
     def requirement(self) -> str:
-        """For the author."""
+        """For the author: the first line of the function's docstring."""
         first_line = (inspect.getdoc(self._function) or "").partition("\n")[0]
-        said = self.requires or first_line or f"The text satisfies {self.call}"
-        return said.strip().rstrip(".") + "."
+        return (first_line or f"The text satisfies {self.call}").strip().rstrip(".") + "."
 
     def grade(self, draft: Draft) -> Grade:
         """What the function says."""

@@ -66,7 +66,6 @@ def every_check(tmp_path_factory) -> tuple[Check, ...]:
         Language(code="en"),
         Json(against={"type": "object"}),
         ParsesAsPython(),
-        ParsesAsPython(min=1),
         NoStubs(),
         GroundedNumbers(),
         GroundedNames(),
