@@ -32,7 +32,6 @@ class Noise(BaseModel):
     deviation: float = Field(ge=0)
     """Standard deviation of one draft's composites, pooled over the drafts."""
     drafts: int = Field(ge=1)
-    """How many drafts were judged."""
     judgements: int = Field(ge=2)
     """Of all drafts together."""
     between: float | None = Field(default=None, ge=0)

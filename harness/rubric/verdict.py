@@ -81,7 +81,6 @@ class SingleJudgement:
 
     evaluator: str
     scores: Mapping[str, float]
-    """By judged dimension."""
     composite: float
     repaired: tuple[str, ...] = ()
     """Dimensions whose score came of a second call, since the first reply could not be read."""
@@ -106,7 +105,6 @@ class Judges:
     """The share of judgements that would pass the draft by themselves; None if there was one."""
     combine: Combine = "mean"
     shortened: Shortened | None = None
-    """How the draft was."""
     sources_shortened: Shortened | None = None
     """How the sources were, all together."""
     composites: tuple[float, ...] = ()

@@ -57,7 +57,7 @@ def every_check(tmp_path_factory) -> tuple[Check, ...]:
         SectionWords(min=2, max=5),
         Items(min=1, max=2, kind="numbered"),
         Items(max=1, scope="section"),
-        Headings(titles=("A", "B"), stepwise=True),
+        Headings(titles=("A", "B")),
         Finished(),
         ContainsAll(phrases=("a", "[")),
         ContainsAny(phrases=("b", "1")),
