@@ -85,9 +85,9 @@ def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
 
     @wraps(command)
-    def called(**given: Any) -> None:  # noqa: ANN401 - by click, as the options say
-        asked = {name: given.pop(name) for name in signature(_read).parameters}
-        command(read=partial(_read, **asked), **given)
+    def called(**options: Any) -> None:  # noqa: ANN401 - by click, as the options say
+        arguments = {name: options.pop(name) for name in signature(_read).parameters}
+        command(read=partial(_read, **arguments), **options)
 
     for option in reversed(_OPTIONS):
         called = option(called)
@@ -186,8 +186,8 @@ def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
             "another name, say --columns draft=NAME",
             code="row.no-draft",
         )
-    own = row.sources if "sources" in row.fields else tuple(sources)
-    return Draft(text=text, task=str(row.fields.get("task", task)), sources=own)
+    evidence = row.sources if "sources" in row.fields else tuple(sources)
+    return Draft(text=text, task=str(row.fields.get("task", task)), sources=evidence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +270,7 @@ def score_drafts(
     for failed in result.run.failures[:1]:
         if not result.outputs and isinstance(failed.error, InferenceError):
             raise failed.error
-    decided = has_judges or all(one.optional for one in rubric.judged)
+    decided = has_judges or all(dimension.optional for dimension in rubric.judged)
     return ScoredDrafts(given=given, result=result, decided=decided)
 
 
@@ -279,7 +279,7 @@ class _ScoreFiles(BatchFiles):
 
     def __init__(self, path: Path | None, *, rows: DraftRows, rubric: Rubric, **more: Any) -> None:  # noqa: ANN401 - as of its base
         super().__init__(path, **more)
-        labels = dict.fromkeys(name for said in rows.labels.values() for name in said)
+        labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
         scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
         why = ["below_floor", "gates", "missing", "unjudged"]
         by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
@@ -307,7 +307,7 @@ class _ScoreFiles(BatchFiles):
             **self._rows.labels.get(row.id, {}),
             **verdict_as_json(verdict),
             "passed": passed,
-            **{f"score.{one}": score for one, score in scores.items()},
+            **{f"score.{name}": score for name, score in scores.items()},
             "rubric": verdict.rubric,
             "rubric_sha256": verdict.rubric_sha256,
             "evaluator": scored.evaluator,
@@ -349,8 +349,8 @@ LISTED = 10
 
 def not_judged(failures: Sequence[RowFailure]) -> Iterator[str]:
     """Which drafts, or rows, have no verdict, and why."""
-    for one in failures[:LISTED]:
-        yield f"Not judged: {name_of(one)}: {one.reason}"
+    for failure in failures[:LISTED]:
+        yield f"Not judged: {name_of(failure)}: {failure.reason}"
     if len(failures) > LISTED:
         yield f"… and {len(failures) - LISTED} more; --json has all."
 

@@ -81,32 +81,33 @@ def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Messag
     ]
     verdict = reach_verdict(rubric, scores)
     rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
-    told = RevisionPrompts(
+    revision = RevisionPrompts(
         prompts=rubric.prompts,
         requirements=rubric.requirements,
         shorten_over=rubric.shorten.revise_over,
     )
-    placed = [(place_of(one, draft.sections), one.message) for s in focus for one in s.findings]
+    every = (finding for score in focus for finding in score.findings)
+    placed = [(place_of(finding, draft.sections), finding.message) for finding in every]
     index = next((place for place, _ in placed if place is not None), 0)
     findings = [message for place, message in placed if place == index] or ["(What is wrong.)"]
     for name, message in {
-        "draft": Message("user", told.first(draft)),
-        "section": told.sections(draft, {index: findings}, rounds)[index],
-        "afresh": Message("user", told.afresh(draft, index, rounds)),
-        "edits": told.edits(draft, focus, rounds)[0],
-        "whole": told.whole(draft, focus, rounds),
+        "draft": Message("user", revision.first(draft)),
+        "section": revision.sections(draft, {index: findings}, rounds)[index],
+        "afresh": Message("user", revision.afresh(draft, index, rounds)),
+        "edits": revision.edits(draft, focus, rounds)[0],
+        "whole": revision.whole(draft, focus, rounds),
     }.items():
         yield name, [message]
     if dimensions := asked_of(rubric, draft):
         dimensions = dimensions if rubric.judge == "joint" else dimensions[:1]
-        asked = judge_messages(rubric, dimensions, draft, shown=shown(rubric, draft))
-        yield "judge", asked
-        yield "judge_repair", repair_messages(rubric, dimensions, asked=asked, reply="")[-1:]
+        messages = judge_messages(rubric, dimensions, draft, shown=shown(rubric, draft))
+        yield "judge", messages
+        yield "judge_repair", repair_messages(rubric, dimensions, asked=messages, reply="")[-1:]
 
 
 def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
     """Low scores, with what a model might have found in the first section under a heading."""
-    under = (i for i, one in enumerate(draft.sections) if one.level and one.body.strip())
+    under = (i for i, part in enumerate(draft.sections) if part.level and part.body.strip())
     place = next(under, 0)
     finding = Finding("(What the evaluator found.)", draft.sections[place].title, place)
     return [
@@ -124,10 +125,11 @@ def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
 _TOGETHER = {"judge": ("judge_system", "judge", "judge_dimension", "judge_source")}
 
 
-def _origins(found: RubricFile, names: Sequence[str]) -> str:
+def _origins(file: RubricFile, names: Sequence[str]) -> str:
     """Where these templates stand."""
-    own = [found.written.at(("prompts", one)) for one in names if one in found.rubric.prompts.own]
-    return ", ".join(f"{one.path}:{one.line}" for one in own) or "as it ships"
+    changed = file.rubric.prompts.own
+    templates = [file.written.at(("prompts", name)) for name in names if name in changed]
+    return ", ".join(f"{template.path}:{template.line}" for template in templates) or "as it ships"
 
 
 def _copy(rubric: Rubric, path: Path) -> None:

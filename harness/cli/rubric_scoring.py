@@ -79,10 +79,10 @@ def score(
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
-        given = read()
+        source = read()
         if checks_only:
-            given = _without_models(given)
-        scored = score_drafts(given, samples=samples, output=output, yes=yes)
+            source = _without_models(source)
+        scored = score_drafts(source, samples=samples, output=output, yes=yes)
     if as_json:
         write_json(json_object(_scores_as_json(scored)))
     else:
@@ -94,15 +94,15 @@ def score(
         sys.exit(FAILED)
 
 
-def _without_models(given: ScoreSource) -> ScoreSource:
-    if not given.rubric.checked:
+def _without_models(source: ScoreSource) -> ScoreSource:
+    if not source.rubric.checked:
         raise InvalidInput(
             "--checks-only leaves nothing to score: a model judges every dimension of rubric "
-            f"'{given.rubric.id}'",
+            f"'{source.rubric.id}'",
             code="evaluation.nothing-to-check",
         )
     none = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
-    return replace(given, settings=given.settings.model_copy(update=none))
+    return replace(source, settings=source.settings.model_copy(update=none))
 
 
 # --- what is said of it ----------------------------------------------------------------------
@@ -129,8 +129,8 @@ def _print_scored(scored: ScoredDrafts, console: Console, *, unasked: str, verbo
     for line in not_judged(result.failures):
         console.print(line, style="yellow")
     if result.run.stopped_by is not None:
-        said = f"Stopped at {len(verdicts)} of {result.rows} drafts: {result.run.stopped_by}."
-        console.print(said, style="yellow")
+        stop = f"Stopped at {len(verdicts)} of {result.rows} drafts: {result.run.stopped_by}."
+        console.print(stop, style="yellow")
     for line in made_again_because(result.run.reruns):
         console.print(line)
     if result.output is not None:

@@ -178,21 +178,21 @@ async def _answer(request: ChatRequest, dimensions: Sequence[Dimension], *, ask:
     try:
         return await ask(request)
     except ContextOverflow as overflow:
-        room = _room_after(overflow, least=_LEAST_ROOM_TOKENS_PER_DIMENSION * len(dimensions))
+        room = _room_after(overflow, fewest=_LEAST_ROOM_TOKENS_PER_DIMENSION * len(dimensions))
         if not 0 < room < (request.max_output_tokens or math.inf):
             raise
     return await ask(replace(request, max_output_tokens=room))
 
 
-def _room_after(overflow: ContextOverflow, *, least: int) -> int:
+def _room_after(overflow: ContextOverflow, *, fewest: int) -> int:
     """The tokens that a context has left; the least of use if the server does not say.
 
     0 if there are fewer.
     """
     if not overflow.context_tokens or not overflow.prompt_tokens:
-        return least
+        return fewest
     room = overflow.context_tokens - overflow.prompt_tokens
-    return room if room >= least else 0
+    return room if room >= fewest else 0
 
 
 def _repair_request(

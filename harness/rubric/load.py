@@ -275,14 +275,14 @@ def base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Pat
     extends = file.fields.get("extends")
     if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
         return None  # validation says what is wrong with it, if anything is
-    name, here = extends.value.strip(), chain[-1]
+    name, file_path = extends.value.strip(), chain[-1]
     if name.endswith(ENDINGS):
-        path: Path | None = here.parent / name
+        path: Path | None = file_path.parent / name
         missing = f"there is no file {path}; a path starts at the folder of this file"
     else:
-        path = find_rubric(name, (here.parent, *places), besides=here)
+        path = find_rubric(name, (file_path.parent, *places), besides=file_path)
         missing = no_such_rubric(name, places)
-        if name == here.stem:
+        if name == file_path.stem:
             missing = f"there is no rubric '{name}' besides this one"
     links = " → ".join(map(str, (*chain, path)))
     if path is None or not path.is_file():
@@ -376,37 +376,39 @@ def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     return scale.get("min", usual.min), scale.get("max", usual.max)
 
 
-def _dimensions_over(own: Sequence[Written], base: Written) -> list[Written]:
+def _dimensions_over(changed: Sequence[Written], base: Written) -> list[Written]:
     """The base's dimensions with what a file changes in them, then the new ones."""
-    changes, inherited = _by_name(own), _by_name(base.items)
+    changes, inherited = _by_name(changed), _by_name(base.items)
     merged = [
         _dimension_over(changes[name], dimension) if name in changes else dimension
         for name, dimension in inherited.items()
     ]
     # One that stands twice comes here the second time, and is refused for that.
-    new = [d for d in own if _name(d) not in inherited or d is not changes[_name(d)]]
+    new = [d for d in changed if _name(d) not in inherited or d is not changes[_name(d)]]
     return [*merged, *new]
 
 
-def _dimension_over(own: Written, base: Written) -> Written:
+def _dimension_over(change: Written, base: Written) -> Written:
     """A dimension over the base's; scored in another way, it keeps only name, weight and floor."""
     dropped: frozenset[str] = frozenset()
-    if "checks" in own.fields and "judge" in base.fields:
+    if "checks" in change.fields and "judge" in base.fields:
         dropped = _OF_JUDGING
-    elif "judge" in own.fields and "checks" in base.fields:
+    elif "judge" in change.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    return replace(own, value=_fields_over(own.fields, inherited, merged=("anchors", "scale")))
+    fields = _fields_over(change.fields, inherited, merged=("anchors", "scale"))
+    return replace(change, value=fields)
 
 
 def _fields_over(
-    own: Mapping[str, Written], base: Mapping[str, Written], *, merged: Sequence[str]
+    changes: Mapping[str, Written], base: Mapping[str, Written], *, merged: Sequence[str]
 ) -> dict[str, Written]:
     """The fields of both; of one that both have, the own, or the two merged."""
-    fields = {**base, **own}
+    fields = {**base, **changes}
     for name in merged:
-        if name in own and name in base and own[name].fields:
-            fields[name] = replace(own[name], value={**base[name].fields, **own[name].fields})
+        if name in changes and name in base and changes[name].fields:
+            both = {**base[name].fields, **changes[name].fields}
+            fields[name] = replace(changes[name], value=both)
     return fields
 
 

@@ -147,8 +147,8 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
         return None, f"{path} is of another version of the rubric; {again}"
     measurement = next((noise for noise in file.measured if noise.evaluator == evaluator), None)
     if measurement is None:
-        others = ", ".join(noise.evaluator for noise in file.measured)
-        return None, f"{path} is of other evaluators ({others}), not of '{evaluator}'; {again}"
+        evaluators = ", ".join(noise.evaluator for noise in file.measured)
+        return None, f"{path} is of other evaluators ({evaluators}), not of '{evaluator}'; {again}"
     return measurement, ""
 
 

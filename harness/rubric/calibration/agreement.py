@@ -79,15 +79,15 @@ class Resamples:
         is too small by (n - 1) / n. So they are taken farther out (Hesterberg 2015, "What teachers
         should know about the bootstrap"), with n - 2 in place of n - 1: two things are compared.
         """
-        known = values[1:][np.isfinite(values[1:])]
+        finite = values[1:][np.isfinite(values[1:])]
         free = self._times.shape[1] - 2
         low = high = np.nan
-        if len(known) and free > 0:
+        if len(finite) and free > 0:
             z = NormalDist().inv_cdf((1 - confidence) / 2)
             # Student's t, by the first terms of Cornish and Fisher.
             t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
             tail = NormalDist().cdf(t * math.sqrt((free + 2) / free))
-            low, high = np.quantile(known, [tail, 1 - tail])
+            low, high = np.quantile(finite, [tail, 1 - tail])
         return Estimate(value=float(values[0]), low=float(low), high=float(high))
 
 
@@ -108,14 +108,14 @@ def agreement(
     mean = mean_of(people)
     both = ~np.isnan(evaluator) & ~np.isnan(mean)
     x, y, lengths = mean[both], evaluator[both], lengths[both]
-    found = linear(resamples, both, x, y)
+    statistics = linear(resamples, both, x, y)
     # A resample keeps the ranks that its drafts have among all.
-    found["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
-    found["kendall"] = _within_groups(resamples, both, x, y)
+    statistics["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
+    statistics["kendall"] = _within_groups(resamples, both, x, y)
     return Agreement(
         name=name,
         drafts=len(x),
-        estimates={n: resamples.estimate(v, confidence=confidence) for n, v in found.items()},
+        estimates={n: resamples.estimate(v, confidence=confidence) for n, v in statistics.items()},
         is_frozen=len(y) > 1 and bool(np.all(y == y[0])),
         length_bias=np.nan if np.isnan(lengths).any() else _pearson(rank(y - x), rank(lengths)),
         ceiling=_ceiling(people[both]),
@@ -124,9 +124,9 @@ def agreement(
 
 def mean_of(people: Values) -> Values:
     """`(drafts,)`: the mean over raters; NaN for an unscored draft."""
-    known = ~np.isnan(people)
+    scored = ~np.isnan(people)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, people, 0).sum(axis=1) / known.sum(axis=1))
+        return np.asarray(np.where(scored, people, 0).sum(axis=1) / scored.sum(axis=1))
 
 
 def linear(
@@ -163,9 +163,9 @@ def _within_groups(resamples: Resamples, both: NDArray[np.bool_], x: Values, y: 
     places, codes = np.flatnonzero(both), resamples.codes[both]
     features = np.zeros((len(both), 2))
     for code in np.unique(codes):
-        own = codes == code
-        if own.sum() > 1 and not np.isnan(found := tau(x[own], y[own]).statistic):
-            features[places[own][0]] = found, 1
+        inside = codes == code
+        if inside.sum() > 1 and not np.isnan(rank := tau(x[inside], y[inside]).statistic):
+            features[places[inside][0]] = rank, 1
     sums = resamples.sums(features)
     with np.errstate(invalid="ignore"):
         return np.asarray(sums[:, 0] / sums[:, 1])

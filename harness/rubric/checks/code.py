@@ -88,8 +88,8 @@ def _parse(code: str) -> ast.Module | str:
     except SyntaxError as error:
         lines = code.splitlines()
         line = error.lineno or 0
-        shown = quoted(lines[line - 1]) if 0 < line <= len(lines) else "its end"
-        return f"{error.msg}, at line {line} of the block, {shown}"
+        excerpt = quoted(lines[line - 1]) if 0 < line <= len(lines) else "its end"
+        return f"{error.msg}, at line {line} of the block, {excerpt}"
     except ValueError as error:  # half a surrogate pair, a null byte, a number of 5,000 digits
         return f"it holds what Python cannot read ({error})"
     except (RecursionError, MemoryError):

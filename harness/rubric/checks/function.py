@@ -185,10 +185,10 @@ def _as_grade(result: object) -> Grade | None:
 
 def _holds(grade: Grade, draft: Draft) -> bool:
     """Whether the share is in range and every finding names a section that exists."""
-    there = {None, *range(len(draft.sections))}
+    places = {None, *range(len(draft.sections))}
     try:
         # A share that is no number (NaN) is not between them either.
-        return 0 <= grade.share <= 1 and all(f.section_index in there for f in grade.findings)
+        return 0 <= grade.share <= 1 and all(f.section_index in places for f in grade.findings)
     except (TypeError, AttributeError):  # a user's grade may hold anything
         return False
 
@@ -200,5 +200,5 @@ def _titled(finding: Finding, draft: Draft) -> Finding:
 
 
 def _shown(result: object) -> str:
-    shown = repr(result)
-    return shown if len(shown) <= 80 else shown[:79] + "…"
+    excerpt = repr(result)
+    return excerpt if len(excerpt) <= 80 else excerpt[:79] + "…"

@@ -55,8 +55,8 @@ class Characters(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        seen = " ".join(_NO_WIDTH.sub("", draft.visible).split())
-        return self._grade(len(composed(seen)), "characters in all")
+        visible = " ".join(_NO_WIDTH.sub("", draft.visible).split())
+        return self._grade(len(composed(visible)), "characters in all")
 
 
 class Sections(InRange):
@@ -143,7 +143,7 @@ class Headings(Check):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        wanted: dict[tuple[str, ...], str] = {}
+        by_words: dict[tuple[str, ...], str] = {}
         for title in self.titles:
             compared = _compared(title)
             if not compared:
@@ -151,12 +151,12 @@ class Headings(Check):
                     f"the title '{title}' has no letter or digit to match",
                     code="rubric.heading-without-words",
                 )
-            if compared in wanted:
+            if compared in by_words:
                 raise Mistake(
-                    f"the titles '{wanted[compared]}' and '{title}' are the same",
+                    f"the titles '{by_words[compared]}' and '{title}' are the same",
                     code="rubric.heading-twice",
                 )
-            wanted[compared] = title
+            by_words[compared] = title
         return self
 
     @property
@@ -170,15 +170,15 @@ class Headings(Check):
         for place, section in enumerate(headings):
             places.setdefault(_compared(section.title), place)
             places.setdefault(tuple(terms(section.title)), place)
-        found = {title: places.get(_compared(title)) for title in self.titles}
-        kept = _longest_rising([place for place in found.values() if place is not None])
+        by_title = {title: places.get(_compared(title)) for title in self.titles}
+        rising = _longest_rising([place for place in by_title.values() if place is not None])
         order = ", ".join(f'"{name}"' for name in self.titles)
         findings = []
-        for title, where in found.items():
+        for title, where in by_title.items():
             if where is None:
                 message = f'add the heading "{title}", which is missing'
                 findings.append(Finding(message, code="check.heading-missing"))
-            elif where not in kept:
+            elif where not in rising:
                 message = f'move the heading "{title}": the order is {order}'
                 findings.append(Finding(message, code="check.heading-misplaced"))
         return Grade(1 - len(findings) / len(self.titles), tuple(findings))

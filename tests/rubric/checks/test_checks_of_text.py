@@ -248,7 +248,6 @@ def test_findings_name_what_is_to_be_changed():
 
     assert '"Aim"' in say(ORDER, "# Method\n# Result\n# Aim\n")
     assert '"Method"' in say(ORDER, "# Aim\n# Result\n")
-    assert "level 2" in say(STEPS, "# A\n### B\n## C\n")
     assert '"x", "y"' in say(Excludes(phrases=("x", "y")), "y and x")
     assert '"cost"' in say(ContainsAll(phrases=("cost",)), "It is.")
     assert '"(1999)", "(2001)"' in say(year(max=3), YEARS)
