@@ -483,10 +483,11 @@ AGAIN = r"{sources}\n\n{task}\n\n{draft}\n\n{findings}"
 def test_a_loop_goes_on_with_other_prompts_unless_they_are_the_evaluators(
     settings, tmp_path, changed, replies
 ):
-    prompts = tmp_path / "prompts.yaml"
+    prompts, rubric = tmp_path / "prompts.yaml", tmp_path / "own.yaml"
+    rubric.write_text("title: Own\nextends: answer\nprompts: prompts.yaml\n")
 
     async def text(run: Run, task: str) -> str:
-        result = await run.wiggum(task, sources=[SOURCE], rubric="answer", prompts=prompts)
+        result = await run.wiggum(task, sources=[SOURCE], rubric=rubric)
         if result.stop_reason == "producer_failed":
             raise ValueError(result.stop_detail)
         return result.text
