@@ -21,6 +21,7 @@ from harness.rubric.calibration.labels import COMPOSITE
 from harness.rubric.calibration.tuning import Tuning
 
 _BINS = 20
+_NO_SCORES = "The labels have no scores by people, only decisions."
 _SAID = {True: "accept", False: "reject"}
 
 
@@ -50,7 +51,8 @@ def write_report(
         element("h2", "Thresholds"),
         element("div", *_by_threshold(tuning, rubric, own, risk), class_="plots"),
         *(_as_html(rows) for rows in tables[:1]),
-        *([element("h2", "Evaluator and people")] if tuning.agreements else []),
+        element("h2", "Evaluator and people"),
+        *([] if tuning.agreements else [element("p", _NO_SCORES)]),
         *(_as_html(rows) for rows in tables[1:] if rows.row_count),
         *_disagreements(tuning),
         table("What these figures come from", ["", ""], [*origin.items()]),
