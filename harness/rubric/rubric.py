@@ -31,6 +31,7 @@ from harness.rubric.templates import (
     shared_chars,
     shipped_prompts,
 )
+from harness.rubric.word_forms import forms_installed, has_forms
 from harness.text.languages import Language
 
 _MODEL = ConfigDict(
@@ -347,7 +348,7 @@ class Rubric(BaseModel):
     """What kind of text it is for."""
     language: Language | None = None
     """The language of drafts, by ISO 639-1, such as `de`: checks then read its sentences, figures
-    and names."""
+    and names, and phrases with `forms: true` other forms of their words."""
     scale: Scale = Scale()
     """Of the composite, and of dimensions without one of their own."""
     pass_at: float = Field(default_factory=lambda data: data["scale"].at(0.8))
@@ -415,6 +416,21 @@ class Rubric(BaseModel):
             for number, cap in enumerate(dimension.caps):
                 label = f"a cap {of_dimension}"
                 yield from _off_scale(label, cap.at_most, scale, *place, "caps", number, "at_most")
+            for number, check in enumerate(dimension.checks):
+                if getattr(check, "forms", False) and (reason := self._no_forms()):
+                    yield _mistake(
+                        reason, *place, "checks", number, "forms", code="rubric.no-forms"
+                    )
+
+    def _no_forms(self) -> str | None:
+        """Why forms of words are not known; None if they are."""
+        if self.language is None:
+            return "forms: true needs the rubric's `language`, whose dictionary it looks into"
+        if not forms_installed():
+            return "forms: true needs dictionaries: pip install 'wiggum-harness[forms]'"
+        if not has_forms(self.language):
+            return f"there is no dictionary of forms for '{self.language}'; list the forms instead"
+        return None
 
     def scale_of(self, name: str) -> Scale:
         """The scale of a dimension; the rubric's own for the composite."""

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from pydantic import ValidationError
 from rubric.judged import (
     CLEAR,
     DRAFT,
@@ -593,21 +594,25 @@ GERMAN = Draft(
     task="Schreib es auf.",
     sources=("Der Vorstand lobt Müller, und vLLM.",),
 )
-VAGUE = Dimension(name="vague", checks=(Excludes(phrases=("vielfältige Verbesserung",)),))
+VAGUE = Dimension(
+    name="vague", checks=(Excludes(phrases=("vielfältige Verbesserung",), forms=True),)
+)
+AS_WRITTEN = Dimension(name="vague", checks=(Excludes(phrases=("vielfältige Verbesserung",)),))
 NAMES = Dimension(name="names", checks=(GroundedNames(),))
 
 
 @pytest.mark.parametrize(
-    ("language", "vector"),
+    ("language", "phrases", "vector"),
     [
         # No name without a source is found, and not all names are.
-        pytest.param("de", {"vague": 10}, id="German"),
+        pytest.param("de", VAGUE, {"vague": 0}, id="German"),
+        pytest.param("de", AS_WRITTEN, {"vague": 10}, id="phrases as written"),
         # Verbesserungen, Vorstand and Maschine would be names.
-        pytest.param(None, {"vague": 10, "names": 5}, id="as English"),
+        pytest.param(None, AS_WRITTEN, {"vague": 10, "names": 5}, id="as English"),
     ],
 )
-def test_names_are_told_as_the_rubrics_language_writes_them(language, vector):
-    by = Evaluator(rubric(VAGUE, NAMES, language=language), ask=scripted([]).chat)
+def test_words_are_compared_as_the_rubrics_language_inflects_them(language, phrases, vector):
+    by = Evaluator(rubric(phrases, NAMES, language=language), ask=scripted([]).chat)
 
     verdict = asyncio.run(by.evaluate(GERMAN))
 
@@ -615,6 +620,12 @@ def test_names_are_told_as_the_rubrics_language_writes_them(language, vector):
     checked = by.checked(GERMAN)
     assert checked.mean == pytest.approx(sum(vector.values()) / len(vector))
     assert checked.short == tuple(score for score in verdict.scores if score.score < 10)
+
+
+@pytest.mark.parametrize("language", [None, "ta"])
+def test_forms_of_words_need_a_dictionary(language):
+    with pytest.raises(ValidationError, match="forms"):
+        rubric(VAGUE, language=language)
 
 
 def test_without_a_capital_inside_a_word_names_are_not_judged_in_german():

@@ -104,4 +104,30 @@ def installed_check(name: str) -> type[Check]:
 AnyCheck = Annotated[_ShippedCheck, WrapValidator(_read), SerializeAsAny()]
 """What stands in a rubric's `checks`."""
 
-__all__ = ["CHECKS", "AnyCheck", "Check", "Grade", "installed_check", "mean_of"]
+__all__ = [
+    "CHECKS",
+    "AnyCheck",
+    "Characters",
+    "Check",
+    "ContainsAll",
+    "ContainsAny",
+    "Excludes",
+    "Finished",
+    "Function",
+    "Grade",
+    "GroundedNames",
+    "GroundedNumbers",
+    "GroundedSentences",
+    "Headings",
+    "Items",
+    "Json",
+    "Language",
+    "NoRepetition",
+    "NoStubs",
+    "ParsesAsPython",
+    "Regex",
+    "SectionWords",
+    "Sections",
+    "Words",
+    "mean_of",
+]

@@ -23,7 +23,7 @@ from harness.rubric.draft import (
     same_language,
     visible_text,
 )
-from harness.text.folding import folded, has_phrase
+from harness.rubric.word_forms import phrases_in
 from harness.text.languages import Language as LanguageCode
 from harness.text.numbers import Value, values_in
 from harness.text.sentences import ends_sentence, sentences_of
@@ -33,15 +33,16 @@ from harness.text.words import terms
 class _Phrases(Check):
     phrases: tuple[Phrase, ...] = Field(min_length=1)
     """Looked for as whole words, in headings too, whatever their case, line breaks, quotation marks
-    and Unicode forms are. Other forms of the words do not count."""
+    and Unicode forms are."""
+    forms: bool = False
+    """Whether other forms of the words count, by a dictionary of the rubric's `language`."""
 
     @property
     def _listed(self) -> str:
         return ", ".join(self.phrases)
 
     def _found_in(self, text: str, draft: Draft) -> list[str]:
-        text, language = folded(text, draft.language), draft.language
-        return [phrase for phrase in self.phrases if has_phrase(text, folded(phrase, language))]
+        return phrases_in(text, self.phrases, draft.language, forms=self.forms)
 
 
 class Excludes(_Phrases):
