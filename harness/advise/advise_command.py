@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
 from harness.advise import data_tables as tables
 from harness.advise import layout_table
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import DeviceSpec
-from harness.advise.layout_table import ONLY, command_of, endpoint_of, name_of
+from harness.advise.layout_table import ONLY, command_of, endpoint_of
 from harness.advise.layouts import Load, Place, ServingGoal, enough_devices, loads_of, placements
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
@@ -26,14 +25,12 @@ from harness.cli.consoles import Shown, failures_told, log_to_stderr, results
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
-from harness.errors import CallTimeout, InvalidInput, did_you_mean, fault_of
+from harness.errors import CallTimeout, InvalidInput, did_you_mean
 from harness.hardware.gpus import read_gpus
-from harness.hardware.quantization import ROLE_FLOORS
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.session import Settings, load_settings, run_to_its_end
-from harness.session.roles import KNOWN_ROLES, meant_role
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import SpanRecord
@@ -59,9 +56,7 @@ _MEASURING_S = 60.0
 @click.option("--quantization", help="Consider only this precision, such as Q8_0 or FP8.")
 @click.option("--kv-bits", type=click.Choice(["16", "8"]), default="16", help="Of the KV cache.")
 @click.option("--price", type=_POSITIVE, help="Dollars per hour and device.")
-@click.option(
-    "--measure", "measured", metavar="ENDPOINT", help="Compare this endpoint (tag or URL)."
-)
+@click.option("--measure", "measured", metavar="TAG", help="Compare this endpoint.")
 @click.option("--explain", is_flag=True, help="All rows, formulas, and reasons of flags.")
 @config_option
 @json_option
@@ -98,7 +93,7 @@ def advise(
         endpoint, settings = None, Settings()
         if measured is not None:
             settings = settings_for_calls(options["config"])
-            endpoint = _measured(measured, settings, models)
+            endpoint = _endpoint(measured, settings)
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
         spec = _device(device, memory, bandwidth, tflops)
@@ -208,20 +203,12 @@ def _measure(
     print_line(f"{line}advice goes by them. harness trace open {run_id} shows the calls", results())
 
 
-def _measured(named: str, settings: Settings, models: Sequence[str]) -> Endpoint:
-    """By its tag, or by the address of a server that speaks OpenAI's protocol."""
-    if "://" in named:
-        model = name_of(models[0].rpartition("=")[2]) if models else ""
-        fields = {"tag": "measured", "backend": "openai", "url": named, "model_id": model}
-        try:
-            return Endpoint.model_validate(fields)
-        except ValidationError as error:
-            raise InvalidInput(fault_of(error.errors()[0]), code="endpoint.unusable") from error
+def _endpoint(tag: str, settings: Settings) -> Endpoint:
     endpoints = endpoints_of(settings)
-    if named not in endpoints:
-        problem = f"no endpoint is called '{named}'; {did_you_mean(named, endpoints)}"
+    if tag not in endpoints:
+        problem = f"no endpoint is called '{tag}'; {did_you_mean(tag, endpoints)}"
         raise InvalidInput(problem, code="endpoint.unknown")
-    return endpoints[named]
+    return endpoints[tag]
 
 
 def _device_of(endpoint: Endpoint) -> str | None:
@@ -272,8 +259,7 @@ def _goals(
             raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
         named[role or ONLY] = model
     settings = load_settings(config, environment=os.environ) if run else Settings()
-    of_run = loads_of_run(run, settings) if run else {}
-    _check_roles(named, {name for tag, (roles, _) in of_run.items() for name in (*roles, tag)})
+    of_run = _loads_of_run(run, settings) if run else {}
     pairs: dict[str, tuple[str, Load]] = {}
     for tag, (roles, load) in of_run.items():
         role = next((name for name in (*roles, tag) if name in named), ONLY)
@@ -309,17 +295,7 @@ def _shape(model: str) -> ModelShape:
     return read_model_shape(path) if is_path else tables.known_shape(model)
 
 
-def _check_roles(named: Collection[str], of_run: Collection[str]) -> None:
-    known = {ONLY, *KNOWN_ROLES, *ROLE_FLOORS, *of_run}
-    for role in named:
-        near = role.partition("-")[0].rstrip("0123456789")
-        meant = None if role in known else meant_role(near, known)
-        if meant is not None and meant not in named:
-            problem = f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
-            raise InvalidInput(f"{problem}choose a name less like it", code="roles.misspelt")
-
-
-def loads_of_run(run: str, settings: Settings) -> dict[str, tuple[tuple[str, ...], Load]]:
+def _loads_of_run(run: str, settings: Settings) -> dict[str, tuple[tuple[str, ...], Load]]:
     """By the tag of each model, its roles and what a run asked of it."""
     spans = Journal(find_journal(run, settings.traces)).items(SpanRecord)
     return loads_of(calls_of(span for span in spans if isinstance(span, SpanRecord)))

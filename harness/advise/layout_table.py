@@ -16,7 +16,7 @@ from typing import Final, get_args
 
 from rich.console import Console
 
-from harness.advise.data_tables import DeviceSpec, managed_price, rows
+from harness.advise.data_tables import DeviceSpec, rows
 from harness.advise.layouts import (
     Layout,
     Miss,
@@ -264,8 +264,8 @@ def _prefix(role: str, after: str) -> str:
 
 
 def cost_lines(place: Place, row: Layout) -> Iterator[str]:
-    """What a million tokens cost at the load, and from when on that is less than by the token."""
-    load, speed, shape = place.goal.load, row.tokens_per_s, place.goal.shape
+    """What a million tokens cost at the load."""
+    load, speed = place.goal.load, row.tokens_per_s
     if row.usd_per_hour is None or not speed:
         return
     hour = row.usd_per_hour / place.models
@@ -274,14 +274,7 @@ def cost_lines(place: Place, row: Layout) -> Iterator[str]:
     least = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
-    line = f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})"
-    managed = managed_price(shape.parameters, load.prompt_tokens / load.output_tokens)
-    if managed is not None and place.models == shape.expert_share == 1:
-        day_tokens = 24e6 * hour / managed[1]
-        if day_tokens <= speed * 86_400:
-            day = f"{day_tokens / 1e6:,.1f} M output tokens a day"
-            line += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
-    yield line + "."
+    yield f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})."
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:

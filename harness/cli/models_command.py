@@ -1,13 +1,11 @@
-"""`harness models`: lists, loads and unloads models."""
+"""`harness models`: lists and unloads models."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -26,31 +24,27 @@ from harness.cli.consoles import (
 )
 from harness.cli.process import FAILED, LazyGroup
 from harness.cli.project_files import endpoints_of, settings_for_calls
-from harness.cli.tables import cell, print_columns
+from harness.cli.tables import cell, print_columns, print_line
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
-from harness.inference import Endpoint
-from harness.residency import HostReport
 from harness.session import run_to_its_end
 from harness.session.model_control import (
     Control,
     ModelSeen,
     controlled,
     list_models,
-    load_model,
     unload_model,
 )
-from harness.session.settings import Settings
 
 _PLAN = "harness.advise.plan_command:plan", "Show what a run would do with its models."
 
 
 @click.group(cls=LazyGroup, lazy={"plan": _PLAN})
 def models() -> None:
-    """Models in memory: plan a run's, list, load and unload them.
+    """Models in memory: plan a run's, list and unload them.
 
-    Each run loads a model from a file itself. Runs, and the commands below, load and unload a
-    server's model if its endpoint has manage = true.
+    Each run loads a model from a file itself. Runs load and unload a server's model if its endpoint
+    has manage = true.
     """
     log_to_stderr()
 
@@ -75,27 +69,6 @@ def list_(config: Path | None, *, as_json: bool) -> None:
         sys.exit(FAILED)
 
 
-@models.command(short_help="Have servers load models.")
-@click.argument("tags", nargs=-1, required=True, metavar="TAG...")
-@config_option
-def load(tags: tuple[str, ...], config: Path | None) -> None:
-    """Have servers load the models of endpoints that have manage = true.
-
-    No other model is unloaded to make room; harness models unload does that. A run uses loaded
-    models as they are.
-
-    Exit codes: 0 all are in memory, 1 one could not be loaded, 2 invalid input, such as a model
-    that the budget can never hold, 130 interrupted.
-    """
-
-    async def loading(endpoint: Endpoint, settings: Settings) -> str:
-        began_s = time.monotonic()
-        report = await load_model(endpoint, settings, environment=os.environ)
-        return f"in memory{_taken(report)}, after {time.monotonic() - began_s:.1f} s"
-
-    _each(tags, config, loading, doing="loading")
-
-
 @models.command(short_help="Have servers unload models.")
 @click.argument("tags", nargs=-1, required=True, metavar="TAG...")
 @config_option
@@ -106,44 +79,18 @@ def unload(tags: tuple[str, ...], config: Path | None) -> None:
 
     Exit codes: 0 all are unloaded, 1 one could not be unloaded, 2 invalid input, 130 interrupted.
     """
-
-    async def unloading(endpoint: Endpoint, _settings: Settings) -> str:
-        await unload_model(endpoint, environment=os.environ)
-        return "not in memory"
-
-    _each(tags, config, unloading, doing="unloading")
-
-
-def _each(
-    tags: Sequence[str],
-    config: Path | None,
-    act: Callable[[Endpoint, Settings], Coroutine[Any, Any, str]],
-    *,
-    doing: str,
-) -> None:
-    """Acts on one model after the other, and ends with the gravest exit code."""
     console, codes = results(), [0]
     with failures_told():
-        settings = settings_for_calls(config)
-        chosen = controlled(tags, endpoints_of(settings))
-        for endpoint in chosen:
+        for endpoint in controlled(tags, endpoints_of(settings_for_calls(config))):
             try:
-                with Shown(stderr=True).status(f"{doing} {endpoint.tag}"):
-                    said = run_to_its_end(act(endpoint, settings))
+                with Shown(stderr=True).status(f"unloading {endpoint.tag}"):
+                    run_to_its_end(unload_model(endpoint, environment=os.environ))
             except HarnessError as error:
                 say(f"harness: {error}", err=True)
                 codes.append(exit_code_of(error))
             else:
-                console.print(Text(f"{endpoint.tag}: {said}"), soft_wrap=True)
-    if any(codes):
-        sys.exit(max(codes))
-
-
-def _taken(report: HostReport | None) -> str:
-    if report is None or report.total_bytes is None:
-        return ""
-    on_gpu = f", {format_bytes(report.gpu_bytes)} of it on GPUs" if report.gpu_bytes else ""
-    return f" ({format_bytes(report.total_bytes)}{on_gpu})"
+                print_line(f"{endpoint.tag}: not in memory", console)
+    sys.exit(max(codes))
 
 
 def print_models(models: Sequence[ModelSeen], console: Console) -> None:
