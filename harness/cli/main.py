@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from pathlib import Path
 
 import click
 
-from harness.cli.process import FAILED, INTERRUPTED, LazyGroup, set_variables, steady_streams
+from harness.cli.process import FAILED, INTERRUPTED, LazyGroup, steady_streams
 from harness.files import shipped_directory
 from harness.version import __version__
 
@@ -69,12 +68,5 @@ def _call() -> None:
     epilog=f"The guides, Markdown, are in {shipped_directory('docs')}",
 )
 @click.version_option(__version__, prog_name="harness")
-@click.option(
-    "--env-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Set the variables of this file, such as keys, that are not set. No .env is read unasked.",
-)
-def command(env_file: Path | None) -> None:
+def command() -> None:
     """A draft is revised until a rubric is met, and each run opens as a timeline in Perfetto."""
-    if env_file is not None:
-        set_variables(env_file)

@@ -25,7 +25,6 @@ from harness.graph import NodeFailure, Question, Skipped
 from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult, Settings
-from harness.session.separation import Separation
 from harness.trace import events
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
 
@@ -118,6 +117,7 @@ def result_as_json(result: RunResult) -> bytes:
 
 def result_fields(result: RunResult) -> dict[str, object]:
     """The same before it is written."""
+    separation = result.separation
     return {
         "run_id": result.run_id,
         "pipeline": result.pipeline,
@@ -147,7 +147,7 @@ def result_fields(result: RunResult) -> dict[str, object]:
         "earlier_loops": [_earlier_as_json(loop) for loop in result.earlier_loops],
         "models": [asdict(model) for model in result.models],
         "spent": _spent_as_json(result.spent),
-        "separation": _separation_as_json(result.separation) if result.separation else None,
+        "separation": separation and {**asdict(separation), "relation": separation.relation},
         "evaluator_draw": asdict(result.evaluator_draw) if result.evaluator_draw else None,
         "evaluator_panel": asdict(result.evaluator_panel) if result.evaluator_panel else None,
         "warnings": [asdict(one) for one in result.warnings],
@@ -255,20 +255,8 @@ def _print_changes(loop: WiggumResult, console: Console) -> None:
     console.print()
 
 
-def _separation_as_json(separation: Separation) -> dict[str, object]:
-    return {**asdict(separation), "relation": separation.relation}
-
-
 def _spent_as_json(spent: Spent) -> dict[str, object]:
-    return {
-        "calls": spent.calls,
-        "input_tokens": spent.input_tokens,
-        "output_tokens": spent.output_tokens,
-        "cost_usd": spent.cost_usd,
-        "seconds": spent.seconds,
-        "estimated_calls": spent.estimated_calls,
-        "unpriced_calls": spent.unpriced_calls,
-    }
+    return {**asdict(spent), "seconds": spent.seconds}
 
 
 def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
