@@ -114,8 +114,6 @@ class Footprint:
     """For the whole context of all slots; allocated when the model is loaded."""
     compute_bytes: int
     """Intermediate results of one micro-batch, and the logits."""
-    kv_is_exact: bool = True
-    """Whether the cache is known to the byte; else it is usually smaller."""
 
     @property
     def total_bytes(self) -> int:
@@ -139,7 +137,6 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
         InvalidInput: The cache type does not suit the model.
     """
     return Footprint(
-        kv_is_exact=header.exact_caches,
         weights_bytes=header.weights.loaded_bytes,
         kv_bytes=sum(layer_cache_bytes(header, loading)),
         compute_bytes=compute_bytes(header, loading),
