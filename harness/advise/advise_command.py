@@ -87,9 +87,8 @@ def advise(
     Exit codes: 0 a layout of each model meets all targets, 1 none does, or the endpoint could not
     be measured, 2 invalid input.
     """
-    comparison: dict[str, object] = {}
     log_to_stderr()
-    with failures_told(as_json=as_json, of_journals=True, more=comparison):
+    with failures_told(as_json=as_json, of_journals=True):
         endpoint, settings = None, Settings()
         if measured is not None:
             settings = settings_for_calls(options["config"])
@@ -107,7 +106,7 @@ def advise(
                 learned[model.role] = rates
                 goals[number] = replace(model, measured=rates.factors_on(spec))
         if endpoint is not None:
-            _measure(endpoint, goals[0], spec, settings, comparison, as_json=as_json)
+            _measure(endpoint, goals[0], spec, settings, as_json=as_json)
             return
         places = placements(goals, spec)
     is_met = all(place.marked for place in places)
@@ -157,14 +156,10 @@ def _measure(
     goal: ServingGoal,
     device: DeviceSpec,
     settings: Settings,
-    comparison: dict[str, object],
     *,
     as_json: bool,
 ) -> None:
-    """Alone and with all users; prints the comparison, and keeps what was reached.
-
-    An error of keeping it has the comparison too.
-    """
+    """Alone and with all users; keeps what was reached, and prints the comparison."""
     if not device.memory_bytes_per_s:
         problem = f"what is measured is compared with the speed of '{device.name}', which is "
         raise InvalidInput(f"{problem}unknown; give --bandwidth too", code="advise.speed-unknown")
@@ -180,12 +175,16 @@ def _measure(
         problem = f"no call ended within {_MEASURING_S:g} s; see harness trace open {run_id}"
         raise CallTimeout(problem, endpoint=endpoint.tag, limit="timeout_s")
     learned = speed.learn(goal.shape, device, bursts, runtime=endpoint.backend, run_id=run_id)
+    speed.keep_factors(learned, os.environ)
     pairs = [(burst, speed.predicted_of(burst, rates)) for burst in bursts]
-    comparison |= {
-        "run_id": run_id,
-        "bursts": [{"measured": burst, "predicted": figures} for burst, figures in pairs],
-        "learned": learned.model_dump(),
-    }
+    if as_json:
+        document = {
+            "run_id": run_id,
+            "bursts": [{"measured": burst, "predicted": figures} for burst, figures in pairs],
+            "learned": learned.model_dump(),
+        }
+        consoles.write_json(consoles.json_object(document))
+        return
     rows: list[Sequence[str]] = [("", "predicted", "measured", "ratio")]
     for burst, figures in pairs:
         calls = f"{burst.burst.sequences} at once, {burst.prompt_tokens:.0f} tokens: "
@@ -193,12 +192,7 @@ def _measure(
             rows.append((calls + figure, *map(digits, (*values, values[1] / values[0]))))
         if burst.at_once < burst.burst.sequences / 2:
             rows.append((f"{calls}only {burst.at_once:.1f} were written together", "", "", ""))
-    if not as_json:
-        layout_table.print_rows(rows, results())
-    speed.keep_factors(learned, os.environ)
-    if as_json:
-        consoles.write_json(consoles.json_object(comparison))
-        return
+    layout_table.print_rows(rows, results())
     line = f"{endpoint.tag}: {len(bursts)} of {len(planned)} bursts ended in {_MEASURING_S:g} s; "
     print_line(f"{line}advice goes by them. harness trace open {run_id} shows the calls", results())
 

@@ -398,7 +398,7 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
     lines = [
         f"backend = {toml(backend)}",
         f"urls = {toml(urls)}" if len(urls) > 1 else f"url = {toml(urls[0])}",
-        f"model_id = {toml(name_of(model) if model.endswith('.gguf') else model)}",
+        f"model_id = {toml(PurePath(model).stem if model.endswith('.gguf') else model)}",
         f"max_parallel = {serving.sequences * serving.copies}",
     ]
     more = server["line"].format(context_tokens=serving.context_tokens)
@@ -413,9 +413,3 @@ def toml(value: object) -> str:
 def quoted(path: str) -> str:
     """As a shell takes it; a `~` at its beginning stays the home folder."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
-
-
-def name_of(model: str) -> str:
-    """The last part of a path on this machine; any other name as it is."""
-    is_path = model.startswith(("/", ".", "~")) or model.endswith(".gguf")
-    return PurePath(model).name.removesuffix(".gguf") if is_path else model
