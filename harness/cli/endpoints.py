@@ -82,10 +82,10 @@ def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
 
 
 def _row(name: str, check: EndpointCheck) -> Text:
-    return _cell(getattr(check, name))
+    value = getattr(check, name)
+    return cell(value, "yellow" if value in {"advisory", "ignored"} else "")
 
 
-_MOST_NAMES = 3
 _ROWS = {
     "reachable": "reachable",
     "backend": "backend",
@@ -103,20 +103,3 @@ _ROWS = {
     "ttft_ms": "first token, ms",
     "tokens_per_s": "tokens a second",
 }
-
-
-def _cell(value: object) -> Text:
-    match value:
-        case None | ():
-            return cell(None)
-        case bool():
-            return cell("yes" if value else "no", "" if value else "yellow")
-        case "enforced" | "advisory" | "ignored":
-            return cell(value, "" if value == "enforced" else "yellow")
-        case int() | float():
-            return cell(f"{round(value, 1):,}")
-        case tuple():
-            more = [f"and {len(value) - _MOST_NAMES} more"] if len(value) > _MOST_NAMES else []
-            return cell(", ".join([*map(str, value[:_MOST_NAMES]), *more]))
-        case _:
-            return cell(str(value))

@@ -102,7 +102,7 @@ def print_models(models: Sequence[ModelSeen], console: Console) -> None:
         "device": lambda model: cell(model.device),
         "pinned": lambda model: cell("yes" if model.pin else None),
         "priority": lambda model: cell(f"{model.priority:+d}" if model.priority else None),
-        "reachable": lambda model: _yes_or_no(model.reachable),
+        "reachable": lambda model: cell(model.reachable),
         "in memory": _in_memory,
         "takes": lambda model: _size(model.total_bytes),
         "of it on GPUs": lambda model: _size(model.gpu_bytes),
@@ -121,18 +121,11 @@ _CONTROL: Mapping[Control, str] = {
 }
 
 
-# --- cells ----------------------------------------------------------------------------------------
-
-
 def _size(value: int | None) -> Text:
     return cell(None if value is None else format_bytes(value))
-
-
-def _yes_or_no(value: bool | None) -> Text:  # noqa: FBT001 - a value to show
-    return cell(None) if value is None else cell(*(("yes",) if value else ("no", "yellow")))
 
 
 def _in_memory(model: ModelSeen) -> Text:
     if model.resident is None:
         return cell("in runs alone" if model.control == "run" else None, "dim")
-    return cell("yes" if model.resident else "no")
+    return Text("yes" if model.resident else "no")

@@ -54,9 +54,19 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(each[:_FEW]) + f" and {len(each) - _FEW} more" * (len(each) > _FEW)
 
 
-def cell(value: str | None, style: str = "") -> Text:
+def cell(value: object, style: str = "") -> Text:
     """A cell of `print_columns`; a dash if there is nothing in it."""
-    return Text(value, style=style) if value else Text(UNKNOWN, style="dim")
+    match value:
+        case None | "" | ():
+            return Text(UNKNOWN, style="dim")
+        case bool():
+            return Text("yes", style=style) if value else Text("no", style="yellow")
+        case int() | float():
+            return Text(f"{round(value, 1):,}", style=style)
+        case tuple():
+            return Text(listed(map(str, value)), style=style)
+        case _:
+            return Text(str(value), style=style)
 
 
 def print_line(said: str, console: Console, style: str = "") -> None:
