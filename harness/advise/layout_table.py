@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import PurePath
 from typing import Final, get_args
@@ -23,7 +23,6 @@ from harness.advise.layouts import (
     Place,
     ServingGoal,
     enough_devices,
-    placements,
     precisions,
 )
 from harness.advise.rates import USUAL_OF_EXPERTS, usd_per_million_tokens
@@ -240,12 +239,9 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
-    """What would meet all targets: 8 bits in the cache, or devices."""
-    goals = [place.goal for place in places]
-    eight = [replace(model, kv_bits=8) for model in goals]
-    is_enough = eight != goals and all(place.marked for place in placements(eight, device))
-    remedies = ["a KV cache of 8 bits (--kv-bits 8)"] if is_enough else []
-    for kind, there in enough_devices(goals, device)[:4]:
+    """Which devices would meet all targets."""
+    remedies: list[str] = []
+    for kind, there in enough_devices([place.goal for place in places], device)[:4]:
         layouts = "; ".join(
             f"{_prefix(place.goal.role, ' ')}{row.precision}{_divided(row)}"
             for place in there

@@ -92,7 +92,7 @@ class ModelShape:
             InvalidInput: A head is not a whole number of the format's blocks.
         """
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
-        block = _FP8 if is_fp8 else packings.cache_format(CACHE_TYPES[kv_bits])
+        block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
         return sum(
             min(tokens, (layer.window_tokens or tokens) + beside)
             * layer_token_bytes(layer, keys=block, values=block, model=self.title)
