@@ -117,8 +117,8 @@ def advise(
             "device": spec,
             "models": [_json_place(place, spec, port) for place, port in ported],
             "enough": [
-                {"device": kind, "layouts": {place.goal.role: place.marked for place in there}}
-                for kind, there in enough
+                {"device": kind, "layouts": {place.goal.role: place.marked for place in places}}
+                for kind, places in enough
             ],
             "learned": {role: rates.model_dump() for role, rates in learned.items()},
         }
@@ -209,7 +209,7 @@ def _device_of(endpoint: Endpoint) -> str | None:
     """That of a model from a file; None for the first GPU, as of a server on this machine."""
     if endpoint.path is not None:
         return None if endpoint.device == AUTO else next(iter(endpoint.shares))
-    if all(each.url and is_here(each.url) for each in endpoint.replicas.values()):
+    if all(replica.url and is_here(replica.url) for replica in endpoint.replicas.values()):
         return None
     problem = f"endpoint '{endpoint.tag}' is not served by this machine; give its --device, "
     raise InvalidInput(f"{problem}or --memory and --bandwidth", code="advise.device-of-endpoint")

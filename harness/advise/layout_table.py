@@ -57,11 +57,11 @@ def print_places(
             beside = ", beside the other models there" if place.models > 1 else ""
             numbers = ", ".join(str(place.first + n) for n in range(place.count))
             print_line(f"on device {numbers}{beside}", console)
-        shown = place.layouts if explain else place.layouts[:_ROWS]
-        lines = [("->" if layout is row else "", *cells(layout)) for layout in shown]
+        visible = place.layouts if explain else place.layouts[:_ROWS]
+        lines = [("->" if layout is row else "", *cells(layout)) for layout in visible]
         print_rows([("", *columns()), *lines] if lines else [], console)
-        if len(shown) < len(place.layouts):
-            print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
+        if len(visible) < len(place.layouts):
+            print_line(f"and {len(place.layouts) - len(visible)} more: --explain", console)
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
@@ -139,7 +139,7 @@ def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
 
 def cells(row: Layout) -> tuple[str, ...]:
     """A layout's figures, by `columns`."""
-    least, most = (">= ", "<= ") if row.is_bound else ("", "")
+    low, high = (">= ", "<= ") if row.is_bound else ("", "")
     return (
         row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
         f"{row.devices}{_divided(row).replace(',', ':')}",
@@ -148,9 +148,9 @@ def cells(row: Layout) -> tuple[str, ...]:
         f"{row.sequences:,}",
         "?" if row.decode_limit is None else digits(row.decode_limit),
         "?" if row.prefill_limit is None else digits(row.prefill_limit),
-        "?" if row.ttft_s is None else least + _seconds(row.ttft_s),
-        "?" if row.itl_s is None else least + _seconds(row.itl_s),
-        "?" if row.tokens_per_s is None else most + digits(row.tokens_per_s),
+        "?" if row.ttft_s is None else low + _seconds(row.ttft_s),
+        "?" if row.itl_s is None else low + _seconds(row.itl_s),
+        "?" if row.tokens_per_s is None else high + digits(row.tokens_per_s),
         "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
         "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
     )
@@ -232,8 +232,8 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
-    least = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
-    size = f"{least.quantization} its weights take {format_bytes(least.weight_bytes)}"
+    smallest = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
+    size = f"{smallest.quantization} its weights take {format_bytes(smallest.weight_bytes)}"
     room = format_bytes(device.room * device.count)
     return f"{name} does not fit with one sequence: in {size}, and there is room for {room}."
 
@@ -241,17 +241,17 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
     """Which devices would meet all targets."""
     remedies: list[str] = []
-    for kind, there in enough_devices([place.goal for place in places], device)[:4]:
+    for kind, spots in enough_devices([place.goal for place in places], device)[:4]:
         layouts = "; ".join(
             f"{_prefix(place.goal.role, ' ')}{row.precision}{_divided(row)}"
-            for place in there
+            for place in spots
             if (row := place.marked)
         )
         cost = f", ${kind.usd_per_hour * kind.count:.2f}/h" if kind.usd_per_hour else ""
         remedies.append(f"{kind.count} x {kind.name} ({layouts}{cost})")
-    most = 8 if len(places) > 1 else 16
+    limit = 8 if len(places) > 1 else 16
     if not remedies:
-        return f"None of these meets the targets: 1 to {most} of each GPU of the table."
+        return f"None of these meets the targets: 1 to {limit} of each GPU of the table."
     return f"What would meet the targets: {', or '.join(remedies)}."
 
 
@@ -267,10 +267,10 @@ def cost_lines(place: Place, row: Layout) -> Iterator[str]:
     hour = row.usd_per_hour / place.models
     busy = min(load.rate_per_s * load.output_tokens / speed, 1.0) if load.rate_per_s else 1.0
     cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
-    least = "at least " if row.is_bound and busy == 1 else ""
+    bound = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
-    yield f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})."
+    yield f"${hour:.2f} an hour{share} is {bound}${cost} a million output tokens ({when})."
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
@@ -363,13 +363,13 @@ def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
     server, parts = servers()[backend], list[tuple[str, str]]()
     gpus, first = serving.tensor_parallel * serving.stages, serving.first_gpu
     for copy in range(serving.copies):
-        seen = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
+        numbers = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
         values: dict[str, object] = asdict(serving) | {
             "command": True,
             "model": quoted(serving.model),
             "all_tokens": serving.context_tokens * serving.sequences,
             "cache_type": CACHE_TYPES[serving.kv_bits],
-            "gpus": serving.on_gpu and first is not None and ",".join(map(str, seen)),
+            "gpus": serving.on_gpu and first is not None and ",".join(map(str, numbers)),
             "kv_bits": serving.kv_bits % 16,
             "gpu_layers": "all" if serving.on_gpu else "0",
             "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
@@ -397,8 +397,8 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
         f"model_id = {toml(PurePath(model).stem if model.endswith('.gguf') else model)}",
         f"max_parallel = {serving.sequences * serving.copies}",
     ]
-    more = server["line"].format(context_tokens=serving.context_tokens)
-    return [*lines, more] if more else lines
+    line = server["line"].format(context_tokens=serving.context_tokens)
+    return [*lines, line] if line else lines
 
 
 def toml(value: object) -> str:

@@ -177,7 +177,7 @@ def _roles_by_tag(
     players = Players(
         roles=roles.with_evaluators(*(roles.pool or ())), memory=settings.memory.models
     )
-    nodes = {role: f"node '{node}'" for node, own in demand.items() for role in own or ()}
+    nodes = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
     for role, node in nodes.items():
         tags = players.of(role)
         if not tags and role not in {EVALUATOR, MEMORY}:

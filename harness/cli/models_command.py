@@ -60,12 +60,12 @@ def list_(config: Path | None, *, as_json: bool) -> None:
     with failures_told(as_json=as_json):
         endpoints = endpoints_of(settings_for_calls(config))
         with Shown(stderr=True).status("asking servers"):
-            seen = run_to_its_end(list_models(endpoints, environment=os.environ))
+            states = run_to_its_end(list_models(endpoints, environment=os.environ))
     if as_json:
-        write_json(json_object(seen))
+        write_json(json_object(states))
     else:
-        print_models(seen, results())
-    if any(model.problem is not None or model.reachable is False for model in seen):
+        print_models(states, results())
+    if any(model.problem is not None or model.reachable is False for model in states):
         sys.exit(FAILED)
 
 
@@ -110,8 +110,8 @@ def print_models(models: Sequence[ModelSeen], console: Console) -> None:
     print_columns({model.tag: model for model in models}, rows, console)
     for model in models:
         if model.problem is not None:
-            said = Text.assemble((model.tag, "bold red"), f": {model.problem}")
-            console.print(said, soft_wrap=True)
+            line = Text.assemble((model.tag, "bold red"), f": {model.problem}")
+            console.print(line, soft_wrap=True)
 
 
 _CONTROL: Mapping[Control, str] = {

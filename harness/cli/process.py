@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
         formatter: click.HelpFormatter,
     ) -> None:
         commands = {**self.commands, **self._plugins()}
-        lines = {name: each.get_short_help_str(limit=80) for name, each in commands.items()}
+        lines = {name: command.get_short_help_str(limit=80) for name, command in commands.items()}
         lines |= {name: text for name, (_, text) in self._lazy.items()}
         with formatter.section("Commands"):
             formatter.write_dl(sorted(lines.items()))

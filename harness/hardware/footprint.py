@@ -218,9 +218,9 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
 
 def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
     """Bytes of the logits that the caller gets, in f32, in the machine's memory."""
-    kept = loading.slots if loading.kept_logits is None else loading.kept_logits
+    tokens = loading.slots if loading.kept_logits is None else loading.kept_logits
     length = header.vocabulary_size if header.has_output else header.embedding_length
-    return _FLOAT_BYTES * kept * length
+    return _FLOAT_BYTES * tokens * length
 
 
 def padded_tokens(tokens: int) -> int:
