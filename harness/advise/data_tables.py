@@ -1,4 +1,4 @@
-"""Devices, known models, precisions and prices.
+"""Devices with their rents, known models, and precisions.
 
 They come from the packaged tables, whose rows have a source and a date, from this machine, or from
 a person.
@@ -246,18 +246,3 @@ def known_shape(model: str) -> ModelShape:
     sizes = ("parameters", "active_parameters", "weight_bytes", "passed_bytes", "active_bytes")
     scaled = {name: round(getattr(shape, name) * count / shape.parameters) for name in sizes}
     return replace(shape, title=model, family="", exact_caches=False, **scaled)
-
-
-def managed_price(parameters: int, prompts: float) -> tuple[str, float] | None:
-    """Dollars for a million output tokens with so many times as many of prompts, at a managed one.
-
-    That is the model nearest in size, of half to twice the size; None if there is none.
-    """
-
-    def ratio(row: Mapping[str, str]) -> float:
-        size = parse_parameters(row["parameters"]) / parameters
-        return max(size, 1 / size)
-
-    row = min(rows("managed"), key=ratio)
-    price = float(row["usd_per_million_input"]) * prompts + float(row["usd_per_million_output"])
-    return (row["name"], price) if ratio(row) <= 2 else None

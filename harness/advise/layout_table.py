@@ -9,21 +9,20 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import PurePath
 from typing import Final, get_args
 
 from rich.console import Console
 
-from harness.advise.data_tables import DeviceSpec, managed_price, rows
+from harness.advise.data_tables import DeviceSpec, rows
 from harness.advise.layouts import (
     Layout,
     Miss,
     Place,
     ServingGoal,
     enough_devices,
-    placements,
     precisions,
 )
 from harness.advise.rates import USUAL_OF_EXPERTS, usd_per_million_tokens
@@ -58,11 +57,11 @@ def print_places(
             beside = ", beside the other models there" if place.models > 1 else ""
             numbers = ", ".join(str(place.first + n) for n in range(place.count))
             print_line(f"on device {numbers}{beside}", console)
-        shown = place.layouts if explain else place.layouts[:_ROWS]
-        lines = [("->" if layout is row else "", *cells(layout)) for layout in shown]
+        visible = place.layouts if explain else place.layouts[:_ROWS]
+        lines = [("->" if layout is row else "", *cells(layout)) for layout in visible]
         print_rows([("", *columns()), *lines] if lines else [], console)
-        if len(shown) < len(place.layouts):
-            print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
+        if len(visible) < len(place.layouts):
+            print_line(f"and {len(place.layouts) - len(visible)} more: --explain", console)
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
@@ -140,7 +139,7 @@ def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
 
 def cells(row: Layout) -> tuple[str, ...]:
     """A layout's figures, by `columns`."""
-    least, most = (">= ", "<= ") if row.is_bound else ("", "")
+    low, high = (">= ", "<= ") if row.is_bound else ("", "")
     return (
         row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
         f"{row.devices}{_divided(row).replace(',', ':')}",
@@ -149,9 +148,9 @@ def cells(row: Layout) -> tuple[str, ...]:
         f"{row.sequences:,}",
         "?" if row.decode_limit is None else digits(row.decode_limit),
         "?" if row.prefill_limit is None else digits(row.prefill_limit),
-        "?" if row.ttft_s is None else least + _seconds(row.ttft_s),
-        "?" if row.itl_s is None else least + _seconds(row.itl_s),
-        "?" if row.tokens_per_s is None else most + digits(row.tokens_per_s),
+        "?" if row.ttft_s is None else low + _seconds(row.ttft_s),
+        "?" if row.itl_s is None else low + _seconds(row.itl_s),
+        "?" if row.tokens_per_s is None else high + digits(row.tokens_per_s),
         "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
         "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
     )
@@ -233,29 +232,26 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
-    least = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
-    size = f"{least.quantization} its weights take {format_bytes(least.weight_bytes)}"
+    smallest = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
+    size = f"{smallest.quantization} its weights take {format_bytes(smallest.weight_bytes)}"
     room = format_bytes(device.room * device.count)
     return f"{name} does not fit with one sequence: in {size}, and there is room for {room}."
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
-    """What would meet all targets: 8 bits in the cache, or devices."""
-    goals = [place.goal for place in places]
-    eight = [replace(model, kv_bits=8) for model in goals]
-    is_enough = eight != goals and all(place.marked for place in placements(eight, device))
-    remedies = ["a KV cache of 8 bits (--kv-bits 8)"] if is_enough else []
-    for kind, there in enough_devices(goals, device)[:4]:
+    """Which devices would meet all targets."""
+    remedies: list[str] = []
+    for kind, spots in enough_devices([place.goal for place in places], device)[:4]:
         layouts = "; ".join(
             f"{_prefix(place.goal.role, ' ')}{row.precision}{_divided(row)}"
-            for place in there
+            for place in spots
             if (row := place.marked)
         )
         cost = f", ${kind.usd_per_hour * kind.count:.2f}/h" if kind.usd_per_hour else ""
         remedies.append(f"{kind.count} x {kind.name} ({layouts}{cost})")
-    most = 8 if len(places) > 1 else 16
+    limit = 8 if len(places) > 1 else 16
     if not remedies:
-        return f"None of these meets the targets: 1 to {most} of each GPU of the table."
+        return f"None of these meets the targets: 1 to {limit} of each GPU of the table."
     return f"What would meet the targets: {', or '.join(remedies)}."
 
 
@@ -264,24 +260,17 @@ def _prefix(role: str, after: str) -> str:
 
 
 def cost_lines(place: Place, row: Layout) -> Iterator[str]:
-    """What a million tokens cost at the load, and from when on that is less than by the token."""
-    load, speed, shape = place.goal.load, row.tokens_per_s, place.goal.shape
+    """What a million tokens cost at the load."""
+    load, speed = place.goal.load, row.tokens_per_s
     if row.usd_per_hour is None or not speed:
         return
     hour = row.usd_per_hour / place.models
     busy = min(load.rate_per_s * load.output_tokens / speed, 1.0) if load.rate_per_s else 1.0
     cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
-    least = "at least " if row.is_bound and busy == 1 else ""
+    bound = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
-    line = f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})"
-    managed = managed_price(shape.parameters, load.prompt_tokens / load.output_tokens)
-    if managed is not None and place.models == shape.expert_share == 1:
-        day_tokens = 24e6 * hour / managed[1]
-        if day_tokens <= speed * 86_400:
-            day = f"{day_tokens / 1e6:,.1f} M output tokens a day"
-            line += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
-    yield line + "."
+    yield f"${hour:.2f} an hour{share} is {bound}${cost} a million output tokens ({when})."
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
@@ -374,13 +363,13 @@ def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
     server, parts = servers()[backend], list[tuple[str, str]]()
     gpus, first = serving.tensor_parallel * serving.stages, serving.first_gpu
     for copy in range(serving.copies):
-        seen = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
+        numbers = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
         values: dict[str, object] = asdict(serving) | {
             "command": True,
             "model": quoted(serving.model),
             "all_tokens": serving.context_tokens * serving.sequences,
             "cache_type": CACHE_TYPES[serving.kv_bits],
-            "gpus": serving.on_gpu and first is not None and ",".join(map(str, seen)),
+            "gpus": serving.on_gpu and first is not None and ",".join(map(str, numbers)),
             "kv_bits": serving.kv_bits % 16,
             "gpu_layers": "all" if serving.on_gpu else "0",
             "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
@@ -405,11 +394,11 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
     lines = [
         f"backend = {toml(backend)}",
         f"urls = {toml(urls)}" if len(urls) > 1 else f"url = {toml(urls[0])}",
-        f"model_id = {toml(name_of(model) if model.endswith('.gguf') else model)}",
+        f"model_id = {toml(PurePath(model).stem if model.endswith('.gguf') else model)}",
         f"max_parallel = {serving.sequences * serving.copies}",
     ]
-    more = server["line"].format(context_tokens=serving.context_tokens)
-    return [*lines, more] if more else lines
+    line = server["line"].format(context_tokens=serving.context_tokens)
+    return [*lines, line] if line else lines
 
 
 def toml(value: object) -> str:
@@ -420,9 +409,3 @@ def toml(value: object) -> str:
 def quoted(path: str) -> str:
     """As a shell takes it; a `~` at its beginning stays the home folder."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
-
-
-def name_of(model: str) -> str:
-    """The last part of a path on this machine; any other name as it is."""
-    is_path = model.startswith(("/", ".", "~")) or model.endswith(".gguf")
-    return PurePath(model).name.removesuffix(".gguf") if is_path else model

@@ -183,8 +183,8 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
     Heads are divided evenly, by powers of two. llama.cpp divides models by layers alone.
     """
     powers = [1 << power for power in range(count.bit_length())]
-    most = _MOST_RANKS if shape.packing == "safetensors" else 1
-    ranks = [n for n in powers if shape.heads % n == 0 and n <= most]
+    limit = _MOST_RANKS if shape.packing == "safetensors" else 1
+    ranks = [n for n in powers if shape.heads % n == 0 and n <= limit]
     pairs = itertools.product(ranks, sorted({*powers, count}))
     return [(n, stages) for n, stages in pairs if n * stages <= count and stages <= shape.layers]
 
@@ -329,17 +329,17 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     `goals`.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
-    own, first, places = min(len(order), device.count), 0, list[Place]()
-    for number in range(own):
-        is_last, most = number == own - 1, device.count - first - (own - number - 1)
-        ways = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, most + 1)]
-        met = [n for n, rows in ways if rows and not rows[0].misses]
-        count = most if is_last else next(iter([*met, *(n for n, rows in ways if rows), most]))
+    alone, first, places = min(len(order), device.count), 0, list[Place]()
+    for number in range(alone):
+        is_last, cap = number == alone - 1, device.count - first - (alone - number - 1)
+        tries = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, cap + 1)]
+        met = [n for n, rows in tries if rows and not rows[0].misses]
+        count = cap if is_last else next(iter([*met, *(n for n, rows in tries if rows), cap]))
         group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
-        taken = _least_bytes(group, part)
+        sizes = _least_bytes(group, part)
         for at, goal in enumerate(group):
-            rows = tuple(layouts(goal, part, taken_bytes=sum(taken) - taken[at]))
-            taken[at] = rows[0].device_bytes if rows else taken[at]
+            rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[at]))
+            sizes[at] = rows[0].device_bytes if rows else sizes[at]
             places.append(
                 Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
             )
@@ -356,9 +356,9 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
     for halved in range(max(model.load.users for model in group).bit_length()):
         sizes = [
             min(
-                fixed + max(model.load.users >> halved, 1) * each
+                fixed + max(model.load.users >> halved, 1) * kv_bytes
                 for shape in precisions(model, device)
-                for fixed, each, _ in [_needs(Rates(shape, device, model.kv_bits), model.load)]
+                for fixed, kv_bytes, _ in [_needs(Rates(shape, device, model.kv_bits), model.load)]
             )
             for model in group
         ]
@@ -376,9 +376,9 @@ def enough_devices(
     """
     remedies = []
     counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    others = [replace(model, measured=None) for model in goals]
+    usual = [replace(model, measured=None) for model in goals]
     for name, spec in known_devices().items():
-        kind, models = (device, goals) if name == device.name else (spec, others)
+        kind, models = (device, goals) if name == device.name else (spec, usual)
         for places in (placements(models, replace(kind, count=count)) for count in counts):
             if all(place.marked for place in places):
                 used = max(place.first + row.devices for place in places if (row := place.marked))

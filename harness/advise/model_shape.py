@@ -92,7 +92,7 @@ class ModelShape:
             InvalidInput: A head is not a whole number of the format's blocks.
         """
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
-        block = _FP8 if is_fp8 else packings.cache_format(CACHE_TYPES[kv_bits])
+        block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
         return sum(
             min(tokens, (layer.window_tokens or tokens) + beside)
             * layer_token_bytes(layer, keys=block, values=block, model=self.title)
@@ -155,12 +155,12 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.is_dir():
         shape = read_model_shape(path / "config.json")
         size = _tensor_bytes(path)
-        more = 0 if size is None else size - shape.weight_bytes
+        extra = 0 if size is None else size - shape.weight_bytes
         return replace(
             shape,
-            weight_bytes=shape.weight_bytes + more,
-            passed_bytes=shape.passed_bytes + more,
-            active_bytes=shape.active_bytes + more,
+            weight_bytes=shape.weight_bytes + extra,
+            passed_bytes=shape.passed_bytes + extra,
+            active_bytes=shape.active_bytes + extra,
         )
     if path.suffix == ".json":
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
@@ -335,8 +335,8 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     quantization, has_attention = _quantization(config)
     bits = packings.weight_bits(quantization or dtype)
     fine = tables + routers + (0 if has_attention else attention_count)
-    others = dense_count + (attention_count if has_attention else 0)
-    weights = round(((expert_count + others) * bits + fine * max(bits, 16)) / 8)
+    packed = dense_count + (attention_count if has_attention else 0)
+    weights = round(((expert_count + packed) * bits + fine * max(bits, 16)) / 8)
     passed = weights - round((tables - output) * max(bits, 16) / 8)
     label = quantization or dtype.replace("bfloat", "BF").replace("float", "F") or None
     limits = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")

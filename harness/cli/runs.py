@@ -96,7 +96,7 @@ def _table(lines: list[AuditLine], *, is_wide: bool) -> Table:
         models = f"{line.producer_model or '-'} / {line.evaluator_model or 'checks'}"
         table.add_row(
             Text(line.run_id or "-"),
-            Text(line.final or "-", style=_STYLES.get(line.final or "", "")),
+            Text(line.final or "-", style=_STYLES.get(line.final, "yellow")),
             "-" if line.run_duration_s is None else f"{line.run_duration_s:.1f}",
             _count(line.input_tokens),
             _count(line.output_tokens),
@@ -108,16 +108,7 @@ def _table(lines: list[AuditLine], *, is_wide: bool) -> Table:
     return table
 
 
-_STYLES = {
-    "PASS": "green",
-    "FAIL": "yellow",
-    "ERROR": "red",
-    "WAITING": "cyan",
-    "STOPPED": "yellow",
-    "INTERRUPTED": "yellow",
-    "SKIPPED": "yellow",
-    "KILLED": "red",
-}
+_STYLES = {None: "", "PASS": "green", "ERROR": "red", "KILLED": "red", "WAITING": "cyan"}
 
 
 def _count(tokens: int | None) -> str:

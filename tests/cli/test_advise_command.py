@@ -147,9 +147,6 @@ def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project:
         (("none.gguf",), "none.gguf: cannot be opened"),
         (("8X",), "give a GGUF file, a folder of safetensors"),
         (("llama3.1:70b",), "or a size: harness advise 70B"),
-        (("evalutor=8B",), "did you mean 'evaluator'?"),
-        (("producer=8B", "judges-b=8B"), "did you mean 'judge'?"),
-        (("evalutor2=8B",), "did you mean 'evaluator'?"),
         (("8B", "--bandwidth", "100 GB", "--device", "l4"), "give its memory too"),
         (("8B", "--memory", "much"), "'much' is not a size"),
         (("8B", "--rate", "0"), "Invalid value for '--rate'"),
@@ -196,18 +193,16 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
         first = harness("advise", *named, **cache)
         second = harness("advise", *named, "--json", **cache)
         advised = harness("advise", "small.gguf", **cache)
-        by_url = ("small.gguf", "--measure", server.url, "--users", "2")
-        named_by_url = harness("advise", *by_url, "--json", **cache)
         (project / "none").symlink_to("missing/folder")
         nowhere = {"cwd": project, "XDG_CACHE_HOME": str(project / "none")}
         unkept = [harness("advise", *named, *how, **nowhere) for how in ((), ("--json",))]
     assert first.exit_code == 0, first.stderr
     assert "2 at once, 31 tokens: " in first.stdout
-    assert named_by_url.json["learned"]["runtime"] == "openai", named_by_url.stdout
     assert {"run_id", "bursts", "learned"} == second.json.keys()
-    assert [one.exit_code for one in unkept] == [2, 2]
+    assert [one.exit_code for one in unkept] == [0, 0]
     assert "2 at once, 31 tokens: " in unkept[0].stdout
-    assert {"run_id", "bursts", "learned", "error"} <= unkept[1].json.keys()
+    assert unkept[1].json.keys() == second.json.keys()
+    assert "later advice will not use these rates" in unkept[1].stderr
     assert f"as quick as {second.json['learned']['model']} with openai in run" in advised.stdout
 
 
@@ -221,25 +216,21 @@ def test_what_is_learned_is_of_the_endpoints_own_device(project: Path) -> None:
     assert "'gpu7' is not seen" in advise(project, "--measure", "file").stderr
 
 
-HERE = "http://127.0.0.1:9/v1"
-
-
 @pytest.mark.parametrize(
     ("named", "code", "said"),
     [
         (("nobody",), "endpoint.unknown", "no endpoint is called 'nobody'"),
-        (("http://",), "endpoint.unusable", "url 'http://' must start"),
-        ((HERE, "--memory", "24 GiB"), "advise.speed-unknown", "what is measured is compared"),
-        (
-            ("http://gpu-box:8000/v1",),
-            "advise.device-of-endpoint",
-            "endpoint 'measured' is not served",
-        ),
+        (("here", "--memory", "24 GiB"), "advise.speed-unknown", "what is measured is compared"),
+        (("far",), "advise.device-of-endpoint", "endpoint 'far' is not served"),
     ],
 )
 def test_an_endpoint_to_measure_has_to_be_there(
     project: Path, named: tuple[str, ...], code: str, said: str
 ) -> None:
+    (project / "harness.toml").write_text(
+        '[endpoints.here]\nurl = "http://127.0.0.1:9/v1"\n'
+        '[endpoints.far]\nurl = "http://gpu-box:8000/v1"\n'
+    )
     done = advise(project, "small.gguf", "--measure", *named, "--json")
     assert (done.exit_code, done.code) == (2, code)
     assert done.json["error"]["message"].startswith(said)
