@@ -24,6 +24,7 @@ from harness.advise.layouts import (
     ServingGoal,
     enough_devices,
     precisions,
+    short_s,
 )
 from harness.advise.rates import USUAL_OF_EXPERTS, usd_per_million_tokens
 from harness.cli.tables import digits, dollars, print_line
@@ -39,6 +40,8 @@ _LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"
 _ROWS: Final = 12
 """Of a table without --explain."""
 _FIRST_PORT: Final = 8080
+_USUAL_FLOOR: Final = 4
+"""Bits of a precision that most roles take."""
 _BARE: Final = re.compile("[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotes."""
 
@@ -83,7 +86,8 @@ def print_places(
         for backend, serving in [*commands.items()][:1]:
             key = role if _BARE.fullmatch(role) else toml(role)
             roles += [f"{key} = {toml(role)}"] * (role != ONLY)
-            endpoints += ["", f"[endpoints.{key}]", *endpoint_of(backend, serving)]
+            table = f"[endpoints.{key}]  # {PROVIDERS[backend].title}"
+            endpoints += ["", table, *endpoint_of(backend, serving)]
     if not all(place.marked for place in places):
         print_line("\n" + remedy_line(places, device), console, "bold")
     print_line("", console)
@@ -169,7 +173,8 @@ def missed(miss: Miss) -> str:
         return f"{miss.limit - miss.value:,.0f} of {miss.limit:,.0f} wait for a place"
     if miss.target == "rate":
         return f"{digits(miss.value)} of {digits(miss.limit)} requests/s"
-    return f"{miss.target} {_seconds(miss.value)} of {_seconds(miss.limit)}"
+    value, limit = _seconds(miss.value), _seconds(miss.limit)
+    return f"{miss.target} {value} of {limit}" if value != limit else f"{miss.target} above {limit}"
 
 
 def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
@@ -186,13 +191,16 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     elif any(row.itl_s for row in layouts):
         yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
     if any(row.tensor_parallel > 1 for row in layouts):
-        yield "what GPUs send each other is in no figure: TP wants NVLink"
+        link = f"counts at {device.link_bytes_per_s / 1e9:,.0f} GB/s, its delay does not"
+        sent = link if device.link_bytes_per_s else "is in no figure: TP wants NVLink"
+        yield f"what GPUs of TP send each other {sent}"
         if any(cache.heads == 1 for cache in goal.shape.caches):
             yield f"the KV cache of {model} is one head (MLA, MQA): each GPU of TP has all of it"
     if place.models > 1:
         yield "models on one device: times are while the others are idle"
     if any(row.is_bound for row in layouts):
-        yield ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending"
+        short = f"{1000 * short_s(goal.shape):g} ms a layer"
+        yield f">= and <=: steps under {short} take longer, for starting kernels and sending"
     if not device.fp8_flops_per_s and any(row.precision == "FP8" for row in layouts):
         yield "FP8 is of the weights alone: this device multiplies in 16 bits"
     yield from _model_notes(goal, layouts)
@@ -201,14 +209,18 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
 def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
     shape, model, floor = goal.shape, goal.shape.title, role_floor(goal.role)
     if any(row.precision == "MXFP4" for row in layouts):
-        yield "servers may pad the experts of MXFP4: up to 7 % more weights, and fewer sequences"
+        yield "servers may pad the experts of MXFP4: up to 9 % more weights, and fewer sequences"
     if shape.expert_share < 1:
         share = f"{shape.expert_share:.1%}"
         yield f"all experts are in memory; a token reads {share} of them, several sequences more"
     if any(row.precision not in {shape.quantization, "F16"} for row in layouts):
         yield f"sizes in another precision than {shape.quantization} are estimates"
+    if floor > _USUAL_FLOOR and goal.quantization is None:
+        yield f"for {goal.role} no precision under {floor:g} bits is considered"
     if any(row.bits < floor - 0.1 for row in layouts):
         yield f"fewer than {floor:g} bits are too coarse for {goal.role}"
+    if not shape.is_local and "/" not in goal.model:
+        yield f"{model} in a command stands for your own file or folder, or a hub's name"
     if shape.family and not shape.exact_caches:
         yield f"the KV cache of {model} is at most so large: not all of its layers are known here"
     if 0 < (shape.context_limit or 0) < goal.load.context_tokens:
@@ -249,10 +261,10 @@ def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
         )
         cost = f", ${kind.usd_per_hour * kind.count:.2f}/h" if kind.usd_per_hour else ""
         remedies.append(f"{kind.count} x {kind.name} ({layouts}{cost})")
-    limit = 8 if len(places) > 1 else 16
+    counts = "1, 2, 4 or 8" if len(places) > 1 else "1, 2, 4, 8 or 16"
     if not remedies:
-        return f"None of these meets the targets: 1 to {limit} of each GPU of the table."
-    return f"What would meet the targets: {', or '.join(remedies)}."
+        return f"None of these meets the targets: {counts} of each GPU of the table."
+    return f"What would meet the targets, of {counts} GPUs: {', or '.join(remedies)}."
 
 
 def _prefix(role: str, after: str) -> str:
@@ -294,6 +306,8 @@ def servings(
         of_gguf = server["packing"] == "gguf"
         if not (server["packing"] == row.packing or either) or not (of_gguf or device.is_gpu):
             continue
+        if backend == "sglang" and not (is_own or is_whole or _packs_sglang(place, row, device)):
+            continue
         model, online = place.goal.model, None
         if of_gguf and not (shape.is_local and is_own):
             name = model if shape.is_local else model.rpartition("/")[2]
@@ -317,6 +331,17 @@ def servings(
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
     return by_backend
+
+
+def _packs_sglang(place: Place, row: Layout, device: DeviceSpec) -> bool:
+    """Whether SGLang can pack 16-bit weights as it loads them.
+
+    It loads all of them first (its issues 2895 and 8337), and packs no experts where there are no
+    units for FP8 (12887, 38291).
+    """
+    shape = place.goal.shape
+    has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
+    return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

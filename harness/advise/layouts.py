@@ -17,7 +17,7 @@ from typing import Final, Literal
 from harness.advise import rates as formulas
 from harness.advise.data_tables import DeviceSpec, known_devices, quantization_of, quantizations
 from harness.advise.model_shape import PROMPT_TOKENS_AT_ONCE, ModelShape, Packing
-from harness.advise.rates import CEILING, Factors, Rates, usual_factors
+from harness.advise.rates import CEILING, Factors, Rates, has_small_experts, usual_factors
 from harness.errors import InvalidInput
 from harness.hardware.footprint import padded_tokens
 from harness.hardware.offload import GPU_CONTEXT_BYTES
@@ -31,6 +31,9 @@ _WHOLE_BITS: Final = 15
 """A model with fewer for each weight comes in a precision of its own, and is served in that."""
 _SHORT_S: Final = 1e-4
 """For each layer. In less, starting kernels and sending between GPUs take most of the time."""
+_SHORT_OF_EXPERTS_S: Final = 3e-4
+"""The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on
+eight H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more."""
 _MOST_DEVICES: Final = 16
 _MOST_RANKS: Final = 8
 """GPUs that divide a layer: those of one machine, as a rule."""
@@ -147,7 +150,10 @@ def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> l
                 rows += [row] if row else []
     return sorted(
         rows,
-        key=lambda row: (len(row.misses), -row.bits, row.devices, row.ttft_s or 0, row.itl_s or 0),
+        key=lambda row: (
+            *(len(row.misses), -row.bits, row.devices, row.stages),
+            *(row.ttft_s or 0, row.itl_s or 0),
+        ),
     )
 
 
@@ -271,10 +277,15 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
         ttft_s=first_s,
         itl_s=itl_s,
         tokens_per_s=requests and requests * copies * load.output_tokens,
-        is_bound=itl_s is not None and itl_s < _SHORT_S * shape.layers,
+        is_bound=itl_s is not None and itl_s < short_s(shape) * shape.layers,
         usd_per_hour=device.usd_per_hour and device.usd_per_hour * devices,
         misses=tuple(miss for miss in checks if miss),
     )
+
+
+def short_s(shape: ModelShape) -> float:
+    """Seconds a layer under which most of a step is in no figure."""
+    return _SHORT_OF_EXPERTS_S if has_small_experts(shape) else _SHORT_S
 
 
 def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:

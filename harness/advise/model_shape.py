@@ -64,6 +64,10 @@ class ModelShape:
     """Those that one token passes: with experts, only the ones it uses."""
     expert_share: float = 1.0
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
+    table_parameters: int = 0
+    """Of the input's table, unless it is the output's too: no token is multiplied with them."""
+    output_parameters: int = 0
+    """Of the output's table, which only the last token of a prompt passes; 0 if unknown."""
     fine_parameters: int = 0
     """Those that quantizations of safetensors leave in 16 bits, such as tables and routers."""
     heads: int = 0
@@ -103,15 +107,17 @@ class ModelShape:
     def quantized(self, to: Quantization) -> ModelShape:
         """The same with weights of so many bits each, scales included: an estimate."""
         fine = self.fine_parameters if to.packing == "safetensors" else 0
-        size = ((self.parameters - fine) * to.bits + fine * max(to.bits, 16)) / 8
-        ratio = size / self.weight_bytes
+        fine_bits = max(to.bits, 16) if fine else to.bits
+        size = ((self.parameters - fine) * to.bits + fine * fine_bits) / 8
+        passed = size - self.table_parameters * fine_bits / 8
+        idle = self.parameters - self.table_parameters - self.active_parameters
         return replace(
             self,
             quantization=to.name,
             packing=to.packing,
             weight_bytes=round(size),
-            passed_bytes=round(self.passed_bytes * ratio),
-            active_bytes=round(self.active_bytes * ratio),
+            passed_bytes=round(passed),
+            active_bytes=round(passed - idle * to.bits / 8),
         )
 
     def on_rank(self, ranks: int) -> ModelShape:
@@ -179,6 +185,7 @@ def read_model_shape(path: Path) -> ModelShape:
         weight_bytes=weights,
         passed_bytes=header.weights.passed_bytes,
         active_bytes=header.active_bytes,
+        table_parameters=round(header.parameters * (1 - header.weights.passed_bytes / weights)),
         expert_share=max(header.expert_used_count, 1) / max(header.expert_count, 1),
         heads=header.head_count,
         compute_bytes=-(-compute_bytes(header, loading) // batch),
@@ -352,6 +359,8 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
         passed_bytes=passed,
         active_bytes=passed - round(expert_count * bits / 8 * (1 - share)),
         expert_share=share,
+        table_parameters=tables - output,
+        output_parameters=output,
         fine_parameters=fine,
         heads=config.count(*_HEADS, default=0),
         compute_bytes=2 * (3 * max(dense_length, used * length) + 5 * width),

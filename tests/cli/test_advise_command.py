@@ -72,7 +72,7 @@ def test_nothing_is_started_if_no_layout_meets_the_targets(project: Path) -> Non
     done = advise(project, "70B", "--memory", "8 GiB")
     assert done.exit_code == 1
     assert "in AWQ its weights take 37.5 GiB, and there is room for 7.4 GiB." in done.stdout
-    assert "What would meet the targets: " in done.stdout
+    assert "What would meet the targets, of " in done.stdout
     assert "vllm serve" not in done.stdout
     assert "llama-server" not in done.stdout
     none = advise(project, "405B", "--device", "l4", "--itl", "0.0001")
@@ -81,7 +81,7 @@ def test_nothing_is_started_if_no_layout_meets_the_targets(project: Path) -> Non
 
 def test_a_copy_has_a_server_and_gpus_of_its_own(project: Path) -> None:
     asked = ("--device", "h100", "--gpus", "2", "--users", "96", "--quantization", "q8_0")
-    done = advise(project, "8B", *asked, "--ttft", "4")
+    done = advise(project, "8B", *asked, "--ttft", "2")
     [line] = [one for one in done.stdout.splitlines() if one.startswith("llama-server: ")]
     first, second = line.removeprefix("llama-server: ").split(" & ")
     assert first.startswith("CUDA_VISIBLE_DEVICES=0 llama-server --model 8B-Q8_0.gguf ")
