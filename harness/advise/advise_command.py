@@ -25,12 +25,13 @@ from harness.cli.consoles import Shown, failures_told, log_to_stderr, results
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
-from harness.errors import CallTimeout, InvalidInput, did_you_mean
+from harness.errors import CallTimeout, InvalidInput
 from harness.hardware.gpus import read_gpus
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.session import Settings, load_settings, run_to_its_end
+from harness.session.models import check_tags
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import SpanRecord
@@ -92,7 +93,9 @@ def advise(
         endpoint, settings = None, Settings()
         if measured is not None:
             settings = settings_for_calls(options["config"])
-            endpoint = _endpoint(measured, settings)
+            endpoints = endpoints_of(settings)
+            check_tags([measured], endpoints)
+            endpoint = endpoints[measured]
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
         spec = _device(device, memory, bandwidth, tflops)
@@ -195,14 +198,6 @@ def _measure(
     layout_table.print_rows(rows, results())
     line = f"{endpoint.tag}: {len(bursts)} of {len(planned)} bursts ended in {_MEASURING_S:g} s; "
     print_line(f"{line}advice goes by them. harness trace open {run_id} shows the calls", results())
-
-
-def _endpoint(tag: str, settings: Settings) -> Endpoint:
-    endpoints = endpoints_of(settings)
-    if tag not in endpoints:
-        problem = f"no endpoint is called '{tag}'; {did_you_mean(tag, endpoints)}"
-        raise InvalidInput(problem, code="endpoint.unknown")
-    return endpoints[tag]
 
 
 def _device_of(endpoint: Endpoint) -> str | None:

@@ -249,15 +249,14 @@ def known_shape(model: str) -> ModelShape:
         if name.lower() == plain:
             shape = model_shape.configured_shape(row["config"], path=Path(name), title=model)
             return replace(shape, is_local=False)
-    try:
-        count = parse_parameters(model)
-    except InvalidInput as error:
+    count = parse_parameters(model)
+    if not count:
         size = re.search(r"\d+(\.\d+)?[bm]\b", model.lower())
         problem = f"'{model}' is no file or folder here, and no model that is known; give a GGUF "
         problem += "file, a folder of safetensors, a config.json, a name "
         problem += f"({did_you_mean(model, models)}), or a size: harness advise "
         problem += size[0].upper() if size else "8B"
-        raise InvalidInput(problem, code="advise.model-unknown") from error
+        raise InvalidInput(problem, code="advise.model-unknown")
     usual = [known_shape(name) for name, row in models.items() if "usual" in row]
     shape = min(usual, key=lambda shape: abs(shape.parameters - count))
     sizes = (

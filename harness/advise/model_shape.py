@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from harness.errors import InvalidInput, ModelFileInvalid
+from harness.errors import ModelFileInvalid
 from harness.hardware import quantization as packings
 from harness.hardware.footprint import Loading, compute_bytes
 from harness.hardware.gguf import read_gguf_header
@@ -137,18 +137,11 @@ class ModelShape:
         return replace(self, caches=tuple(caches))
 
 
-def parse_parameters(size: str) -> int:
-    """The count that a person wrote: `7B` is 7 * 10**9, `135M` 135 * 10**6.
-
-    Raises:
-        InvalidInput: It has another form.
-    """
+def parse_parameters(size: str) -> int | None:
+    """The count that a person wrote: `7B` is 7 * 10**9, `135M` 135 * 10**6; None if it is none."""
     match = _COUNT.fullmatch(size.strip())
-    if match is None or not float(match[1]):
-        raise InvalidInput(
-            f"'{size}' is not a number of parameters; write 7B or 135M",
-            code="model.size-unreadable",
-        )
+    if match is None:
+        return None
     return round(float(match[1]) * (10**9 if match[2].upper() == "B" else 10**6))
 
 

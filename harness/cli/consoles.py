@@ -180,7 +180,7 @@ def failures_told(
     *,
     as_json: bool = False,
     of_journals: bool = False,
-    more: Mapping[str, object] | None = None,
+    fields: Mapping[str, object] | None = None,
 ) -> Iterator[Interrupts]:
     """Turns an error or Ctrl-C in the block into the command's message and exit code.
 
@@ -188,7 +188,7 @@ def failures_told(
         as_json: Whether to print the error as JSON on standard output too.
         of_journals: Whether the command's arguments are journals: an unreadable one is then the
             user's mistake.
-        more: Further fields of the JSON, read when there is an error.
+        fields: Further fields of the JSON, read when there is an error.
     """
     interrupts = Interrupts()
     try:
@@ -199,7 +199,7 @@ def failures_told(
     except HarnessError as error:
         say(f"harness: {error}", err=True)
         if as_json:
-            write_json(error_as_json(error, more=more))
+            write_json(error_as_json(error, fields=fields))
         is_given = of_journals and isinstance(error, JournalInvalid)
         sys.exit(UNUSABLE if is_given else exit_code_of(error))
 
@@ -214,7 +214,7 @@ def exit_code_of(error: HarnessError) -> int:
 
 
 def error_as_json(
-    error: BaseException, *, run_id: str | None = None, more: Mapping[str, object] | None = None
+    error: BaseException, *, run_id: str | None = None, fields: Mapping[str, object] | None = None
 ) -> bytes:
     """Why a command failed, as one JSON object.
 
@@ -222,7 +222,7 @@ def error_as_json(
         error: A `KeyboardInterrupt` for a run that a user ended, a `SystemExit` for a node that
             called `sys.exit`.
         run_id: None when no run had begun.
-        more: Further fields.
+        fields: Further fields.
     """
     message, status = str(error), "failed"
     match error:
@@ -232,8 +232,8 @@ def error_as_json(
             code, message, status = "run.interrupted", "interrupted", "cancelled"
         case _:
             code = "run.left"
-    fields = {"type": type(error).__name__, "code": code, "message": message}
-    return json_object({"error": fields, "run_id": run_id, "status": status, **(more or {})})
+    about = {"type": type(error).__name__, "code": code, "message": message}
+    return json_object({"error": about, "run_id": run_id, "status": status, **(fields or {})})
 
 
 def json_object(value: object) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from harness.cli.consoles import (
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import cell, print_columns
+from harness.session import run_to_its_end
 from harness.session.endpoint_check import EndpointCheck, check_endpoints
 
 
@@ -45,28 +45,22 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
-        checks = _check(tags, config)
+        settings = settings_for_calls(config)
+        with Shown(stderr=True).status("") as status:
+            checking = check_endpoints(
+                settings,
+                endpoints_of(settings),
+                environment=os.environ,
+                tags=tags,
+                progress=lambda doing: status.update(Text(doing)),
+            )
+            checks = run_to_its_end(checking)
     if as_json:
         write_json(json_object(checks))
     else:
         print_checks(checks, results())
     if any(result.error for result in checks):
         sys.exit(FAILED)
-
-
-def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
-    settings = settings_for_calls(config)
-    configured = endpoints_of(settings)
-    with Shown(stderr=True).status("") as status:
-        return asyncio.run(
-            check_endpoints(
-                settings,
-                configured,
-                environment=os.environ,
-                tags=tags,
-                progress=lambda doing: status.update(Text(doing)),
-            )
-        )
 
 
 def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:

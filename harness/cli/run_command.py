@@ -21,6 +21,7 @@ from harness.cli.consoles import (
     Shown,
     error_as_json,
     exit_code_of,
+    json_object,
     log_to_stderr,
     say,
     write_json,
@@ -39,7 +40,6 @@ from harness.cli.run_result import (
     print_failure,
     print_result,
     print_to_do,
-    result_as_json,
     result_fields,
     resume_command,
 )
@@ -238,7 +238,7 @@ def carry_out(
     if as_json:
         run_id = begun[0].stem if begun else None
         fields = result_fields(failed) if failed is not None else None
-        write_json(error_as_json(ended, run_id=run_id, more=fields))
+        write_json(error_as_json(ended, run_id=run_id, fields=fields))
     elif failed is not None:
         print_failure(failed, Shown(stderr=True))
     if begun:
@@ -248,7 +248,7 @@ def carry_out(
 
 def _report(result: RunResult, *, as_json: bool) -> None:
     if as_json:
-        write_json(result_as_json(result))
+        write_json(json_object(result_fields(result)))
     else:
         aside = Shown(stderr=True)
         print_result(result, Shown(of_result=True), aside)

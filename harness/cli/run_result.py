@@ -17,7 +17,6 @@ from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.markdown import Markdown
 
-from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, round_as_json, rounds_table
 from harness.cli.verdicts import decision, remarks
 from harness.errors import HarnessError
@@ -108,13 +107,8 @@ def open_command(journal: Path) -> str:
     return f"{command_here()} {_NEXT['timeline']} {_journal_name(journal)}"
 
 
-def result_as_json(result: RunResult) -> bytes:
-    """The result as one JSON object, indented, with a newline."""
-    return json_object(result_fields(result))
-
-
 def result_fields(result: RunResult) -> dict[str, object]:
-    """The same before it is written."""
+    """The result for scripts."""
     separation = result.separation
     return {
         "run_id": result.run_id,
