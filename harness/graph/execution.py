@@ -27,7 +27,7 @@ from harness.graph.graph import Graph
 from harness.graph.node_call import Answers, CallFailed, NodeCall, Suspended, Watcher, perform
 from harness.graph.outcome import Asker, Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
-from harness.graph.reuse import ChangeDetector, Earlier, Found, OutputCache, Outputs, Shared
+from harness.graph.reuse import Changes, Earlier, Found, Outputs, Shared
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
     INNERMOST,
@@ -42,6 +42,7 @@ from harness.graph.state import (
     plan_of,
 )
 from harness.graph.values import digest
+from harness.text_store import TextStore
 from harness.trace import Tracer, describe, events
 
 _NOT_WANTED = "its when= was not true"
@@ -56,8 +57,8 @@ async def execute(
     executor: Executor | None = None,
     max_parallel: int | Places | None = None,
     earlier: Earlier | None = None,
-    cache: OutputCache | None = None,
-    surroundings: ChangeDetector | None = None,
+    cache: TextStore | None = None,
+    changes: Changes | None = None,
     answers: Answers | None = None,
     asker: Asker | None = None,
     deadline_s: float | None = None,
@@ -67,10 +68,10 @@ async def execute(
 
     The graph was checked before, and `inputs` has the value of every input, from `bind_inputs`.
     `run_of` makes the `run` of the nodes that take one. Valid outputs of `earlier` parts of the run
-    are reused; `cache` has the outputs of other runs, for nodes with a `Cache`. `surroundings` has
-    what calls use beside code and inputs. `answers` are
-    people's answers to questions of earlier parts, and an `asker` reaches a person at once. After
-    `deadline_s` the run stops all unfinished calls.
+    are reused; `cache` has the outputs of other runs, for nodes with a `Cache`. `changes` compares
+    what calls use beside code and inputs. `answers` are people's answers to questions of earlier
+    parts, and an `asker` reaches a person at once. After `deadline_s` the run stops all unfinished
+    calls.
     """
     shared = Shared(
         run_of=run_of,
@@ -79,7 +80,7 @@ async def execute(
         places=max_parallel if isinstance(max_parallel, Places) else Places(max_parallel),
         earlier=earlier,
         cache=cache,
-        surroundings=surroundings,
+        changes=changes,
         answers=dict(answers or {}),
         asker=asker,
     )

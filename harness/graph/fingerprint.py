@@ -144,7 +144,7 @@ class _FingerprintWriter:
     def __init__(self) -> None:
         self._words: list[str] = []
         self._words_of_parts: dict[str, list[str]] = {}
-        self._part = ""
+        self._part = "its code"
         # By `id`; the list keeps the values alive, and so their ids.
         self._numbers: dict[int, int] = {}
         self._met: list[object] = []
@@ -211,7 +211,7 @@ class _FingerprintWriter:
             code=Fingerprint(
                 digest=blake2b(text, digest_size=16).hexdigest(),
                 parts={
-                    name or "its code": blake2b("\n".join(words).encode(), digest_size=4).hexdigest()
+                    name: blake2b("\n".join(words).encode(), digest_size=4).hexdigest()
                     for name, words in self._words_of_parts.items()
                 },
                 places=self._places,

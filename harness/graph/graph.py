@@ -6,13 +6,13 @@ output. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, Unpack, get_args, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from harness.errors import Notice, PipelineInvalid, did_you_mean
+from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of, remembered
 from harness.graph.node import EMPTY, Combine, Node, Parameter, read_node
 from harness.graph.policies import (
@@ -484,32 +484,6 @@ def bind_inputs(graph: Graph, values: Mapping[str, object]) -> dict[str, object]
         name: _checked(item, values[name]) if name in values else _default(graph, item)
         for name, item in inputs.items()
     }
-
-
-def doubtful_inputs(graph: Graph, names: Collection[str]) -> Iterator[Notice]:
-    """Warnings about inputs that use their default, and whose names are one edit from a node's."""
-    for name, item in graph_inputs(graph).items():
-        candidates = (node for node in graph.nodes if node != item.node.name)
-        near = (
-            None
-            if name in names
-            else next((candidate for candidate in candidates if _is_near(name, candidate)), None)
-        )
-        if near is not None:
-            yield Notice(
-                code="pipeline.input-like-node",
-                message=f"{item.node.path}:{item.node.line}: '{name}' of node '{item.node.name}' "
-                f"uses its default; to take the output of node '{near}', rename it to '{near}'",
-            )
-
-
-def _is_near(a: str, b: str) -> bool:
-    """Whether one letter added, removed or changed, or two swapped, makes both names equal."""
-    while a[:1] == b[:1] != "":
-        a, b = a[1:], b[1:]
-    while a[-1:] == b[-1:] != "":
-        a, b = a[:-1], b[:-1]
-    return max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
 
 
 def _default(graph: Graph, item: GraphInput) -> object:

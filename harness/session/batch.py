@@ -399,7 +399,7 @@ class Batch:
             inputs = {"row": digest_of_value(name)}
             for state in states if name in self._rows.given else ():
                 call = StepCall(state, number, Taken({}, inputs, ()))
-                reusable = earlier.outputs.find(call, surroundings=surroundings)
+                reusable = earlier.outputs.find(call, changes=surroundings.change_since)
                 last = earlier.outputs.last(state.path, number)
                 if isinstance(reusable, str) and last is not None and last.value is not None:
                     before = earlier.outputs.last(SCORES, number)

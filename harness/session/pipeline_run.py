@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from harness.errors import NodeFailed, Notice
@@ -19,11 +18,10 @@ from harness.graph import (
     Graph,
     NodeCall,
     bind_inputs,
-    doubtful_inputs,
     execute,
 )
 from harness.graph.executor import OpenExecutor
-from harness.graph.reuse import OUTPUT_CACHE, OutputCache
+from harness.graph.reuse import OUTPUT_CACHE
 from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
@@ -49,6 +47,7 @@ from harness.session.run import Run
 from harness.session.session import Session, open_session
 from harness.session.settings import IN_PROCESS, Settings, check_workers
 from harness.session.surroundings import Surroundings
+from harness.text_store import TextStore
 from harness.trace import AUDIT_LOG, Record, Sink, describe, events, monotonic
 from harness.trace.run_list import find_journal
 
@@ -176,8 +175,6 @@ class PipelineRun:
                 run = events.RunSpanEvent(label=self.graph.name, max_parallel=self.max_parallel)
                 with session.trace.span(run):
                     await self._record_beginning(session, part)
-                    for notice in doubtful_inputs(self.graph, part.given):
-                        session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
@@ -241,9 +238,15 @@ class PipelineRun:
             )
 
         async with AsyncExitStack() as stack:
-            cache = OutputCache(
+            cache = TextStore(
                 self.settings.traces / OUTPUT_CACHE,
-                warn=partial(session.casting.warn, tracer=trace),
+                unusable=lambda error: session.casting.warn(
+                    Notice(
+                        code="cache.outputs-not-kept",
+                        message=f"outputs are not kept for other runs: {error}",
+                    ),
+                    trace,
+                ),
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
@@ -270,7 +273,7 @@ class PipelineRun:
                 max_parallel=places,
                 earlier=earlier.outputs if earlier else None,
                 cache=cache,
-                surroundings=session.surroundings,
+                changes=session.surroundings.change_since,
                 answers=part.answers,
                 asker=self.asker,
                 deadline_s=_deadline_s(session.meter),

@@ -159,7 +159,7 @@ async def rehearsed(
         tracer=Tracer(),
         executor=no_calls or _NoCalls(through),
         earlier=earlier.outputs,
-        surroundings=surroundings,
+        changes=surroundings.change_since,
     )
 
 

@@ -115,7 +115,7 @@ class Surroundings:
     def change_since(
         self, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
     ) -> str | None:
-        """See `harness.graph.reuse.Surroundings`."""
+        """See `harness.graph.reuse.Changes`."""
         key = tuple(sorted(uses.items()))
         if key not in self._changes:
             changes = (self._change(name, uses, parts) for name in uses)
