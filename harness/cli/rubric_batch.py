@@ -108,7 +108,7 @@ def _read(
     roles: tuple[str, ...],
 ) -> ScoreSource:
     assigned = read_pairs(roles, option="--role", form="role=tag")
-    settings = settings_for_calls(config, roles=assigned, produces=False)
+    settings = settings_for_calls(config, roles=assigned)
     chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
     rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
     if rows.refused and bad_rows == "stop":

@@ -223,7 +223,7 @@ async def run_loop(
         key=key,
     )
     session.served.before()
-    warn_of_no_price(meter, session.casting, session.trace)
+    warn_of_no_price(meter, session.casting)
     session.loops.append(result)
     return result
 
@@ -268,14 +268,14 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
             "tune'"
         )
         notice = Notice(code="evaluator.calibration-differs", message=problem)
-        session.casting.warn(notice, session.trace)
+        session.warn(notice)
     elif calibration:
         noise = calibration.noise
     if noise is None and evaluator and rubric.judged:
         noise, why_not = load_noise(rubric, evaluator, directory=chosen.directory)
     if why_not:
         notice = Notice(code="evaluator.noise-unusable", message=why_not)
-        session.casting.warn(notice, session.trace)
+        session.warn(notice)
     if noise is not None:
         deviation, drafts, judgements = noise.deviation, noise.drafts, noise.judgements
         session.trace.instant(

@@ -30,7 +30,6 @@ from harness.session.demand import Forecaster, Players, demand_of, judges
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
-    Beginning,
     EarlierRun,
     Origin,
     inputs_now,
@@ -66,10 +65,10 @@ class _RunPart:
     limits: Limits
     """Limits that were given, now or in an earlier part."""
     origin: Origin | None
-    answers: Answers
-    earlier: EarlierRun | None
+    answers: Answers = field(default_factory=dict)
+    earlier: EarlierRun | None = None
     """None in a run's first part, as is the next."""
-    surroundings: Surroundings | None
+    surroundings: Surroundings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +106,6 @@ class PipelineRun:
                 given=frozenset(inputs),
                 limits=merged(self.limits),
                 origin=self.origin,
-                answers={},
-                earlier=None,
-                surroundings=None,
             )
         )
 
@@ -137,8 +133,8 @@ class PipelineRun:
             _RunPart(
                 inputs=values,
                 given=names,
-                limits=merged(self.limits, earlier.beginning.limits),
-                origin=self.origin or earlier.beginning.origin,
+                limits=merged(self.limits, earlier.limits),
+                origin=self.origin or earlier.origin,
                 answers={**earlier.answers, **answered},
                 earlier=earlier,
                 surroundings=surroundings,
@@ -170,7 +166,7 @@ class PipelineRun:
                 if part.earlier is not None:
                     part.earlier.check_unchanged()
                     for notice in part.earlier.notices:
-                        session.casting.warn(notice, session.trace)
+                        session.warn(notice)
                     session.replies.ask_anew(part.earlier.misled)
                 run = events.RunSpanEvent(label=self.graph.name, max_parallel=self.max_parallel)
                 with session.trace.span(run):
@@ -182,7 +178,7 @@ class PipelineRun:
                     session.scored.extend(self.scored())
                     record_outcome(session.trace, ended)
                     for notice in result_notices(self.graph, ended):
-                        session.casting.warn(notice, session.trace)
+                        session.warn(notice)
                     if ended.status == "finished" and not self.is_batch:
                         session.replies.drop()
                     if ended.failures:
@@ -207,12 +203,10 @@ class PipelineRun:
             trace,
             self.graph,
             {name: part.inputs[name] for name in part.inputs if name in part.given},
-            beginning=Beginning(
-                origin=part.origin,
-                limits=part.limits,
-                content=self.settings.trace.content,
-                is_batch=self.is_batch,
-            ),
+            origin=part.origin,
+            limits=part.limits,
+            content=self.settings.trace.content,
+            is_batch=self.is_batch,
         )
         recorded = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
@@ -240,12 +234,11 @@ class PipelineRun:
         async with AsyncExitStack() as stack:
             cache = TextStore(
                 self.settings.traces / OUTPUT_CACHE,
-                unusable=lambda error: session.casting.warn(
+                unusable=lambda error: session.warn(
                     Notice(
                         code="cache.outputs-not-kept",
                         message=f"outputs are not kept for other runs: {error}",
-                    ),
-                    trace,
+                    )
                 ),
                 clean=trace.redactor.clean,
             )
@@ -282,7 +275,7 @@ class PipelineRun:
         if earlier is not None:
             session.earlier_loops.extend(earlier.loops.within(labels_before(ended)))
             for notice in rename_notices(ended):
-                session.casting.warn(notice, trace)
+                session.warn(notice)
         return ended
 
     def _forecaster(self, session: Session) -> Forecaster | None:
@@ -347,7 +340,7 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
                 "remembered cannot be recalled now: their texts hold secrets, which the journal "
                 "leaves out",
             )
-            session.casting.warn(notice, session.trace)
+            session.warn(notice)
 
 
 def _deadline_s(meter: Meter) -> float | None:

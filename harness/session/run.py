@@ -272,7 +272,7 @@ class Run:
         """
         if role == EVALUATOR:
             await self._session.seat()
-        model = self._session.casting.model(role, self._session.trace)
+        model = self._session.casting.model(role)
         on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
         request, reply_type = chat_request(
             prompt,
@@ -412,7 +412,7 @@ class Run:
             NotOffered: Its server does not embed.
             InferenceError: There are no vectors.
         """
-        model = self._session.casting.model(role, self._session.trace)
+        model = self._session.casting.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
         self._asks(model)
         self._call.use(self._session.surroundings.of_call(request))
@@ -703,7 +703,7 @@ class Run:
                 code="resume.loop-anew",
                 message=f"a loop of node '{self._call.label}' begins again: {error}",
             )
-            self._session.casting.warn(notice, self._session.trace)
+            self._session.warn(notice)
             return ()
         return rounds
 

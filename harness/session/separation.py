@@ -35,7 +35,6 @@ from harness.inference.model_identity import (
 from harness.rubric.verdict import Combine
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.settings import SameFamilyRule
-from harness.trace import sha256_of
 
 _CLOSEST_FIRST: tuple[Relation, ...] = ("same", "family", "unknown", "different")
 
@@ -232,11 +231,6 @@ class EvaluatorDraw:
     """The tags it was drawn from, in order."""
     excluded: Mapping[str, str]
 
-    @property
-    def pool_sha256(self) -> str:
-        """Of the pool's tags, one per line."""
-        return sha256_of("\n".join(self.pool))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatorPanel:
@@ -249,30 +243,17 @@ class EvaluatorPanel:
     """How their judgements become one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatorPool:
-    """Evaluators that may judge a producer's output."""
-
-    members: tuple[str, ...]
-    """Their tags, in the order of the settings; at least one."""
-    excluded: Mapping[str, str]
-
-    def draw(self, seed: str) -> EvaluatorDraw:
-        """One member, which depends on the seed alone."""
-        # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
-        number = hashlib.md5(seed.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
-        return EvaluatorDraw(
-            evaluator=self.members[int(number, 16) % len(self.members)],
-            seed=seed,
-            pool=self.members,
-            excluded=self.excluded,
-        )
+def drawn_evaluator(members: tuple[str, ...], seed: str) -> str:
+    """One of them, which depends on the seed alone."""
+    # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
+    number = hashlib.md5(seed.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+    return members[int(number, 16) % len(members)]
 
 
 def evaluator_pool(
     tags: tuple[str, ...], *, producer: str | None, models: ComparedModels
-) -> EvaluatorPool:
-    """The tags that may evaluate the producer's output.
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The tags that may evaluate the producer's output, and why the others may not.
 
     If the producer is None, it is ambiguous, and no tag is left out.
 
@@ -295,7 +276,7 @@ def evaluator_pool(
             "producer's",
             code="roles.pool-empty",
         )
-    return EvaluatorPool(members=members, excluded=excluded)
+    return members, excluded
 
 
 def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:

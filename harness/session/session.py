@@ -50,6 +50,8 @@ class Session:
     client: Client
     casting: Casting
     """Which model plays which role, and the run's warnings."""
+    warn: Callable[[Notice], None]
+    """Adds a warning to the log, the timeline, and the result."""
     served: ServedModels
     """Compares the models that the servers name in their replies."""
     seat: Callable[[], Awaitable[None]]
@@ -156,8 +158,6 @@ async def open_session(
         return {}
 
     named = settings.trace.secrets
-    with warnings_heard_by(keep):
-        warn_of_secrets(endpoints.values(), environment=environment, named=named)
     options = TraceOptions(
         content=settings.trace.content,
         durability=settings.trace.durability,
@@ -167,6 +167,7 @@ async def open_session(
         secret_variables=secret_variables(endpoints.values(), named=named),
     )
     with warnings_heard_by(keep):
+        warn_of_secrets(endpoints.values(), environment=environment, named=named)
         trace = _start_record(settings.traces, name, options, observers, resume=resume)
     began_ns = monotonic()
     session: Session | None = None
@@ -177,11 +178,12 @@ async def open_session(
             for message, details in early:
                 trace.warned(message, details)
             describe_endpoints(endpoints, trace)
-            seat = partial(casting.seat, trace, environment=environment, task=task)
+            casting.tracer = trace
+            seat = partial(casting.seat, environment=environment, task=task)
             if judges:
                 await seat()
             else:
-                await casting.ask_servers(trace, environment=environment, judges=False)
+                await casting.ask_servers(environment=environment, judges=False)
             models = await stack.enter_async_context(
                 open_models(
                     endpoints,
@@ -191,10 +193,10 @@ async def open_session(
                     required=needed,
                     tracer=trace,
                     sample_every_s=settings.trace.sample_ms / 1000,
-                    warn=partial(casting.warn, tracer=trace),
+                    warn=casting.warn,
                 )
             )
-            served = ServedModels(casting=casting, tracer=trace)
+            served = ServedModels(casting)
             meter = Meter(
                 limits=merged(limits, settings.limits.limits),
                 prices=token_prices(endpoints),
@@ -205,13 +207,13 @@ async def open_session(
             )
             if command_limits is not None:
                 meter = meter.inside(command_limits, whose="command")
-            stack.callback(warn_of_no_price, meter, casting, trace)
+            stack.callback(warn_of_no_price, meter, casting)
             replies = KeptReplies(
                 endpoints,
                 trace=trace,
                 resumed=resume is not None,
                 is_wanted=settings.trace.is_resumable,
-                warn=partial(casting.warn, tracer=trace),
+                warn=casting.warn,
             )
             stack.push_async_callback(replies.aclose)
             client = replace(
@@ -226,7 +228,7 @@ async def open_session(
                 tracer=trace,
                 ask=client.embed,
                 rank=client.rerank,
-                warn=partial(casting.warn, tracer=trace),
+                warn=casting.warn,
             )
             stack.push_async_callback(passages.aclose)
             mcp = McpServers(trace)
@@ -235,6 +237,7 @@ async def open_session(
                 trace=trace,
                 client=client,
                 casting=casting,
+                warn=casting.warn,
                 served=served,
                 seat=seat,
                 meter=meter,
