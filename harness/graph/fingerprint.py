@@ -53,39 +53,22 @@ class Fingerprint:
     digest: str
     """The digest of all parts: 32 hexadecimal digits."""
     parts: Mapping[str, str]
-    """For each function, class, constant and file in it, by name, its own digest."""
+    """For each function, class and constant in it, by name, its own digest."""
     places: Mapping[str, str]
     """Where its functions are: `nodes.py:12`."""
-    files: Mapping[str, str]
-    """For each constant, the file of the module that it was read from."""
 
     def changes_since(self, parts: Mapping[str, str]) -> str:
         """The parts that differ from earlier ones, in words; empty if those are unknown."""
         if not parts:
             return ""
         changes = [
-            f"'{name}'{self._place(name)}"
+            f"'{name}' ({self.places[name]})" if name in self.places else f"'{name}'"
             for name, digest in self.parts.items()
             if parts.get(name) != digest
         ]
         changes += [f"'{name}', which is gone" for name in parts if name not in self.parts]
         further = f" and {len(changes) - _MOST} more" if len(changes) > _MOST else ""
         return ", ".join(changes[:_MOST]) + further
-
-    def _place(self, name: str) -> str:
-        place = self.places.get(name) or _place_of_constant(self.files.get(name), name)
-        return f" ({place})" if place else ""
-
-
-def _place_of_constant(file: str | None, name: str) -> str | None:
-    """Where a file binds a name; None if it does not, as one that imports it."""
-    try:
-        text = Path(file or "").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    last = re.escape(name.rpartition(".")[2])
-    bound = re.search(rf"^{last}[ \t]*(:[^=\n]*)?=(?!=)", text, re.MULTILINE)
-    return bound and f"{Path(file or '').name}:{text.count(chr(10), 0, bound.start()) + 1}"
 
 
 def code_of(function: object) -> Fingerprint:
@@ -151,7 +134,6 @@ class _FingerprintWriter:
         self._names: dict[tuple[int, str], tuple[Mapping[str, object], str, object]] = {}
         self._cells: list[tuple[CellType, object]] = []
         self._places: dict[str, str] = {}
-        self._files: dict[str, str] = {}
         # By number, the first names that lead to values without a name of their own.
         self._called: dict[int, str] = {}
 
@@ -215,7 +197,6 @@ class _FingerprintWriter:
                     for name, words in self._words_of_parts.items()
                 },
                 places=self._places,
-                files=self._files,
             ),
             names=tuple(self._names.values()),
             cells=tuple(self._cells),
@@ -257,7 +238,6 @@ class _FingerprintWriter:
                 break
             module, scope = value, vars(value)
         if value is not _MISSING:
-            self._files.setdefault(".".join(path), str(scope.get("__file__") or ""))
             self._add_named(".".join(path), value)
         elif module is not None:  # an attribute that it makes when asked
             self._add_named(".".join(path), module)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, Unpack, get_args, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -99,9 +100,8 @@ class Graph(Generic[ResultT]):
         )
         if (mistake := self.policies.mistake()) is not None:
             raise PipelineInvalid(f"pipeline '{name}': {mistake}", code="pipeline.option-invalid")
-        # By source: the nodes that take it, so that adding a node need not look at all others.
-        self._takers: dict[str, list[str]] = {}
-        self._edges: networkx.DiGraph | None = None
+        # What nodes take, so that adding a node that none waits for need not look at all others.
+        self._sources: set[str] = set()
 
     @overload
     def node(
@@ -224,16 +224,13 @@ class Graph(Generic[ResultT]):
                     code="pipeline.unknown-input",
                 )
         sources = {name: f"{prefix}_{name}" for name in other.nodes} | dict(takes or {})
-        added: list[Node] = []
+        before = dict(self.nodes)
         try:
             for node in list(other.nodes.values()):
                 policies = node.policies.over(other.policies)
-                moved = node.moved(sources[node.name], sources, policies)
-                self.add(moved)
-                added.append(moved)
+                self.add(node.moved(sources[node.name], sources, policies))
         except PipelineInvalid:
-            for node in added:
-                self._remove(node)
+            self.nodes = before
             raise
 
     @property
@@ -306,39 +303,21 @@ class Graph(Generic[ResultT]):
                 code="pipeline.duplicate-node",
             )
         self.nodes[node.name] = node
-        for source in node.sources:
-            self._takers.setdefault(source, []).append(node.name)
-        cycle = self._cycle_through(node)
-        if cycle:
-            self._remove(node)
+        self._sources.update(node.sources)
+        if node.name not in self._sources:
+            return  # no node waits for it, so nothing leads back to it
+        try:
+            TopologicalSorter({name: taker.sources for name, taker in self.nodes.items()}).prepare()
+        except CycleError as error:
+            del self.nodes[node.name]
+            ring = error.args[1][:0:-1]  # each takes the next; the first stood there twice
+            start = ring.index(node.name)
+            cycle = [*ring[start:], *ring[:start], node.name]
             raise node.mistake(
                 f"node '{node.name}' closes a cycle: {' → '.join(cycle)}; a parameter with a "
                 "node's name waits for that node, so rename one of them",
                 code="pipeline.cycle",
-            )
-
-    def _remove(self, node: Node) -> None:
-        del self.nodes[node.name]
-        for source in node.sources:
-            self._takers[source].remove(node.name)
-        self._edges = None
-
-    def _cycle_through(self, node: Node) -> list[str]:
-        """The cycle that a new node closes, from the node back to itself; empty if none."""
-        if self._edges is not None:
-            self._edges.add_edges_from((source, node.name) for source in node.sources)
-        if not self._takers.get(node.name) or not self.dependencies(node):
-            return []  # no node waits for it, or it waits for none, so nothing leads back to it
-        import networkx  # noqa: PLC0415 - slow
-
-        if self._edges is None:
-            sources = {name: taker.sources for name, taker in self.nodes.items()}
-            self._edges = networkx.DiGraph(sources).reverse()
-        for source in self.dependencies(node):
-            if networkx.has_path(self._edges, node.name, source):
-                cycle = networkx.shortest_path(self._edges, node.name, source)
-                return [node.name, *reversed(cycle)]
-        return []
+            ) from None
 
 
 def returned(node: Node) -> object:

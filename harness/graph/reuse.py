@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from harness.graph.executor import Executor
+from harness.graph.executor import Executor, InProcess
 from harness.graph.fingerprint import Fingerprint
 from harness.graph.outcome import Asker, Log, Rerun, Skipped
 from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
@@ -175,17 +175,18 @@ class Shared:
     run_of: Callable[[Any], object]
     """Makes the `run` of the nodes that take one."""
     tracer: Tracer
-    executor: Executor
-    places: Places
-    earlier: Earlier | None
-    """None in the first part of a run."""
-    cache: TextStore | None
+    executor: Executor = field(default_factory=InProcess)
+    places: Places = field(default_factory=lambda: Places(None))
+    earlier: Earlier | None = None
+    """Outputs of earlier parts of the run, to be reused where they are valid; None in the first."""
+    cache: TextStore | None = None
     """The outputs of all runs, for nodes with a `Cache`."""
-    changes: Changes | None
+    changes: Changes | None = None
     """None if no call can use anything beside its code and inputs."""
-    answers: dict[tuple[str, str], object]
-    """As `Answers`; grows."""
-    asker: Asker | None
+    answers: dict[tuple[str, str], object] = field(default_factory=dict)
+    """People's answers to questions of earlier parts, as `Answers`; grows."""
+    asker: Asker | None = None
+    """Reaches a person at once."""
     log: Log = field(default_factory=Log)
 
 

@@ -20,8 +20,8 @@ from harness.graph import (
     bind_inputs,
     execute,
 )
-from harness.graph.executor import OpenExecutor
-from harness.graph.reuse import OUTPUT_CACHE
+from harness.graph.executor import Executor, InProcess, OpenExecutor
+from harness.graph.reuse import OUTPUT_CACHE, Shared
 from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
@@ -243,7 +243,8 @@ class PipelineRun:
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
-            executor, execution = None, self.settings.execution
+            executor: Executor = InProcess()
+            execution = self.settings.execution
             if execution.engine != IN_PROCESS:
                 check_workers(execution, os.environ)
                 open_executor: OpenExecutor = load_plugin("executors", execution.engine)
@@ -260,15 +261,17 @@ class PipelineRun:
             ended = await execute(
                 self.graph,
                 part.inputs,
-                run_of=run_of,
-                tracer=trace,
-                executor=executor,
-                max_parallel=places,
-                earlier=earlier.outputs if earlier else None,
-                cache=cache,
-                changes=session.surroundings.change_since,
-                answers=part.answers,
-                asker=self.asker,
+                Shared(
+                    run_of=run_of,
+                    tracer=trace,
+                    executor=executor,
+                    places=places,
+                    earlier=earlier.outputs if earlier else None,
+                    cache=cache,
+                    changes=session.surroundings.change_since,
+                    answers=dict(part.answers),
+                    asker=self.asker,
+                ),
                 deadline_s=_deadline_s(session.meter),
                 watcher=forecaster,
             )

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.graph import Execution, Graph, NodeCall, Work, execute
 from harness.graph.node_call import Suspended
+from harness.graph.reuse import Shared
 from harness.inference import Backend
 from harness.session.result import (
     CallResult,
@@ -155,11 +156,13 @@ async def rehearsed(
     return await execute(
         graph,
         inputs,
-        run_of=_Through,
-        tracer=Tracer(),
-        executor=no_calls or _NoCalls(through),
-        earlier=earlier.outputs,
-        changes=surroundings.change_since,
+        Shared(
+            run_of=_Through,
+            tracer=Tracer(),
+            executor=no_calls or _NoCalls(through),
+            earlier=earlier.outputs,
+            changes=surroundings.change_since,
+        ),
     )
 
 
