@@ -25,7 +25,7 @@ from harness.rubric.calibration.labels import is_label, labels_in
 from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
-from harness.session.batch_files import SCORES, BatchFiles, Made, state_of
+from harness.session.batch_files import SCORES, BatchFiles, Made
 from harness.session.batch_rows import BadRows, DraftRows, mistakes_in, refusal_of
 from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
@@ -255,9 +255,7 @@ def score_drafts(
     cast = Roles(known_endpoints(settings), settings.roles, produces=False)
     has_judges = bool(cast.evaluators or cast.pool)
     scores = Batch(
-        replace(
-            given.rows, known=_known(given, output, samples=samples, evaluators=cast.calibrated)
-        ),
+        given.rows,
         name=f"{verb} {rubric.id}",
         settings=settings.model_copy(update={"separation": seeded}),
         output=output,
@@ -274,27 +272,6 @@ def score_drafts(
             raise failed.error
     decided = has_judges or all(one.optional for one in rubric.judged)
     return ScoredDrafts(given=given, result=result, decided=decided)
-
-
-def _known(
-    given: ScoreSource, output: Path | None, *, samples: int | None, evaluators: Sequence[str]
-) -> Mapping[str, Scored]:
-    """The scores of a file that no run is known of, if all are by what would score now."""
-    if output is None or not output.is_file() or state_of(output).exists():
-        return {}
-    drafts, by = given.rows.drafts, (given.rubric.sha256, ", ".join(evaluators), str(samples or ""))
-    known: dict[str, Scored] = {}
-    for row in read_rows([str(output)]):
-        if isinstance(row, InvalidInput) or row.id not in drafts:
-            return {}
-        said = row.fields
-        if by != tuple(str(said.get(n, "")) for n in ("rubric_sha256", "evaluator", "samples")):
-            return {}
-        if said.get("sha256") == drafts[row.id].sha256 and "outdated" not in said:
-            verdict = verdict_in(said, row.path)
-            passed = verdict.passed if "passed" in said else None
-            known[row.id] = Scored(verdict=verdict, passed=passed, evaluator=by[1], samples=samples)
-    return known
 
 
 class _ScoreFiles(BatchFiles):

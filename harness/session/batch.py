@@ -182,10 +182,6 @@ class Batch:
 
             async def drafts(run: Run, row: str) -> Scored:
                 assert rubric is not None
-                if (score := table.known.get(table.given[row].id)) is not None:
-                    if score.evaluator:
-                        run._call.use(run._session.surroundings.noted("model:evaluator"))
-                    return score
                 with ended.counted(row):
                     return await evaluate(
                         run._session,
@@ -347,7 +343,7 @@ class Batch:
         if state is None or output is None:
             return None
         if not state.is_file():
-            if output.is_file() and output.stat().st_size and not self._rows.known:
+            if output.is_file() and output.stat().st_size:
                 raise InvalidInput(
                     f"it is there, and {state.name}, which says what made it, is not; give another "
                     "--output",

@@ -99,11 +99,6 @@ class Casting:
                 self.begin()
                 self._are_seated = True
 
-    @property
-    def required(self) -> frozenset[str]:
-        """Tags of the endpoints that this run needs for certain."""
-        return self.roles.in_use
-
     async def ask_servers(self, *, environment: Mapping[str, str], judges: bool = True) -> None:
         """Asks servers which models they serve, if there are models or replicas to compare.
 
@@ -116,7 +111,7 @@ class Casting:
         """
         producer, tags = self.roles.producer, self._judges() if judges else ()
         reachable = self.models.reachable(producer, *tags) if producer and tags else ()
-        in_use = [self.models.endpoints[tag] for tag in sorted(self.required)]
+        in_use = [self.models.endpoints[tag] for tag in sorted(self.roles.in_use)]
         compared = {
             endpoint.tag: endpoint
             for endpoint in (*reachable, *in_use)

@@ -137,10 +137,10 @@ async def run_loop(
 ) -> WiggumResult:
     """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`."""
     # 1. Whatever can be wrong with the arguments, before any model is asked.
-    rubric, defaults = chosen.rubric, session.evaluation
+    rubric, defaults = chosen.rubric, session.settings.evaluation
     several = defaults.candidates or rubric.candidates if candidates is None else candidates
     offered = defaults.finalists or rubric.finalists if finalists is None else finalists
-    seed = first_seed(session.seed)
+    seed = first_seed(session.settings.seed)
     check_sources(rubric, by_section(sources)[0])
     noise = noise_of(session, chosen)
     evaluator = evaluator_of(session, rubric, ask=ask, noise=noise)

@@ -47,7 +47,7 @@ from harness.session.session import Session, open_session
 from harness.session.settings import IN_PROCESS, Settings, check_workers
 from harness.session.surroundings import Surroundings
 from harness.text_store import TextStore
-from harness.trace import AUDIT_LOG, Record, Sink, describe, events, monotonic
+from harness.trace import Record, Sink, describe, events, monotonic
 from harness.trace.run_list import find_journal
 
 _WRAP_UP_S = 1.0
@@ -317,12 +317,7 @@ class PipelineRun:
             models=tuple(session.models),
             spent=session.meter.chain[-1].spent,
             duration_s=(monotonic() - started_ns) / 1e9,
-            files=RunFiles(
-                journal=trace.journal_path,
-                chrome_trace=trace.timeline_paths.get("chrome"),
-                perfetto_trace=trace.timeline_paths.get("perfetto"),
-                audit_log=trace.journal_path.parent / AUDIT_LOG,
-            ),
+            files=RunFiles.beside(trace.journal_path),
             separation=casting.separation,
             evaluator_draw=casting.draw,
             evaluator_panel=casting.panel,

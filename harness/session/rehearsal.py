@@ -27,7 +27,7 @@ from harness.session.resume import (
 )
 from harness.session.settings import Settings
 from harness.session.surroundings import Surroundings
-from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
+from harness.trace import Tracer, calls_of, group_calls
 from harness.trace.node_records import NodeRecord, node_records
 
 
@@ -202,9 +202,7 @@ class _NoCalls:
 
 
 def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunResult:
-    journal, path = earlier.journal, earlier.journal.path
-    timelines = {form: path.with_suffix(TIMELINES[form][0]) for form in TIMELINES}
-    existing = {form: path if path.is_file() else None for form, path in timelines.items()}
+    journal = earlier.journal
     return RunResult(
         run_id=journal.started.run_id,
         pipeline=graph.name,
@@ -220,11 +218,6 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
         models=tuple(group_calls(calls_of(journal.spans()), by=lambda call: call.model)),
         spent=earlier.spent,
         duration_s=0.0,
-        files=RunFiles(
-            journal=path,
-            chrome_trace=existing["chrome"],
-            perfetto_trace=existing["perfetto"],
-            audit_log=path.parent / AUDIT_LOG,
-        ),
+        files=RunFiles.beside(journal.path),
         warnings=(*earlier.notices, *result_notices(graph, ended), *rename_notices(ended)),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Generic, cast
+from typing import Any, Generic, Self, cast
 
 from harness.errors import Notice
 from harness.graph import (
@@ -25,7 +25,16 @@ from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
 from harness.inference.request import most_tokens_of_messages
 from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
-from harness.trace import CallGroup, Instant, Journal, SpanRecord, calls_of, events
+from harness.trace import (
+    AUDIT_LOG,
+    TIMELINES,
+    CallGroup,
+    Instant,
+    Journal,
+    SpanRecord,
+    calls_of,
+    events,
+)
 from harness.trace.calls import charges_of, cost_of, priced_asides
 from harness.wiggum import RecordedLoop, WiggumResult
 
@@ -42,6 +51,18 @@ class RunFiles:
     """The timeline in Perfetto's own format; None if the settings ask for none."""
     audit_log: Path
     """One line per run."""
+
+    @classmethod
+    def beside(cls, journal: Path) -> Self:
+        """The files that there are."""
+        forms = {form: journal.with_suffix(ending) for form, (ending, _) in TIMELINES.items()}
+        written = {form: path for form, path in forms.items() if path.is_file()}
+        return cls(
+            journal=journal,
+            chrome_trace=written.get("chrome"),
+            perfetto_trace=written.get("perfetto"),
+            audit_log=journal.parent / AUDIT_LOG,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

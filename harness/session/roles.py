@@ -97,7 +97,7 @@ class Roles:
 
     @property
     def in_use(self) -> frozenset[str]:
-        """Tags of the endpoints that roles are known to need."""
+        """Tags of the endpoints that a run needs for certain."""
         tags = {self.producer, *self.evaluators, *self._assigned.values()}
         return frozenset(tag for tag in tags if tag is not None)
 

@@ -587,7 +587,9 @@ class Run:
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
         drafts = None if draft is None else as_texts(draft)
         chosen = await self._choose(rubric, prompts, whole=True)
-        several = candidates or self._session.evaluation.candidates or chosen.rubric.candidates
+        several = (
+            candidates or self._session.settings.evaluation.candidates or chosen.rubric.candidates
+        )
         if several not in (None, 1):
             self._call.use(self._session.surroundings.noted("seed"))
         # With another model a loop begins again: its rounds would be of both.
@@ -667,9 +669,10 @@ class Run:
 
     def _seed_of(self, request: ChatRequest) -> int | None:
         """The request's seed; of a sampled call without one, made of the run's."""
-        if request.seed is not None or not request.temperature or self._session.seed is None:
+        seed = self._session.settings.seed
+        if request.seed is not None or not request.temperature or seed is None:
             return request.seed
-        material = [self._session.seed, self._label, *(m.content for m in request.messages)]
+        material = [seed, self._label, *(m.content for m in request.messages)]
         # As many bits as every server takes.
         return int.from_bytes(sha256(repr(material).encode()).digest()[:3])
 
@@ -717,7 +720,7 @@ class Run:
         surroundings = self._session.surroundings
 
         def choose() -> tuple[ChosenRubric, dict[str, Use]]:
-            chosen = choose_rubric(rubric, rubrics=self._session.rubrics, prompts=prompts)
+            chosen = choose_rubric(rubric, rubrics=self._session.settings.rubrics, prompts=prompts)
             return chosen, surroundings.of_files(rubric, prompts, whole=whole)
 
         chosen, uses = await asyncio.to_thread(choose)

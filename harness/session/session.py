@@ -22,7 +22,7 @@ from harness.session.mcp_tools import McpServers
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles, with_backends
-from harness.session.settings import OFFLINE_EMBEDDERS, EvaluationSettings, MemorySettings, Settings
+from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
 from harness.session.trust import check_store, known_secrets, secret_variables, warn_of_secrets
 from harness.threads import to_its_end
@@ -67,11 +67,7 @@ class Session:
     """What calls of nodes use, for when the run is resumed."""
     budget: KeepAliveBudget | None
     """None if no models share memory."""
-    rubrics: Path
-    """The directory where rubrics are looked for first."""
-    evaluation: EvaluationSettings
-    seed: int | None = None
-    """What the seeds of sampled calls are made of; None to leave them to the servers."""
+    settings: Settings
     loops: list[WiggumResult] = field(default_factory=list)
     """Revise loops that have ended."""
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
@@ -149,7 +145,7 @@ async def open_session(
         casting.check()
     memory = settings.memory
     check_store(memory.path, written_in=memory.written_in, environment=environment)
-    needed = casting.required | models_for(needed_roles or {}, casting.roles)
+    needed = casting.roles.in_use | models_for(needed_roles or {}, casting.roles)
     needed |= _asked_by(settings.memory, endpoints)
     early: list[tuple[str, Mapping[str, object]]] = []
 
@@ -184,7 +180,7 @@ async def open_session(
                 await seat()
             else:
                 await casting.ask_servers(environment=environment, judges=False)
-            models = await stack.enter_async_context(
+            client, budget = await stack.enter_async_context(
                 open_models(
                     endpoints,
                     settings=settings,
@@ -217,7 +213,7 @@ async def open_session(
             )
             stack.push_async_callback(replies.aclose)
             client = replace(
-                models.client,
+                client,
                 meter=meter,
                 replies=replies,
                 before_call=served.before,
@@ -246,10 +242,8 @@ async def open_session(
                 mcp=mcp,
                 surroundings=surroundings
                 or Surroundings(settings, backends, environment=environment),
-                budget=models.budget,
-                rubrics=settings.rubrics,
-                evaluation=settings.evaluation,
-                seed=settings.seed,
+                budget=budget,
+                settings=settings,
             )
             yield session
     finally:
