@@ -20,8 +20,7 @@ from harness.log import log_notice, warnings_heard_by
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
 from harness.session.separation import (
     ComparedModels,
-    EvaluatorDraw,
-    EvaluatorPanel,
+    EvaluatorPool,
     Separation,
     chains_from,
     check_fallbacks,
@@ -44,8 +43,8 @@ class Casting:
         roles: A pool has no evaluators until they are chosen.
         models: The models behind the tags.
         tracer: The run's, once it has one; before, nothing is recorded.
-        draw: How the evaluator was drawn; None before, or without a draw.
-        panel: Evaluators that judge together; None before, or without a panel.
+        pool: The evaluators that one was drawn from, or that judge together; None before, or
+            without a pool.
         separation: How far producer and evaluators differ, as far as known; None unless there are
             both.
         warnings: The run's, so far.
@@ -59,8 +58,7 @@ class Casting:
         self.roles = Roles(endpoints, settings.roles, produces=produces)
         self.models = ComparedModels(endpoints, same_family=rules.same_family)
         self.tracer = Tracer()
-        self.draw: EvaluatorDraw | None = None
-        self.panel: EvaluatorPanel | None = None
+        self.pool: EvaluatorPool | None = None
         self.separation: Separation | None = None
         self.warnings: list[Notice] = []
         self._rules = rules
@@ -152,25 +150,20 @@ class Casting:
         """
         if self.roles.pool is None:
             return
-        members, excluded = self._pool(self.roles.pool)
+        pool = self._pool(self.roles.pool)
+        excluded = dict(pool.excluded)
         if self._combine is not None:
-            members = tuple(dict.fromkeys(members))
-            self.panel = EvaluatorPanel(members=members, excluded=excluded, combine=self._combine)
-            self.roles = self.roles.with_evaluators(*self.panel.members)
-            self.tracer.instant(events.EvaluatorPanel(members, self._combine, dict(excluded)))
+            members = tuple(dict.fromkeys(pool.members))
+            self.pool = replace(pool, members=members, combine=self._combine)
+            self.roles = self.roles.with_evaluators(*members)
+            self.tracer.instant(events.EvaluatorPanel(members, self._combine, excluded))
             return
         seed = self._rules.pool_seed or task or self.tracer.run_id
-        self.draw = EvaluatorDraw(
-            evaluator=drawn_evaluator(members, seed), seed=seed, pool=members, excluded=excluded
-        )
-        self.roles = self.roles.with_evaluators(self.draw.evaluator)
-        drawn = events.EvaluatorDrawn(
-            evaluator=self.draw.evaluator,
-            seed=self.tracer.excerpt(seed),
-            pool=members,
-            excluded=dict(excluded),
-        )
-        self.tracer.instant(drawn)
+        drawn = drawn_evaluator(pool.members, seed)
+        self.pool = replace(pool, drawn=drawn, seed=seed)
+        self.roles = self.roles.with_evaluators(drawn)
+        recorded = self.tracer.excerpt(seed)
+        self.tracer.instant(events.EvaluatorDrawn(drawn, recorded, pool.members, excluded))
 
     def begin(self) -> None:
         """Records the models of producer and evaluators, and warns.
@@ -222,19 +215,19 @@ class Casting:
         with warnings_heard_by(self.tracer.warned):
             log_notice(notice.message, code=notice.code)
 
-    def _pool(self, tags: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
+    def _pool(self, tags: tuple[str, ...]) -> EvaluatorPool:
         return evaluator_pool(tags, producer=self.roles.producer, models=self.models)
 
     def _on_panel(self) -> Iterator[Notice]:
-        if self.panel is None:
+        if self.pool is None or self.pool.combine is None:
             return
-        if len(self.panel.members) == 1:
+        if len(self.pool.members) == 1:
             yield Notice(
                 code="panel.single-evaluator",
-                message=f"the panel has one evaluator, '{self.panel.members[0]}': the pool has no "
+                message=f"the panel has one evaluator, '{self.pool.members[0]}': the pool has no "
                 "other, or no other that may judge",
             )
-        for first, second in combinations(self.panel.members, 2):
+        for first, second in combinations(self.pool.members, 2):
             if relation_of(self.models.identity(first), self.models.identity(second)) == "same":
                 yield Notice(
                     code="panel.same-model",
@@ -245,7 +238,7 @@ class Casting:
     def _judges(self) -> tuple[str, ...]:
         """Tags of the models that may evaluate."""
         if self.roles.pool is not None:
-            return self._pool(self.roles.pool)[0]
+            return self._pool(self.roles.pool).members
         return self.roles.evaluators
 
     def _described(self, tag: str) -> dict[str, object]:

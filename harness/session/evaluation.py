@@ -234,12 +234,12 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
     Raises:
         ConfigurationInvalid: The rubric needs a judge, and there is no evaluator.
     """
-    panel = session.casting.panel
+    pool = session.casting.pool
     return Evaluator(
         rubric,
         ask=ask,
         models=session.roles.evaluators,
-        combine="mean" if panel is None else panel.combine,
+        combine=(pool and pool.combine) or "mean",
         noise=None if noise is None else noise.deviation,
     )
 

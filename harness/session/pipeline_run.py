@@ -319,8 +319,7 @@ class PipelineRun:
             duration_s=(monotonic() - started_ns) / 1e9,
             files=RunFiles.beside(trace.journal_path),
             separation=casting.separation,
-            evaluator_draw=casting.draw,
-            evaluator_panel=casting.panel,
+            evaluator_pool=casting.pool,
             warnings=tuple(casting.warnings),
         )
 

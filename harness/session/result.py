@@ -24,7 +24,7 @@ from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
 from harness.inference.request import most_tokens_of_messages
-from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
+from harness.session.separation import EvaluatorPool, Separation
 from harness.trace import (
     AUDIT_LOG,
     TIMELINES,
@@ -112,10 +112,8 @@ class RunResult(Generic[ResultT]):
     files: RunFiles
     separation: Separation | None = None
     """How far producer and evaluators differ; None without an evaluator, or if none judged."""
-    evaluator_draw: EvaluatorDraw | None = None
-    """None if no evaluator was drawn."""
-    evaluator_panel: EvaluatorPanel | None = None
-    """None if no panel judged."""
+    evaluator_pool: EvaluatorPool | None = None
+    """None without a pool, or if none judged."""
     warnings: tuple[Notice, ...] = ()
 
     def __repr__(self) -> str:

@@ -222,25 +222,19 @@ def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatorDraw:
-    """An evaluator drawn from a pool."""
-
-    evaluator: str
-    seed: str
-    pool: tuple[str, ...]
-    """The tags it was drawn from, in order."""
-    excluded: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatorPanel:
-    """Evaluators that judge every draft together."""
+class EvaluatorPool:
+    """Several evaluators, of which one is drawn, or which judge every draft together as a panel."""
 
     members: tuple[str, ...]
-    """Their tags, each once, in the order of the settings."""
+    """The tags of those that may judge, in the order of the settings; at least one."""
     excluded: Mapping[str, str]
-    combine: Combine
-    """How their judgements become one."""
+    """Why others may not, by tag."""
+    drawn: str | None = None
+    """Of the members; None for a panel."""
+    seed: str | None = None
+    """What it was drawn by."""
+    combine: Combine | None = None
+    """How the judgements of a panel become one."""
 
 
 def drawn_evaluator(members: tuple[str, ...], seed: str) -> str:
@@ -252,8 +246,8 @@ def drawn_evaluator(members: tuple[str, ...], seed: str) -> str:
 
 def evaluator_pool(
     tags: tuple[str, ...], *, producer: str | None, models: ComparedModels
-) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The tags that may evaluate the producer's output, and why the others may not.
+) -> EvaluatorPool:
+    """The tags that may evaluate the producer's output, before one is drawn.
 
     If the producer is None, it is ambiguous, and no tag is left out.
 
@@ -276,7 +270,7 @@ def evaluator_pool(
             "producer's",
             code="roles.pool-empty",
         )
-    return members, excluded
+    return EvaluatorPool(members=members, excluded=excluded)
 
 
 def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:

@@ -147,22 +147,22 @@ def pool_of(*tags, producer="qwen", same_family="refuse", **fallbacks):
 
 
 def test_the_producer_its_model_and_its_family_are_excluded_each_with_its_reason():
-    members, excluded = pool_of("qwen", "llama", "qwen-q8", "qwen3", "mistral")
-    assert members == ("llama", "mistral")
-    assert excluded == {
+    pool = pool_of("qwen", "llama", "qwen-q8", "qwen3", "mistral")
+    assert pool.members == ("llama", "mistral")
+    assert pool.excluded == {
         "qwen": "is the producer",
         "qwen-q8": "it and the producer 'qwen' are the same model",
         "qwen3": "it and the producer 'qwen' are of one family (qwen)",
     }
-    allowed, _ = pool_of("qwen-q8", "qwen3", "llama", same_family="allow")
-    assert allowed == ("qwen3", "llama")
-    assert pool_of("qwen", "qwen3", producer=None)[0] == ("qwen", "qwen3")
+    allowed = pool_of("qwen-q8", "qwen3", "llama", same_family="allow")
+    assert allowed.members == ("qwen3", "llama")
+    assert pool_of("qwen", "qwen3", producer=None).members == ("qwen", "qwen3")
 
 
 def test_whoever_falls_back_on_the_producer_is_excluded():
-    members, excluded = pool_of("llama", "mistral", llama="qwen")
-    assert members == ("mistral",)
-    assert "llama -> qwen" in excluded["llama"]
+    pool = pool_of("llama", "mistral", llama="qwen")
+    assert pool.members == ("mistral",)
+    assert "llama -> qwen" in pool.excluded["llama"]
 
 
 def test_an_empty_pool_says_why_each_was_excluded():
