@@ -6,25 +6,19 @@ output. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, get_args, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of, remembered
-from harness.graph.node import EMPTY, Combine, Node, Parameter, read_node
+from harness.graph.node import EMPTY, Node, NodeOptions, Parameter, PolicyOptions, read_node
 from harness.graph.policies import (
-    Cache,
-    Concurrency,
     Default,
-    OnError,
     Policies,
-    Resources,
-    Retry,
-    Timeout,
 )
 from harness.graph.values import value_form
 
@@ -41,23 +35,6 @@ else:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class NodeOptions(TypedDict, total=False):
-    """The arguments of all forms of `Graph.node`; see there."""
-
-    name: str | None
-    each: Mapping[str, str] | None
-    combine: Combine
-    takes: Mapping[str, str] | None
-    when: Callable[..., object] | None
-    retry: Retry | None
-    timeout: Timeout | None
-    cache: Cache | None
-    concurrency: Concurrency | None
-    on_error: OnError | None
-    models: Sequence[str] | None
-    on: Resources | None
 
 
 class Graph(Generic[ResultT]):
@@ -79,25 +56,15 @@ class Graph(Generic[ResultT]):
         self,
         name: str,
         *,
-        retry: Retry | None = None,
-        timeout: Timeout | None = None,
-        cache: Cache | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError | None = None,
         fail_fast: bool = False,
         result: str | None = None,
+        **policies: Unpack[PolicyOptions],
     ) -> None:
         self.name = name
         self.result = result
         self.nodes: dict[str, Node] = {}
         self.fail_fast = fail_fast
-        self.policies = Policies(
-            retry=retry,
-            timeout=timeout,
-            cache=cache,
-            concurrency=concurrency,
-            on_error=on_error,
-        )
+        self.policies = Policies(**policies)
         if (mistake := self.policies.mistake()) is not None:
             raise PipelineInvalid(f"pipeline '{name}': {mistake}", code="pipeline.option-invalid")
         # What nodes take, so that adding a node that none waits for need not look at all others.
@@ -112,22 +79,7 @@ class Graph(Generic[ResultT]):
         self, /, **options: Unpack[NodeOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def node(
-        self,
-        function: Callable[P, R] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        each: Mapping[str, str] | None = None,
-        combine: Combine = "zip",
-        takes: Mapping[str, str] | None = None,
-        when: Callable[..., object] | None = None,
-        retry: Retry | None = None,
-        timeout: Timeout | None = None,
-        cache: Cache | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError | None = None,
-        models: Sequence[str] | None = None,
-        on: Resources | None = None,
+        self, function: Callable[P, R] | None = None, /, **options: Unpack[NodeOptions]
     ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
         """Makes a function a node, without changing the function.
 
@@ -146,9 +98,9 @@ class Graph(Generic[ResultT]):
             each: Maps a parameter to the node or input whose items it receives, one call per item,
                 in parallel. Consumers of the node receive the list, in order. Over a mapped or
                 generating node, a call begins as soon as its own items are there.
-            combine: `zip` pairs the items of several mapped parameters, which must be equally many;
-                `product` takes all combinations, the last parameter of the signature changing
-                fastest.
+            combine: `zip`, the default, pairs the items of several mapped parameters, which must
+                be equally many; `product` takes all combinations, the last parameter of the
+                signature changing fastest.
             takes: Maps a parameter to the node or input that it receives, if the names differ.
             when: A plain function of nodes and inputs, by name; the node, or its item, is skipped
                 unless the function returns a true value.
@@ -168,29 +120,9 @@ class Graph(Generic[ResultT]):
             PipelineInvalid: The name is taken, the signature cannot be a node's, a policy is of the
                 wrong type, or the node closes a cycle.
         """
-        # One role's name is a sequence too, of its letters.
-        roles = (models,) if isinstance(models, str) else models or ()
 
         def add(function: Callable[P, R]) -> Callable[P, R]:
-            self.add(
-                read_node(
-                    function,
-                    name=name,
-                    each=each,
-                    combine=combine,
-                    takes=takes,
-                    when=when,
-                    policies=Policies(
-                        retry=retry,
-                        timeout=timeout,
-                        cache=cache,
-                        concurrency=concurrency,
-                        on_error=on_error,
-                        models=None if models is None else tuple(roles),
-                        on=on,
-                    ),
-                )
-            )
+            self.add(read_node(function, **options))
             return function
 
         return add if function is None else add(function)
