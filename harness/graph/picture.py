@@ -93,7 +93,6 @@ class Box:
     """Its `when`, such as `wanted(task)`; None if it always runs."""
     roles: tuple[str, ...]
     seen: NodeSeen | None = None
-    """None without a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +105,6 @@ class Drawing:
     boxes: tuple[Box, ...]
     """Layer by layer, and within each in the order of definition."""
     run: RunSeen | None = None
-    """None without a run."""
 
     @property
     def unknown(self) -> tuple[str, ...]:

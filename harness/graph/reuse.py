@@ -186,7 +186,6 @@ class Shared:
     answers: dict[tuple[str, str], object] = field(default_factory=dict)
     """People's answers to questions of earlier parts, as `Answers`; grows."""
     asker: Asker | None = None
-    """Reaches a person at once."""
     log: Log = field(default_factory=Log)
 
 

@@ -83,7 +83,6 @@ class PipelineRun:
     limits: Limits | None
     """As given for this run."""
     own_limits: Limits | None
-    """The pipeline's limits."""
     max_parallel: int | None
     backends: Mapping[str, Backend] | None
     observers: Sequence[Sink]

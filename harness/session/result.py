@@ -78,10 +78,8 @@ class RunResult(Generic[ResultT]):
     """The output of the pipeline's result node: the last node, or the one named by
     `Pipeline(result=…)`. None without an output; if the node was skipped, a warning says so."""
     failures: tuple[NodeFailure, ...] = ()
-    """In order of time."""
     skips: tuple[NodeSkip, ...] = ()
     questions: tuple[Question, ...] = ()
-    """The questions that wait for an answer."""
     stopped_by: str | None = None
     """The limit that ended the run, in words."""
     command_limit: LimitName | None = None

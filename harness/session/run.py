@@ -23,7 +23,6 @@ from harness.inference import (
     EmbedRequest,
     Limits,
     Message,
-    OnCut,
     TextStream,
     as_messages,
 )
@@ -33,7 +32,7 @@ from harness.inference.reply_store import VARIATION
 from harness.inference.request import Prompt, as_texts
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import ChosenRubric, Draft, Rubric, Sources, Verdict, by_section
-from harness.session.agent import AgentOptions, AgentResult, run_agent
+from harness.session.agent import AgentOptions, AgentReplyOptions, AgentResult, run_agent
 from harness.session.demand import CallDemand
 from harness.session.evaluation import choose_rubric, evaluate, run_loop
 from harness.session.mcp_tools import ToolSource
@@ -320,10 +319,7 @@ class Run:
         max_steps: int = 10,
         timeout_s: float | None = None,
         max_result_chars: int = 10_000,
-        max_output_tokens: int | None = None,
-        on_cut: OnCut = "error",
-        temperature: float = 0.0,
-        seed: int | None = None,
+        **options: Unpack[AgentReplyOptions],
     ) -> AgentResult[Any]:
         """Lets the model that plays a role call tools until it can answer.
 
@@ -360,18 +356,11 @@ class Run:
         number = self._call.count("agents")
         usable = await self._session.mcp.tools(tools, timeout_s=timeout_s)
         before = () if system is None else (Message("system", system),)
-        options: ChatOptions = {
-            "max_output_tokens": max_output_tokens,
-            "on_cut": on_cut,
-            "temperature": temperature,
-            "seed": seed,
-        }
-        # Of a reply without text, the agent reminds its model itself.
-        step_options: ChatOptions = {**options, "allow_empty": True}
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
             specs = tuple(tool.spec for tool in usable)
-            return await self.chat(role, messages, tools=specs, **step_options)
+            # Of a reply without text, the agent reminds its model itself.
+            return await self.chat(role, messages, tools=specs, allow_empty=True, **options)
 
         result = await run_agent(
             ask,

@@ -62,14 +62,12 @@ class Session:
     """Replies for nodes that have not ended, for when the run is resumed."""
     passages: PassageLibrary
     mcp: McpServers
-    """Servers of tools, shared by all nodes."""
     surroundings: Surroundings
     """What calls of nodes use, for when the run is resumed."""
     budget: KeepAliveBudget | None
     """None if no models share memory."""
     settings: Settings
     loops: list[WiggumResult] = field(default_factory=list)
-    """Revise loops that have ended."""
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; known when all nodes
     have ended."""
