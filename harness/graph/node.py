@@ -84,7 +84,6 @@ class Node:
     name: str
     """The function's name, unless it was given another."""
     function: Callable[..., object]
-    """Plain or async."""
     parameters: tuple[Parameter, ...]
     """In the order of the signature, without the run."""
     takes_run: bool

@@ -280,10 +280,7 @@ class NodeCall:
 
 def _whole(ended: Execution) -> Execution:
     if ended.failures:
-        first, *rest = ended.failures
-        failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
-        failed.result = ended
-        raise failed from first.error
+        raise ended.error
     if ended.stopped_by is not None:
         raise ended.stopped_by
     if ended.questions:

@@ -59,7 +59,6 @@ class RunSeen:
     duration_ns: int
     """From its first record to its last."""
     nodes: Mapping[str, NodeSeen]
-    """By name, for the nodes of the run."""
     critical_path: tuple[str, ...]
     """The nodes that decided how long it took, in order."""
 

@@ -59,7 +59,6 @@ class Step:
 
     node: Node
     policies: Policies
-    """The node's policies over the graph's."""
     form: ValueForm
     item_form: ValueForm | None
     """The form of a generating node's items; None for other nodes."""

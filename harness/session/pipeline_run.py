@@ -181,7 +181,7 @@ class PipelineRun:
                     if ended.status == "finished" and not self.is_batch:
                         session.replies.drop()
                     if ended.failures:
-                        raise _failure(ended)
+                        raise ended.error
                 if ended.stopped_by is not None:
                     session.trace.end_as("stopped", describe(ended.stopped_by))
                 elif ended.questions:
@@ -360,13 +360,6 @@ def _needed_roles(graph: Graph) -> dict[str, str]:
             if role != EVALUATOR or PRODUCER not in roles:
                 needed[role] = f"node '{node.name}' ({node.path}:{node.line})"
     return needed
-
-
-def _failure(ended: Execution) -> NodeFailed:
-    first, *rest = ended.failures
-    failure = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
-    failure.__cause__ = first.error
-    return failure
 
 
 _OPENING: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}

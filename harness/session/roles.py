@@ -141,6 +141,15 @@ class Roles:
             )
         return tag
 
+    def tags(self, role: str) -> tuple[str, ...]:
+        """Tags of the endpoints that may play a role: several for a pool, none if no model does."""
+        if role == EVALUATOR and self.pool is not None:
+            return self._chosen or self.pool
+        try:
+            return (self.model(role),)
+        except ConfigurationInvalid:
+            return ()
+
     def lacks(self, role: str) -> bool:
         """Whether `[roles]` has models for others, so that the producer's plays it by default."""
         return bool(self._given) and role not in (PRODUCER, EVALUATOR) and not self._named(role)
