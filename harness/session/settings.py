@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    InstanceOf,
     ValidationError,
     field_validator,
     model_validator,
@@ -39,7 +40,7 @@ from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.inference.providers import MANAGED_APIS
 from harness.log import log_warning
-from harness.memory import Place, is_url, place_of
+from harness.memory import Place, StoreUrl, is_url, place_of
 from harness.plugins import plugin_names
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
@@ -137,11 +138,11 @@ class MemorySettings(BaseModel):
 
     model_config = _MODEL
 
-    path: Annotated[Place | None, BeforeValidator(_as_place)] = None
-    """A directory that outlives the run, or `postgresql://user@host/database`; without one,
-    passages last as long as the run."""
+    path: Annotated[Path | InstanceOf[StoreUrl] | None, BeforeValidator(_as_place)] = None
+    """A directory that outlives the run, or a url, such as `postgresql://user@host/database`;
+    without one, passages last as long as the run."""
     cache: Path | None = None
-    """Where indexes of a PostgreSQL store lie; by default `harness/memory` in `XDG_CACHE_HOME` or
+    """Where indexes of a store with a url lie; by default `harness/memory` in `XDG_CACHE_HOME` or
     `~/.cache`."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """The folder whose settings these are; None if they are the user's own."""
