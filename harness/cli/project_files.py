@@ -38,15 +38,12 @@ def settings_for_calls(
     memory: Place | None = None,
     seed: int | None = None,
     engine: str | None = None,
-    produces: bool = True,
 ) -> Settings:
     """As `load_settings`, for a command that calls models.
 
     An endpoint that is not allowed here fails when it is opened.
     """
-    settings = load_settings(
-        config, environment=os.environ, roles=roles, memory=memory, produces=produces
-    )
+    settings = load_settings(config, environment=os.environ, roles=roles, memory=memory)
     if seed is not None:
         settings = settings.model_copy(update={"seed": seed})
     if engine is not None:

@@ -32,7 +32,7 @@ from harness.session import (
     Origin,
     Rehearsal,
     load_settings,
-    only_question,
+    question_named,
     read_earlier_run,
     rehearse,
     run_to_its_end,
@@ -114,7 +114,7 @@ def resume(
         if salvage:
             salvage_run(journal)
         earlier = read_earlier_run(journal)
-        before = earlier.beginning.origin or Origin(target="")
+        before = earlier.origin or Origin(target="")
         chosen_target = target or before.target
         if earlier.beginning.is_batch:
             raise InvalidInput(
@@ -208,7 +208,7 @@ def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, s
     for answer in answers:
         name, separator, text = answer.partition("=")
         if not separator or name not in names:
-            name, text = only_question(questions).key, answer
+            name, text = question_named("", questions).key, answer
         if name in named:
             raise InvalidInput(f"--answer answers '{name}' twice", code="option.given-twice")
         named[name] = text

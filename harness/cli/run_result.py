@@ -140,8 +140,7 @@ def result_fields(result: RunResult) -> dict[str, object]:
         "models": [asdict(model) for model in result.models],
         "spent": _spent_as_json(result.spent),
         "separation": separation and {**asdict(separation), "relation": separation.relation},
-        "evaluator_draw": asdict(result.evaluator_draw) if result.evaluator_draw else None,
-        "evaluator_panel": asdict(result.evaluator_panel) if result.evaluator_panel else None,
+        "evaluator_pool": asdict(result.evaluator_pool) if result.evaluator_pool else None,
         "warnings": [asdict(warning) for warning in result.warnings],
         "duration_s": result.duration_s,
         "files": {
