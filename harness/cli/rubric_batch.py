@@ -108,7 +108,7 @@ def _read(
     roles: tuple[str, ...],
 ) -> ScoreSource:
     assigned = read_pairs(roles, option="--role", form="role=tag")
-    settings = settings_for_calls(config, roles=assigned, produces=False)
+    settings = settings_for_calls(config, roles=assigned)
     chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
     rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
     if rows.refused and bad_rows == "stop":
@@ -259,7 +259,7 @@ def score_drafts(
         name=f"{verb} {rubric.id}",
         settings=settings.model_copy(update={"separation": seeded}),
         output=output,
-        files=partial(_ScoreFiles, rows=given.rows, rubric=rubric),
+        files=_ScoreFiles,
         max_failures=given.max_failures,
         evaluate=given.chosen,
         samples=samples,
@@ -278,14 +278,14 @@ class _ScoreFiles(BatchFiles):
     """Writes scores: a row for each draft that has a verdict."""
 
     def __init__(self, path: Path | None, *, rows: DraftRows, rubric: Rubric, **more: Any) -> None:  # noqa: ANN401 - as of its base
-        super().__init__(path, **more)
+        super().__init__(path, rows=rows, rubric=rubric, **more)
         labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
         scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
         why = ["below_floor", "gates", "missing", "unjudged"]
         by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
         self._own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
         self.columns = [*self._own, *labels, "outdated"]
-        self._rows, self._rubric = rows, rubric
+        self._drafts, self._rubric = rows, rubric
         self._versions = at_any_threshold(rubric)
 
     def line(self, number: int, row: Row, made: Made) -> dict[str, Any]:  # noqa: ARG002
@@ -304,7 +304,7 @@ class _ScoreFiles(BatchFiles):
         return {
             **dict.fromkeys(self._own),
             "id": row.id,
-            **self._rows.labels.get(row.id, {}),
+            **self._drafts.labels.get(row.id, {}),
             **verdict_as_json(verdict),
             "passed": passed,
             **{f"score.{name}": score for name, score in scores.items()},
@@ -312,7 +312,7 @@ class _ScoreFiles(BatchFiles):
             "rubric_sha256": verdict.rubric_sha256,
             "evaluator": scored.evaluator,
             "samples": scored.samples,
-            "sha256": self._rows.drafts[row.id].sha256,
+            "sha256": self._drafts.drafts[row.id].sha256,
             "error": None,
         }
 

@@ -160,7 +160,6 @@ class BatchRows:
 
     Attributes:
         pipeline: As given.
-        known: See `DraftRows`.
         given: By a name that says what the row holds, also what is in a file that it names.
         refused: Why others do not fit.
 

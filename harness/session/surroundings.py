@@ -40,7 +40,7 @@ from harness.inference.request import Request
 from harness.rubric import load_rubric
 from harness.session.casting import word_on
 from harness.session.models import known_endpoints
-from harness.session.roles import EVALUATOR, Roles, with_backends
+from harness.session.roles import Roles, with_backends
 from harness.session.settings import OFFLINE_EMBEDDERS, Settings
 from harness.session.trust import api_key_of, refusal_to_run
 
@@ -113,7 +113,7 @@ class Surroundings:
     def change_since(
         self, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
     ) -> str | None:
-        """See `harness.graph.reuse.Surroundings`."""
+        """See `harness.graph.reuse.Changes`."""
         key = tuple(sorted(uses.items()))
         if key not in self._changes:
             changes = (self._change(name, uses, parts) for name in uses)
@@ -240,27 +240,18 @@ class Surroundings:
             case _:
                 return None
 
-    def _tags(self, role: str) -> tuple[str, ...]:
-        """The endpoints that may play a role: several for a pool."""
-        if role == EVALUATOR and self._roles.pool is not None:
-            return self._roles.pool
-        try:
-            return (self._roles.model(role),)
-        except ConfigurationInvalid:
-            return ()
-
     def _stand_ins(self, role: str) -> frozenset[str]:
         return frozenset(
-            fallback for tag in self._tags(role) for fallback in self._endpoints[tag].fallback
+            fallback for tag in self._roles.tags(role) for fallback in self._endpoints[tag].fallback
         )
 
     def _answering(self, role: str, tag: str) -> tuple[str, ...]:
         """The endpoint itself; those that play the role now if it does not, as under a new name."""
-        players = self._tags(role)
+        players = self._roles.tags(role)
         return (tag,) if tag in {*players, *self._stand_ins(role)} else players
 
     def _player(self, role: str) -> Use | None:
-        members = [self._of(tag) for tag in self._tags(role)]
+        members = [self._of(tag) for tag in self._roles.tags(role)]
         if len(members) < 2:
             return members[0] if members else None
         combine = self._settings.evaluation.panel

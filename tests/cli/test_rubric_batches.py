@@ -254,7 +254,7 @@ def test_two_judges_with_one_output_each_give_their_own_scores_and_are_asked_onc
     assert [asked for _, asked in turns] == [3, 3, 0, 0, 0]
 
 
-def test_a_file_whose_run_is_not_known_is_left_alone(table: Path) -> None:
+def test_a_file_of_scores_whose_run_is_not_known_is_left_alone(table: Path) -> None:
     given = ("score", "notes.yaml", "drafts.jsonl", "--output", "out.csv", "--json")
     judged(*given, cwd=table)
     (table / "out.csv.batch").unlink()

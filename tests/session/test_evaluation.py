@@ -92,7 +92,7 @@ def test_a_panel_judges_every_draft_and_what_each_finds_reaches_the_reviser(judg
     asked = revision.messages[-1].content
     assert "The figure is made up." in asked
     assert "The remedy is missing." in asked
-    assert result.evaluator_panel.members == ("strict", "kind")
+    assert result.evaluator_pool.members == ("strict", "kind")
     assert line_of(result)["evaluator_model"] == "strict, kind"
 
 
