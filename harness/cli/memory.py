@@ -110,7 +110,7 @@ def add(
     """
     tally = Tally()
     done: dict[str, object] = {}
-    with failures_told(as_json=as_json, more=done) as interrupts:
+    with failures_told(as_json=as_json, fields=done) as interrupts:
         given = Defaults(title=title, source=source, quality=quality, metadata=read_metadata(pairs))
         chosen = files_of(files)
         with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:

@@ -745,7 +745,7 @@ AskServers = NamedTuple("AskServers", [("models", list[str])])
 AskSlots = NamedTuple("AskSlots", [])
 Draft = NamedTuple("Draft", [])
 EvaluatorDrawn = NamedTuple("EvaluatorDrawn", [
-    ("evaluator", str), ("seed", str | None), ("pool", Sequence[str]), ("pool_sha256", str),
+    ("evaluator", str), ("seed", str | None), ("pool", Sequence[str]),
     ("excluded", Mapping[str, str]),
 ])  # fmt: skip
 EvaluatorNoise = NamedTuple("EvaluatorNoise", [
