@@ -190,7 +190,7 @@ GROUPS = {
     ),
     "Tools and agents": ("Tool", "mcp", "AgentResult", "ToolResult", "ToolCall", "ToolSpec"),
     "Memory": ("MemoryStore", "Passage", "Hit"),
-    "Traces": ("RunTrace", "TraceOptions", "JoinedTrace", "Journal", "load_run"),
+    "Traces": ("RunTrace", "TraceOptions", "JoinedTrace", "Journal"),
     "Sessions and settings": ("open_session", "Settings", "load_settings"),
     "Errors": ("HarnessError", "NodeFailed", "ReplyCut", "Notice"),
 }  # fmt: skip

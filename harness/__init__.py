@@ -73,7 +73,6 @@ if TYPE_CHECKING:
         Journal,
         RunTrace,
         TraceOptions,
-        load_run,
     )
     from harness.wiggum import Round, Tried, WiggumResult, rounds_from
 
@@ -142,7 +141,6 @@ __all__ = [
     "chat_sync",
     "embed",
     "load_rubric",
-    "load_run",
     "load_settings",
     "mcp",
     "open_session",
@@ -166,7 +164,7 @@ _HOMES = {
         "RunResult Settings Tool ToolResult chat chat_sync embed load_settings mcp open_session "
         "open_shim stream"
     ),
-    "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions load_run",
+    "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions",
     "wiggum": "Round Tried WiggumResult rounds_from",
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names.split()}

@@ -169,11 +169,6 @@ class Plot:
         size = {"width": max(1, right - x_low - 1), "height": bottom - top}
         self._draw("rect", "", x=x_low + 0.5, y=top, **size, class_=f"bar {look}")
 
-    def dot(self, at: Point, *, radius: float) -> None:
-        """Draws a circle."""
-        x, y = self._at(at)
-        self._draw("circle", "", cx=x, cy=y, r=radius, class_="dot")
-
     def text(self, label: str, at: Point, *, rise: float = 0) -> None:
         """Writes a text that begins at a point, or so much above it."""
         x, y = self._at(at)

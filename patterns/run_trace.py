@@ -24,7 +24,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from harness import Pipeline, Run, RunTrace, load_run
+from harness import Journal, Pipeline, Run, RunTrace
 
 DOCUMENT = "A journal holds every record, one per line, in the order in which things happened."
 
@@ -50,7 +50,7 @@ def files(words: int) -> dict[str, object]:
                 with trace.span("measure", words=size):
                     sorted(range(1_000 * size), reverse=True)
         journal = trace.journal_path
-        spans = {span.attributes["words"]: span.name for span in load_run(journal).spans}
+        spans = {span.attributes["words"]: span.name for span in Journal(journal).spans()}
         timeline = json.loads(journal.with_suffix(".json").read_text(encoding="utf-8"))
         slices = sum(event["ph"] == "X" for event in timeline["traceEvents"])
         return {"spans": len(spans), "slices in the Chrome trace": slices}

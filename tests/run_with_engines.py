@@ -1,8 +1,8 @@
 """Runs pytest, with its arguments, beside engines that need more than wheels: `make test-all`.
 
 - llama-cpp-python is built from source, for which there must be a C++ compiler.
-- psycopg and Ray are installed. The tests start clusters of Ray, and a PostgreSQL of their own, if
-  its programs are there.
+- psycopg, Ray, Dask and DuckDB are installed. The tests start clusters of Ray and Dask, and a
+  PostgreSQL of their own, if its programs are there.
 - vLLM is started by the script that `VLLM_START` names. It takes a port, prints the process id and
   address of the server, and leaves it running; it is ended here.
 
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def install_extras() -> None:
-    extras = "postgres,ray"
+    extras = "plugins,postgres,ray"
     if any(map(shutil.which, ("c++", "g++", "clang++"))):
         extras += ",llama-cpp"
         print("building llama-cpp-python, once (some minutes) ...", flush=True)

@@ -1,9 +1,21 @@
 """Runs made up for tests: by hand, and at random."""
 
 import random
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness.trace import Journal, Record, RunStarted, SpanRecord
+from harness.trace import (
+    Content,
+    CounterSet,
+    Flow,
+    Instant,
+    Journal,
+    NodeOutput,
+    Record,
+    RunEnded,
+    RunStarted,
+    SpanRecord,
+)
 from harness.trace.journal_line import decode, encode, seal
 
 STARTED = RunStarted(
@@ -33,6 +45,45 @@ def write_journal(path: Path, *records: Record, started: RunStarted = STARTED) -
     """A journal of these records, read back."""
     path.write_bytes(sealed(started, *records))
     return Journal(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A whole run in memory, some 700 bytes a span; exports and reports read as they go."""
+
+    started: RunStarted
+    ended: RunEnded | None
+    """None when the run was killed."""
+    duration_ns: int
+    spans: tuple[SpanRecord, ...]
+    """In the order of `Journal.items`."""
+    instants: tuple[Instant, ...]
+    counters: tuple[CounterSet, ...]
+    flows: tuple[Flow, ...]
+    outputs: tuple[NodeOutput, ...]
+    contents: dict[str, str]
+    """Texts by their SHA-256."""
+
+
+def load_run(path: Path) -> RunRecord:
+    """Reads the journal of a run that ended, was killed, or is still going.
+
+    Raises:
+        JournalInvalid: The file is not a journal, or cannot be read.
+    """
+    journal = Journal(path)
+    items = list(journal.items())
+    return RunRecord(
+        started=journal.started,
+        ended=journal.ended,
+        duration_ns=journal.duration_ns,
+        spans=tuple(item for item in items if isinstance(item, SpanRecord)),
+        instants=tuple(item for item in items if isinstance(item, Instant)),
+        counters=tuple(item for item in items if isinstance(item, CounterSet)),
+        flows=journal.flows,
+        outputs=tuple(item for item in items if isinstance(item, NodeOutput)),
+        contents={item.sha256: item.text for item in items if isinstance(item, Content)},
+    )
 
 
 def journal_lines(path: Path) -> list[Record]:

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 from demo import DemoRun, made_once, run_demo
+from sample_runs import RunRecord, load_run
 
 from harness.memory import MemoryStore
-from harness.trace import load_run
-from harness.trace.journal_reader import RunRecord
 
 pytestmark = pytest.mark.slow
 

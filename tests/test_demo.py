@@ -8,9 +8,7 @@ import orjson
 import pytest
 from demo import ROOT, DemoRun
 from perfetto import query_trace
-
-from harness.trace import load_run
-from harness.trace.journal_reader import RunRecord
+from sample_runs import RunRecord, load_run
 
 pytestmark = pytest.mark.slow
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -126,3 +127,16 @@ def test_no_two_files_have_one_name() -> None:
             places[path.stem].append(module_of(path))
     twice = {name: found for name, found in places.items() if len(found) > 1}
     assert twice == {}
+
+
+def test_what_is_found_by_entry_points_is_imported_by_nothing_else() -> None:
+    points = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    found = {
+        value.partition(":")[0]
+        for group, names in points["entry-points"].items()
+        if group.startswith("harness.")
+        for value in names.values()
+    }
+    assert len(found) == 3
+    users = [path for path in modules() if found & set(imports_of(path))]
+    assert users == []

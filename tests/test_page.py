@@ -111,16 +111,15 @@ def test_a_plot_says_what_it_shows_to_one_who_does_not_see_it(tmp_path: Path) ->
 
 def test_points_lie_where_their_ticks_do_and_none_off_the_axes(tmp_path: Path) -> None:
     drawn = plot()
-    for at in [(4, 0.6), (99, -99)]:
-        drawn.dot(at, radius=4)
-    svg = svg_of(drawn, tmp_path)
-    inside, off = svg.iter("circle")
-    places = {text.text: text.attrib for text in svg.iter("text")}
+    drawn.text("inside", (4, 0.6))
+    drawn.text("off", (99, -99))
+    places = {text.text: text.attrib for text in svg_of(drawn, tmp_path).iter("text")}
+    inside, off = places["inside"], places["off"]
 
-    assert inside.get("cx") == places["4"]["x"]
-    assert float(inside.attrib["cy"]) == pytest.approx(float(places["0.6"]["y"]) - 4)
-    assert off.get("cx") == places["10"]["x"]
-    assert float(off.attrib["cy"]) == pytest.approx(float(places["0.2"]["y"]) - 4 + 40)
+    assert inside["x"] == places["4"]["x"]
+    assert float(inside["y"]) == pytest.approx(float(places["0.6"]["y"]) - 4)
+    assert off["x"] == places["10"]["x"]
+    assert float(off["y"]) == pytest.approx(float(places["0.2"]["y"]) - 4 + 40)
 
 
 def test_what_has_a_name_is_in_the_legend_with_its_look(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 from demo import ROOT
+from sample_runs import load_run
 from scripted_judge import judge, judge_by
 
 from harness import (
@@ -30,7 +31,6 @@ from harness import (
     ScriptedReply,
     Settings,
     ToolCall,
-    load_run,
 )
 from harness.analysis.training import TrainingRows
 from harness.cli.project_files import load_pipeline
@@ -185,8 +185,8 @@ def test_the_pool_draws_by_the_task(tmp_path: Path) -> None:
 
     def drawn(task: str) -> str:
         run = pipeline.run({"task": task}, settings=settings, backends=gallery.scripted())
-        assert run.evaluator_draw is not None
-        return run.evaluator_draw.evaluator
+        assert run.evaluator_pool is not None
+        return run.evaluator_pool.drawn
 
     tasks = [f"What is slot {number}?" for number in range(6)]
     first = [drawn(task) for task in tasks]

@@ -43,6 +43,20 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
+@pytest.fixture(scope="module")
+def with_plugins(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, with the plugins of `tests/plugins` as wheels."""
+    directory = tmp_path_factory.mktemp("plugins")
+    folders = sorted((ROOT / "tests/plugins").iterdir())
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation")
+    run(sys.executable, "-m", "pip", "wheel", *options, "-w", directory, *folders, cwd=directory)
+    where = "import sysconfig; print(sysconfig.get_path('purelib'), end='')"
+    for built in directory.glob("*.whl"):
+        with zipfile.ZipFile(built) as archive:
+            archive.extractall(run(installed, "-c", where, cwd=directory))
+    return installed
+
+
 def run(*command: str | Path, cwd: Path) -> str:
     done = subprocess.run(
         command,
@@ -99,3 +113,77 @@ def test_a_shipped_pattern_runs_by_name_on_the_demo_model_by_the_wheels_code(
     assert result["pipeline"] == "wiggum-loop"
     assert result["loops"][0]["rubric"] == "answer"
     assert result["models"][0]["name"] == "smollm2-135m"
+
+
+PIPELINE = """
+import os
+from pathlib import Path
+
+from harness import Pipeline, Resources, Run
+
+pids = Pipeline("pids")
+
+
+@pids.node(each={"n": "ns"}, on=Resources(cpus=1))
+def elsewhere(n: int) -> int:
+    return os.getpid()
+
+
+@pids.node(on=Resources(cpus=1))
+async def dies(run: Run, lost: str) -> str:
+    found = await run.recall("owls")
+    if not Path(lost).exists():
+        Path(lost).touch()
+        os._exit(1)
+    return f"{len(found)} passages"
+
+
+@pids.node
+def here(elsewhere: list[int], dies: str) -> list[object]:
+    return [os.getpid(), *elsewhere, dies]
+"""
+
+
+def test_a_plugins_executor_makes_calls_and_makes_one_again_whose_worker_was_lost(
+    with_plugins: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("distributed", reason="dask is not installed")
+    (tmp_path / "pids.py").write_text(PIPELINE)
+    inputs = ("--set", "ns=[1, 2, 3]", "--set", f"lost={tmp_path / 'lost'}")
+    command = ("-m", "harness", "run", "pids.py", *inputs, "--on", "dask", "--json")
+    result = json.loads(run(with_plugins, *command, cwd=tmp_path))
+    pid, *others, dies = result["result"]
+    assert pid not in others
+    assert dies == "0 passages"
+    assert result["retries"]["dies"] == 1
+
+
+def test_a_plugins_store_keeps_passages(with_plugins: Path, tmp_path: Path) -> None:
+    pytest.importorskip("duckdb", reason="duckdb is not installed")
+    (tmp_path / "owls.md").write_text("# Owls\n\nThey hunt voles at night, by sound.\n")
+    store = ("--store", f"duckdb://{tmp_path}/passages.duckdb")
+    run(with_plugins, "-m", "harness", "memory", "add", "owls.md", *store, cwd=tmp_path)
+    command = ("-m", "harness", "memory", "search", "voles", *store, "--json")
+    found = json.loads(run(with_plugins, *command, cwd=tmp_path))
+    assert "by sound" in found["hits"][0]["text"]
+
+
+def test_a_plugins_check_and_exporter_are_used_by_their_names(
+    with_plugins: Path, tmp_path: Path
+) -> None:
+    check = "{check: no_shouting, max_share: 0.1}"
+    (tmp_path / "calm.yaml").write_text(
+        f"title: Calm\npass_at: 8\ndimensions:\n  - {{name: calm, weight: 1, checks: [{check}]}}\n"
+    )
+    (tmp_path / "draft.md").write_text("WE SHOUT ALL the time\n")
+    harness = (with_plugins, "-m", "harness")
+    score = run(*harness, "rubric", "score", "calm.yaml", "draft.md", "--json", cwd=tmp_path)
+    assert "2 of 4 words are in capitals" in score
+    (tmp_path / "one.py").write_text(
+        "from harness import Pipeline\none = Pipeline('one')\n\n\n"
+        "@one.node\ndef only() -> int:\n    return 1\n"
+    )
+    run(*harness, "run", "one.py", cwd=tmp_path)
+    export = ("trace", "export", "--format", "csv", "--output", "calls.csv")
+    assert run(*harness, *export, cwd=tmp_path) == "0 calls written to calls.csv\n"
+    assert (tmp_path / "calls.csv").read_text().startswith("model,role,start_ms")

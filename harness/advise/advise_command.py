@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
-from pydantic import ValidationError
 
 from harness.advise import data_tables as tables
 from harness.advise import layout_table
 from harness.advise import measured_speed as speed
 from harness.advise.data_tables import DeviceSpec
-from harness.advise.layout_table import ONLY, command_of, endpoint_of, name_of
+from harness.advise.layout_table import ONLY, command_of, endpoint_of
 from harness.advise.layouts import Load, Place, ServingGoal, enough_devices, loads_of, placements
 from harness.advise.model_shape import ModelShape, read_model_shape
 from harness.advise.rates import Rates
@@ -26,14 +25,13 @@ from harness.cli.consoles import Shown, failures_told, log_to_stderr, results
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
-from harness.errors import CallTimeout, InvalidInput, did_you_mean, fault_of
+from harness.errors import CallTimeout, InvalidInput
 from harness.hardware.gpus import read_gpus
-from harness.hardware.quantization import ROLE_FLOORS
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.session import Settings, load_settings, run_to_its_end
-from harness.session.roles import KNOWN_ROLES, meant_role
+from harness.session.models import check_tags
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import SpanRecord
@@ -59,9 +57,7 @@ _MEASURING_S = 60.0
 @click.option("--quantization", help="Consider only this precision, such as Q8_0 or FP8.")
 @click.option("--kv-bits", type=click.Choice(["16", "8"]), default="16", help="Of the KV cache.")
 @click.option("--price", type=_POSITIVE, help="Dollars per hour and device.")
-@click.option(
-    "--measure", "measured", metavar="ENDPOINT", help="Compare this endpoint (tag or URL)."
-)
+@click.option("--measure", "measured", metavar="TAG", help="Compare this endpoint.")
 @click.option("--explain", is_flag=True, help="All rows, formulas, and reasons of flags.")
 @config_option
 @json_option
@@ -92,13 +88,14 @@ def advise(
     Exit codes: 0 a layout of each model meets all targets, 1 none does, or the endpoint could not
     be measured, 2 invalid input.
     """
-    comparison: dict[str, object] = {}
     log_to_stderr()
-    with failures_told(as_json=as_json, of_journals=True, more=comparison):
+    with failures_told(as_json=as_json, of_journals=True):
         endpoint, settings = None, Settings()
         if measured is not None:
             settings = settings_for_calls(options["config"])
-            endpoint = _measured(measured, settings, models)
+            endpoints = endpoints_of(settings)
+            check_tags([measured], endpoints)
+            endpoint = endpoints[measured]
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
         spec = _device(device, memory, bandwidth, tflops)
@@ -112,7 +109,7 @@ def advise(
                 learned[model.role] = rates
                 goals[number] = replace(model, measured=rates.factors_on(spec))
         if endpoint is not None:
-            _measure(endpoint, goals[0], spec, settings, comparison, as_json=as_json)
+            _measure(endpoint, goals[0], spec, settings, as_json=as_json)
             return
         places = placements(goals, spec)
     is_met = all(place.marked for place in places)
@@ -123,8 +120,8 @@ def advise(
             "device": spec,
             "models": [_json_place(place, spec, port) for place, port in ported],
             "enough": [
-                {"device": kind, "layouts": {place.goal.role: place.marked for place in there}}
-                for kind, there in enough
+                {"device": kind, "layouts": {place.goal.role: place.marked for place in places}}
+                for kind, places in enough
             ],
             "learned": {role: rates.model_dump() for role, rates in learned.items()},
         }
@@ -162,14 +159,10 @@ def _measure(
     goal: ServingGoal,
     device: DeviceSpec,
     settings: Settings,
-    comparison: dict[str, object],
     *,
     as_json: bool,
 ) -> None:
-    """Alone and with all users; prints the comparison, and keeps what was reached.
-
-    An error of keeping it has the comparison too.
-    """
+    """Alone and with all users; keeps what was reached, and prints the comparison."""
     if not device.memory_bytes_per_s:
         problem = f"what is measured is compared with the speed of '{device.name}', which is "
         raise InvalidInput(f"{problem}unknown; give --bandwidth too", code="advise.speed-unknown")
@@ -185,12 +178,16 @@ def _measure(
         problem = f"no call ended within {_MEASURING_S:g} s; see harness trace open {run_id}"
         raise CallTimeout(problem, endpoint=endpoint.tag, limit="timeout_s")
     learned = speed.learn(goal.shape, device, bursts, runtime=endpoint.backend, run_id=run_id)
+    speed.keep_factors(learned, os.environ)
     pairs = [(burst, speed.predicted_of(burst, rates)) for burst in bursts]
-    comparison |= {
-        "run_id": run_id,
-        "bursts": [{"measured": burst, "predicted": figures} for burst, figures in pairs],
-        "learned": learned.model_dump(),
-    }
+    if as_json:
+        document = {
+            "run_id": run_id,
+            "bursts": [{"measured": burst, "predicted": figures} for burst, figures in pairs],
+            "learned": learned.model_dump(),
+        }
+        consoles.write_json(consoles.json_object(document))
+        return
     rows: list[Sequence[str]] = [("", "predicted", "measured", "ratio")]
     for burst, figures in pairs:
         calls = f"{burst.burst.sequences} at once, {burst.prompt_tokens:.0f} tokens: "
@@ -198,37 +195,16 @@ def _measure(
             rows.append((calls + figure, *map(digits, (*values, values[1] / values[0]))))
         if burst.at_once < burst.burst.sequences / 2:
             rows.append((f"{calls}only {burst.at_once:.1f} were written together", "", "", ""))
-    if not as_json:
-        layout_table.print_rows(rows, results())
-    speed.keep_factors(learned, os.environ)
-    if as_json:
-        consoles.write_json(consoles.json_object(comparison))
-        return
+    layout_table.print_rows(rows, results())
     line = f"{endpoint.tag}: {len(bursts)} of {len(planned)} bursts ended in {_MEASURING_S:g} s; "
     print_line(f"{line}advice goes by them. harness trace open {run_id} shows the calls", results())
-
-
-def _measured(named: str, settings: Settings, models: Sequence[str]) -> Endpoint:
-    """By its tag, or by the address of a server that speaks OpenAI's protocol."""
-    if "://" in named:
-        model = name_of(models[0].rpartition("=")[2]) if models else ""
-        fields = {"tag": "measured", "backend": "openai", "url": named, "model_id": model}
-        try:
-            return Endpoint.model_validate(fields)
-        except ValidationError as error:
-            raise InvalidInput(fault_of(error.errors()[0]), code="endpoint.unusable") from error
-    endpoints = endpoints_of(settings)
-    if named not in endpoints:
-        problem = f"no endpoint is called '{named}'; {did_you_mean(named, endpoints)}"
-        raise InvalidInput(problem, code="endpoint.unknown")
-    return endpoints[named]
 
 
 def _device_of(endpoint: Endpoint) -> str | None:
     """That of a model from a file; None for the first GPU, as of a server on this machine."""
     if endpoint.path is not None:
         return None if endpoint.device == AUTO else next(iter(endpoint.shares))
-    if all(each.url and is_here(each.url) for each in endpoint.replicas.values()):
+    if all(replica.url and is_here(replica.url) for replica in endpoint.replicas.values()):
         return None
     problem = f"endpoint '{endpoint.tag}' is not served by this machine; give its --device, "
     raise InvalidInput(f"{problem}or --memory and --bandwidth", code="advise.device-of-endpoint")
@@ -272,8 +248,7 @@ def _goals(
             raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
         named[role or ONLY] = model
     settings = load_settings(config, environment=os.environ) if run else Settings()
-    of_run = loads_of_run(run, settings) if run else {}
-    _check_roles(named, {name for tag, (roles, _) in of_run.items() for name in (*roles, tag)})
+    of_run = _loads_of_run(run, settings) if run else {}
     pairs: dict[str, tuple[str, Load]] = {}
     for tag, (roles, load) in of_run.items():
         role = next((name for name in (*roles, tag) if name in named), ONLY)
@@ -309,17 +284,7 @@ def _shape(model: str) -> ModelShape:
     return read_model_shape(path) if is_path else tables.known_shape(model)
 
 
-def _check_roles(named: Collection[str], of_run: Collection[str]) -> None:
-    known = {ONLY, *KNOWN_ROLES, *ROLE_FLOORS, *of_run}
-    for role in named:
-        near = role.partition("-")[0].rstrip("0123456789")
-        meant = None if role in known else meant_role(near, known)
-        if meant is not None and meant not in named:
-            problem = f"'{role}' is not a role that is known here; did you mean '{meant}'? If not, "
-            raise InvalidInput(f"{problem}choose a name less like it", code="roles.misspelt")
-
-
-def loads_of_run(run: str, settings: Settings) -> dict[str, tuple[tuple[str, ...], Load]]:
+def _loads_of_run(run: str, settings: Settings) -> dict[str, tuple[tuple[str, ...], Load]]:
     """By the tag of each model, its roles and what a run asked of it."""
     spans = Journal(find_journal(run, settings.traces)).items(SpanRecord)
     return loads_of(calls_of(span for span in spans if isinstance(span, SpanRecord)))

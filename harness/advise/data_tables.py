@@ -1,4 +1,4 @@
-"""Devices, known models, precisions and prices.
+"""Devices with their rents, known models, and precisions.
 
 They come from the packaged tables, whose rows have a source and a date, from this machine, or from
 a person.
@@ -43,6 +43,10 @@ class DeviceSpec:
     """Of dense products with 16-bit factors; None if unknown."""
     fp8_flops_per_s: float | None = None
     """With 8-bit factors; None if unknown or if it has no units for them."""
+    has_int8: bool = False
+    """Whether it multiplies 8-bit integers twice as fast as 16 bits; unknown of one by hand."""
+    link_bytes_per_s: float = 0.0
+    """To its neighbors, one way, by NVLink or what it has, else by PCIe; 0 if unknown."""
     usd_per_hour: float | None = None
     room_bytes: int | None = None
     """Of a budget; None for the usual share of the memory."""
@@ -62,10 +66,15 @@ class DeviceSpec:
     def flops_with(self, quantization: str | None) -> float | None:
         """What it computes a second with weights packed so.
 
-        Only FP8 has units of its own. Others, 4 bits included, are unpacked to 16.
+        FP8 has units of its own. llama.cpp multiplies quantized weights on a GPU as 8-bit integers,
+        which takes half of the time of 16 bits (its pull requests 7676 and 7860). Others, AWQ
+        included, are unpacked to 16.
         """
-        eight = self.fp8_flops_per_s if (quantization or "").upper().startswith("FP8") else None
-        return eight or self.flops_per_s
+        name = (quantization or "").upper()
+        if name.startswith("FP8") and self.fp8_flops_per_s:
+            return self.fp8_flops_per_s
+        is_integer = self.has_int8 and re.match(r"I?Q\d", name) is not None
+        return self.flops_per_s and self.flops_per_s * (1 + is_integer)
 
 
 def rows(table: str) -> list[dict[str, str]]:
@@ -87,11 +96,19 @@ def known_devices() -> dict[str, DeviceSpec]:
             memory_bytes_per_s=float(row["bandwidth_gb_s"]) * 1e9,
             flops_per_s=float(row["tflops"]) * 1e12,
             fp8_flops_per_s=float(row["fp8_tflops"] or 0) * 1e12 or None,
+            has_int8=True,  # all of the table do
+            link_bytes_per_s=float(row["link_gb_s"]) * 1e9,
             usd_per_hour=float(row["usd_per_hour"] or 0) or None,
-            source=f"{row['source']}, {row['date']}",
+            source=f"{row['source']}, {row['date']}" + _rent(row),
         )
         for row in rows("devices")
     }
+
+
+def _rent(row: Mapping[str, str]) -> str:
+    price = row["usd_per_hour"]
+    source = f"{row['price_source']}, {row['price_date']}"
+    return f"; ${price} an hour: {source}" if price else "; no rent is known"
 
 
 def known_device(name: str) -> DeviceSpec:
@@ -232,32 +249,19 @@ def known_shape(model: str) -> ModelShape:
         if name.lower() == plain:
             shape = model_shape.configured_shape(row["config"], path=Path(name), title=model)
             return replace(shape, is_local=False)
-    try:
-        count = parse_parameters(model)
-    except InvalidInput as error:
+    count = parse_parameters(model)
+    if not count:
         size = re.search(r"\d+(\.\d+)?[bm]\b", model.lower())
         problem = f"'{model}' is no file or folder here, and no model that is known; give a GGUF "
         problem += "file, a folder of safetensors, a config.json, a name "
         problem += f"({did_you_mean(model, models)}), or a size: harness advise "
         problem += size[0].upper() if size else "8B"
-        raise InvalidInput(problem, code="advise.model-unknown") from error
+        raise InvalidInput(problem, code="advise.model-unknown")
     usual = [known_shape(name) for name, row in models.items() if "usual" in row]
     shape = min(usual, key=lambda shape: abs(shape.parameters - count))
-    sizes = ("parameters", "active_parameters", "weight_bytes", "passed_bytes", "active_bytes")
+    sizes = (
+        *("parameters", "active_parameters", "table_parameters", "output_parameters"),
+        *("fine_parameters", "weight_bytes", "passed_bytes", "active_bytes"),
+    )
     scaled = {name: round(getattr(shape, name) * count / shape.parameters) for name in sizes}
     return replace(shape, title=model, family="", exact_caches=False, **scaled)
-
-
-def managed_price(parameters: int, prompts: float) -> tuple[str, float] | None:
-    """Dollars for a million output tokens with so many times as many of prompts, at a managed one.
-
-    That is the model nearest in size, of half to twice the size; None if there is none.
-    """
-
-    def ratio(row: Mapping[str, str]) -> float:
-        size = parse_parameters(row["parameters"]) / parameters
-        return max(size, 1 / size)
-
-    row = min(rows("managed"), key=ratio)
-    price = float(row["usd_per_million_input"]) * prompts + float(row["usd_per_million_output"])
-    return (row["name"], price) if ratio(row) <= 2 else None

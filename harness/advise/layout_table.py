@@ -9,22 +9,22 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import PurePath
 from typing import Final, get_args
 
 from rich.console import Console
 
-from harness.advise.data_tables import DeviceSpec, managed_price, rows
+from harness.advise.data_tables import DeviceSpec, rows
 from harness.advise.layouts import (
     Layout,
     Miss,
     Place,
     ServingGoal,
     enough_devices,
-    placements,
     precisions,
+    short_s,
 )
 from harness.advise.rates import USUAL_OF_EXPERTS, usd_per_million_tokens
 from harness.cli.tables import digits, dollars, print_line
@@ -40,6 +40,8 @@ _LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"
 _ROWS: Final = 12
 """Of a table without --explain."""
 _FIRST_PORT: Final = 8080
+_USUAL_FLOOR: Final = 4
+"""Bits of a precision that most roles take."""
 _BARE: Final = re.compile("[A-Za-z0-9_-]+")
 """A key of TOML that needs no quotes."""
 
@@ -58,11 +60,11 @@ def print_places(
             beside = ", beside the other models there" if place.models > 1 else ""
             numbers = ", ".join(str(place.first + n) for n in range(place.count))
             print_line(f"on device {numbers}{beside}", console)
-        shown = place.layouts if explain else place.layouts[:_ROWS]
-        lines = [("->" if layout is row else "", *cells(layout)) for layout in shown]
+        visible = place.layouts if explain else place.layouts[:_ROWS]
+        lines = [("->" if layout is row else "", *cells(layout)) for layout in visible]
         print_rows([("", *columns()), *lines] if lines else [], console)
-        if len(shown) < len(place.layouts):
-            print_line(f"and {len(place.layouts) - len(shown)} more: --explain", console)
+        if len(visible) < len(place.layouts):
+            print_line(f"and {len(place.layouts) - len(visible)} more: --explain", console)
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
@@ -84,7 +86,8 @@ def print_places(
         for backend, serving in [*commands.items()][:1]:
             key = role if _BARE.fullmatch(role) else toml(role)
             roles += [f"{key} = {toml(role)}"] * (role != ONLY)
-            endpoints += ["", f"[endpoints.{key}]", *endpoint_of(backend, serving)]
+            table = f"[endpoints.{key}]  # {PROVIDERS[backend].title}"
+            endpoints += ["", table, *endpoint_of(backend, serving)]
     if not all(place.marked for place in places):
         print_line("\n" + remedy_line(places, device), console, "bold")
     print_line("", console)
@@ -140,7 +143,7 @@ def print_rows(table: Sequence[Sequence[str]], console: Console) -> None:
 
 def cells(row: Layout) -> tuple[str, ...]:
     """A layout's figures, by `columns`."""
-    least, most = (">= ", "<= ") if row.is_bound else ("", "")
+    low, high = (">= ", "<= ") if row.is_bound else ("", "")
     return (
         row.precision + ("" if row.kv_bits == 16 else f" KV{row.kv_bits}"),
         f"{row.devices}{_divided(row).replace(',', ':')}",
@@ -149,9 +152,9 @@ def cells(row: Layout) -> tuple[str, ...]:
         f"{row.sequences:,}",
         "?" if row.decode_limit is None else digits(row.decode_limit),
         "?" if row.prefill_limit is None else digits(row.prefill_limit),
-        "?" if row.ttft_s is None else least + _seconds(row.ttft_s),
-        "?" if row.itl_s is None else least + _seconds(row.itl_s),
-        "?" if row.tokens_per_s is None else most + digits(row.tokens_per_s),
+        "?" if row.ttft_s is None else low + _seconds(row.ttft_s),
+        "?" if row.itl_s is None else low + _seconds(row.itl_s),
+        "?" if row.tokens_per_s is None else high + digits(row.tokens_per_s),
         "?" if row.usd_per_hour is None else f"{row.usd_per_hour:.2f}",
         "; ".join(map(missed, row.misses)) or ("met" if row.ttft_s is not None else "none missed"),
     )
@@ -170,7 +173,8 @@ def missed(miss: Miss) -> str:
         return f"{miss.limit - miss.value:,.0f} of {miss.limit:,.0f} wait for a place"
     if miss.target == "rate":
         return f"{digits(miss.value)} of {digits(miss.limit)} requests/s"
-    return f"{miss.target} {_seconds(miss.value)} of {_seconds(miss.limit)}"
+    value, limit = _seconds(miss.value), _seconds(miss.limit)
+    return f"{miss.target} {value} of {limit}" if value != limit else f"{miss.target} above {limit}"
 
 
 def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
@@ -187,13 +191,16 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
     elif any(row.itl_s for row in layouts):
         yield "tokens/s and ITL are without the reading of prompts, whose speed is unknown"
     if any(row.tensor_parallel > 1 for row in layouts):
-        yield "what GPUs send each other is in no figure: TP wants NVLink"
+        link = f"counts at {device.link_bytes_per_s / 1e9:,.0f} GB/s, its delay does not"
+        sent = link if device.link_bytes_per_s else "is in no figure: TP wants NVLink"
+        yield f"what GPUs of TP send each other {sent}"
         if any(cache.heads == 1 for cache in goal.shape.caches):
             yield f"the KV cache of {model} is one head (MLA, MQA): each GPU of TP has all of it"
     if place.models > 1:
         yield "models on one device: times are while the others are idle"
     if any(row.is_bound for row in layouts):
-        yield ">= and <=: steps under 0.1 ms a layer take longer, for starting kernels and sending"
+        short = f"{1000 * short_s(goal.shape):g} ms a layer"
+        yield f">= and <=: steps under {short} take longer, for starting kernels and sending"
     if not device.fp8_flops_per_s and any(row.precision == "FP8" for row in layouts):
         yield "FP8 is of the weights alone: this device multiplies in 16 bits"
     yield from _model_notes(goal, layouts)
@@ -202,14 +209,18 @@ def notes(place: Place, device: DeviceSpec) -> Iterator[str]:
 def _model_notes(goal: ServingGoal, layouts: Sequence[Layout]) -> Iterator[str]:
     shape, model, floor = goal.shape, goal.shape.title, role_floor(goal.role)
     if any(row.precision == "MXFP4" for row in layouts):
-        yield "servers may pad the experts of MXFP4: up to 7 % more weights, and fewer sequences"
+        yield "servers may pad the experts of MXFP4: up to 9 % more weights, and fewer sequences"
     if shape.expert_share < 1:
         share = f"{shape.expert_share:.1%}"
         yield f"all experts are in memory; a token reads {share} of them, several sequences more"
     if any(row.precision not in {shape.quantization, "F16"} for row in layouts):
         yield f"sizes in another precision than {shape.quantization} are estimates"
+    if floor > _USUAL_FLOOR and goal.quantization is None:
+        yield f"for {goal.role} no precision under {floor:g} bits is considered"
     if any(row.bits < floor - 0.1 for row in layouts):
         yield f"fewer than {floor:g} bits are too coarse for {goal.role}"
+    if not shape.is_local and "/" not in goal.model:
+        yield f"{model} in a command stands for your own file or folder, or a hub's name"
     if shape.family and not shape.exact_caches:
         yield f"the KV cache of {model} is at most so large: not all of its layers are known here"
     if 0 < (shape.context_limit or 0) < goal.load.context_tokens:
@@ -233,30 +244,27 @@ def missed_line(place: Place, device: DeviceSpec) -> str:
     if place.models > 1:
         turns = "They can take turns, each loaded when it is called: see harness models plan."
         return f"{name} does not fit beside the other models. {turns}"
-    least = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
-    size = f"{least.quantization} its weights take {format_bytes(least.weight_bytes)}"
+    smallest = min(precisions(goal, device), key=lambda shape: shape.weight_bytes)
+    size = f"{smallest.quantization} its weights take {format_bytes(smallest.weight_bytes)}"
     room = format_bytes(device.room * device.count)
     return f"{name} does not fit with one sequence: in {size}, and there is room for {room}."
 
 
 def remedy_line(places: Sequence[Place], device: DeviceSpec) -> str:
-    """What would meet all targets: 8 bits in the cache, or devices."""
-    goals = [place.goal for place in places]
-    eight = [replace(model, kv_bits=8) for model in goals]
-    is_enough = eight != goals and all(place.marked for place in placements(eight, device))
-    remedies = ["a KV cache of 8 bits (--kv-bits 8)"] if is_enough else []
-    for kind, there in enough_devices(goals, device)[:4]:
+    """Which devices would meet all targets."""
+    remedies: list[str] = []
+    for kind, spots in enough_devices([place.goal for place in places], device)[:4]:
         layouts = "; ".join(
             f"{_prefix(place.goal.role, ' ')}{row.precision}{_divided(row)}"
-            for place in there
+            for place in spots
             if (row := place.marked)
         )
         cost = f", ${kind.usd_per_hour * kind.count:.2f}/h" if kind.usd_per_hour else ""
         remedies.append(f"{kind.count} x {kind.name} ({layouts}{cost})")
-    most = 8 if len(places) > 1 else 16
+    counts = "1, 2, 4 or 8" if len(places) > 1 else "1, 2, 4, 8 or 16"
     if not remedies:
-        return f"None of these meets the targets: 1 to {most} of each GPU of the table."
-    return f"What would meet the targets: {', or '.join(remedies)}."
+        return f"None of these meets the targets: {counts} of each GPU of the table."
+    return f"What would meet the targets, of {counts} GPUs: {', or '.join(remedies)}."
 
 
 def _prefix(role: str, after: str) -> str:
@@ -264,24 +272,17 @@ def _prefix(role: str, after: str) -> str:
 
 
 def cost_lines(place: Place, row: Layout) -> Iterator[str]:
-    """What a million tokens cost at the load, and from when on that is less than by the token."""
-    load, speed, shape = place.goal.load, row.tokens_per_s, place.goal.shape
+    """What a million tokens cost at the load."""
+    load, speed = place.goal.load, row.tokens_per_s
     if row.usd_per_hour is None or not speed:
         return
     hour = row.usd_per_hour / place.models
     busy = min(load.rate_per_s * load.output_tokens / speed, 1.0) if load.rate_per_s else 1.0
     cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
-    least = "at least " if row.is_bound and busy == 1 else ""
+    bound = "at least " if row.is_bound and busy == 1 else ""
     when = f"{busy:.0%} busy, idle time included" if load.rate_per_s else "always as busy as this"
     share = "" if place.models == 1 else f", its part of {place.models},"
-    line = f"${hour:.2f} an hour{share} is {least}${cost} a million output tokens ({when})"
-    managed = managed_price(shape.parameters, load.prompt_tokens / load.output_tokens)
-    if managed is not None and place.models == shape.expert_share == 1:
-        day_tokens = 24e6 * hour / managed[1]
-        if day_tokens <= speed * 86_400:
-            day = f"{day_tokens / 1e6:,.1f} M output tokens a day"
-            line += f"; less than {managed[0]} at ${dollars(managed[1])} from {day} on"
-    yield line + "."
+    yield f"${hour:.2f} an hour{share} is {bound}${cost} a million output tokens ({when})."
 
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
@@ -304,6 +305,9 @@ def servings(
         either = is_whole and not shape.is_local and row.tensor_parallel == 1
         of_gguf = server["packing"] == "gguf"
         if not (server["packing"] == row.packing or either) or not (of_gguf or device.is_gpu):
+            continue
+        is_packed = not (is_own or is_whole)
+        if is_packed and server["packs_loaded"] and not _can_be_packed(place, row, device):
             continue
         model, online = place.goal.model, None
         if of_gguf and not (shape.is_local and is_own):
@@ -328,6 +332,16 @@ def servings(
             first_gpu=place.first if device.count > row.devices or row.copies > 1 else None,
         )
     return by_backend
+
+
+def _can_be_packed(place: Place, row: Layout, device: DeviceSpec) -> bool:
+    """Whether a server that loads all 16-bit weights before it packs them has room for them.
+
+    Nor does it pack experts where there are no units for FP8.
+    """
+    shape = place.goal.shape
+    has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
+    return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,13 +388,13 @@ def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
     server, parts = servers()[backend], list[tuple[str, str]]()
     gpus, first = serving.tensor_parallel * serving.stages, serving.first_gpu
     for copy in range(serving.copies):
-        seen = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
+        numbers = range((first or 0) + copy * gpus, (first or 0) + (copy + 1) * gpus)
         values: dict[str, object] = asdict(serving) | {
             "command": True,
             "model": quoted(serving.model),
             "all_tokens": serving.context_tokens * serving.sequences,
             "cache_type": CACHE_TYPES[serving.kv_bits],
-            "gpus": serving.on_gpu and first is not None and ",".join(map(str, seen)),
+            "gpus": serving.on_gpu and first is not None and ",".join(map(str, numbers)),
             "kv_bits": serving.kv_bits % 16,
             "gpu_layers": "all" if serving.on_gpu else "0",
             "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
@@ -405,11 +419,11 @@ def endpoint_of(backend: BackendName, serving: Serving) -> list[str]:
     lines = [
         f"backend = {toml(backend)}",
         f"urls = {toml(urls)}" if len(urls) > 1 else f"url = {toml(urls[0])}",
-        f"model_id = {toml(name_of(model) if model.endswith('.gguf') else model)}",
+        f"model_id = {toml(PurePath(model).stem if model.endswith('.gguf') else model)}",
         f"max_parallel = {serving.sequences * serving.copies}",
     ]
-    more = server["line"].format(context_tokens=serving.context_tokens)
-    return [*lines, more] if more else lines
+    line = server["line"].format(context_tokens=serving.context_tokens)
+    return [*lines, line] if line else lines
 
 
 def toml(value: object) -> str:
@@ -420,9 +434,3 @@ def toml(value: object) -> str:
 def quoted(path: str) -> str:
     """As a shell takes it; a `~` at its beginning stays the home folder."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
-
-
-def name_of(model: str) -> str:
-    """The last part of a path on this machine; any other name as it is."""
-    is_path = model.startswith(("/", ".", "~")) or model.endswith(".gguf")
-    return PurePath(model).name.removesuffix(".gguf") if is_path else model

@@ -17,7 +17,7 @@ from typing import Final, Literal
 from harness.advise import rates as formulas
 from harness.advise.data_tables import DeviceSpec, known_devices, quantization_of, quantizations
 from harness.advise.model_shape import PROMPT_TOKENS_AT_ONCE, ModelShape, Packing
-from harness.advise.rates import CEILING, Factors, Rates, usual_factors
+from harness.advise.rates import CEILING, Factors, Rates, has_small_experts, usual_factors
 from harness.errors import InvalidInput
 from harness.hardware.footprint import padded_tokens
 from harness.hardware.offload import GPU_CONTEXT_BYTES
@@ -31,6 +31,9 @@ _WHOLE_BITS: Final = 15
 """A model with fewer for each weight comes in a precision of its own, and is served in that."""
 _SHORT_S: Final = 1e-4
 """For each layer. In less, starting kernels and sending between GPUs take most of the time."""
+_SHORT_OF_EXPERTS_S: Final = 3e-4
+"""The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on
+eight H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more."""
 _MOST_DEVICES: Final = 16
 _MOST_RANKS: Final = 8
 """GPUs that divide a layer: those of one machine, as a rule."""
@@ -147,7 +150,10 @@ def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> l
                 rows += [row] if row else []
     return sorted(
         rows,
-        key=lambda row: (len(row.misses), -row.bits, row.devices, row.ttft_s or 0, row.itl_s or 0),
+        key=lambda row: (
+            *(len(row.misses), -row.bits, row.devices, row.stages),
+            *(row.ttft_s or 0, row.itl_s or 0),
+        ),
     )
 
 
@@ -183,8 +189,8 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
     Heads are divided evenly, by powers of two. llama.cpp divides models by layers alone.
     """
     powers = [1 << power for power in range(count.bit_length())]
-    most = _MOST_RANKS if shape.packing == "safetensors" else 1
-    ranks = [n for n in powers if shape.heads % n == 0 and n <= most]
+    limit = _MOST_RANKS if shape.packing == "safetensors" else 1
+    ranks = [n for n in powers if shape.heads % n == 0 and n <= limit]
     pairs = itertools.product(ranks, sorted({*powers, count}))
     return [(n, stages) for n, stages in pairs if n * stages <= count and stages <= shape.layers]
 
@@ -271,10 +277,15 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
         ttft_s=first_s,
         itl_s=itl_s,
         tokens_per_s=requests and requests * copies * load.output_tokens,
-        is_bound=itl_s is not None and itl_s < _SHORT_S * shape.layers,
+        is_bound=itl_s is not None and itl_s < short_s(shape) * shape.layers,
         usd_per_hour=device.usd_per_hour and device.usd_per_hour * devices,
         misses=tuple(miss for miss in checks if miss),
     )
+
+
+def short_s(shape: ModelShape) -> float:
+    """Seconds a layer under which most of a step is in no figure."""
+    return _SHORT_OF_EXPERTS_S if has_small_experts(shape) else _SHORT_S
 
 
 def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:
@@ -329,17 +340,17 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     `goals`.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
-    own, first, places = min(len(order), device.count), 0, list[Place]()
-    for number in range(own):
-        is_last, most = number == own - 1, device.count - first - (own - number - 1)
-        ways = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, most + 1)]
-        met = [n for n, rows in ways if rows and not rows[0].misses]
-        count = most if is_last else next(iter([*met, *(n for n, rows in ways if rows), most]))
+    alone, first, places = min(len(order), device.count), 0, list[Place]()
+    for number in range(alone):
+        is_last, cap = number == alone - 1, device.count - first - (alone - number - 1)
+        tries = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, cap + 1)]
+        met = [n for n, rows in tries if rows and not rows[0].misses]
+        count = cap if is_last else next(iter([*met, *(n for n, rows in tries if rows), cap]))
         group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
-        taken = _least_bytes(group, part)
+        sizes = _least_bytes(group, part)
         for at, goal in enumerate(group):
-            rows = tuple(layouts(goal, part, taken_bytes=sum(taken) - taken[at]))
-            taken[at] = rows[0].device_bytes if rows else taken[at]
+            rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[at]))
+            sizes[at] = rows[0].device_bytes if rows else sizes[at]
             places.append(
                 Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
             )
@@ -356,9 +367,9 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
     for halved in range(max(model.load.users for model in group).bit_length()):
         sizes = [
             min(
-                fixed + max(model.load.users >> halved, 1) * each
+                fixed + max(model.load.users >> halved, 1) * kv_bytes
                 for shape in precisions(model, device)
-                for fixed, each, _ in [_needs(Rates(shape, device, model.kv_bits), model.load)]
+                for fixed, kv_bytes, _ in [_needs(Rates(shape, device, model.kv_bits), model.load)]
             )
             for model in group
         ]
@@ -376,9 +387,9 @@ def enough_devices(
     """
     remedies = []
     counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    others = [replace(model, measured=None) for model in goals]
+    usual = [replace(model, measured=None) for model in goals]
     for name, spec in known_devices().items():
-        kind, models = (device, goals) if name == device.name else (spec, others)
+        kind, models = (device, goals) if name == device.name else (spec, usual)
         for places in (placements(models, replace(kind, count=count)) for count in counts):
             if all(place.marked for place in places):
                 used = max(place.first + row.devices for place in places if (row := place.marked))

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from harness.advise.data_tables import DeviceSpec
 from harness.advise.model_shape import ModelShape
 from harness.advise.rates import Factors, Rates, prompt_flops
-from harness.errors import ServerError
+from harness.errors import InvalidInput, ServerError
 from harness.files import cache_folder, write_whole
 from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
 from harness.log import log_warning
@@ -264,11 +264,10 @@ def learned_for(
 
 
 def keep_factors(learned: LearnedRates, environment: Mapping[str, str]) -> None:
-    """Writes them down, in place of those of the same before.
-
-    Raises:
-        InvalidInput: The file cannot be written.
-    """
+    """Writes them down, in place of those of the same before; warns if it cannot."""
     key = f"{learned.device} {learned.runtime} {learned.family}"
     stored = learned_factors(environment) | {key: learned}
-    write_whole(cache_folder(environment) / _FILE, _STORED.dump_json(stored, indent=2))
+    try:
+        write_whole(cache_folder(environment) / _FILE, _STORED.dump_json(stored, indent=2))
+    except InvalidInput as error:
+        log_warning("later advice will not use these rates", code=error.code, error=str(error))

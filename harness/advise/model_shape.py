@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from harness.errors import InvalidInput, ModelFileInvalid
+from harness.errors import ModelFileInvalid
 from harness.hardware import quantization as packings
 from harness.hardware.footprint import Loading, compute_bytes
 from harness.hardware.gguf import read_gguf_header
@@ -64,6 +64,10 @@ class ModelShape:
     """Those that one token passes: with experts, only the ones it uses."""
     expert_share: float = 1.0
     """Of a layer's experts, those that one token uses; 1 for a dense model."""
+    table_parameters: int = 0
+    """Of the input's table, unless it is the output's too: no token is multiplied with them."""
+    output_parameters: int = 0
+    """Of the output's table, which only the last token of a prompt passes; 0 if unknown."""
     fine_parameters: int = 0
     """Those that quantizations of safetensors leave in 16 bits, such as tables and routers."""
     heads: int = 0
@@ -92,7 +96,7 @@ class ModelShape:
             InvalidInput: A head is not a whole number of the format's blocks.
         """
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
-        block = _FP8 if is_fp8 else packings.cache_format(CACHE_TYPES[kv_bits])
+        block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
         return sum(
             min(tokens, (layer.window_tokens or tokens) + beside)
             * layer_token_bytes(layer, keys=block, values=block, model=self.title)
@@ -103,15 +107,17 @@ class ModelShape:
     def quantized(self, to: Quantization) -> ModelShape:
         """The same with weights of so many bits each, scales included: an estimate."""
         fine = self.fine_parameters if to.packing == "safetensors" else 0
-        size = ((self.parameters - fine) * to.bits + fine * max(to.bits, 16)) / 8
-        ratio = size / self.weight_bytes
+        fine_bits = max(to.bits, 16) if fine else to.bits
+        size = ((self.parameters - fine) * to.bits + fine * fine_bits) / 8
+        passed = size - self.table_parameters * fine_bits / 8
+        idle = self.parameters - self.table_parameters - self.active_parameters
         return replace(
             self,
             quantization=to.name,
             packing=to.packing,
             weight_bytes=round(size),
-            passed_bytes=round(self.passed_bytes * ratio),
-            active_bytes=round(self.active_bytes * ratio),
+            passed_bytes=round(passed),
+            active_bytes=round(passed - idle * to.bits / 8),
         )
 
     def on_rank(self, ranks: int) -> ModelShape:
@@ -131,18 +137,11 @@ class ModelShape:
         return replace(self, caches=tuple(caches))
 
 
-def parse_parameters(size: str) -> int:
-    """The count that a person wrote: `7B` is 7 * 10**9, `135M` 135 * 10**6.
-
-    Raises:
-        InvalidInput: It has another form.
-    """
+def parse_parameters(size: str) -> int | None:
+    """The count that a person wrote: `7B` is 7 * 10**9, `135M` 135 * 10**6; None if it is none."""
     match = _COUNT.fullmatch(size.strip())
-    if match is None or not float(match[1]):
-        raise InvalidInput(
-            f"'{size}' is not a number of parameters; write 7B or 135M",
-            code="model.size-unreadable",
-        )
+    if match is None:
+        return None
     return round(float(match[1]) * (10**9 if match[2].upper() == "B" else 10**6))
 
 
@@ -155,12 +154,12 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.is_dir():
         shape = read_model_shape(path / "config.json")
         size = _tensor_bytes(path)
-        more = 0 if size is None else size - shape.weight_bytes
+        extra = 0 if size is None else size - shape.weight_bytes
         return replace(
             shape,
-            weight_bytes=shape.weight_bytes + more,
-            passed_bytes=shape.passed_bytes + more,
-            active_bytes=shape.active_bytes + more,
+            weight_bytes=shape.weight_bytes + extra,
+            passed_bytes=shape.passed_bytes + extra,
+            active_bytes=shape.active_bytes + extra,
         )
     if path.suffix == ".json":
         return configured_shape(_json(path), path=path, title=path.resolve().parent.name)
@@ -179,6 +178,7 @@ def read_model_shape(path: Path) -> ModelShape:
         weight_bytes=weights,
         passed_bytes=header.weights.passed_bytes,
         active_bytes=header.active_bytes,
+        table_parameters=round(header.parameters * (1 - header.weights.passed_bytes / weights)),
         expert_share=max(header.expert_used_count, 1) / max(header.expert_count, 1),
         heads=header.head_count,
         compute_bytes=-(-compute_bytes(header, loading) // batch),
@@ -335,8 +335,8 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     quantization, has_attention = _quantization(config)
     bits = packings.weight_bits(quantization or dtype)
     fine = tables + routers + (0 if has_attention else attention_count)
-    others = dense_count + (attention_count if has_attention else 0)
-    weights = round(((expert_count + others) * bits + fine * max(bits, 16)) / 8)
+    packed = dense_count + (attention_count if has_attention else 0)
+    weights = round(((expert_count + packed) * bits + fine * max(bits, 16)) / 8)
     passed = weights - round((tables - output) * max(bits, 16) / 8)
     label = quantization or dtype.replace("bfloat", "BF").replace("float", "F") or None
     limits = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
@@ -352,6 +352,8 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
         passed_bytes=passed,
         active_bytes=passed - round(expert_count * bits / 8 * (1 - share)),
         expert_share=share,
+        table_parameters=tables - output,
+        output_parameters=output,
         fine_parameters=fine,
         heads=config.count(*_HEADS, default=0),
         compute_bytes=2 * (3 * max(dense_length, used * length) + 5 * width),

@@ -15,7 +15,6 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from harness.advise.advise_command import loads_of_run
 from harness.advise.data_tables import DeviceSpec, this_gpu, this_machine
 from harness.advise.layout_table import cells, columns, print_rows
 from harness.advise.layouts import Layout, Load, ServingGoal, layouts
@@ -65,13 +64,10 @@ class ModelPlan:
 
 @click.command()
 @click.argument("target", metavar="FILE.py")
-@click.option("--run", metavar="RUN", help="Take the load from a run or a batch.")
 @config_option
 @role_option
 @json_option
-def plan(
-    *, target: str, run: str | None, config: Path | None, roles: tuple[str, ...], as_json: bool
-) -> None:
+def plan(*, target: str, config: Path | None, roles: tuple[str, ...], as_json: bool) -> None:
     """Show what each model of the pipeline in FILE.py takes, and whether all fit at once.
 
     FILE.py:NAME picks one of several in a file; a shipped pattern goes by its name. Columns are
@@ -86,10 +82,8 @@ def plan(
             config, roles=read_pairs(roles, option="--role", form="role=tag")
         )
         pipeline = load_pipeline_to_read(target)
-        of_run = loads_of_run(run, settings) if run else {}
         with Shown(stderr=True).status("finding out what the models take"):
-            loads = {tag: load for tag, (_, load) in of_run.items()}
-            planning = plan_models(pipeline, settings, environment=os.environ, loads=loads)
+            planning = plan_models(pipeline, settings, environment=os.environ)
             model_plan = run_to_its_end(planning)
     if as_json:
         write_json(json_object(model_plan))
@@ -121,13 +115,9 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
 
 
 async def plan_models(
-    graph: Graph,
-    settings: Settings,
-    *,
-    environment: Mapping[str, str],
-    loads: Mapping[str, Load] | None = None,
+    graph: Graph, settings: Settings, *, environment: Mapping[str, str]
 ) -> ModelPlan:
-    """Plans a run's use of its models, by tag with the load of an earlier run.
+    """Plans a run's use of its models.
 
     Servers are asked for the size of a managed model if its endpoint does not give it. The row of a
     silent server says so.
@@ -164,7 +154,7 @@ async def plan_models(
             PlannedModel(
                 tag=tag,
                 roles=tuple(played),
-                layout=_layout(endpoints[tag], devices, (loads or {}).get(tag)) if tenant else None,
+                layout=_layout(endpoints[tag], devices) if tenant else None,
                 need=tenant.need if tenant else {},
                 problem=problem.statement if problem else None,
             )
@@ -187,7 +177,7 @@ def _roles_by_tag(
     players = Players(
         roles=roles.with_evaluators(*(roles.pool or ())), memory=settings.memory.models
     )
-    nodes = {role: f"node '{node}'" for node, own in demand.items() for role in own or ()}
+    nodes = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
     for role, node in nodes.items():
         tags = players.of(role)
         if not tags and role not in {EVALUATOR, MEMORY}:
@@ -217,7 +207,7 @@ async def _sized(
         return error
 
 
-def _layout(endpoint: Endpoint, devices: Mapping[str, Device], load: Load | None) -> Layout | None:
+def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
     """Of a model from a file, as the endpoint loads it; None if it does not fit so."""
     names = [*endpoint.shares]
     if endpoint.path is None:
@@ -228,9 +218,9 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device], load: Load | None
         spec = DeviceSpec(name=names[0], memory_bytes=0, source="settings")
     room = min(devices[name].room_bytes for name in names)
     spec = replace(spec, count=len(names), room_bytes=room, usd_per_hour=None)
-    output = -(-endpoint.context_tokens // 5)  # unless a run says how long replies are
+    output = -(-endpoint.context_tokens // 5)  # as in `Load`
     prompt = max(endpoint.context_tokens - output, 1)
-    load = load or Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
+    load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
     goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
     rows = [row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes]

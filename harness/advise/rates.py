@@ -2,7 +2,7 @@
 
 Decoding reads, for each token, all weights that it passes and the KV cache of its sequence; prefill
 multiplies each prompt token with all of them. The first is bound by the memory's bandwidth, the
-second by the processor. GB are 10**9 bytes. What GPUs say to each other is in no figure.
+second by the processor. GPUs that divide a layer send each other its results. GB are 10**9 bytes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,20 @@ _USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
 """Decoding of one sequence reached 0.27 (H100) to 0.81 (L4) of the bandwidth: the faster the
 memory, the less (J. Chen, "Memory-bound but not bandwidth-limited", arXiv, 2026-05-28). For compute
 a half is a guess."""
-USUAL_OF_EXPERTS: Final = Factors(bandwidth=0.6, compute=0.25)
+USUAL_OF_EXPERTS: Final = Factors(bandwidth=0.6, compute=0.24)
 """DeepSeek-V3 read 52,300 prompt tokens a second on eight H100s (lmsys.org, 2025-05-05, large-scale
-EP), a quarter of the operations: each of many small experts gets few tokens at once."""
+EP), 24 % of the operations: each of many small experts gets few tokens at once."""
 _MANY_EXPERTS: Final = 0.1
 
 
 def usual_factors(model: ModelShape) -> Factors:
     """What to expect before anything is measured."""
-    return USUAL_OF_EXPERTS if model.expert_share < _MANY_EXPERTS else _USUAL
+    return USUAL_OF_EXPERTS if has_small_experts(model) else _USUAL
+
+
+def has_small_experts(model: ModelShape) -> bool:
+    """Whether a token uses few of many."""
+    return model.expert_share < _MANY_EXPERTS
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ class Rates:
         moving_s = moved / self.device.memory_bytes_per_s
         rate = self.prefill_tokens_per_s()
         computing_s = batch / rate if rate else 0.0
-        return max(moving_s, computing_s) if self.device.is_gpu else moving_s + computing_s
+        together_s = max(moving_s, computing_s) if self.device.is_gpu else moving_s + computing_s
+        return together_s + self.sending_s(batch)
 
     def prefill_tokens_per_s(self, tokens: int = 0) -> float | None:
         """Tokens a second of a prompt of so many: F / `prompt_flops`; None if F is unknown."""
@@ -113,17 +119,34 @@ class Rates:
         if rate is None:
             return None
         read_s = self.weight_bytes(computed) / self.tensor_parallel / self.device.memory_bytes_per_s
-        return max(computed / rate, read_s / self.factors.bandwidth)
+        return max(computed / rate, read_s / self.factors.bandwidth) + self.sending_s(computed)
+
+    def sending_s(self, tokens: int) -> float:
+        """Seconds in which GPUs that divide layers send each other the results of tokens.
+
+        tokens * 2 * layers * 2 * (t - 1) / t * width * 2 bytes / link: two sums of all GPUs (ring
+        all-reduce) for each layer, in 16 bits; 0 if the link is unknown. Latency is left out.
+        """
+        ranks, link = self.tensor_parallel, self.device.link_bytes_per_s
+        if ranks == 1 or not link:
+            return 0.0
+        elements = tokens * 2 * self.model.layers * _width(self.model)
+        return elements * 2 * (ranks - 1) / ranks * 2 / link
 
 
 def prompt_flops(model: ModelShape, tokens: int) -> float:
     """Operations for each token of a prompt: 2 * N + 2 * layers * tokens * width.
 
-    The second part is attention. As in Kaplan et al. 2020, "Scaling laws for neural language
-    models", section 2.1, whose N = 12 * layers * width**2 gives the width.
+    N is without the output's table, which only the last token passes. The second part is attention.
+    As in Kaplan et al. 2020, "Scaling laws for neural language models", section 2.1.
     """
-    n, layers = model.active_parameters, max(model.layers, 1)
-    return 2 * n + 2 * layers * tokens * math.sqrt(n / (12 * layers))
+    n = model.active_parameters - model.output_parameters
+    return 2 * n + 2 * model.layers * tokens * _width(model)
+
+
+def _width(model: ModelShape) -> float:
+    """By Kaplan's N = 12 * layers * width**2, for N active parameters."""
+    return math.sqrt(model.active_parameters / (12 * max(model.layers, 1)))
 
 
 def mean_queue(rate_per_s: float, prefill_s: float) -> float:

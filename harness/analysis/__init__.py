@@ -5,7 +5,7 @@ client.
 """
 
 from harness.analysis.diagnosis import diagnose
-from harness.analysis.finding import LAYERS, Diagnosis, Evidence, RunFinding, Severity
+from harness.analysis.finding import LAYERS, Diagnosis, RunFinding, Severity
 from harness.analysis.rules import RULES
 from harness.analysis.run_report import (
     Aside,
@@ -21,7 +21,6 @@ __all__ = [
     "RULES",
     "Aside",
     "Diagnosis",
-    "Evidence",
     "RunFinding",
     "RunReport",
     "RunsReport",

@@ -45,18 +45,6 @@ than a tenth of a second is chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InputDifference:
-    """An input of each run."""
-
-    name: str
-    is_equal: bool | None
-    """Whether both runs were given the same; None if not recorded."""
-    a: str | None
-    """A digest, as is `b`; None if not recorded, or left to its default."""
-    b: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDifference:
     """A call of a node in each run; None in a run that has none."""
 
@@ -81,15 +69,6 @@ class LoopDifference:
     """Whether scores, the round that was returned, and the reason to stop are the same."""
     a: RecordedLoop | None
     b: RecordedLoop | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleDifference:
-    """The models that played a role in each run."""
-
-    role: str
-    a: tuple[str, ...]
-    b: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +110,14 @@ class RunComparison:
     """Figures of either run: for all calls, then for each model."""
     findings: tuple[FindingDifference, ...]
     """Findings of the first run, worst first, then findings of the second alone."""
-    inputs: tuple[InputDifference, ...]
+    changed_inputs: tuple[str, ...]
+    """Inputs that were given differently, as far as they are recorded."""
     nodes: tuple[NodeDifference, ...]
     """Every call of a node, the biggest differences first, the equal ones last."""
     loops: tuple[LoopDifference, ...]
     """Every loop, in the order of the first run, then loops of the second alone."""
-    roles: tuple[RoleDifference, ...]
+    roles: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
+    """By role, the models that played it in each run."""
 
 
 def compare(first: Journal, second: Journal) -> RunComparison:
@@ -150,62 +131,53 @@ def compare(first: Journal, second: Journal) -> RunComparison:
     longer_ns = max(a.report.duration_ns, b.report.duration_ns)
     notable_ns = max(_NOTABLE_NS, _NOTABLE_SHARE * longer_ns)
     nodes = [
-        _node_difference(label, left, right, notable_ns=notable_ns)
-        for label, left, right in _paired(a.nodes, b.nodes)
+        _node_difference(label, of_a, right, notable_ns=notable_ns)
+        for label, of_a, right in _paired(a.nodes, b.nodes)
     ]
-    time = {kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)}
+    time = {kind: (of_a or 0, right or 0) for kind, of_a, right in _paired(a.time, b.time)}
     return RunComparison(
         a=a.report,
         b=b.report,
         # They stand in the order of their lengths.
         bottlenecks=(next(iter(a.time), None), next(iter(b.time), None)),
-        time=dict(sorted(time.items(), key=lambda one: -abs(one[1][0] - one[1][1]))),
+        time=dict(sorted(time.items(), key=lambda change: -abs(change[1][0] - change[1][1]))),
         settings={
-            name: (left, right)
-            for name, left, right in _paired(a.settings, b.settings)
-            if left != right
+            name: (of_a, right)
+            for name, of_a, right in _paired(a.settings, b.settings)
+            if of_a != right
         },
         figures=tuple(
-            FigureDifference(name=name, model=model, unit=unit, a=left, b=right)
-            for (model, name, unit), left, right in _paired(a.figures, b.figures)
-            if left is not None or right is not None
+            FigureDifference(name=name, model=model, unit=unit, a=of_a, b=right)
+            for (model, name, unit), of_a, right in _paired(a.figures, b.figures)
+            if of_a is not None or right is not None
         ),
         findings=tuple(
             FindingDifference(
                 rule=rule,
                 model=model,
-                change=_finding_change(left, right, notable_ns=notable_ns),
-                a=left,
+                change=_finding_change(of_a, right, notable_ns=notable_ns),
+                a=of_a,
                 b=right,
             )
-            for (rule, model), left, right in _paired(a.findings, b.findings)
+            for (rule, model), of_a, right in _paired(a.findings, b.findings)
         ),
-        inputs=tuple(
-            InputDifference(
-                name=name,
-                is_equal=None
-                if "" in (left, right) and None not in (left, right)
-                else left == right,
-                a=left or None,
-                b=right or None,
-            )
-            for name, left, right in _paired(a.inputs, b.inputs)
+        changed_inputs=tuple(
+            name
+            for name, of_a, right in _paired(a.inputs, b.inputs)
+            if of_a != right and (None in (of_a, right) or "" not in (of_a, right))
         ),
         nodes=tuple(sorted(nodes, key=_rank)),
         loops=tuple(
             LoopDifference(
                 node=node,
                 number=number,
-                is_equal=left is not None and right is not None and _told(left) == _told(right),
-                a=left,
+                is_equal=of_a is not None and right is not None and _told(of_a) == _told(right),
+                a=of_a,
                 b=right,
             )
-            for (node, number), left, right in _paired(a.loops, b.loops)
+            for (node, number), of_a, right in _paired(a.loops, b.loops)
         ),
-        roles=tuple(
-            RoleDifference(role=role, a=left or (), b=right or ())
-            for role, left, right in _paired(a.models, b.models)
-        ),
+        roles={role: (was or (), of_b or ()) for role, was, of_b in _paired(a.models, b.models)},
     )
 
 
@@ -227,28 +199,28 @@ class _Side:
 def _side(journal: Journal) -> _Side:
     observed, nodes = observe(journal), node_records(journal)
     report = report_of_observed(observed, Targets())
-    seen, calls = observed.seen, observed.every_call
+    journaled, calls = observed.seen, observed.every_call
     return _Side(
         report=report,
-        inputs={one.input: one.digest or "" for one in seen[events.InputEvent]},
+        inputs={entry.input: entry.digest or "" for entry in journaled[events.InputEvent]},
         nodes={node.label: node for node in nodes},
         loops=_numbered(report.loops),
         models=models_by_role(calls),
-        settings=dict(_settings(seen)),
-        time={one.kind: one.duration_ns for one in report.time},
-        figures=dict(_figures(report, calls, seen[events.NodeAttempt])),
-        findings={(one.rule, one.model): one for one in diagnose(journal).findings},
+        settings=dict(_settings(journaled)),
+        time={share.kind: share.duration_ns for share in report.time},
+        figures=dict(_figures(report, calls)),
+        findings={(finding.rule, finding.model): finding for finding in diagnose(journal).findings},
     )
 
 
-def _settings(seen: events.Events) -> Iterator[tuple[str, object]]:
+def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:
     """The run's settings, by name."""
-    for endpoint in seen[events.EndpointEvent]:
-        said = endpoint.attributes
-        yield from ((f"{endpoint.model}.{key}", value) for key, value in said.items())
-    for run in seen[events.RunSpanEvent]:
+    for endpoint in journaled[events.EndpointEvent]:
+        attributes = endpoint.attributes
+        yield from ((f"{endpoint.model}.{key}", value) for key, value in attributes.items())
+    for run in journaled[events.RunSpanEvent]:
         yield "max_parallel", run.max_parallel
-    for pipeline in seen[events.PipelineEvent]:
+    for pipeline in journaled[events.PipelineEvent]:
         yield from ((f"roles.{role}", model) for role, model in pipeline.roles.items())
         yield from ((f"limits.{name}", value) for name, value in pipeline.limits.items())
         yield "seed", pipeline.seed
@@ -256,32 +228,20 @@ def _settings(seen: events.Events) -> Iterator[tuple[str, object]]:
         yield "content", pipeline.content
 
 
-def _figures(
-    report: RunReport, calls: Sequence[Call], nodes: Sequence[events.NodeAttempt]
-) -> Iterator[tuple[_FigureKey, float | None]]:
+def _figures(report: RunReport, calls: Sequence[Call]) -> Iterator[tuple[_FigureKey, float | None]]:
     """The figures of all calls, and of each model's."""
-    for model, group in [(None, report.calls), *((one.name, one) for one in report.models)]:
+    for model, group in [(None, report.calls), *((group.name, group) for group in report.models)]:
         for name, times in (("TTFT", group.ttft), ("ITL", group.itl_mean)):
             for percent in ("p50", "p95", "p99"):
                 yield (model, f"{name} {percent}", "ns"), getattr(times, f"{percent}_ns", None)
-        own = [one for one in calls if one.status == "ok" and model in {None, one.model}]
+        done = [call for call in calls if call.status == "ok" and model in {None, call.model}]
         for phase in PHASES:
-            times = percentiles_of(one.phase_ns(phase) for one in own if phase in one.phases)
+            times = percentiles_of(call.phase_ns(phase) for call in done if phase in call.phases)
             yield (model, f"{phase} p50", "ns"), times.p50_ns if times else None
         yield (model, "decoding", "tokens/s"), group.decode_tokens_per_s
         yield (model, "prompts cached", "share"), group.cached_share
     yield (None, "calls within targets", "share"), report.goodput.attained
     yield (None, "goodput", "tokens/s"), report.goodput.tokens_per_s
-    waits = Counter[str]()
-    for node in nodes:
-        waits["place"] += node.place_wait_ns or 0
-        waits["concurrency"] += node.concurrency_wait_ns or 0
-    for call in calls:
-        for name, parts in (("turn", call.turns), ("room", call.room)):
-            waits[name] += (here_ns := sum(part.duration_ns for part in parts))
-            waits["server"] -= here_ns
-        waits["server"] += call.phase_ns("queue")
-    yield from (((None, f"waits: {name}", "ns"), total or None) for name, total in waits.items())
 
 
 def _finding_change(
@@ -347,7 +307,7 @@ def _differences(
 def _changed_inputs(a: NodeRecord, b: NodeRecord) -> tuple[str, ...]:
     if a.code is None or b.code is None:
         return ()  # not recorded: written by a version that did not
-    return tuple(name for name, left, right in _paired(a.inputs, b.inputs) if left != right)
+    return tuple(name for name, of_a, right in _paired(a.inputs, b.inputs) if of_a != right)
 
 
 def _differ(a: object, b: object) -> bool:
@@ -364,7 +324,7 @@ def _told(loop: RecordedLoop) -> tuple[object, ...]:
 
 def _rank(node: NodeDifference) -> tuple[int, int]:
     """Where it stands: by what matters most of its differences, and by how much longer it took."""
-    a_ns, b_ns = (one.duration_ns if one else 0 for one in (node.a, node.b))
+    a_ns, b_ns = (record.duration_ns if record else 0 for record in (node.a, node.b))
     kinds: tuple[Difference, ...] = get_args(Difference)
     first = kinds.index(node.differs_in[0]) if node.differs_in else len(kinds)
     # Those that only one run has stand together.

@@ -20,24 +20,19 @@ from harness.trace.events import NodeAttempt, PipelineEvent, Salvaged
 from harness.trace.journal_line import decode, encode, kind_of, seal, sealed_number
 from harness.trace.journal_reader import (
     beginning_of,
-    joined_shift_ns,
     part_of,
-    part_shift_ns,
     paths_beside,
 )
 from harness.trace.records import (
     SCHEMA_VERSION,
     Instant,
     NodeOutput,
-    OpenSpan,
     Record,
     RunEnded,
     RunStarted,
     SpanEnded,
     SpanStarted,
     label_of,
-    last_moment,
-    title,
 )
 from harness.trace.run_trace import RunLock
 
@@ -64,8 +59,6 @@ class FileCheck:
     """Bytes of an incomplete last line."""
     problems: tuple[Problem, ...]
     """The first twenty."""
-    open_spans: tuple[OpenSpan, ...]
-    """Open spans at the end, outermost first."""
 
     @property
     def is_readable(self) -> bool:
@@ -96,11 +89,6 @@ class JournalCheck:
         return tuple(file for file in self.files if not file.is_joined)
 
     @property
-    def open_spans(self) -> tuple[OpenSpan, ...]:
-        """Open spans at the end of the last part, in all processes."""
-        return tuple(span for file in self._of_the_last_part for span in file.open_spans)
-
-    @property
     def is_readable(self) -> bool:
         """Whether timelines and reports can be made of it: joined processes may be cut short."""
         return all(part.is_readable for part in self.parts)
@@ -111,13 +99,8 @@ class JournalCheck:
 
         Earlier ones may have been killed: it went on after them.
         """
-        return all(file.is_readable for file in self.files) and all(
-            file.is_whole for file in self._of_the_last_part
-        )
-
-    @property
-    def _of_the_last_part(self) -> list[FileCheck]:
-        return [file for file in self.files if file.part == self.parts[-1].part]
+        last = self.parts[-1].part
+        return all(file.is_whole if file.part == last else file.is_readable for file in self.files)
 
 
 def check_journal(path: Path) -> JournalCheck:
@@ -126,23 +109,18 @@ def check_journal(path: Path) -> JournalCheck:
     Raises:
         OSError: A file cannot be read.
     """
-    first = _FileLines(path, number=0)
-    parts, joined = {0: first}, []
+    first = _FileLines(path, number=0).check
+    parts, joined = [first], []
     for beside in paths_beside(path):
-        number = part_of(beside, path)
-        seen = _FileLines(beside, number=number)
-        if seen.run_id is not None and first.run_id is not None and seen.run_id != first.run_id:
+        lines = _FileLines(beside, number=part_of(beside, path))
+        file = lines.check
+        if file.run_id is not None and first.run_id is not None and file.run_id != first.run_id:
             continue
-        if number is None:
-            joined.append(seen)
-        elif seen.has_lines:  # readers too skip a part that was killed before its first line
-            parts[number] = seen
-    return JournalCheck(
-        files=(
-            *(part.as_check(first, joined=None) for part in parts.values()),
-            *(seen.as_check(first, joined=parts.get(seen.part, first)) for seen in joined),
-        )
-    )
+        if file.is_joined:
+            joined.append(file)
+        elif lines.has_lines:  # readers too skip a part that was killed before its first line
+            parts.append(file)
+    return JournalCheck(files=(*parts, *joined))
 
 
 class _FileLines:
@@ -155,57 +133,25 @@ class _FileLines:
         self._started: RunStarted | None = None
         self._ended: RunEnded | None = None
         self._counts: Counter[str] = Counter()
-        self._open: dict[int, SpanStarted] = {}
+        self._open: set[int] = set()
         self._problems: list[Problem] = []
-        self._last_ns = 0
         self._torn_bytes = 0
         self._read()
 
     @property
-    def run_id(self) -> str | None:
-        return None if self._started is None else self._started.run_id
-
-    @property
-    def part(self) -> int:
-        if self._number is not None:
-            return self._number
-        return 0 if self._started is None else self._started.part
-
-    def shift_ns(self, joined: _FileLines | None) -> int:
-        """The offset from its times to the run's, as far as known."""
-        started = self._started
-        if started is None or self._number == 0:
-            return 0
-        if joined is None:
-            return 0 if started.joined_ns is None else part_shift_ns(started)
-        main, main_ended = joined._started, joined._ended  # noqa: SLF001 - another one
-        if main is None:
-            return 0
-        shift_ns = joined_shift_ns(started, self._ended, main=main, main_ended=main_ended)
-        return joined.shift_ns(None) + shift_ns
-
-    def as_check(self, first: _FileLines, *, joined: _FileLines | None) -> FileCheck:
-        """What was found; times count from the start of `first`, the run's first part."""
-        origin = first._started or self._started
-        since_ns = 0 if origin is None else origin.time_ns - self.shift_ns(joined)
+    def check(self) -> FileCheck:
+        """What its lines show."""
+        started, ended = self._started, self._ended
+        joined_part = 0 if started is None else started.part
         return FileCheck(
             path=str(self._path),
-            part=self.part,
-            is_joined=joined is not None,
-            run_id=self.run_id,
+            part=joined_part if self._number is None else self._number,
+            is_joined=self._number is None,
+            run_id=None if started is None else started.run_id,
             records=dict(self._counts),
-            ended=None if self._ended is None else self._ended.status,
+            ended=None if ended is None else ended.status,
             torn_bytes=self._torn_bytes,
             problems=tuple(self._problems),
-            open_spans=tuple(
-                OpenSpan(
-                    name=span.name,
-                    title=title(span),
-                    start_ns=span.time_ns - since_ns,
-                    open_ns=self._last_ns - span.time_ns,
-                )
-                for span in self._open.values()
-            ),
         )
 
     def _read(self) -> None:
@@ -225,7 +171,6 @@ class _FileLines:
 
     def _add(self, record: Record, line: int) -> None:
         self._counts[kind_of(record)] += 1
-        self._last_ns = max(self._last_ns, last_moment(record))
         if line == 1 and not isinstance(record, RunStarted):
             self._complain("it does not begin with a run", line=line, code="journal.no-run")
         match record:
@@ -242,14 +187,15 @@ class _FileLines:
                         f"not part {self._number} of the run", line=line, code="journal.wrong-part"
                     )
             case SpanStarted():
-                self._open[record.id] = record
+                self._open.add(record.id)
+            case SpanEnded() if record.id in self._open:
+                self._open.remove(record.id)
             case SpanEnded():
-                if self._open.pop(record.id, None) is None:
-                    self._complain(
-                        f"span {record.id} ends and has not begun",
-                        line=line,
-                        code="journal.end-without-beginning",
-                    )
+                self._complain(
+                    f"span {record.id} ends and has not begun",
+                    line=line,
+                    code="journal.end-without-beginning",
+                )
             case RunEnded():
                 self._ended = record
 
@@ -274,13 +220,13 @@ class Loss:
 
     def __str__(self) -> str:
         ranges = (
-            f"{one.start}" if len(one) == 1 else f"{one.start} to {one.stop - 1}"
-            for one in self.lines
+            f"{gap.start}" if len(gap) == 1 else f"{gap.start} to {gap.stop - 1}"
+            for gap in self.lines
         )
-        said = f"{self.path.name}: lines that cannot be read: {', '.join(ranges)}"
+        sentence = f"{self.path.name}: lines that cannot be read: {', '.join(ranges)}"
         if self.outputs:
-            said += f"; these outputs are made again: {', '.join(self.outputs)}"
-        return said
+            sentence += f"; these outputs are made again: {', '.join(self.outputs)}"
+        return sentence
 
 
 def salvage_run(path: Path) -> tuple[Loss, ...]:
@@ -300,7 +246,7 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
         # 1. All is read before anything is written.
         run_id = None
         damaged = []
-        for part in [path, *(one for one in paths_beside(path) if part_of(one, path))]:
+        for part in [path, *(beside for beside in paths_beside(path) if part_of(beside, path))]:
             started = beginning_of(part)
             run_id = run_id or (started and started.run_id)
             if started is not None and started.run_id == run_id:
@@ -314,8 +260,8 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
             loss = Loss(path=part, lines=tuple(lost), outputs=outputs)
             os.link(part, _free_name(part))
             with whole_file(part) as file:
-                rest = _without({n: one for n, one in records.items() if n not in uncertain}, loss)
-                file.writelines(seal(encode(one), n) for n, one in enumerate(rest, start=1))
+                rest = _without({n: r for n, r in records.items() if n not in uncertain}, loss)
+                file.writelines(seal(encode(r), n) for n, r in enumerate(rest, start=1))
             losses.append(loss)
         return tuple(losses)
     finally:
@@ -367,7 +313,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
 
 def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int, str]:
     """The calls whose outputs may be incomplete, by the line of the output."""
-    found = {}
+    labels = {}
     begins: dict[object, int] = {}
     for number, record in records.items():
         if call := NodeAttempt.of(record):
@@ -375,17 +321,17 @@ def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int
         elif isinstance(record, NodeOutput):
             # What a call generates item by item has the call's own span.
             began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
-            if any(began < one.start < number for one in lost):
-                found[number] = label_of(record.node, record.item)
-    return found
+            if any(began < gap.start < number for gap in lost):
+                labels[number] = label_of(record.node, record.item)
+    return labels
 
 
 def _free_name(path: Path) -> Path:
-    kept, number = path.with_name(f"{path.name}{DAMAGED}"), 1
-    while kept.exists():
+    name, number = path.with_name(f"{path.name}{DAMAGED}"), 1
+    while name.exists():
         number += 1
-        kept = path.with_name(f"{path.name}{DAMAGED}-{number}")
-    return kept
+        name = path.with_name(f"{path.name}{DAMAGED}-{number}")
+    return name
 
 
 def _without(records: Mapping[int, Record], loss: Loss) -> Iterator[Record]:

@@ -18,7 +18,6 @@ from harness.analysis.rules_failures import reached_own_limit
 from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
 from harness.trace import events
-from harness.trace.intervals import length_ns
 from harness.trace.journal_reader import Journal
 
 
@@ -41,8 +40,8 @@ def diagnose(journal: Journal) -> Diagnosis:
 
 
 def _findings(observed: Observed) -> tuple[RunFinding, ...]:
-    found = [one for code, rule in RULES.items() if (one := rule.finding(code, observed))]
-    unexplained = [one for one in found if not any(_explains(other, one) for other in found)]
+    findings = [f for code, rule in RULES.items() if (f := rule.finding(code, observed))]
+    unexplained = [f for f in findings if not any(_explains(cause, f) for cause in findings)]
     return tuple(
         sorted(unexplained, key=lambda f: (SEVERITIES.index(f.severity), -(f.lost_ns or 0)))
     )
@@ -59,17 +58,17 @@ def _explains(cause: RunFinding, finding: RunFinding) -> bool:
 def _unexplained(observed: Observed, findings: tuple[RunFinding, ...]) -> TimeShare | None:
     """The largest share of the critical path that no finding accounts for."""
     explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
-    return next((one for one in observed.shares if one.kind not in explained), None)
+    return next((share for share in observed.shares if share.kind not in explained), None)
 
 
 def remarks(observed: Observed) -> Iterator[Notice]:
     """Facts that may be intended, a sentence for each."""
-    own, used = observed.cores
-    if observed.is_starved and not any(one.is_in_process for one in observed.servers.values()):
+    cpu, used = observed.cores
+    if observed.is_starved and not any(s.is_in_process for s in observed.servers.values()):
         yield Notice(
             code="diagnosis.foreign-load",
             message=f"Other programs kept this machine busy: {used:.0%} of its cores were in use "
-            f"while calls ran, and this process took {own:.2f} of one. Times may be longer for it.",
+            f"while calls ran, and this process took {cpu:.2f} of one. Times may be longer for it.",
         )
     if observed.calls and all(call.from_cache for call in observed.calls):
         yield Notice(
@@ -80,26 +79,18 @@ def remarks(observed: Observed) -> Iterator[Notice]:
     rounds: dict[int, list[events.RoundEvent]] = {}
     for evaluated in observed.seen[events.RoundEvent]:
         rounds.setdefault(evaluated.id, []).append(evaluated)
-    if failed := [its for its in rounds.values() if not any(one.passed for one in its)]:
-        scores = ", ".join(f"{one.composite:.3g}" for one in failed[0])
+    if failed := [its for its in rounds.values() if not any(r.passed for r in its)]:
+        scores = ", ".join(f"{r.composite:.3g}" for r in failed[0])
         yield Notice(
             code="diagnosis.loops-not-passed",
             message=f"{len(failed)} of {counted(len(rounds), 'loop')} had no draft that passed; of "
             f"the first, the {counted(len(failed[0]), 'round')} scored {scores} points.",
         )
-    if reused := [one.node for one in observed.seen[events.Reuse]]:
+    if reused := [reuse.node for reuse in observed.seen[events.Reuse]]:
         yield Notice(
             code="diagnosis.outputs-reused",
             message=f"{counted(len(reused), 'call')} of {named(reused)} took the output of an "
             "earlier run, or of an earlier part of this one.",
-        )
-    again = _made_again(observed)
-    if observed.matters(again_ns := length_ns(again)):
-        yield Notice(
-            code="diagnosis.outputs-reusable",
-            message=f"{counted(len(again), 'call')} of {named(one.node for one in again)} had the "
-            f"code and inputs of an earlier one that had ended ({observed.said(again_ns)}): "
-            "with cache=Cache(), the node takes its output.",
         )
     yield from (
         Notice(
@@ -107,33 +98,14 @@ def remarks(observed: Observed) -> Iterator[Notice]:
             message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' reached "
             "max_output_tokens.",
         )
-        for model, calls in observed.by_model().items()
+        for model, calls in observed.by_model.items()
         if (cut := [call for call in calls if call.was_cut and reached_own_limit(call)])
     )
 
 
-def _made_again(observed: Observed) -> list[events.NodeAttempt]:
-    """Calls of nodes that began when another one with their code and inputs had ended."""
-    repeated = {
-        (node, item): key
-        for key, its in observed.items_by_inputs.items()
-        if len(its) > 1
-        for node, item in its
-    }
-    ends_ns: dict[int, int] = {}
-    again = []
-    for attempt in observed.nodes.values():
-        key = repeated.get((attempt.node, attempt.item))
-        if key is None or attempt.status != "ok":
-            continue
-        if ends_ns.setdefault(key, attempt.end_ns) <= attempt.start_ns:
-            again.append(attempt)
-    return again
-
-
 def not_examined(observed: Observed) -> tuple[Notice, ...]:
     """What could not be examined, a phrase for each."""
-    answered = [call for calls in observed.by_model().values() for call in calls]
+    answered = [call for calls in observed.by_model.values() for call in calls]
     missing = []
     if len(answered) > 1 and not observed.texts:
         missing.append(

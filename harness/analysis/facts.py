@@ -12,15 +12,15 @@ from typing import Any
 
 from harness.analysis.finding import Observation, said_ns
 from harness.analysis.slack import lost_to_places_ns
-from harness.analysis.speed_limits import SpeedLimit, speed_limits_of
+from harness.analysis.speed_limits import MACHINE, SpeedLimit, company_of, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.inference.providers import PROVIDERS, Aim, Provider
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
-from harness.trace.intervals import depths, length_ns, mean_depths, parts_within, union
+from harness.trace.intervals import depths, length_ns, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
-from harness.trace.records import CounterSet, Instant, Interval, NodeOutput, SpanRecord
+from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
 LEAST_LOST_NS = 200_000_000
 """A fault that cost less of the run is ignored: a fifth of a second goes unnoticed."""
@@ -61,9 +61,6 @@ CORE_FULL = 0.85
 MUCH_LAG = 0.25
 """Of the critical path, from which on the process is what is slow."""
 
-MACHINE = "machine"
-"""The device of models that are in the machine's own memory."""
-
 _SERVER_TRACK = "server "
 _OWN_TRACKS = {"process harness", "machine"}
 
@@ -101,6 +98,7 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
         """A change's text, with what it names of the endpoint filled in."""
         return change.format(
             tag=self.model,
+            model=self.model_id or self.model,
             slots=self.places,
             context_tokens=self.context_tokens,
             threads=f"now {self.threads}",
@@ -110,8 +108,8 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
 
 def provider_named(backend: str) -> Provider:
     """The provider of a journal's endpoint; of an unknown one, a server without particulars."""
-    found = (provider for name, provider in PROVIDERS.items() if name == backend)
-    return next(found, Provider(title=backend))
+    providers = (provider for name, provider in PROVIDERS.items() if name == backend)
+    return next(providers, Provider(title=backend))
 
 
 @dataclass(kw_only=True)
@@ -127,8 +125,6 @@ class Observed:
     unfinished: list[SpanRecord] = field(default_factory=list)
     loads: list[events.LoadEvent] = field(default_factory=list)
     """Successful loads only."""
-    items_by_inputs: dict[int, list[tuple[str, int | None]]] = field(default_factory=dict)
-    """Calls of nodes, by node and item; those with one node, code and inputs together."""
     retries: list[events.RetryEvent] = field(default_factory=list)
     """Of calls; none of nodes."""
     servers: dict[str, Server] = field(default_factory=dict)
@@ -165,6 +161,7 @@ class Observed:
         hashes = {sha256 for call in calls for sha256 in (call.prompt_sha256, call.reply_sha256)}
         return self.journal.texts(hashes - {None})
 
+    @cached_property
     def by_model(self) -> dict[str, list[Call]]:
         """The calls that a model answered, by their endpoints' tags."""
         return answered_by_model(self.calls)
@@ -173,15 +170,11 @@ class Observed:
         """An endpoint; of one that the run does not describe, the tag alone is known."""
         return self.servers.get(tag) or Server(model=tag)
 
-    def outlived(self, time_ns: int) -> bool:
-        """Whether the run was resumed later, which repeated all that had failed or was cut off."""
-        return self.journal.resumed_after(time_ns)
-
     def failed(self, fallback: events.Fallback) -> str:
         """The endpoint that could not answer: the intended one, or one asked in its place."""
-        others = self.server(fallback.model).fallback
-        in_order = (fallback.model, *others)
-        is_known = fallback.to in others
+        fallbacks = self.server(fallback.model).fallback
+        in_order = (fallback.model, *fallbacks)
+        is_known = fallback.to in fallbacks
         return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
 
     def prompt(self, call: Call) -> str | None:
@@ -196,16 +189,13 @@ class Observed:
         """The highest value of a server's counter; None if the run has none."""
         return max((c.value for c in self.counters.get((tag, name), ())), default=None)
 
-    def while_counter(self, tag: str, name: str, holds: Callable[[float], bool]) -> list[Interval]:
-        """When a server's counter had such a value: each holds until the next."""
-        return [held for held, value in self._held(tag, name) if holds(value)]
-
-    def _held(self, tag: str, name: str) -> list[tuple[Interval, float]]:
+    def held(self, tag: str, name: str) -> list[tuple[Interval, float]]:
+        """The values of a server's counter, with the time of each: it holds until the next."""
         values = self.counters.get((tag, name), ())
         ends_ns = [*(later.time_ns for later in values[1:]), self.run.end_ns]
         return [
-            (Interval(start_ns=one.time_ns, end_ns=end_ns), one.value)
-            for one, end_ns in zip(values, ends_ns, strict=False)
+            (Interval(start_ns=counter.time_ns, end_ns=end_ns), counter.value)
+            for counter, end_ns in zip(values, ends_ns, strict=False)
         ]
 
     def matters(self, lost_ns: float) -> bool:
@@ -213,18 +203,23 @@ class Observed:
         return lost_ns >= max(LEAST_LOST_NS, LEAST_LOST_SHARE * self.run.duration_ns)
 
     @property
+    def node_of_places(self) -> str | None:
+        """The node whose own places most waited for; None if those were the pipeline's."""
+        spans = [span for span in self.place_waits if self.nodes[span].concurrency_wait_ns]
+        return self.nodes[spans[0]].node if 2 * len(spans) > len(self.place_waits) else None
+
+    @property
     def more_places(self) -> str:
         """A larger limit of the pipeline, twice as large at most; empty if waits were short."""
         waits = self.place_waits.values()
-        own = [n for n in self.place_waits if self.nodes[n].concurrency_wait_ns]
-        if 2 * len(own) > len(waits):
-            return f"a larger Concurrency(n) of '{self.nodes[own[0]].node}'"
+        if self.node_of_places:
+            return f"a larger Concurrency(n) of '{self.node_of_places}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         enough = self.max_parallel + max(depth for _, depth in depths(waits))
-        more = min(enough, 2 * self.max_parallel)
-        is_batch = any(one.is_batch for one in self.seen[events.PipelineEvent])
-        return f"--max-parallel {more}" if is_batch else f"max_parallel={more} in Pipeline(…)"
+        doubled = min(enough, 2 * self.max_parallel)
+        is_batch = any(pipeline.is_batch for pipeline in self.seen[events.PipelineEvent])
+        return f"--max-parallel {doubled}" if is_batch else f"max_parallel={doubled} in Pipeline(…)"
 
     @cached_property
     def cores(self) -> tuple[float, float]:
@@ -242,13 +237,13 @@ class Observed:
     def is_core_full(self) -> bool:
         """Whether this process took all that a Python process can compute with."""
         # Where others want the cores as well, it gets a part of one.
-        least = CORE_FULL / 2 if self.cores[1] >= CORE_FULL else CORE_FULL
-        return self.is_late and self.cores[0] >= least
+        full = CORE_FULL / 2 if self.cores[1] >= CORE_FULL else CORE_FULL
+        return self.is_late and self.cores[0] >= full
 
     @property
     def is_late(self) -> bool:
         """Whether this process could not have handled more calls at once in time."""
-        return sum(one.share for one in self.shares if one.kind == "client lag") >= MUCH_LAG
+        return sum(share.share for share in self.shares if share.kind == "client lag") >= MUCH_LAG
 
     @property
     def is_starved(self) -> bool:
@@ -256,8 +251,8 @@ class Observed:
         return self.cores[1] >= CORE_FULL and self.cores[0] < CORE_FULL / 2
 
     def _mean_while(self, tag: str, name: str, within: Sequence[Interval]) -> float:
-        held = self._held(tag, name)
-        lengths = [length_ns(parts) for parts in parts_within([one for one, _ in held], within)]
+        held = self.held(tag, name)
+        lengths = [length_ns(parts) for parts in parts_within([time for time, _ in held], within)]
         whole = sum(value * length for (_, value), length in zip(held, lengths, strict=True))
         return whole / max(1, sum(lengths))
 
@@ -272,23 +267,19 @@ def per_model(
 ) -> Callable[[Observed], Observation | None]:
     """A rule over the calls that one model answered, as a rule over the run.
 
-    It finds the model that lost most by the fault or, where no time is lost, has most cases, which
-    the rule's first figure counts. Other models may have the same fault.
+    It finds the model that lost most by the fault or, where no time is lost, has most spans that
+    show it. Other models may have the same fault.
     """
 
     def worst_model(observed: Observed) -> Observation | None:
-        found = [
-            replace(one, model=model)
-            for model, calls in observed.by_model().items()
-            if (one := rule(observed, model, calls)) is not None
+        cases = [
+            replace(case, model=model)
+            for model, calls in observed.by_model.items()
+            if (case := rule(observed, model, calls)) is not None
         ]
-        return max(found, key=_weight, default=None)
+        return max(cases, key=lambda f: (f.lost_ns or 0, len(f.spans)), default=None)
 
     return worst_model
-
-
-def _weight(finding: Observation) -> tuple[float, float]:
-    return finding.lost_ns or 0, next(iter(finding.evidence.figures.values()), 0)
 
 
 def observe(journal: Journal) -> Observed:
@@ -297,12 +288,11 @@ def observe(journal: Journal) -> Observed:
         journal=journal, run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     )
     seen = observed.seen
-    kinds = SpanRecord, Instant, CounterSet, NodeOutput
-    spans = seen.noted(_noted(observed, journal.items(*kinds)))
+    spans = seen.noted(_noted(observed, journal.items(SpanRecord, Instant, CounterSet)))
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
-    observed.reserves = {one.device or MACHINE: one.reserve_bytes for one in seen[events.Budget]}
+    observed.reserves = {b.device or MACHINE: b.reserve_bytes for b in seen[events.Budget]}
     is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.LoadEvent])
     tags = {call.id: call.model for call in observed.every_call}
     observed.loads = [
@@ -343,10 +333,6 @@ def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
                 key = (intern(track.removeprefix(_SERVER_TRACK)), name)
                 counter = item._replace(name=name, unit=unit, track=track)
                 observed.counters.setdefault(key, []).append(counter)
-        elif type(item) is NodeOutput:
-            if item.inputs and item.skipped is None:
-                inputs = hash((item.node, item.code, *sorted(item.inputs.items())))
-                observed.items_by_inputs.setdefault(inputs, []).append((item.node, item.item))
         elif type(item) is SpanRecord or type(item) is Instant:
             observed.time.note(item)
             if type(item) is SpanRecord and item.name not in PHASES:
@@ -397,16 +383,6 @@ def came_at_once(call: Call) -> bool:
     return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
 
 
-def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
-    """How many replies were under way, on average, while each call was being answered.
-
-    By the call's span; itself included.
-    """
-    answered = [call for call in calls if call.phase_ns("decode") > 0]
-    depths = mean_depths([call.phases["decode"][0] for call in answered])
-    return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
-
-
 def gains_by_company(calls: Sequence[Call]) -> bool | None:
     """Whether a server wrote more tokens a second the more replies were under way.
 
@@ -414,19 +390,19 @@ def gains_by_company(calls: Sequence[Call]) -> bool | None:
     """
     company = company_of(calls)
     timed = [c for c in calls if c.id in company and c.itl_mean_ns and not came_at_once(c)]
-    most = max((company[call.id] for call in timed), default=0.0)
+    deepest = max((company[call.id] for call in timed), default=0.0)
     rates = [
         [
             company[call.id] / (call.itl_mean_ns or 1)
             for call in timed
             if low < company[call.id] <= up
         ]
-        for low, up in ((0.0, most / 2), (most / 2, most))
+        for low, up in ((0.0, deepest / 2), (deepest / 2, deepest))
     ]
     if min(map(len, rates)) < LEAST_COMPARED:
         return None
-    fewer, more = map(statistics.median, rates)
-    return more > GAIN * fewer
+    fewer, larger = map(statistics.median, rates)
+    return larger > GAIN * fewer
 
 
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:
@@ -437,7 +413,7 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     that, while it was answering as many other calls as it ever did, one of which had to end first.
     `calls` are all to one server.
     """
-    sent = {call.id: one for call in calls if (one := ttft(call)) is not None}
+    sent = {call.id: wait for call in calls if (wait := ttft(call)) is not None}
     queues = {
         call.id: queue
         for call in calls
@@ -450,12 +426,12 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     if observed.highest(model, "waiting") is None:
         full = _full_house(calls)
     else:
-        full = observed.while_counter(model, "waiting", lambda waiting: waiting > 0)
+        full = [time for time, waiting in observed.held(model, "waiting") if waiting > 0]
     waits = zip(sent.items(), parts_within(sent.values(), full), strict=True)
     return {
-        number: Interval(start_ns=one.start_ns, end_ns=parts[-1].end_ns)
-        for (number, one), parts in waits
-        if length_ns(parts) > one.duration_ns / 2
+        number: Interval(start_ns=wait.start_ns, end_ns=parts[-1].end_ns)
+        for (number, wait), parts in waits
+        if length_ns(parts) > wait.duration_ns / 2
     }
 
 

@@ -1,9 +1,9 @@
-"""The findings of rules, with their evidence."""
+"""The findings of rules."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from harness.analysis.speed_limits import SpeedLimit
@@ -34,27 +34,7 @@ LAYERS: Mapping[Layer, str] = {
     "L6": "client",
 }
 
-MOST_SPANS = 20
-"""So many places are enough to look at."""
-
 _MOST_NAMES = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """Spans to look at, and measured figures."""
-
-    spans: tuple[int, ...] = ()
-    """Ids of the spans that show it, at most 20."""
-    figures: Mapping[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, shown: Iterable[SpanEvent], /, **figures: float) -> Evidence:
-        """The first of these spans, and the figures as far as they can be trusted."""
-        return cls(
-            spans=tuple(one.id for one in shown)[:MOST_SPANS],
-            figures={name: round(value, 3) for name, value in figures.items()},
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +60,7 @@ class Observation:
     """The observation of a rule; `rules.RULES` adds its meaning and remedies."""
 
     seen: str
-    evidence: Evidence
+    spans: tuple[int, ...] = ()
     severity: Severity = "warning"
     model: str | None = None
     server: str | None = None
@@ -104,7 +84,8 @@ class RunFinding:
     severity: Severity
     model: str | None
     seen: str
-    evidence: Evidence
+    spans: tuple[int, ...]
+    """Ids of spans that show it, at most 20."""
     meaning: str
     layer: Layer
     move: tuple[str, ...]
@@ -115,6 +96,11 @@ class RunFinding:
     """Stands in `move` too, after the change that it is of; None where it cannot be computed."""
 
 
+def ids(spans: Iterable[SpanEvent]) -> tuple[int, ...]:
+    """The spans of these calls, nodes or other events."""
+    return tuple(span.id for span in spans)
+
+
 def counted(count: float, noun: str, several: str = "") -> str:
     """A number of things for people: `1 call`, `3 calls`."""
     return f"{count:,.0f} {noun if count == 1 else several or f'{noun}s'}"
@@ -123,9 +109,9 @@ def counted(count: float, noun: str, several: str = "") -> str:
 def named(names: Iterable[str]) -> str:
     """Names for people, each once: `'a' and 'b'`, `'a', 'b', 'c' and 2 more`."""
     quoted = [f"'{name}'" for name in dict.fromkeys(names)]
-    shown, more = quoted[:_MOST_NAMES], len(quoted) - _MOST_NAMES
-    if more > 0:
-        return f"{', '.join(shown)} and {more} more"
+    shown, rest = quoted[:_MOST_NAMES], len(quoted) - _MOST_NAMES
+    if rest > 0:
+        return f"{', '.join(shown)} and {rest} more"
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 

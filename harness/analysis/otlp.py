@@ -110,7 +110,7 @@ def send_otlp(
         JournalInvalid: A line in the middle of the journal is not a record.
     """
     url = _address(endpoint)
-    shown = _shown(str(url))
+    address = _shown(str(url))
     headers = headers or {}
     # A reply may quote the key without the `Bearer` before it.
     redactor = Redactor([part for v in headers.values() for part in (v, *v.split())])
@@ -129,18 +129,18 @@ def send_otlp(
             body = gzip.compress(_request(spans), mtime=0)
             response = _post(client, url, body, sleep=sleep)
             if not response.is_success or "html" in response.headers.get("content-type", ""):
-                raise _refusal(response, shown, redactor)
+                raise _refusal(response, address, redactor)
             sent += len(spans)
             # Some collectors reply with nothing, or in words of their own.
             with suppress(DecodeError):
-                kept = ExportTraceServiceResponse.FromString(_protobuf_in(response))
-                rejected += kept.partial_success.rejected_spans
-                complaint = complaint or redactor.clean(kept.partial_success.error_message)
+                reply = ExportTraceServiceResponse.FromString(_protobuf_in(response))
+                rejected += reply.partial_success.rejected_spans
+                complaint = complaint or redactor.clean(reply.partial_success.error_message)
     if rejected:
         raise ExportFailed(
-            f"the collector at {shown} kept {sent - rejected} of the run's {sent} "
+            f"the collector at {address} kept {sent - rejected} of the run's {sent} "
             f"spans: {complaint or 'it does not say why'}",
-            address=shown,
+            address=address,
             rejected_spans=rejected,
         )
     return sent
@@ -159,11 +159,11 @@ def retry_delay_s(status: int, retry_after: str | None, *, attempt: int) -> floa
     return wait_s if 0 <= wait_s <= _LONGEST_WAIT_S else None
 
 
-def _batches(spans: Iterable[Span], most: int) -> Iterator[list[Span]]:
+def _batches(spans: Iterable[Span], limit: int) -> Iterator[list[Span]]:
     batch: list[Span] = []
     size = 0
     for span in spans:
-        if batch and (len(batch) >= most or size + span.ByteSize() > _BATCH_BYTES):
+        if batch and (len(batch) >= limit or size + span.ByteSize() > _BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(span)
@@ -203,10 +203,10 @@ def _post(
             hint = "is it running, and is the address right?"
             if url.port == 4317:
                 hint = "port 4317 is usually OTLP over gRPC; over HTTP it is 4318"
-            shown = _shown(str(url))
+            address = _shown(str(url))
             raise ExportFailed(
-                f"no collector answers at {shown} ({error or type(error).__name__}); {hint}",
-                address=shown,
+                f"no collector answers at {address} ({error or type(error).__name__}); {hint}",
+                address=address,
             ) from error
         wait_s = retry_delay_s(
             response.status_code, response.headers.get("retry-after"), attempt=attempt
@@ -217,21 +217,21 @@ def _post(
         attempt += 1
 
 
-def _refusal(response: httpx2.Response, shown: str, redactor: Redactor) -> ExportFailed:
+def _refusal(response: httpx2.Response, address: str, redactor: Redactor) -> ExportFailed:
     status = response.status_code
     if response.is_success:
-        message = f"{shown} is a web page and no collector; {_WRONG_ADDRESS}"
-        return ExportFailed(message, address=shown, status=status)
-    said = response.text
+        message = f"{address} is a web page and no collector; {_WRONG_ADDRESS}"
+        return ExportFailed(message, address=address, status=status)
+    reason = response.text
     with suppress(DecodeError):
         # Refusals hold a `google.rpc.Status`, whose message has the same number as this one's.
-        said = Status.FromString(_protobuf_in(response)).message or said
-    said = redactor.clean(said).strip()[:500]
+        reason = Status.FromString(_protobuf_in(response)).message or reason
+    reason = redactor.clean(reason).strip()[:500]
     hint = _HINTS.get(status) or ("try again later" if status in _MAY_PASS else "")
     return ExportFailed(
-        f"the collector at {shown} refused the run: "
-        + "; ".join(part for part in (f"HTTP {status}", said, hint) if part),
-        address=shown,
+        f"the collector at {address} refused the run: "
+        + "; ".join(part for part in (f"HTTP {status}", reason, hint) if part),
+        address=address,
         status=status,
     )
 
@@ -256,10 +256,10 @@ def _address(endpoint: str) -> httpx2.URL:
     return url.copy_with(path=path if path.endswith(_PATH) else path + _PATH)
 
 
-def _all_headers(given: Mapping[str, str]) -> httpx2.Headers:
+def _all_headers(extra: Mapping[str, str]) -> httpx2.Headers:
     """The given headers and OTLP's; httpx2 would check them too, and quote a bad one."""
     headers = httpx2.Headers({"user-agent": f"harness/{__version__}"})
-    for name, value in given.items():
+    for name, value in extra.items():
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
             raise InvalidInput(
                 "a header's name is not valid in HTTP; write NAME=VALUE",

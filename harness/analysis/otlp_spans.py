@@ -177,24 +177,24 @@ class _RunSpans:
     def _attributes(self, record: SpanRecord) -> dict[str, object]:
         """A span's attributes by all their names; None stands for an unknown value."""
         ours = record.attributes
-        found = {
+        values = {
             "harness.span": record.name,
             "gen_ai.operation.name": _OPERATIONS.get(record.name),
             **_own_attributes(ours, texts=self._content),
         }
         if events.request_of(record) is not None:
-            found |= {
+            values |= {
                 theirs: _CONVERTED[name](ours[name]) if name in _CONVERTED else ours[name]
                 for name, theirs in _NAMES.items()
                 if ours.get(name) is not None
             }
         if run := events.RunSpanEvent.of(record):
             # Of a workflow the later conventions, of a repository of their own, have the second.
-            found["gen_ai.workflow.name"] = found["gen_ai.agent.name"] = run.label
+            values["gen_ai.workflow.name"] = values["gen_ai.agent.name"] = run.label
         elif record.name == events.name_of(events.Agent):
-            found["gen_ai.agent.name"] = title(record)
+            values["gen_ai.agent.name"] = title(record)
         elif tool := events.ToolEvent.of(record):
-            found["gen_ai.tool.name"] = tool.tool
+            values["gen_ai.tool.name"] = tool.tool
         if self._content:
             for name, (theirs, role) in _TEXTS.items():
                 if text := self._texts.get(str(ours.get(name))):
@@ -204,16 +204,16 @@ class _RunSpans:
                     }
                     if role == "assistant":
                         message["finish_reason"] = events.Chat.read(record).finish_reason
-                    found[theirs] = _json([message])
-            found["harness.draft"] = self._texts.get(events.Evaluate.read(record).draft_sha256)
+                    values[theirs] = _json([message])
+            values["harness.draft"] = self._texts.get(events.Evaluate.read(record).draft_sha256)
             if recall := events.Recall.of(record):
-                found["gen_ai.retrieval.query.text"] = recall.query
-        return found
+                values["gen_ai.retrieval.query.text"] = recall.query
+        return values
 
     def _events(self, record: SpanRecord) -> list[Span.Event]:
         happened = [
-            (one.name, one.time_ns, _own_attributes(one.attributes, texts=self._content))
-            for one in self._instants.get(record.id, ())
+            (event.name, event.time_ns, _own_attributes(event.attributes, texts=self._content))
+            for event in self._instants.get(record.id, ())
         ]
         if verdict := self._verdicts.get(record.id):
             happened += [
@@ -265,7 +265,7 @@ def _any_value(value: object) -> AnyValue:
             return AnyValue(double_value=value)
         case str():
             return AnyValue(string_value=_clean(value))
-        case list() if {type(one) for one in value} in ({str}, {int}, {float}, {bool}):
+        case list() if {type(item) for item in value} in ({str}, {int}, {float}, {bool}):
             return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
         case _:
             return AnyValue(string_value=_json(value))
@@ -303,13 +303,13 @@ def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[st
     prefix, _, rest = model.partition("/")
     if provider.finds_keys and rest:
         model, name = rest, _MANAGED.get(prefix, prefix)
-    found: dict[str, object] = {"gen_ai.request.model": model}
+    values: dict[str, object] = {"gen_ai.request.model": model}
     if endpoint:
-        found["gen_ai.provider.name"] = name
+        values["gen_ai.provider.name"] = name
     with suppress(ValueError):  # an address that held a secret has a hole in it
         address = urlsplit((endpoint and endpoint.url) or "")
-        found |= {"server.address": address.hostname, "server.port": address.port}
-    return found
+        values |= {"server.address": address.hostname, "server.port": address.port}
+    return values
 
 
 def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[dict[str, object]]:
@@ -326,10 +326,10 @@ def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[di
         yield _result(name, score, explanation=reasons.get(name))
 
 
-def _result(name: str, score: object, **more: object) -> dict[str, object]:
-    said = {"name": name, "score.value": score}
-    said |= {f"score.{key}" if key == "label" else key: value for key, value in more.items()}
-    return {f"gen_ai.evaluation.{key}": value for key, value in said.items()}
+def _result(name: str, score: object, **parts: object) -> dict[str, object]:
+    result = {"name": name, "score.value": score}
+    result |= {f"score.{key}" if key == "label" else key: value for key, value in parts.items()}
+    return {f"gen_ai.evaluation.{key}": value for key, value in result.items()}
 
 
 def _json(value: object) -> str:

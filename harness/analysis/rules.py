@@ -26,6 +26,10 @@ SMALLER_NEIGHBOR = "use smaller weights for one of them"
 FEWER_CALLS = "make fewer calls at once"
 
 
+MOST_SPANS = 20
+"""So many places are enough to look at."""
+
+
 class Remedy(NamedTuple):
     """The meaning of a finding, and its remedies."""
 
@@ -51,22 +55,22 @@ class Rule:
 
     def finding(self, code: str, observed: Observed) -> RunFinding | None:
         """The findings of the rule with this code in a run."""
-        found = self.look(observed)
-        if found is None:
+        observation = self.look(observed)
+        if observation is None:
             return None
-        advice = self.cases.get(found.case, self.advice)
-        server = observed.server(found.server or found.model or "")
-        move, expected = _moves(found, advice.moves, server)
+        advice = self.cases.get(observation.case, self.advice)
+        server = observed.server(observation.server or observation.model or "")
+        move, expected = _moves(observation, advice.moves, server)
         return RunFinding(
             rule=code,
-            severity=found.severity,
-            model=found.model,
-            seen=found.seen,
-            evidence=found.evidence,
+            severity=observation.severity,
+            model=observation.model,
+            seen=observation.seen,
+            spans=observation.spans[:MOST_SPANS],
             meaning=advice.meaning,
             layer=advice.layer,
             move=move,
-            lost_ns=None if found.lost_ns is None else round(found.lost_ns),
+            lost_ns=None if observation.lost_ns is None else round(observation.lost_ns),
             expected=expected,
         )
 
@@ -102,18 +106,18 @@ def rule(
 
 
 def _moves(
-    found: Observation, moves: tuple[str | Aim, ...], server: Server
+    observation: Observation, moves: tuple[str | Aim, ...], server: Server
 ) -> tuple[tuple[str, ...], Expected | None]:
     """What to change, and what the change that the rule has computed is expected to do."""
-    aim, how_far = found.wanted or (None, "")
-    changes, computed = list(found.first), None if found.wanted else 0
+    aim, how_far = observation.wanted or (None, "")
+    changes, computed = list(observation.first), None if observation.wanted else 0
     for move in moves:
         offered = [*server.remedies(move)] if isinstance(move, Aim) else [server.filled(move)]
         if move == aim and offered:
             computed = len(changes)
             offered[0] += f", for {how_far}" if how_far else ""
         changes += offered
-    if computed is None or not changes or found.expected is None:
+    if computed is None or not changes or observation.expected is None:
         return tuple(changes), None
-    changes[computed] += f": {found.expected}"
-    return tuple(changes), found.expected
+    changes[computed] += f": {observation.expected}"
+    return tuple(changes), observation.expected

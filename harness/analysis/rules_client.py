@@ -18,7 +18,7 @@ from harness.analysis.facts import (
     queues_in_server,
     tells_of_queues,
 )
-from harness.analysis.finding import MOST_SPANS, Evidence, Observation, counted, named, said_ns
+from harness.analysis.finding import Observation, counted, ids, named, said_ns
 from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, had_places
@@ -41,29 +41,14 @@ LONGEST_GAP_NS = 1_000_000_000
 """A call that comes later after the one before waited for something: a person, a tool."""
 
 
-_MAPPED_NODE = "make it a mapped node, which runs once per item: @pipeline.node(each={{...}})"
-_TOGETHER = "make the calls of one function together: asyncio.gather, or a task group"
-
-
 @rule(
     "serial-client",
     "A serial client: the server had one call at a time, and calls that do not need each other "
     "waited for each other. A server that batches them gives them back sooner.",
     "L6",
-    _MAPPED_NODE,
-    _TOGETHER,
+    "make it a mapped node, which runs once per item: @pipeline.node(each={{...}})",
+    "make the calls of one function together: run.map, asyncio.gather, or a task group",
     cases={
-        "in process": Remedy(
-            "A serial client: the engine had one call at a time. It shares the processor's cores "
-            "among the calls under way, so several at once may be no faster there; a server that "
-            "batches them on a GPU would be.",
-            "L6",
-            (
-                "serve the model from one that batches on a GPU, if there is one",
-                _MAPPED_NODE,
-                _TOGETHER,
-            ),
-        ),
         "held": Remedy(
             "The items of the node ran side by side, and their calls one after another: something "
             "in its code, such as a lock or a semaphore, lets one through at a time.",
@@ -77,11 +62,12 @@ def serial_client(observed: Observed) -> Observation | None:
     """Calls that do not need each other went one after another, none beside another.
 
     What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
-    prompts for the replies they hold.
+    prompts for the replies they hold. An engine in this process shares its cores among the calls
+    under way, so that several at once may be no faster: of it, nothing is said.
     """
     alone = _alone(observed.calls)
     first = alone[:TEXTS_OF_CALLS]
-    if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {one.reason for one in observed.retries}:
+    if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {r.reason for r in observed.retries}:
         return None
     # When each could have ended, had it begun as soon as those it needs had; and its place in the
     # longest row of calls that it needs.
@@ -93,35 +79,28 @@ def serial_client(observed: Observed) -> Observation | None:
     (rank, at_once), *_ = Counter(ranks).most_common()
     independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
     server = observed.server(independent[0].model)
-    in_process = server.is_in_process
     # The first calls, whose texts are known, stand for all.
     in_turn_ns = max(1, sum(map(busy_ns, first)))
-    at_best_ns = max(*ends_ns, in_turn_ns / server.places if in_process else 0)
-    lost_ns = round((1 - at_best_ns / in_turn_ns) * sum(map(busy_ns, alone)))
-    if at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns):
+    lost_ns = round((1 - max(ends_ns) / in_turn_ns) * sum(map(busy_ns, alone)))
+    is_few = at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns)
+    if is_few or server.is_in_process:
         return None
     nodes = named(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
     is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
-    kept_apart = any(observed.parents.get(one.id) in observed.place_waits for one in independent)
+    kept_apart = any(observed.parents.get(call.id) in observed.place_waits for call in independent)
     return Observation(
-        case="in process" if in_process else "held" if is_held else "",
-        severity="hint" if in_process else "warning",
+        case="held" if is_held else "",
         model=server.model,
         seen=f"{len(alone)} calls ran one after another, and {at_once} of "
         + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
-        + " do not depend on each other."
-        + (
-            ""
-            if in_process
-            else f" Run at once, they could have saved up to {observed.said(lost_ns)}, if the "
-            "server has places for them."
-        ),
+        + f" do not depend on each other. Run at once, they could have saved up to "
+        f"{observed.said(lost_ns)}, if the server has places for them.",
         first=(observed.more_places,) if kept_apart and observed.more_places else (),
-        evidence=Evidence.of(independent, serial_calls=len(alone), independent_calls=at_once),
-        lost_ns=None if in_process else lost_ns,
+        spans=ids(independent),
+        lost_ns=lost_ns,
     )
 
 
@@ -153,19 +132,25 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     "raise max_parallel step by step, as long as each step makes the run shorter: a server that is "
     "full makes it longer",
     cases={
+        "of a node": Remedy(
+            "A node's own Concurrency(n) held its calls back, and nothing shows that the server "
+            "was full.",
+            "L6",
+            ("raise it step by step, as long as each step makes the run shorter",),
+        ),
         "no models": Remedy(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
             "L6",
             ("make them faster, or do such work for several items in one call of a node",),
-        )
+        ),
     },
     explains=("place", "turn"),
     explained_by=("client-lag",),
 )
 def max_parallel(observed: Observed) -> Observation | None:
     """Calls waited for a turn at an endpoint, or calls of nodes for a place, under a limit."""
-    found = [one for one in (_turns(observed), _places(observed)) if one is not None]
-    return max(found, key=lambda one: one.lost_ns or 0, default=None)
+    waits = [wait for wait in (_turns(observed), _places(observed)) if wait is not None]
+    return max(waits, key=lambda wait: wait.lost_ns or 0, default=None)
 
 
 @per_model
@@ -180,9 +165,9 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
     certain = tells_of_queues(observed, calls) or server.is_in_process
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
-    most = max(depth for _, depth in depths(calls))
+    deepest = max(depth for _, depth in depths(calls))
     at_most = "" if limit is None else f" (max_parallel = {limit})"
-    enough = min(most, 2 * (limit or most))
+    enough = min(deepest, 2 * (limit or deepest))
     return Observation(
         severity="warning" if certain else "hint",
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
@@ -192,12 +177,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
             if certain
             else "and its server does not report whether it was full."
         ),
-        evidence=Evidence.of(
-            waited,
-            waiting_calls=len(waited),
-            longest_wait_s=longest_ns / 1e9,
-            **({} if limit is None else {"max_parallel": limit}),
-        ),
+        spans=ids(waited),
         first=(f"max_parallel = {enough} under [endpoints.{model}]",) if certain else (),
         lost_ns=lost_ns,
     )
@@ -225,8 +205,8 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     "A blocked event loop: code that computes, or waits without `await`, stops everything else in "
     "the process. Replies stay unread, and no call is sent.",
     "L6",
-    "define the node with def in place of async def: it runs in a thread then",
     "call what takes long with await asyncio.to_thread(…)",
+    "if the node awaits nothing, define it with def, not async def: it runs in a thread then",
     "what keeps the interpreter's lock (an extension that computes) needs a process",
     cases={
         "core full": Remedy(
@@ -266,7 +246,7 @@ def client_lag(observed: Observed) -> Observation | None:
         + (" while calls to models were" if common(lags, at_work) else " while other nodes were")
         + f" under way ({observed.said(lost_ns)})"
         + (f": {_said_place(observed, place)}." if place else ", at no one place."),
-        evidence=Evidence.of(longest_first, lags=len(lags), longest_lag_s=longest_ns / 1e9),
+        spans=ids(longest_first),
         lost_ns=lost_ns,
     )
 
@@ -274,7 +254,7 @@ def client_lag(observed: Observed) -> Observation | None:
 def _innermost(observed: Observed) -> list[Interval]:
     """Calls of nodes in which no other node was called."""
     around = {span for node in observed.nodes for span in _around(observed, node)}
-    return [one for node, one in observed.nodes.items() if node not in around]
+    return [attempt for node, attempt in observed.nodes.items() if node not in around]
 
 
 def _place_of_most(
@@ -292,16 +272,19 @@ def _place_of_most(
     function, most_ns = by_function.most_common(1)[0]
     if function is None or most_ns < MOSTLY * by_function.total():
         return None
-    longest, *others = [lag for lag in lags if lag.function == function]
-    is_chance = is_starved and not others and longest.duration_ns < LONGEST_STARVED_NS
+    longest, *shorter = [lag for lag in lags if lag.function == function]
+    is_chance = is_starved and not shorter and longest.duration_ns < LONGEST_STARVED_NS
     return None if is_chance else longest
 
 
-def _said_place(observed: Observed, lag: events.ClientLag) -> str:
+def _nodes_during(observed: Observed, lag: events.ClientLag) -> list[events.NodeAttempt]:
     middle_ns = lag.start_ns + lag.duration_ns // 2
-    during = [
-        one.node for one in observed.nodes.values() if one.start_ns <= middle_ns <= one.end_ns
-    ]
+    nodes = observed.nodes.values()
+    return [node for node in nodes if node.start_ns <= middle_ns <= node.end_ns]
+
+
+def _said_place(observed: Observed, lag: events.ClientLag) -> str:
+    during = [node.node for node in _nodes_during(observed, lag)]
     if blocked := [name for name in during if name.split("/")[-1] == lag.function]:
         return f"in node {named(blocked)} ({lag.at})"
     return f"in '{lag.function}' ({lag.at})" + (f", while {named(during)} ran" if during else "")
@@ -315,23 +298,23 @@ def _places(observed: Observed) -> Observation | None:
         return None
     at_work = [*observed.calls, *observed.seen[events.Embed]]
     calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
-    models = observed.by_model() if calls_models else {}
+    models = observed.by_model if calls_models else {}
     if any(_is_full(observed, model, calls) for model, calls in models.items()):
         return None  # They would wait in the server, or for this process.
     certain = all(tells_of_queues(observed, calls) for calls in models.values())
+    places = f"the places of the pipeline (max_parallel={observed.max_parallel})"
+    case = "" if calls_models else "no models"
+    if of_node := observed.node_of_places:
+        places, case = f"the places of their node, '{of_node}'", case or "of a node"
     longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
     return Observation(
         severity="warning" if certain else "hint",
-        case="" if calls_models else "no models",
-        seen=f"{len(waits)} calls of nodes waited for one of the places of the pipeline "
-        f"(max_parallel={observed.max_parallel}) or of their node, up to "
+        case=case,
+        seen=f"{len(waits)} calls of nodes waited for one of {places}, up to "
         f"{said_ns(waits[longest_first[0]].duration_ns)}. These waits held the run up for "
         f"{observed.said(gain_ns)}"
         + ("." if certain else ", and the servers do not report whether they were full."),
-        evidence=Evidence(
-            spans=tuple(longest_first[:MOST_SPANS]),
-            figures={"waiting_node_calls": len(waits), "max_parallel": observed.max_parallel or 0},
-        ),
+        spans=tuple(longest_first),
         first=(observed.more_places,) if certain else (),
         lost_ns=gain_ns,
     )
@@ -364,7 +347,7 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         severity="warning" if observed.matters(lost_ns) else "hint",
         seen=f"{len(new)} of {len(after)} calls to '{model}' that followed another opened a new "
         f"connection, which took {said_ns(lost_ns / len(new))} each ({observed.said(lost_ns)}).",
-        evidence=Evidence.of(new, new_connections=len(new), calls=len(after)),
+        spans=ids(new),
         lost_ns=lost_ns,
     )
 
@@ -399,12 +382,12 @@ def unused_dependency(observed: Observed) -> Observation | None:
 def _beyond_result(observed: Observed) -> Observation | None:
     """Nodes that ran on when the result was there, and that it does not need."""
     results = {pipeline.result for pipeline in observed.seen[events.PipelineEvent]} - {None}
-    own = [one for one in observed.nodes.values() if "/" not in one.node]
-    ready_ns = max((one.end_ns for one in own if one.node in results), default=None)
-    later = [one for one in own if ready_ns is not None and one.end_ns > ready_ns]
+    outermost = [node for node in observed.nodes.values() if "/" not in node.node]
+    ready_ns = max((node.end_ns for node in outermost if node.node in results), default=None)
+    later = [node for node in outermost if ready_ns is not None and node.end_ns > ready_ns]
     if ready_ns is None or not later:
         return None
-    lost_ns = max(one.end_ns for one in later) - ready_ns
+    lost_ns = max(node.end_ns for node in later) - ready_ns
     if not observed.matters(lost_ns):
         return None
     return Observation(
@@ -412,8 +395,8 @@ def _beyond_result(observed: Observed) -> Observation | None:
         case="beyond the result",
         seen=f"The result, {named(map(str, results))}, was there "
         f"{said_ns(ready_ns - observed.run.start_ns)} into the run, which went on for "
-        f"{observed.said(lost_ns)} with {named(one.node for one in later)}.",
-        evidence=Evidence.of(later, nodes=len(later)),
+        f"{observed.said(lost_ns)} with {named(node.node for node in later)}.",
+        spans=ids(later),
         lost_ns=lost_ns,
     )
 
@@ -450,7 +433,7 @@ def _unquoted(observed: Observed) -> Observation | None:
                 seen=f"'{step.node}' waited for '{before.node}', and no prompt of it has anything "
                 f"of what the models replied there. Side by side they would save at most "
                 f"{observed.said(lost_ns)}.",
-                evidence=Evidence(spans=(before.span, step.span), figures={}),
+                spans=(before.span, step.span),
                 lost_ns=lost_ns,
             )
     return worst
@@ -486,14 +469,14 @@ def _around(observed: Observed, inside: int) -> Iterator[int]:
 
 def _waited_for(observed: Observed, spans: frozenset[int]) -> set[int]:
     """The spans that arrows lead from to these, directly or by way of others."""
-    found: set[int] = set()
+    sources: set[int] = set()
     open_ends = list(spans)
     while open_ends:
         for source in observed.sources.get(open_ends.pop(), ()):
-            if source not in found:
-                found.add(source)
+            if source not in sources:
+                sources.add(source)
                 open_ends.append(source)
-    return found
+    return sources
 
 
 def _quoted(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
@@ -543,28 +526,32 @@ def slow_code(observed: Observed) -> Observation | None:
     lags = observed.seen[events.ClientLag]
     blocked = _place_of_most(lags, is_starved=observed.is_starved) if lags else None
     kinds = {"code", "tool", "client lag"} if blocked else {"code", "tool"}
-    taken = [one for one in observed.shares if one.kind in kinds]
-    taken_ns = sum(one.duration_ns for one in taken)
-    if sum(one.share for one in taken) < LARGE_SHARE or not observed.matters(taken_ns):
+    shares = [share for share in observed.shares if share.kind in kinds]
+    taken_ns = sum(share.duration_ns for share in shares)
+    if sum(share.share for share in shares) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
     tools = sorted(observed.seen[events.ToolEvent], key=lambda tool: -tool.duration_ns)
-    names = [one.most_of for one in taken if one.kind == "code" and one.most_of]
+    names = [node.caption for node in _nodes_during(observed, blocked)] if blocked else []
+    names = names or [part.most_of for part in shares if part.kind == "code" and part.most_of]
     names = names or [step.node for step in observed.path.steps]
     case = ""
-    if taken[0].kind == "tool" and taken[0].most_of:
-        spans = [tool.id for tool in tools if tool.tool == taken[0].most_of]
-        case, what = "tool", f"The tool '{taken[0].most_of}' took in {counted(len(spans), 'call')}"
+    if shares[0].kind == "tool" and shares[0].most_of:
+        spans = [tool.id for tool in tools if tool.tool == shares[0].most_of]
+        case, what = "tool", f"The tool '{shares[0].most_of}' took in {counted(len(spans), 'call')}"
     elif names:
         where = f", in the function '{blocked.function}'" if blocked else ""
-        most = "took" if len(set(names)) == 1 else "took most of"
-        what = f"Code of {named(names[:1])}{where}, with its waits, {most}"
+        verb = "took" if len(set(names)) == 1 else "took most of"
+        what = f"Code of {named(names[:1])}{where}, with its waits, {verb}"
         spans = [step.span for step in observed.path.steps if step.node in names[:1]]
     else:
         return None
+    answered = (answer.span or 0 for answer in observed.seen[events.AnswerEvent])
+    if any(spans[:1] == [node] for span in answered for node in (span, *_around(observed, span))):
+        return None  # It waited for a person.
     return Observation(
         severity="hint",
         case=case,
         seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",
-        evidence=Evidence(spans=tuple(spans[:1]), figures={"code_s": taken_ns / 1e9}),
+        spans=tuple(spans[:1]),
         lost_ns=taken_ns,
     )

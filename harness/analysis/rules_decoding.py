@@ -18,14 +18,13 @@ from harness.analysis.facts import (
     SEVERAL,
     Observed,
     came_at_once,
-    company_of,
     decoding,
     per_model,
     queues_in_server,
 )
-from harness.analysis.finding import Evidence, Expected, Observation, counted, said_ns
+from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
-from harness.analysis.speed_limits import SpeedLimit
+from harness.analysis.speed_limits import SpeedLimit, company_of
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import depths, length_ns
@@ -79,7 +78,7 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
     least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
     stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
     stalls_ns = [call.itl_max_ns or 0 for call in stalled]
-    company = company_of(calls)
+    company = company_of(calls) if stalled else {}
     lost_ns = sum(
         stall_ns / max(1.0, company.get(call.id, 1.0))
         for call, stall_ns in zip(stalled, stalls_ns, strict=True)
@@ -90,9 +89,7 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
         f"{said_ns(statistics.median(stalls_ns))} in the median and {said_ns(max(stalls_ns))} at "
         f"most ({observed.said(lost_ns)}); tokens of this run are {said_ns(usual_ns)} apart.",
-        evidence=Evidence.of(
-            stalled, stalled_replies=len(stalled), longest_stall_s=max(stalls_ns) / 1e9
-        ),
+        spans=ids(stalled),
         lost_ns=lost_ns,
     )
 
@@ -139,16 +136,16 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
         if call.id not in queued and call.id in company:
             kinds.setdefault((call.node and call.node.split("[")[0], call.role), []).append(call)
     trends = (_trend(its, case, company) for its in kinds.values() for case in _TRENDS)
-    found = [one for one in trends if one and observed.matters(one.lost_ns or 0)]
-    worst = max(found, key=lambda one: one.lost_ns or 0, default=None)
+    worth_telling = [trend for trend in trends if trend and observed.matters(trend.lost_ns or 0)]
+    worst = max(worth_telling, key=lambda trend: trend.lost_ns or 0, default=None)
     return worst and replace(worst, seen=f"{worst.seen} ({observed.said(worst.lost_ns or 0)}).")
 
 
 def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Observation | None:
-    said, measure, phase = _TRENDS[case]
-    known = [call for call in calls if measure(call)]
-    first, later = known[: len(known) // 2], known[len(known) // 2 :]
-    if len(known) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
+    phrase, measure, phase = _TRENDS[case]
+    measured = [call for call in calls if measure(call)]
+    first, later = measured[: len(measured) // 2], measured[len(measured) // 2 :]
+    if len(measured) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
         return None
     if case == "later" and _grew(first, later, lambda call: call.input_tokens or 0):
         return None
@@ -161,14 +158,14 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
         call.phase_ns(phase) * max(0.0, 1 - before / measure(call)) / max(1.0, company[call.id])
         for call in later
     )
-    shown = "{:.0f} tokens".format if case == "longer" else said_ns
-    model, where = known[0].model, f" in '{known[0].node}'" if known[0].node else ""
+    unit = "{:.0f} tokens".format if case == "longer" else said_ns
+    model, where = measured[0].model, f" in '{measured[0].node}'" if measured[0].node else ""
     return Observation(
         case=case,
         severity="hint" if case == "longer" else "warning",  # a reply may have to be longer
-        seen=f"{said.format(model=model, where=where)} as the run went on: {shown(after)} in the "
-        f"later half of {len(known)} calls, {shown(before)} in the first",
-        evidence=Evidence.of(later, calls=len(known), times_as_much=after / before),
+        seen=f"{phrase.format(model=model, where=where)} as the run went on: {unit(after)} in the "
+        f"later half of {len(measured)} calls, {unit(before)} in the first",
+        spans=ids(later),
         lost_ns=lost_ns,
     )
 
@@ -205,7 +202,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
         severity="hint",
         seen=f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
         f"{observed.said(taken_ns * share)}.",
-        evidence=Evidence.of(thinking, reasoning_tokens=hidden, output_tokens=tokens),
+        spans=ids(thinking),
         lost_ns=taken_ns * share,
     )
 
@@ -246,7 +243,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
         seen=f"{len(at_once)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
         f"median, came whole {said_ns(statistics.median(c.phase_ns('prefill') for c in at_once))} "
         "after they were asked for, with no time from the first token to the last.",
-        evidence=Evidence.of(at_once, replies=len(at_once)),
+        spans=ids(at_once),
     )
 
 
@@ -285,6 +282,8 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
 @per_model
 def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Tokens came far apart: of calls that ran alone, or of most calls whatever their company."""
+    if sum((call.itl_mean_ns or 0) >= TYPEWRITER_NS for call in calls) < LEAST_COMPARED:
+        return None
     # Other models of the run share the machine, for all that is known.
     company = company_of([call for call in observed.calls if call.status == "ok"])
     timed = [
@@ -294,17 +293,17 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     ]
     alone = [call for call in timed if company[call.id] <= ALONE]
     slow = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
-    limits = (one for one in observed.limits if one.model == model and one.bound != "unknown")
+    limits = (cap for cap in observed.limits if cap.model == model and cap.bound != "unknown")
     limit: SpeedLimit | None = next(limits, None)
     is_alone = _is_slow(alone) and (limit is None or limit.bound != "neither")
     if not is_alone and 2 * len(slow) <= len(timed):
         return None
-    shown = alone if is_alone else slow
-    if not _is_slow(shown):
+    examples = alone if is_alone else slow
+    if not _is_slow(examples):
         return None
-    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in shown)
-    at_once = statistics.median(company[call.id] for call in shown)
-    lost_ns = length_ns(decoding(shown)) * (1 - TARGET_ITL_NS / itl_ns)
+    itl_ns = statistics.median(call.itl_mean_ns or 0 for call in examples)
+    at_once = statistics.median(company[call.id] for call in examples)
+    lost_ns = length_ns(decoding(examples)) * (1 - TARGET_ITL_NS / itl_ns)
     if not observed.matters(lost_ns):
         return None
     expected = None
@@ -314,16 +313,10 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     fewer = (FEWER_CALLS,) if at_once > ALONE else ()
     return Observation(
         case=(limit.bound if limit else "bandwidth") if is_alone else "",
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(shown)} of {len(timed)} "
+        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(examples)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
         f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        evidence=Evidence.of(
-            shown,
-            slow_calls=len(shown),
-            calls=len(timed),
-            itl_median_ms=itl_ns / 1e6,
-            answered_at_once=at_once,
-        ),
+        spans=ids(examples),
         first=fewer if expected is None else ("use weights of half the size",),
         expected=expected,
         lost_ns=lost_ns,
@@ -340,7 +333,6 @@ def _is_slow(calls: Sequence[Call]) -> bool:
     "preemptions",
     "The KV cache was full while replies were growing in it.",
     "L4b",
-    "make fewer calls at once: lower max_parallel under [endpoints.{tag}] until none is preempted",
     Aim.MORE_KV_ROOM,
     explains=("decode",),
 )
@@ -352,9 +344,10 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     if count < max(SEVERAL, len(calls) / 20):
         return None
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
+    fewer = f"{FEWER_CALLS}: lower max_parallel under [endpoints.{model}] until none is preempted"
     return Observation(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",
-        evidence=Evidence(figures={"preemptions": count, "calls": len(calls), "at_once": seats}),
+        first=(fewer,) if seats > 1 else (),
     )

@@ -11,13 +11,13 @@ from harness.analysis.facts import (
     SEVERAL,
     Observed,
     per_model,
+    ttft,
 )
 from harness.analysis.finding import (
-    MOST_SPANS,
-    Evidence,
     Expected,
     Observation,
     counted,
+    ids,
     named,
     said_ns,
 )
@@ -28,6 +28,7 @@ from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns
+from harness.trace.records import Interval
 
 _OUT_OF_MEMORY = re.compile(
     # llama.cpp and CUDA; Ollama; vLLM; the embedded engine, which does not say why it fails to load
@@ -139,7 +140,7 @@ def out_of_memory(observed: Observed) -> Observation | None:
     if not failed:
         return None
     server = observed.server(failed[0].model)
-    answered = observed.by_model().get(server.model, ())
+    answered = observed.by_model.get(server.model, ())
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
     damaged = "" if before or failed[0].error_class != "ModelFileInvalid" else _OR_DAMAGED
     return Observation(
@@ -153,7 +154,7 @@ def out_of_memory(observed: Observed) -> Observation | None:
             else f"'{server.model}' was never loaded; its first call ended with: {failed[0].error}"
         )
         + damaged,
-        evidence=Evidence.of(failed, failed_calls=len(failed), calls_before=len(before)),
+        spans=ids(failed),
         first=(_MORE_BUDGET,) if server.is_in_process and not before else (),
         lost_ns=length_ns(failed),
     )
@@ -178,7 +179,7 @@ def _paused(observed: Observed) -> Observation | None:
     tried = [
         c for c in observed.calls if c.status == "error" and (c.model, c.error_class) in causes
     ]
-    lost_ns = length_ns([*(one.pause for one in pauses), *tried])
+    lost_ns = length_ns([*(retry.pause for retry in pauses), *tried])
     if len(pauses) < SEVERAL or not observed.matters(lost_ns):
         return None
     reasons = Counter(pause.reason for pause in pauses)
@@ -187,13 +188,12 @@ def _paused(observed: Observed) -> Observation | None:
     listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
     failed = [call for call in tried if call.model == model]
     error = f" The last ended with: {failed[-1].error}" if failed else ""
-    pauses_ns = length_ns(one.pause for one in pauses)
     return Observation(
         model=model,
         case=reason,
         seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
         f"calls that failed and the pauses took {observed.said(lost_ns)}.{error}",
-        evidence=Evidence.of(failed, retries=len(pauses), pauses_s=pauses_ns / 1e9),
+        spans=ids(failed),
         lost_ns=lost_ns,
     )
 
@@ -201,29 +201,29 @@ def _paused(observed: Observed) -> Observation | None:
 @rule("failed-calls", *_OTHER_ERROR[:2], *_OTHER_ERROR.moves, cases=_ERRORS, explains=("failed",))
 def failed_calls(observed: Observed) -> Observation | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
-    over = observed.outlived
+    over = observed.journal.resumed_after
     failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
     failed = [call for call in failed if not over(call.end_ns)]
     retries = [retry for retry in observed.retries if not over(retry.time_ns)]
-    fallbacks = [other for other in observed.seen[events.Fallback] if not over(other.time_ns)]
+    fallbacks = [event for event in observed.seen[events.Fallback] if not over(event.time_ns)]
     final = Counter((call.model, call.error_class) for call in failed)
     final -= Counter((str(retry.model), retry.reason) for retry in retries)
-    final -= Counter((observed.failed(other), other.reason) for other in fallbacks)
+    final -= Counter((observed.failed(event), event.reason) for event in fallbacks)
     for model in out_of_reach_calls(observed):
         del final[model, UNREACHED]
     if not final:
         return None
     ((model, kind), count), *_ = final.most_common()
-    shown = [call for call in failed if (call.model, call.error_class) == (model, kind)]
+    alike = [call for call in failed if (call.model, call.error_class) == (model, kind)]
     return Observation(
         severity="error",
         model=model,
-        case=_error_of(shown[-1]),
+        case=_error_of(alike[-1]),
         seen=f"{counted(sum(final.values()), 'call')} failed for good; {count} of '{model}' with "
-        f"this: {shown[-1].error}",
-        evidence=Evidence.of(shown, failed_calls=sum(final.values())),
-        wanted=(wanted := _context_for(shown) if kind == "ContextOverflow" else None),
-        expected=Expected("such failures", count, 0, "calls") if wanted else None,
+        f"this: {alike[-1].error}",
+        spans=ids(alike),
+        wanted=(aim := _context_for(alike) if kind == "ContextOverflow" else None),
+        expected=Expected("such failures", count, 0, "calls") if aim else None,
     )
 
 
@@ -234,12 +234,12 @@ def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
     """
     needed = []
     for call in calls:
-        room, asked = call.max_output_tokens, call.input_tokens
-        if asked is None:
-            asked = context_overflow(call.error or "", endpoint=call.model).prompt_tokens
-        if asked is None or room is None:
+        room, prompt_tokens = call.max_output_tokens, call.input_tokens
+        if prompt_tokens is None:
+            prompt_tokens = context_overflow(call.error or "", endpoint=call.model).prompt_tokens
+        if prompt_tokens is None or room is None:
             return None
-        needed.append(asked + room)
+        needed.append(prompt_tokens + room)
     return Aim.LONGER_CONTEXT, f"{max(needed):,} tokens"
 
 
@@ -272,25 +272,22 @@ def failed_run(observed: Observed) -> Observation | None:
     if ended is not None and ended.status != "error":
         return None
     if ended is not None:
-        failed = [one for one in observed.nodes.values() if one.status == "error"]
-        nodes = [one.id for one in failed]
-        of_reply = any(one.error_class in _OF_REPLIES for one in failed)
+        failed = [node for node in observed.nodes.values() if node.status == "error"]
+        of_reply = any(node.error_class in _OF_REPLIES for node in failed)
         return Observation(
             severity="error",
             case="reply" if of_reply else "",
             seen=f"The run ended with: {ended.error}",
-            evidence=Evidence(
-                spans=tuple(nodes[:MOST_SPANS]), figures={"failed_nodes": len(nodes)}
-            ),
+            spans=ids(failed),
         )
     unfinished = (call for call in observed.calls if call.status == "unfinished")
-    open_calls = [call for call in unfinished if not observed.outlived(call.end_ns)]
+    open_calls = [call for call in unfinished if not observed.journal.resumed_after(call.end_ns)]
     return Observation(
         severity="hint",
         case="unfinished",
         seen="The journal has no end"
         + (f", and {counted(len(open_calls), 'call')} had not ended." if open_calls else "."),
-        evidence=Evidence.of(open_calls, open_calls=len(open_calls)),
+        spans=ids(open_calls),
     )
 
 
@@ -302,8 +299,8 @@ def _fell_back(observed: Observed) -> Observation | None:
     if not observed.seen[events.Fallback]:
         return None
     (model, _), *_ = Counter(map(observed.failed, observed.seen[events.Fallback])).most_common()
-    of_model = [one for one in observed.seen[events.Fallback] if observed.failed(one) == model]
-    reasons = Counter(one.reason for one in of_model)
+    of_model = [hop for hop in observed.seen[events.Fallback] if observed.failed(hop) == model]
+    reasons = Counter(hop.reason for hop in of_model)
     listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
     (reason, _), *_ = reasons.most_common()
     failed = _failed(observed, model, reasons)
@@ -312,10 +309,10 @@ def _fell_back(observed: Observed) -> Observation | None:
         model=model,
         case=reason,
         seen=f"{counted(len(of_model), 'call')} to '{model}' went to "
-        f"{named(one.to for one in of_model)} instead ({listed}), after {observed.said(lost_ns)} "
+        f"{named(hop.to for hop in of_model)} instead ({listed}), after {observed.said(lost_ns)} "
         "in calls that failed. The replies come from another model, which writes and judges "
         "differently.",
-        evidence=Evidence.of(failed, fallbacks=len(of_model)),
+        spans=ids(failed),
         lost_ns=lost_ns,
     )
 
@@ -335,22 +332,26 @@ def out_of_reach(observed: Observed) -> Observation | None:
     if not failures:
         return None
     model = max(failures, key=lambda tag: len(failures[tag]))
-    failed, others = failures[model], [tag for tag in failures if tag != model]
-    pauses = [one.pause for one in observed.retries if one.model == model]
-    is_back = [call for call in observed.calls if call.model == model][-1].status == "ok"
-    replaced = sum(observed.failed(one) == model for one in observed.seen[events.Fallback])
-    since_ns, until_ns = failed[0].start_ns, failed[-1].end_ns
+    failed, tags = failures[model], [tag for tag in failures if tag != model]
+    pauses = [retry.pause for retry in observed.retries if retry.model == model]
+    later = (c for c in observed.calls if c.model == model and c.end_ns > failed[-1].end_ns)
+    back = next((call for call in later if call.status == "ok"), None)
+    replaced = sum(observed.failed(hop) == model for hop in observed.seen[events.Fallback])
+    since_ns, until_ns, waits = failed[0].start_ns, failed[-1].end_ns, [*failed, *pauses]
+    if back is not None:  # it waits until the server is looked for again
+        until_ns = max(until_ns, (ttft(back) or back).start_ns)
+        waits.append(Interval(start_ns=min(back.start_ns, until_ns), end_ns=until_ns))
     return Observation(
-        severity="warning" if is_back or replaced >= len(failed) else "error",
+        severity="warning" if back or replaced >= len(failed) else "error",
         model=model,
         case="replaced" if replaced else "",
         seen=f"'{model}' could not be reached from {said_ns(since_ns - observed.run.start_ns)} "
         "into the run "
-        + (f"until {said_ns(until_ns - observed.run.start_ns)}" if is_back else "to its end")
+        + (f"until {said_ns(until_ns - observed.run.start_ns)}" if back else "to its end")
         + f". {counted(len(failed), 'call')} to it failed, of which {replaced} went to another "
-        "endpoint." + (f" The same holds for {named(others)}." if others else ""),
-        evidence=Evidence.of(failed, failed_calls=len(failed), fallbacks=replaced),
-        lost_ns=length_ns([*failed, *pauses]),
+        "endpoint." + (f" The same holds for {named(tags)}." if tags else ""),
+        spans=ids(failed),
+        lost_ns=length_ns(waits),
     )
 
 
@@ -397,9 +398,7 @@ def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
         seen=f"{len(again)} of {counted(len(typed), 'call')} to '{model}' for a typed reply asked "
         f"again after one that could not be used ({observed.said(lost_ns)})"
         + (f"; the server did not enforce the schema of {loose}." if loose else "."),
-        evidence=Evidence.of(
-            again, asked_again=len(again), calls=len(typed), unenforced_calls=loose
-        ),
+        spans=ids(again),
         lost_ns=lost_ns,
     )
 
@@ -421,16 +420,16 @@ def filled_context(_observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         severity="warning" if 2 * len(cut) > len(calls) else "hint",
         seen=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' were cut off "
         "because the model's context was full.",
-        evidence=Evidence.of(cut, cut_replies=len(cut), replies=len(calls)),
-        wanted=(wanted := _context_for(cut)),
-        expected=Expected("cut replies", len(cut), 0, "calls") if wanted else None,
+        spans=ids(cut),
+        wanted=(aim := _context_for(cut)),
+        expected=Expected("cut replies", len(cut), 0, "calls") if aim else None,
     )
 
 
 def reached_own_limit(call: Call) -> bool:
     """Whether a reply that was cut is as long as its call allows, as far as that is known."""
-    most, wrote = call.max_output_tokens, call.output_tokens
-    return most is not None and (wrote is None or wrote >= most)
+    limit, wrote = call.max_output_tokens, call.output_tokens
+    return limit is not None and (wrote is None or wrote >= limit)
 
 
 @rule(
@@ -454,24 +453,24 @@ def reached_own_limit(call: Call) -> bool:
 )
 def node_retries(observed: Observed) -> Observation | None:
     """Attempts of nodes that failed and were repeated, with the pauses; or that a timeout ended."""
-    pauses = [one for one in observed.seen[events.RetryEvent] if one.node is not None]
-    again = {one.caption for one in observed.nodes.values() if one.attempt}
+    pauses = [retry for retry in observed.seen[events.RetryEvent] if retry.node is not None]
+    again = {node.caption for node in observed.nodes.values() if node.attempt}
     lost = [
-        one
-        for one in observed.nodes.values()
-        if one.error_class == NodeTimedOut.__name__
-        or (one.status == "error" and one.caption in again)
+        node
+        for node in observed.nodes.values()
+        if node.error_class == NodeTimedOut.__name__
+        or (node.status == "error" and node.caption in again)
     ]
-    lost_ns = length_ns([*(one.pause for one in pauses), *lost])
+    lost_ns = length_ns([*(retry.pause for retry in pauses), *lost])
     if not lost or not observed.matters(lost_ns):
         return None
-    reasons = Counter(one.error_class for one in lost)
+    reasons = Counter(node.error_class for node in lost)
     return Observation(
         case="timeout" if NodeTimedOut.__name__ in reasons else "",
-        seen=f"{counted(len(lost), 'attempt')} at {named(one.caption for one in lost)} failed "
+        seen=f"{counted(len(lost), 'attempt')} at {named(node.caption for node in lost)} failed "
         f"({', '.join(f'{count} with {name}' for name, count in reasons.most_common())}). The "
-        f"attempts and {said_ns(length_ns(one.pause for one in pauses))} of pauses took "
+        f"attempts and {said_ns(length_ns(retry.pause for retry in pauses))} of pauses took "
         f"{observed.said(lost_ns)}.",
-        evidence=Evidence.of(lost, attempts=float(len(lost))),
+        spans=ids(lost),
         lost_ns=lost_ns,
     )

@@ -23,7 +23,7 @@ from harness.analysis.facts import (
     queues_in_server,
     tells_of_queues,
 )
-from harness.analysis.finding import Evidence, Expected, Observation, said_ns
+from harness.analysis.finding import Expected, Observation, ids, said_ns
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
@@ -93,14 +93,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
         f"with hardly any queue: it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
         f"({observed.said(lost_ns)}).",
-        evidence=Evidence.of(
-            slowest,
-            calls=len(timed),
-            ttft_median_s=ttft_ns / 1e9,
-            computed_tokens_median=tokens,
-            prefill_tokens_per_s=rate,
-            queue_share=queue_share,
-        ),
+        spans=ids(slowest),
         lost_ns=lost_ns,
     )
 
@@ -172,8 +165,9 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             continue
         prefix_share = statistics.median(like.prefix_share for _, like, _ in again)
         shared_share = statistics.median(like.shared_share for _, like, _ in again)
-        cached, lost = _cached([call for call, _ in shares]), observed.said(lost_ns)
         is_told = any(call.cached_tokens is not None for call, _ in shares)
+        cached = _cached([call for call, _ in shares])
+        lost = f"{'' if is_told else 'at most '}{observed.said(lost_ns)}"
         return Observation(
             case=case,
             severity="warning" if case or is_told else "hint",
@@ -186,13 +180,8 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
                 f"after the first {prefix_share:.0%}; {cached}. Reading the rest again took {lost}."
                 f" The first difference is at {again[0][1].difference}."
             ),
-            evidence=Evidence.of(
-                (call for call, _ in shares),
-                prompts=len(again),
-                prefix_share=prefix_share,
-                shared_share=shared_share,
-            ),
-            expected=_cached_before(shares),
+            spans=ids(call for call, _ in shares),
+            expected=_cached_before(shares) if is_told else None,
             lost_ns=lost_ns,
         )
     return None
@@ -313,14 +302,14 @@ def likeness(earlier: str, later: str) -> Likeness:
     """How much of the later text the earlier one has."""
     pairs = enumerate(zip(earlier, later, strict=False))
     shorter = min(len(earlier), len(later))
-    prefix_chars = next((at for at, (one, other) in pairs if one != other), shorter)
-    seen = _windows(earlier, BLOCK_CHARS)
+    prefix_chars = next((at for at, (a, b) in pairs if a != b), shorter)
+    blocks_before = _windows(earlier, BLOCK_CHARS)
     blocks = range(0, len(later) - BLOCK_CHARS + 1, BLOCK_CHARS)
-    found = sum(later[i : i + BLOCK_CHARS] in seen for i in blocks)
+    repeated = sum(later[i : i + BLOCK_CHARS] in blocks_before for i in blocks)
     length = max(1, len(later))
     return Likeness(
         prefix_share=prefix_chars / length,
-        shared_share=max(prefix_chars / length, found / max(1, len(blocks))),
+        shared_share=max(prefix_chars / length, repeated / max(1, len(blocks))),
         difference=_difference(earlier, later, prefix_chars),
     )
 
@@ -336,17 +325,17 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
     short: dict[str, _Said] = {}
     needed: list[set[int]] = []
     for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
-        here = _windows(prompt)
-        quoted = [owners[w].by for w in here.keys() & owners.keys() if here[w] > owners[w].given]
-        quoted += [it.by for said, it in short.items() if prompt.count(said) > it.given]
+        parts = _windows(prompt)
+        quoted = [owners[w].by for w in parts.keys() & owners.keys() if parts[w] > owners[w].given]
+        quoted += [it.by for piece, it in short.items() if prompt.count(piece) > it.given]
         needed.append(set().union(*quoted))
-        said = reply.partition(_BESIDE)[0].strip()
-        if len(said) >= WINDOW_CHARS:
+        text = reply.partition(_BESIDE)[0].strip()
+        if len(text) >= WINDOW_CHARS:
             alone = (number,)  # one object for all the windows of a reply
-            for window in _windows(said):
+            for window in _windows(text):
                 it = owners.get(window)
-                owners[window] = it.also(number) if it else _Said(here[window], alone)
-        for piece in pieces_of(said) if len(said) < SHORT_CHARS else ():
+                owners[window] = it.also(number) if it else _Said(parts[window], alone)
+        for piece in pieces_of(text) if len(text) < SHORT_CHARS else ():
             it = short.get(piece)
             short[piece] = it.also(number) if it else _Said(prompt.count(piece), (number,))
     return needed

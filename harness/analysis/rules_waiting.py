@@ -12,7 +12,6 @@ from harness.analysis.facts import (
     LEAST_COMPARED,
     LEAST_LOST_NS,
     LONG_NS,
-    MACHINE,
     MOSTLY,
     SEVERAL,
     Observed,
@@ -24,7 +23,7 @@ from harness.analysis.facts import (
     tells_of_queues,
     ttft,
 )
-from harness.analysis.finding import Evidence, Expected, Observation, counted, named, said_ns
+from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
 from harness.analysis.rules import (
     FEWER_CALLS,
     LESS_TO_COMPUTE,
@@ -35,6 +34,7 @@ from harness.analysis.rules import (
     Remedy,
     rule,
 )
+from harness.analysis.speed_limits import MACHINE
 from harness.inference.providers import Aim
 from harness.trace import events
 from harness.trace.calls import Call
@@ -82,7 +82,8 @@ SLOW_REPLICA = 2.0
         ),
     },
     explains=("load", "prefill"),
-    explained_by=("out-of-reach", "retries"),
+    # Of models that take turns in memory, none can be loaded ahead.
+    explained_by=("out-of-reach", "retries", "swap-thrash"),
 )
 def cold_start(observed: Observed) -> Observation | None:
     """The first call of a model waited for its weights. Further loads are `swap-thrash`."""
@@ -104,7 +105,7 @@ def _loaded(observed: Observed) -> Observation | None:
         server=longest.model,
         seen=f"The first call to {named(load.model for load in firsts)} waited for the model to "
         f"be loaded ({observed.said(lost_ns)}), before a token of its prompt was read.",
-        evidence=Evidence.of(firsts, loads=len(firsts), longest_load_s=longest.duration_ns / 1e9),
+        spans=ids(firsts),
         expected=Expected("wait of the first call for the model", lost_ns / 1e9, 0.0, "s")
         if observed.server(longest.model).remedies(Aim.KEEP_LOADED)
         else None,
@@ -117,39 +118,39 @@ def _unexplained_ns(observed: Observed, call: Call) -> int:
 
     Reading a token takes no longer than writing one. 0 where it cannot be told.
     """
-    asked, itl_ns = call.input_tokens, call.itl_mean_ns
-    if call.ttft_ns is None or asked is None or itl_ns is None or came_at_once(call):
+    prompt_tokens, itl_ns = call.input_tokens, call.itl_mean_ns
+    if call.ttft_ns is None or prompt_tokens is None or itl_ns is None or came_at_once(call):
         return 0
-    asked += call.reasoning_tokens or 0  # written, and perhaps not shown
-    queued_ns = sum(one.duration_ns for one in queues_in_server(observed, [call]).values())
-    read = asked - (call.cached_tokens or 0)
+    prompt_tokens += call.reasoning_tokens or 0  # written, and perhaps not shown
+    queued_ns = sum(queue.duration_ns for queue in queues_in_server(observed, [call]).values())
+    read = prompt_tokens - (call.cached_tokens or 0)
     return max(0, call.ttft_ns - queued_ns - read * itl_ns)
 
 
 def _swaps_in_server(observed: Observed) -> Observation | None:
     """Calls waited whenever the one before had been to another model, and else they did not."""
-    models = observed.by_model()
+    models = observed.by_model
     calls = [call for its in models.values() if len(models) > 1 for call in its]
     calls.sort(key=lambda call: call.start_ns)
-    known: set[str] = set()
+    loaded: set[str] = set()
     swaps: list[Call] = []
     lost_ns = 0
     for before, call in pairwise(calls):
-        known.add(before.model)
+        loaded.add(before.model)
         wait_ns = _unexplained_ns(observed, call)
         if call.start_ns < before.end_ns or wait_ns < LONG_NS:
             continue
         if call.model == before.model:
             return None
         lost_ns += wait_ns
-        swaps += [call] if call.model in known else []
+        swaps += [call] if call.model in loaded else []
     if len(swaps) < SEVERAL or not observed.matters(lost_ns):
         return None
     return Observation(
         seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
         f"each after a call to another model ({observed.said(lost_ns)}): "
         f"{named(call.model for call in swaps)} seem to take turns in a server's memory.",
-        evidence=Evidence.of(swaps, reloads=len(swaps)),
+        spans=ids(swaps),
         server=swaps[0].model,
         first=_side_by_side(observed),
         lost_ns=lost_ns,
@@ -175,15 +176,13 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
     ):
         return None
-    each = "each schema" if all(call.structured for call in cold) else "each call"
+    case = "each schema" if all(call.structured for call in cold) else "each call"
     return Observation(
-        case=each if len(cold) > 1 else "in server",
+        case=case if len(cold) > 1 else "in server",
         seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {said_ns(slowest_ns)} for "
         f"the first token, with no other under way; {observed.said(lost_ns)} of it went into "
         "something else than reading the prompts, at the pace of the replies.",
-        evidence=Evidence.of(
-            cold, cold_calls=len(cold), first_ttft_s=slowest_ns / 1e9, unexplained_s=lost_ns / 1e9
-        ),
+        spans=ids(cold),
         lost_ns=lost_ns,
     )
 
@@ -237,9 +236,7 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         seen=f"Of the servers of '{model}', {slowest} wrote a token in {said_ns(itl_ns[slowest])}, "
         f"the quickest in {said_ns(quickest)}; {len(speeds[slowest])} of {len(calls)} calls went "
         f"to it ({observed.said(lost_ns)}).",
-        evidence=Evidence.of(
-            speeds[slowest], calls=len(speeds[slowest]), slower=itl_ns[slowest] / quickest
-        ),
+        spans=ids(speeds[slowest]),
         lost_ns=lost_ns,
     )
 
@@ -254,16 +251,15 @@ def _slow_item(observed: Observed) -> Observation | None:
     queues: dict[int | None, list[Interval]] = {}
     for call in observed.calls:
         queues.setdefault(observed.parents.get(call.id), []).extend(call.phases.get("queue", ()))
-    own_ns = {
-        span: length_ns(without([node], queues.get(span, ())))
-        for span, node in observed.nodes.items()
-    }
+    own_ns: dict[int, int] = {}
     for spans in of_node.values():
-        *others, last = sorted(spans, key=lambda span: observed.nodes[span].duration_ns)
+        *shorter, last = sorted(spans, key=lambda span: observed.nodes[span].duration_ns)
         if len(spans) < LEAST_ITEMS or last not in on_path:
             continue
-        usual_ns = statistics.median(own_ns[span] for span in others)
-        lost_ns = observed.nodes[last].duration_ns - observed.nodes[others[-1]].duration_ns
+        for span in spans:
+            own_ns[span] = length_ns(without([observed.nodes[span]], queues.get(span, ())))
+        usual_ns = statistics.median(own_ns[span] for span in shorter)
+        lost_ns = observed.nodes[last].duration_ns - observed.nodes[shorter[-1]].duration_ns
         if own_ns[last] >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):
             worst = lost_ns, last, usual_ns
     if worst is None or not observed.matters(worst[0]):
@@ -276,9 +272,7 @@ def _slow_item(observed: Observed) -> Observation | None:
         f"{said_ns(usual_ns)} in the median"
         + (", queues left out" if queued else "")
         + f", and the run waited for it alone ({observed.said(lost_ns)}).",
-        evidence=Evidence(
-            spans=(last,), figures={"took_s": took_ns / 1e9, "usual_s": usual_ns / 1e9}
-        ),
+        spans=(last,),
         lost_ns=lost_ns,
     )
 
@@ -321,9 +315,7 @@ def swap_thrash(observed: Observed) -> Observation | None:
         seen=f"{named(taking_turns)} took turns in memory: {len(observed.loads)} loads where "
         f"{1 if one_context else len(loads)} would have done. Waiting for these loads, and making "
         f"room, took {observed.said(lost_ns)}.",
-        evidence=Evidence.of(
-            again, loads=len(observed.loads), models=len(loads), reloads=len(again)
-        ),
+        spans=ids(again),
         server=taking_turns[0],
         first=one_context + (room := _room_for_all(observed)) + _side_by_side(observed),
         expected=Expected("time of the reloads", lost_ns / 1e9, 0.0, "s") if room else None,
@@ -348,9 +340,9 @@ def _waited_for(load: events.LoadEvent, observed: Observed) -> list[Interval]:
 def _one_context(observed: Observed, tags: Sequence[str]) -> tuple[str, ...]:
     """Where endpoints name one model of one server, which it loads anew for another context."""
     servers = [observed.server(tag) for tag in tags]
-    if len(servers) < 2 or len({(one.url, one.model_id) for one in servers}) > 1:
+    if len(servers) < 2 or len({(server.url, server.model_id) for server in servers}) > 1:
         return ()
-    sizes = " and ".join(f"{one.context_tokens}" for one in servers)
+    sizes = " and ".join(f"{server.context_tokens}" for server in servers)
     return (f"give {named(tags)} the same context_tokens (now {sizes})",)
 
 
@@ -436,7 +428,7 @@ def _behind_others(observed: Observed, model: str, calls: Sequence[Call]) -> Obs
         seen=f"{len(waits_ns)} of {len(calls)} calls to '{model}' waited for their first token, up "
         f"to {said_ns(longest_ns)} more than their prompts explain, now long, now short, with no "
         f"other call of this run under way ({observed.said(lost_ns)}).",
-        evidence=Evidence.of((c for c in calls if c.id in waits_ns), queued_calls=len(waits_ns)),
+        spans=ids(c for c in calls if c.id in waits_ns),
         lost_ns=lost_ns,
     )
 
@@ -454,30 +446,30 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     queued = _queued(calls, queues)
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
-    least = SEVERAL if certain else 2 * SEVERAL  # long prompts can look like it
-    if len(queued) < least or not observed.matters(lost_ns) or had_places(observed, calls):
+    enough = SEVERAL if certain else 2 * SEVERAL  # long prompts can look like it
+    if len(queued) < enough or not observed.matters(lost_ns) or had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
     seats = max((depth for _, depth in depths(decoding(calls))), default=0)
-    own, running = _most_at_once(calls), observed.highest(model, "running") or 0
+    sent, running = _most_at_once(calls), observed.highest(model, "running") or 0
     waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
     kv_is_full = kv is not None and kv > FULL_KV
-    figures = {"calls": len(calls), "queued_calls": len(queued), "answered_at_once": seats}
     computes_all_it_can = any(
-        one.model == model and one.bound == "compute" for one in observed.limits
+        limit.model == model and limit.bound == "compute" for limit in observed.limits
     )
     at_its_limit = computes_all_it_can or gains_by_company(calls) is False
     reads_ns = length_ns(part for call in calls for part in call.phases.get("prefill", ()))
-    mostly_reads = certain and reads_ns > length_ns(decoding(calls))
-    wanted: tuple[Aim, str] | None = (Aim.ANSWER_MORE_AT_ONCE, f"{own} calls at once")
+    # A server that answers one at a time shows nothing of what two would do.
+    mostly_reads = certain and seats > 1 and reads_ns > length_ns(decoding(calls))
+    aim: tuple[Aim, str] | None = (Aim.ANSWER_MORE_AT_ONCE, f"{sent} calls at once")
     expected = None
     if kv_is_full:  # in elements of half the size, twice as many fit
-        wanted = Aim.MORE_KV_ROOM, ""
+        aim = Aim.MORE_KV_ROOM, ""
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
     full = "at its limit" if at_its_limit or mostly_reads else ""
     case = "KV cache full" if kv_is_full else full
-    if running > own:
-        case, wanted, expected = "others", None, None
+    if running > sent:
+        case, aim, expected = "others", None, None
     return Observation(
         severity="warning" if certain else "hint",
         case=case,
@@ -485,21 +477,15 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
         f"{said_ns(statistics.median(waits))} in the median, {said_ns(max(waits))} at most "
         f"({observed.said(lost_ns)}). "
         + (
-            f"It answered {running:.0f} at a time, and this run had {own} under way at most"
+            f"It answered {running:.0f} at a time, and this run had {sent} under way at most"
             if case == "others"
             else f"It answered {'one' if seats == 1 else seats} at a time"
         )
         + (f", and {waiting:.0f} were waiting" if waiting else "")
         + (f", with its KV cache {kv:.0%} full." if kv_is_full else ".")
         + ("" if certain else " The server reports no queue: calls began only as others ended."),
-        evidence=Evidence.of(
-            queued,
-            **figures,
-            queue_median_s=statistics.median(waits) / 1e9,
-            queue_max_s=max(waits) / 1e9,
-            **({} if waiting is None else {"waiting_max": waiting}),
-        ),
-        wanted=wanted,
+        spans=ids(queued),
+        wanted=aim,
         expected=expected,
         lost_ns=lost_ns,
     )
@@ -526,5 +512,5 @@ def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
 
 
 def _most_at_once(calls: Sequence[Call]) -> int:
-    sent = [Interval(start_ns=one.start_ns, end_ns=c.end_ns) for c in calls if (one := ttft(c))]
+    sent = [Interval(start_ns=wait.start_ns, end_ns=c.end_ns) for c in calls if (wait := ttft(c))]
     return max((depth for _, depth in depths(sent)), default=0)

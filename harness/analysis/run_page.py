@@ -177,7 +177,7 @@ class RunPage:
 
 def page_json(page: RunPage, *, clean: Callable[[bytes], bytes] = bytes) -> Iterator[bytes]:
     """A page as one JSON object, in pieces; `clean` changes each piece, itself JSON."""
-    few = {one.name: getattr(page, one.name) for one in fields(page)}
+    few = {part.name: getattr(page, part.name) for part in fields(page)}
     many = {name: few.pop(name) for name in ("calls", "texts")}
     yield clean(dump_json(few)).rstrip()[:-1]
     for name, items in many.items():
@@ -203,7 +203,7 @@ def html_of(page: Iterable[bytes], *, nonce: str, is_live: bool = False) -> Iter
     }
     html = (_PARTS / "run.html").read_text(encoding="utf-8")
     before, after = (
-        re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], half).encode()
+        re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], half).encode()
         for half in html.split("{{data}}")
     )
     yield before
@@ -214,11 +214,11 @@ def html_of(page: Iterable[bytes], *, nonce: str, is_live: bool = False) -> Iter
 
 def version_of(journal: Path) -> str:
     """Another text as soon as a run's files have more; `running` is in it while the run goes on."""
-    seen: list[str] = []
+    marks: list[str] = []
     with suppress(OSError):  # a reader says what is wrong
-        seen += [str(path.stat().st_size) for path in (journal, *paths_beside(journal))]
-        seen += ["running"] if is_going(journal) else []
-    return "-".join(seen)
+        marks += [str(path.stat().st_size) for path in (journal, *paths_beside(journal))]
+        marks += ["running"] if is_going(journal) else []
+    return "-".join(marks)
 
 
 def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunPage:
@@ -239,7 +239,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     hashes = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
     texts = _Texts(journal.texts(hashes - {None}))
     has_texts = len(texts.numbers) > 0
-    is_batch = any(one.is_batch for one in seen[events.PipelineEvent])
+    is_batch = any(pipeline.is_batch for pipeline in seen[events.PipelineEvent])
     columns = _columns(journal, records, seen, report, texts)
     last = columns[-1][-1].items if columns else ()
     is_running = report.status == "unfinished" and version.endswith("running")
@@ -322,8 +322,8 @@ def _columns(
     columns: list[list[PageNode]] = []
     # What a node needs was heard of before it.
     for name, members in by_node.items():
-        around = [one for one in needs.get(name, ()) if one in depths]
-        depths[name] = depth = max((depths[one] + 1 for one in around), default=0)
+        around = [need for need in needs.get(name, ()) if need in depths]
+        depths[name] = depth = max((depths[need] + 1 for need in around), default=0)
         if depth == len(columns):
             columns.append([])
         columns[depth].append(
@@ -332,8 +332,8 @@ def _columns(
                 needs=tuple(around),
                 seen=node_seen(members, is_critical=name in critical),
                 items=tuple(
-                    _item(one, journal, texts, costs)
-                    for one in sorted(members, key=lambda one: ("/" in one.node, one.item or 0))
+                    _item(r, journal, texts, costs)
+                    for r in sorted(members, key=lambda r: ("/" in r.node, r.item or 0))
                 ),
             )
         )
@@ -343,13 +343,14 @@ def _columns(
 def _needs(journal: Journal, seen: events.Events) -> dict[str, dict[str, None]]:
     """By node, the nodes whose output it was given, or for which it was skipped."""
     names = {node.id: outermost_node(node.caption) for node in seen[events.NodeAttempt]}
-    found: dict[str, dict[str, None]] = {}
+    needs: dict[str, dict[str, None]] = {}
     for span, sources in sources_of(seen[events.NodeAttempt], journal.flows).items():
-        found.setdefault(names[span], {}).update((names[one.id], None) for one in sources)
+        needs.setdefault(names[span], {}).update((names[source.id], None) for source in sources)
     for skip in seen[events.Skip]:
-        if skip.because_of:
-            found.setdefault(outermost_node(skip.node), {})[outermost_node(skip.because_of)] = None
-    return found
+        reasons = (skip.because_of or "", *skip.decided_by)
+        needed = dict.fromkeys(map(outermost_node, filter(None, reasons)))
+        needs.setdefault(outermost_node(skip.node), {}).update(needed)
+    return needs
 
 
 def _item(
@@ -401,7 +402,7 @@ class _PageCalls(Sequence[PageCall]):
 
     def _made(self, call: Call) -> PageCall:
         origin_ns = self._journal.started.time_ns
-        said = events.said_by(call)
+        attributes = events.said_by(call)
         return PageCall(
             id=call.id,
             node=self._journal.nodes.label_around(call.id),
@@ -410,9 +411,9 @@ class _PageCalls(Sequence[PageCall]):
             start_ns=call.start_ns - origin_ns,
             duration_ns=call.duration_ns,
             phases=tuple(
-                (name, one.start_ns - origin_ns, one.duration_ns)
+                (name, part.start_ns - origin_ns, part.duration_ns)
                 for name in PHASES
-                for one in call.phases.get(name, ())
+                for part in call.phases.get(name, ())
             ),
             unreliable=tuple(sorted(call.unreliable)),
             status=call.status,
@@ -420,24 +421,24 @@ class _PageCalls(Sequence[PageCall]):
             cost_usd=self._charges.get(call.id),
             prompt=self._numbers.get(call.prompt_sha256),
             reply=self._numbers.get(call.reply_sha256),
-            attributes={name: value for name, value in said.items() if name not in _SHOWN},
+            attributes={name: value for name, value in attributes.items() if name not in _SHOWN},
         )
 
 
 def _events(journal: _NotedJournal, seen: events.Events) -> Iterator[PageEvent]:
-    told: list[tuple[events.Warned | events.RetryEvent | events.Fallback, str]]
-    told = [(one, one.message) for one in seen[events.Warned]]
-    told += [(one, one.detail or "") for one in seen[events.RetryEvent]]
-    told += [(one, one.detail or "") for one in seen[events.Fallback]]
-    for one, message in sorted(told, key=lambda pair: pair[0].time_ns):
-        said = {n: v for n, v in one.attributes.items() if n not in {"message", "detail"}}
-        node = said.get("node")
+    happenings: list[tuple[events.Warned | events.RetryEvent | events.Fallback, str]]
+    happenings = [(event, event.message) for event in seen[events.Warned]]
+    happenings += [(event, event.detail or "") for event in seen[events.RetryEvent]]
+    happenings += [(event, event.detail or "") for event in seen[events.Fallback]]
+    for event, message in sorted(happenings, key=lambda pair: pair[0].time_ns):
+        attributes = {n: v for n, v in event.attributes.items() if n not in {"message", "detail"}}
+        node = attributes.get("node")
         yield PageEvent(
-            kind=one.NAME,
-            time_ns=one.time_ns - journal.started.time_ns,
-            where=str(node) if node else journal.nodes.label_around(one.span or 0),
+            kind=event.NAME,
+            time_ns=event.time_ns - journal.started.time_ns,
+            where=str(node) if node else journal.nodes.label_around(event.span or 0),
             said=message,
-            figures=tuple(figures(said)),
+            figures=tuple(figures(attributes)),
         )
 
 
@@ -456,7 +457,7 @@ def _loops(journal: Journal, loops: Sequence[RecordedLoop]) -> Iterator[PageLoop
         yield PageLoop(
             stop=_stop(loop),
             unreadable=unreadable,
-            rounds=tuple(_round(one, rounds) for one in rounds),
+            rounds=tuple(_round(scored, rounds) for scored in rounds),
         )
 
 
@@ -467,24 +468,24 @@ def _stop(loop: RecordedLoop) -> str:
     return f"{loop.stop_reason}: {'; '.join(since)}"
 
 
-def _round(one: Round, rounds: Sequence[Round]) -> PageRound:
-    verdict = one.verdict
-    base = None if one.base_round is None else rounds[one.base_round - 1].draft
+def _round(scored: Round, rounds: Sequence[Round]) -> PageRound:
+    verdict = scored.verdict
+    base = None if scored.base_round is None else rounds[scored.base_round - 1].draft
     notes: dict[int, list[tuple[str, str]]] = {}
     for score in verdict.scores:
         for finding in score.own_findings:
             if finding.section_index is not None:
                 notes.setdefault(finding.section_index, []).append((score.name, finding.message))
     remarks = {
-        "its reply was cut": one.cut,
+        "its reply was cut": scored.cut,
         f"the gate {', '.join(verdict.gates)} is shut": verdict.gates,
         f"below its floor: {', '.join(verdict.below_floor)}": verdict.below_floor,
         f"not judged: {', '.join(verdict.unjudged)}": verdict.unjudged,
         f"judged by {verdict.evaluator}": verdict.evaluator,
     }
     return PageRound(
-        round=one,
-        remarks=tuple(said for said, holds in remarks.items() if holds),
+        round=scored,
+        remarks=tuple(remark for remark, holds in remarks.items() if holds),
         why={
             score.name: (
                 *filter(None, [score.own_reason]),
@@ -493,22 +494,22 @@ def _round(one: Round, rounds: Sequence[Round]) -> PageRound:
             )
             for score in verdict.scores
         },
-        sections=tuple(_sections(one.draft, base, notes)),
+        sections=tuple(_sections(scored.draft, base, notes)),
     )
 
 
 def _sections(
     draft: str, base: str | None, notes: Mapping[int, Sequence[tuple[str, str]]]
 ) -> Iterator[PageSection]:
-    left: deque[tuple[Op, str]] = deque(word_changes(draft if base is None else base, draft))
+    diff: deque[tuple[Op, str]] = deque(word_changes(draft if base is None else base, draft))
     for index, section in enumerate(sections_of(draft)):
         chars = len(section.text)
         parts: list[tuple[Op, str]] = []
         # What was taken out at a section's end is its own, unless something came in its place.
-        while left and (chars or (left[0][0] == "-" and (len(left) == 1 or left[1][0] != "+"))):
-            op, text = left.popleft()
+        while diff and (chars or (diff[0][0] == "-" and (len(diff) == 1 or diff[1][0] != "+"))):
+            op, text = diff.popleft()
             if op != "-" and len(text) > chars:
-                left.appendleft((op, text[chars:]))
+                diff.appendleft((op, text[chars:]))
                 text = text[:chars]
             chars -= 0 if op == "-" else len(text)
             parts.append((op, text))
@@ -524,11 +525,11 @@ def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
     parts: list[tuple[Op, str]] = []
     old, new = (text.splitlines(keepends=True) for text in (before, after))
     for is_same, a, b in _compared(old, new):
-        was, now = (re.findall(r"\S+\s*|\s+", "".join(lines)) for lines in (a, b))
+        was, new_words = (re.findall(r"\S+\s*|\s+", "".join(lines)) for lines in (a, b))
         pairs = [(is_same, a, b)]
-        if not is_same and len(was) * len(now) <= _MOST_PAIRS:
-            matcher = SequenceMatcher(None, was, now, autojunk=False)
-            pairs = [*_compared(was, now)] if matcher.ratio() >= _ALIKE else pairs
+        if not is_same and len(was) * len(new_words) <= _MOST_PAIRS:
+            matcher = SequenceMatcher(None, was, new_words, autojunk=False)
+            pairs = [*_compared(was, new_words)] if matcher.ratio() >= _ALIKE else pairs
         for same, x, y in pairs:
             parts += [("=", "".join(y))] if same else [("-", "".join(x)), ("+", "".join(y))]
     return [part for part in parts if part[1]]

@@ -22,7 +22,6 @@ from harness.trace.calls import (
     cost_of,
     group_calls,
     known_sum,
-    priced_asides,
 )
 from harness.trace.intervals import depths, without
 from harness.trace.journal_reader import Journal
@@ -70,7 +69,6 @@ class RunReport:
     occupancy: Occupancy
     loads: tuple[ModelLoads, ...]
     """By model, in the order of their first loads; loads outside calls included."""
-    load_ns: int
     critical_path: CriticalPath
     time: tuple[TimeShare, ...]
     """Causes of time on the critical path, largest first; they add up to the run."""
@@ -111,15 +109,15 @@ class RunsReport:
 
 def report_of_runs(journals: Iterable[Journal], *, targets: Targets | None = None) -> RunsReport:
     """Several runs in one report, as `report_of` has each."""
-    chosen, runs, asked = targets or Targets(), [], []
+    chosen, runs, sent = targets or Targets(), [], []
     for journal in journals:
         observed = observe(journal)
         runs.append(report_of_observed(observed, chosen))
-        asked += [call for call in observed.calls if not call.from_cache]
+        sent += [call for call in observed.calls if not call.from_cache]
     return RunsReport(
         runs=tuple(runs),
-        models=group_calls(asked, by=lambda call: call.model),
-        goodput=goodput_of(asked, targets=chosen, run_ns=sum(run.duration_ns for run in runs)),
+        models=group_calls(sent, by=lambda call: call.model),
+        goodput=goodput_of(sent, targets=chosen, run_ns=sum(run.duration_ns for run in runs)),
     )
 
 
@@ -141,8 +139,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     """The report of a run that was read."""
     journal = observed.journal
     run, calls, seen = observed.run, observed.every_call, observed.seen
-    asked = [call for call in observed.calls if not call.from_cache]
-    loads = _loads(seen[events.LoadEvent], {call.id: call.model for call in calls})
+    sent = [call for call in observed.calls if not call.from_cache]
     nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
     whole = call_group(calls)
     return RunReport(
@@ -162,22 +159,19 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         ),
         speed_limits=observed.limits,
         asides=asides_of(asides),
-        goodput=goodput_of(asked, targets=targets, run_ns=run.duration_ns),
-        occupancy=occupancy_of([*asked, *_beside(asides)], run=run),
-        loads=loads,
-        load_ns=sum(one.load_ns for one in loads),
+        goodput=goodput_of(sent, targets=targets, run_ns=run.duration_ns),
+        occupancy=occupancy_of([*sent, *_beside(asides)], run=run),
+        loads=_loads(seen[events.LoadEvent], {call.id: call.model for call in calls}),
         critical_path=observed.path,
         time=observed.shares,
         max_parallel=observed.max_parallel,
         place_waits=sum(node.waited_ns > 0 for node in nodes),
         slack=slack_of(nodes, journal.flows),
         loops=loops_in(seen),
-        cost=cost_of(
-            [*asked, *priced_asides(asides)], seen[events.EndpointEvent], run_ns=run.duration_ns
-        ),
+        cost=cost_of([*sent, *asides], seen[events.EndpointEvent], run_ns=run.duration_ns),
         retries=len(seen[events.RetryEvent]),
         fallbacks=len(seen[events.Fallback]),
-        evictions=sum(one.makes_room for one in seen[events.Evict]),
+        evictions=sum(evict.makes_room for evict in seen[events.Evict]),
         unfinished=tuple(
             OpenSpan(
                 name=span.name,
@@ -193,7 +187,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
 
 def _beside(asides: Iterable[events.OtherRequest]) -> Iterator[Interval]:
     """When models were asked what no call is around: a probe lies in the call that it precedes."""
-    return (one for one in asides if not isinstance(one, events.SchemaProbe | events.ToolProbe))
+    return (a for a in asides if not isinstance(a, events.SchemaProbe | events.ToolProbe))
 
 
 def _loads(
@@ -223,23 +217,21 @@ class Aside:
     """Time in them, added up; a probe's is also in the call that it preceded."""
     input_tokens: int | None
     """Prompts, or what was embedded; None if no server counted them."""
-    output_tokens: int | None
 
 
 def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
     """One for each kind and model, in the order of their first requests."""
     groups: dict[tuple[str, str], list[events.OtherRequest]] = {}
-    for one in asides:
-        groups.setdefault((one.NAME, one.model), []).append(one)
+    for aside in asides:
+        groups.setdefault((aside.NAME, aside.model), []).append(aside)
     return tuple(
         Aside(
             name=name,
             model=model,
             requests=len(group),
-            failed=sum(one.status == "error" for one in group),
-            total_ns=sum(one.duration_ns for one in group),
-            input_tokens=known_sum(one.input_tokens for one in group),
-            output_tokens=known_sum(one.output_tokens for one in group),
+            failed=sum(request.status == "error" for request in group),
+            total_ns=sum(request.duration_ns for request in group),
+            input_tokens=known_sum(request.input_tokens for request in group),
         )
         for (name, model), group in groups.items()
     )
@@ -286,17 +278,17 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
     judged = [call for call in done if _is_known(call)]
     met = [call for call in judged if _meets(call, targets)]
     failed = sum(call.status == "error" for call in calls)
-    known = len(judged) + failed
+    counted = len(judged) + failed
     seconds = run_ns / 1e9
     return Goodput(
         targets=targets,
         met=len(met),
-        missed=known - len(met),
+        missed=counted - len(met),
         failed=failed,
-        unknown=len(calls) - known,
+        unknown=len(calls) - counted,
         throughput_tokens_per_s=_output_tokens(done) / seconds if seconds else None,
-        tokens_per_s=_output_tokens(met) / seconds if seconds and known else None,
-        attained=len(met) / known if known else None,
+        tokens_per_s=_output_tokens(met) / seconds if seconds and counted else None,
+        attained=len(met) / counted if counted else None,
     )
 
 
@@ -320,7 +312,7 @@ def _output_tokens(calls: Sequence[Call]) -> int:
 class Occupancy:
     """Model calls over the time of a run. The wait before a call is tried again is idle.
 
-    Embedding and counting tokens count as calls here, replies from the cache do not.
+    Embedding counts as a call here, replies from the cache do not.
     """
 
     most_at_once: int
@@ -341,9 +333,7 @@ def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:
         start_ns, end_ns = longest.start_ns - run.start_ns, longest.end_ns - run.start_ns
         longest = Interval(start_ns=start_ns, end_ns=end_ns)
     # A call that took no time was under way at the moment it happened.
-    lasting = (
-        Interval(start_ns=one.start_ns, end_ns=max(one.end_ns, one.start_ns + 1)) for one in calls
-    )
+    lasting = (Interval(start_ns=c.start_ns, end_ns=max(c.end_ns, c.start_ns + 1)) for c in calls)
     return Occupancy(
         most_at_once=max((depth for _, depth in depths(lasting)), default=0),
         idle_ns=idle_ns,

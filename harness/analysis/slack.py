@@ -73,6 +73,6 @@ def _calls(
     nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]
 ) -> tuple[list[events.NodeAttempt], dict[int, list[events.NodeAttempt]]]:
     """The calls in the order they began, and by their spans the calls that each needs."""
-    own = [span for span in nodes if "/" not in span.node]
-    own.sort(key=lambda span: (span.start_ns, span.id))
-    return own, sources_of(own, flows)
+    outermost = [span for span in nodes if "/" not in span.node]
+    outermost.sort(key=lambda span: (span.start_ns, span.id))
+    return outermost, sources_of(outermost, flows)

@@ -10,7 +10,7 @@ prompts show that limit: short ones are bound by reading the weights.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,7 +19,8 @@ from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import length_ns, mean_depths
 from harness.trace.records import Interval
 
-_MACHINE = "machine"
+MACHINE = "machine"
+"""The device of models that are in the machine's own memory."""
 
 Bound = Literal["bandwidth", "compute", "neither", "unknown"]
 
@@ -76,18 +77,18 @@ class SpeedLimit:
 
 def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLimit, ...]:
     """Of the models that are wholly on one device whose speed is known."""
-    machines = (one for one in seen[events.MachineEvent] if one.memory_bytes_per_s > 0)
-    devices = {one.device or _MACHINE: one for one in machines}
-    endpoint_of = {one.model: one for one in seen[events.EndpointEvent]}
-    weights_of = {one.model: one for one in seen[events.WeightsEvent]}
+    machines = (machine for machine in seen[events.MachineEvent] if machine.memory_bytes_per_s > 0)
+    devices = {machine.device or MACHINE: machine for machine in machines}
+    endpoint_of = {endpoint.model: endpoint for endpoint in seen[events.EndpointEvent]}
+    weights_of = {weights.model: weights for weights in seen[events.WeightsEvent]}
     limits = []
     for model, of_model in answered_by_model(calls).items():
-        known = weights_of.get(model)
-        device = devices.get(known.device or _MACHINE) if known else None
-        if known is not None and device is not None:
+        weights = weights_of.get(model)
+        device = devices.get(weights.device or MACHINE) if weights else None
+        if weights is not None and device is not None:
             share = _decoding_share(device, endpoint_of.get(model))
-            limits.append(_limit(of_model, known, device, share))
-    return tuple(one for one in limits if one is not None)
+            limits.append(_limit(of_model, weights, device, share))
+    return tuple(limit for limit in limits if limit is not None)
 
 
 def _decoding_share(device: events.MachineEvent, endpoint: events.EndpointEvent | None) -> float:
@@ -112,18 +113,15 @@ def _limit(
     if not timed or weight_bytes <= 0:
         return None
     caches = [_cache_bytes(call, weights.token_bytes) for call in timed]
-    # Short replies are company too.
-    writing = [call for call in calls if call.phases.get("decode")]
-    depths = mean_depths([call.phases["decode"][0] for call in writing])
-    depth_of = {call.id: depth for call, depth in zip(writing, depths, strict=True)}
+    depth_of = company_of(calls)  # short replies are company too
     company = [depth_of[call.id] for call in timed]
     rates = [_tokens_per_s(call) for call in timed]
     memory = [
         device.memory_bytes_per_s / (weight_bytes + round(n) * cache_bytes)
         for cache_bytes, n in zip(caches, company, strict=True)
     ]
-    least = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
-    reading = _prompt_tokens_per_s(calls, least_tokens=least)
+    enough = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
+    reading = _prompt_tokens_per_s(calls, least_tokens=enough)
     computed = None if reading is None else reading * decoding_share
     memory_share = statistics.median(r / m for r, m in zip(rates, memory, strict=True))
     compute_share = (
@@ -134,7 +132,7 @@ def _limit(
     at_once = statistics.fmean(company)
     return SpeedLimit(
         model=weights.model,
-        device=weights.device or _MACHINE,
+        device=weights.device or MACHINE,
         calls=len(timed),
         at_once=at_once,
         tokens_per_s=statistics.median(rates),
@@ -148,6 +146,16 @@ def _limit(
         compute_share=compute_share,
         bound=_bound(memory_share, compute_share or 0.0),
     )
+
+
+def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
+    """How many replies were under way, on average, while each call was being answered.
+
+    By the call's span; itself included.
+    """
+    answered = [call for call in calls if call.phase_ns("decode") > 0]
+    depths = mean_depths([call.phases["decode"][0] for call in answered])
+    return {call.id: depth for call, depth in zip(answered, depths, strict=True)}
 
 
 def _bound(memory_share: float, compute_share: float) -> Bound:
@@ -173,11 +181,11 @@ def _tokens_per_s(call: Call) -> float:
 
 def _cache_bytes(call: Call, token_bytes: int) -> int:
     """Of its sequence, in the middle of its reply."""
-    asked, written = call.input_tokens or 0, call.output_tokens or 0
+    read, written = call.input_tokens or 0, call.output_tokens or 0
     prompt_bytes = call.prompt_kv_bytes
-    if prompt_bytes and asked:
-        token_bytes = prompt_bytes // asked
-    return round(token_bytes * (asked + written / 2))
+    if prompt_bytes and read:
+        token_bytes = prompt_bytes // read
+    return round(token_bytes * (read + written / 2))
 
 
 def _prompt_tokens_per_s(calls: Sequence[Call], *, least_tokens: int) -> float | None:

@@ -13,8 +13,8 @@ from harness.trace.node_records import CriticalPath
 from harness.trace.records import Instant, Interval, SpanRecord
 
 TimeKind = Literal[
-    "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "probe",
-    "overhead", "retry", "node retry", "embed", "memory", "tool", "code", "place",
+    "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "retry", "probe",
+    "overhead", "node retry", "embed", "memory", "tool", "code", "place",
     "between nodes", "start", "end",
 ]  # fmt: skip
 
@@ -27,9 +27,9 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "turn": "calls waited here for their turn at an endpoint",
     "room": "calls waited here for room in memory, or within a limit of the run",
     "failed": "calls that failed, or were cut off",
+    "retry": "pauses before calls were tried again, and waits for a server that was out of reach",
     "probe": "a server was asked what it does with schemas and tools",
     "overhead": "around the engines: client, network, front ends",
-    "retry": "pauses before calls were tried again",
     "node retry": "pauses before nodes were tried again",
     "embed": "texts were embedded",
     "memory": "passages were remembered or recalled",
@@ -47,13 +47,14 @@ _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "client lag": (events.ClientLag,),
     "load": (events.UnloadEvent,),
     "room": (events.WaitForRoom,),
+    "retry": (events.Hold,),
     "probe": (events.SchemaProbe, events.ToolProbe),
-    "overhead": (events.CountTokens, events.AskSlots),
+    "overhead": (events.AskSlots,),
     "embed": (events.Embed,),
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
     "tool": (events.ToolEvent, events.McpStart),
 }
-_KIND_OF_SPAN = {events.name_of(one): kind for kind, spans in _KINDS.items() for one in spans}
+_KIND_OF_SPAN = {events.name_of(event): kind for kind, spans in _KINDS.items() for event in spans}
 """Of spans that are neither calls nor phases of one."""
 
 
@@ -141,7 +142,7 @@ class TimeSpent:
             for kind, duration_ns in spent_ns.items()
             if duration_ns > 0
         )
-        return tuple(sorted(shares, key=lambda one: -one.duration_ns))
+        return tuple(sorted(shares, key=lambda share: -share.duration_ns))
 
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
@@ -168,12 +169,12 @@ def _inside(
     window: Interval, calls: Sequence[Call], beside: Mapping[TimeKind, Sequence[Interval]]
 ) -> Iterator[tuple[TimeKind, int]]:
     """How long each kind went on in this time, where none before it did; own code last."""
-    left = [window]
+    rest = [window]
     for kind in TIME_KINDS:
         if spans := [*beside.get(kind, ()), *_in_calls(kind, calls)]:
-            yield kind, length_ns(common(left, spans))
-            left = without(left, spans)
-    yield "code", length_ns(left)
+            yield kind, length_ns(common(rest, spans))
+            rest = without(rest, spans)
+    yield "code", length_ns(rest)
 
 
 def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
@@ -184,8 +185,8 @@ def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
                 yield from call.phases.get(kind, ())
         case "queue":
             for call in calls:
-                here = {*call.turns, *call.room}
-                yield from (part for part in call.phases.get("queue", ()) if part not in here)
+                waits = {*call.turns, *call.room}
+                yield from (part for part in call.phases.get("queue", ()) if part not in waits)
         case "turn":
             for call in calls:
                 yield from call.turns

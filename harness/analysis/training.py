@@ -94,9 +94,9 @@ class TrainingRows:
                 "producer_model": ", ".join(models.get("producer", ())),
                 "evaluator_model": ", ".join(models.get("evaluator", ())),
             }
-            found = self._good(rounds) if self._form == "sft" else self._pairs(rounds)
-            made = ({"prompt": _said("user", prompt), **row, **origin} for row in found)
-            rows += filter(self._is_new, made)
+            candidates = self._good(rounds) if self._form == "sft" else self._pairs(rounds)
+            full_rows = ({"prompt": _said("user", prompt), **row, **origin} for row in candidates)
+            rows += filter(self._is_new, full_rows)
         self.made += len(rows)
         return rows
 
@@ -116,11 +116,11 @@ class TrainingRows:
 
     def _pairs(self, rounds: Sequence[Round]) -> Iterator[Row]:
         # Checks alone chose among most candidates, and a section is no draft.
-        left = (one for two in rounds for one in two.tried if one.outcome in _LEFT)
-        self.left_out["candidate"] += sum(1 for _ in left)
+        skipped = (tried for two in rounds for tried in two.tried if tried.outcome in _LEFT)
+        self.left_out["candidate"] += sum(1 for _ in skipped)
         self.left_out["one-draft"] += len(rounds) == 1
         for pair in combinations(rounds, 2):
-            worse, better = sorted(pair, key=lambda one: one.verdict.composite)
+            worse, better = sorted(pair, key=lambda scored: scored.verdict.composite)
             margin = round(better.verdict.composite - worse.verdict.composite, 6)
             if not _measure(better) or _measure(better) != _measure(worse):
                 self.left_out["not-comparable"] += 1
@@ -146,7 +146,7 @@ class TrainingRows:
                 }
 
     def _is_new(self, row: Row) -> bool:
-        texts = [said["content"] for name in _TEXTS if name in row for said in row[name]]
+        texts = [message["content"] for name in _TEXTS if name in row for message in row[name]]
         key = hashlib.sha256("\0".join(texts).encode("utf-8", "replace")).digest()
         if any(REDACTED in text for text in texts):
             self.left_out["draft-redacted"] += 1
@@ -158,9 +158,9 @@ class TrainingRows:
         return True
 
 
-def _measure(one: Round) -> object:
+def _measure(scored: Round) -> object:
     """How a draft was scored; equal values can be compared. None if it compares with none."""
-    verdict, judges = one.verdict, one.verdict.judges
+    verdict, judges = scored.verdict, scored.verdict.judges
     if verdict.compressed:
         return None
     return verdict.evaluator, judges and judges.prompt_sha256, sorted(verdict.vector)
@@ -170,6 +170,6 @@ def _said(role: str, text: str) -> list[dict[str, str]]:
     return [{"role": role, "content": text}]
 
 
-def _scores(one: Round) -> list[dict[str, object]]:
+def _scores(scored: Round) -> list[dict[str, object]]:
     """As a list, since the dimensions of another rubric would be other columns."""
-    return [{"dimension": name, "score": score} for name, score in one.verdict.vector.items()]
+    return [{"dimension": name, "score": score} for name, score in scored.verdict.vector.items()]

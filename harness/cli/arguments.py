@@ -45,15 +45,15 @@ role_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def share(_: click.Context, __: click.Parameter, given: str) -> float:
+def share(_: click.Context, __: click.Parameter, text: str) -> float:
     """Reads an option of `10%` or 0.1."""
     try:
-        found = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        found = math.nan
-    if not 0 < found < 1:
-        raise click.BadParameter(f"'{given}' is not a share, such as 10% or 0.1")
-    return found
+        value = math.nan
+    if not 0 < value < 1:
+        raise click.BadParameter(f"'{text}' is not a share, such as 10% or 0.1")
+    return value
 
 
 def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
@@ -90,8 +90,8 @@ def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[st
 
 def read_metadata(pairs: Iterable[str]) -> dict[str, Scalar]:
     """The values of `--metadata`, by name; raises as `read_pairs` does."""
-    given = read_pairs(pairs, option="--metadata", form="name=value")
-    return {name: scalar_of(text) for name, text in given.items()}
+    texts = read_pairs(pairs, option="--metadata", form="name=value")
+    return {name: scalar_of(text) for name, text in texts.items()}
 
 
 _RANGE = re.compile(r"([^<>=]+)(>=|<=|>|<)(.+)", re.DOTALL)
@@ -135,14 +135,14 @@ def scalar_of(text: str) -> Scalar:
 LATEST = run_list.LATEST
 
 
-def traces_directory(given: Path | None) -> Path:
+def traces_directory(option: Path | None) -> Path:
     """Where runs land: as given, else as `harness.toml` says.
 
     Raises:
         ConfigurationInvalid: It cannot be read.
     """
-    if given is not None:
-        return given
+    if option is not None:
+        return option
     # Not at the top: it imports the whole engine, which `--help` does not need.
     from harness.session import load_settings  # noqa: PLC0415
 

@@ -157,7 +157,7 @@ def batch(
             sample=sample,
             seed=seed,
         )
-        made = Batch(
+        run = Batch(
             rows,
             settings=settings,
             output=output,
@@ -167,13 +167,13 @@ def batch(
             origin=Origin(target=target, limits=limits),
         )
         if dry_run:
-            foreseen = run_to_its_end(made.rehearsal())
+            foreseen = run_to_its_end(run.rehearsal())
             if as_json:
                 write_json(json_object(asdict(foreseen)))
             else:
                 say("\n".join(_foreseen(foreseen)))
             return
-        result = run_batch(made, ROWS, output=output, yes=yes)
+        result = run_batch(run, ROWS, output=output, yes=yes)
     if with_traceback:
         for failed in result.run.failures[:1]:
             say("".join(traceback.format_exception(failed.error)), err=True)
@@ -199,7 +199,7 @@ def run_batch(batch: Batch, node: str, *, output: Path | None, yes: bool) -> Bat
     before = batch.spent
     if not yes and before is not None and is_costly(before.tokens, before.cost_usd):
         confirm_again(run_to_its_end(batch.rehearsal()).again)
-    progress = Progress(Shown(stderr=True), [node], told=node)
+    progress = Progress(Shown(stderr=True), [node], node=node)
     try:
         with progress:
             return run_to_its_end(batch.run(progress.observe))
@@ -224,16 +224,16 @@ def _most(text: str) -> float:
 
 def _told(result: BatchResult) -> Iterator[str]:
     done, failed = len(result.outputs), len(result.failures)
-    kept = f", {result.kept:,} of them from before" if result.kept else ""
+    reused = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
-        kept = ": nothing was left to do"
-    yield f"{done:,} of {result.rows:,} rows have their output in {result.output}{kept}."
+        reused = ": nothing was left to do"
+    yield f"{done:,} of {result.rows:,} rows have their output in {result.output}{reused}."
     yield from made_again_because(result.run.reruns)
     if failed:
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"
-        for one in islice(result.failures, _SHOWN):
-            line = "" if one.line is None else f":{one.line}"
-            yield f"  {one.file}{line}: {one.reason}"
+        for row in islice(result.failures, _SHOWN):
+            line = "" if row.line is None else f":{row.line}"
+            yield f"  {row.file}{line}: {row.reason}"
         if failed > _SHOWN:
             yield f"  … and {failed - _SHOWN:,} more"
     if result.run.stopped_by is not None:
@@ -241,16 +241,16 @@ def _told(result: BatchResult) -> Iterator[str]:
     if result.scores is not None:
         yield from _scores(result.scores)
     yield spent_line(result.run)
-    yield from (f"Warning: {one}" for one in result.run.warnings)
+    yield from (f"Warning: {text}" for text in result.run.warnings)
     yield f"The run: {result.run.files.journal}"
 
 
 def _scores(scores: BatchScores) -> Iterator[str]:
     low, high = scores.mean_within
-    least, most = scores.passed_within
+    p_low, p_high = scores.passed_within
     yield (
         f"By '{scores.rubric}', {scores.passed:,} of {scores.scored:,} passed "
-        f"({scores.passed / scores.scored:.0%}; with 95 % confidence {least:.0%} to {most:.0%}). "
+        f"({scores.passed / scores.scored:.0%}; with 95 % confidence {p_low:.0%} to {p_high:.0%}). "
         f"Mean {scores.mean:.2f} ({low:.2f} to {high:.2f})."
     )
     names = ("lowest", "lower quartile", "median", "upper quartile", "highest")
@@ -258,17 +258,15 @@ def _scores(scores: BatchScores) -> Iterator[str]:
     yield "  ".join(f"{name} {mean:.2f}" for name, mean in scores.dimensions.items())
 
 
-def _foreseen(found: BatchRehearsal) -> Iterator[str]:
-    scored = f" To be scored: {found.unscored:,}." if found.unscored else ""
-    yield (
-        f"Kept: {found.kept:,}. To be made: {found.new:,} new, {found.rows_again:,} again.{scored}"
-    )
-    if found.again:
-        yield from listed_again(found.again)
-    for node, calls in found.nodes.items():
+def _foreseen(plan: BatchRehearsal) -> Iterator[str]:
+    scored = f" To be scored: {plan.unscored:,}." if plan.unscored else ""
+    yield f"Kept: {plan.kept:,}. To be made: {plan.new:,} new, {plan.rows_again:,} again.{scored}"
+    if plan.again:
+        yield from listed_again(plan.again)
+    for node, calls in plan.nodes.items():
         yield f"  {node}: {calls:,} calls of these rows were made, and would be made again"
-    if found.refused:
-        yield f"{found.refused:,} rows do not fit the pipeline."
+    if plan.refused:
+        yield f"{plan.refused:,} rows do not fit the pipeline."
 
 
 def _as_json(result: BatchResult) -> dict[str, object]:
@@ -280,12 +278,12 @@ def _as_json(result: BatchResult) -> dict[str, object]:
         "done": len(result.outputs),
         "kept": result.kept,
         "had_finished": run.had_finished,
-        "failures": [asdict(one) for one in result.failures],
+        "failures": [asdict(row) for row in result.failures],
         "stopped_by": run.stopped_by,
         "output": str(result.output),
         "failures_file": result.failures_file and str(result.failures_file),
         "scores": result.scores and asdict(result.scores),
         "spent": asdict(run.spent),
-        "warnings": [asdict(one) for one in run.warnings],
+        "warnings": [asdict(item) for item in run.warnings],
         "journal": str(run.files.journal),
     }

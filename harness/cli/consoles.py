@@ -75,7 +75,7 @@ def say(what: object = "", *, err: bool = False, nl: bool = True) -> None:
 def write_json(*documents: bytes) -> None:
     """Prints JSON documents on standard output."""
     redactor = _redactor()
-    sys.stdout.buffer.writelines(_cleaned(one, redactor) for one in documents)
+    sys.stdout.buffer.writelines(_cleaned(document, redactor) for document in documents)
 
 
 def clean_json(data: bytes) -> bytes:
@@ -120,11 +120,11 @@ class Shown(Console):
 
 def _harmless(text: str) -> str:
     # As ls shows names, and as JSON does.
-    return _HARMFUL.sub(lambda found: "?" if found[0] < "\u00a0" else _escaped(found), text)
+    return _HARMFUL.sub(lambda match: "?" if match[0] < "\u00a0" else _escaped(match), text)
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def _redactor() -> Redactor:
@@ -170,8 +170,8 @@ def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = No
 def _shown_event(_logger: object, _method: str, event: EventDict) -> EventDict:
     redactor = _redactor()
     return {
-        name: _harmless(redactor.clean(one)) if isinstance(one, str) else one
-        for name, one in event.items()
+        name: _harmless(redactor.clean(value)) if isinstance(value, str) else value
+        for name, value in event.items()
     }
 
 
@@ -180,7 +180,7 @@ def failures_told(
     *,
     as_json: bool = False,
     of_journals: bool = False,
-    more: Mapping[str, object] | None = None,
+    fields: Mapping[str, object] | None = None,
 ) -> Iterator[Interrupts]:
     """Turns an error or Ctrl-C in the block into the command's message and exit code.
 
@@ -188,7 +188,7 @@ def failures_told(
         as_json: Whether to print the error as JSON on standard output too.
         of_journals: Whether the command's arguments are journals: an unreadable one is then the
             user's mistake.
-        more: Further fields of the JSON, read when there is an error.
+        fields: Further fields of the JSON, read when there is an error.
     """
     interrupts = Interrupts()
     try:
@@ -199,7 +199,7 @@ def failures_told(
     except HarnessError as error:
         say(f"harness: {error}", err=True)
         if as_json:
-            write_json(error_as_json(error, more=more))
+            write_json(error_as_json(error, fields=fields))
         is_given = of_journals and isinstance(error, JournalInvalid)
         sys.exit(UNUSABLE if is_given else exit_code_of(error))
 
@@ -209,12 +209,12 @@ def exit_code_of(error: HarnessError) -> int:
     cause: BaseException | None = error
     while isinstance(cause, NodeFailed):  # of a nested pipeline's node, one within the other
         cause = cause.__cause__
-    given = isinstance(cause, InvalidInput | ModelFileInvalid | DoesNotFit)
-    return UNUSABLE if given else FAILED
+    is_input = isinstance(cause, InvalidInput | ModelFileInvalid | DoesNotFit)
+    return UNUSABLE if is_input else FAILED
 
 
 def error_as_json(
-    error: BaseException, *, run_id: str | None = None, more: Mapping[str, object] | None = None
+    error: BaseException, *, run_id: str | None = None, fields: Mapping[str, object] | None = None
 ) -> bytes:
     """Why a command failed, as one JSON object.
 
@@ -222,7 +222,7 @@ def error_as_json(
         error: A `KeyboardInterrupt` for a run that a user ended, a `SystemExit` for a node that
             called `sys.exit`.
         run_id: None when no run had begun.
-        more: Further fields.
+        fields: Further fields.
     """
     message, status = str(error), "failed"
     match error:
@@ -232,8 +232,8 @@ def error_as_json(
             code, message, status = "run.interrupted", "interrupted", "cancelled"
         case _:
             code = "run.left"
-    said = {"type": type(error).__name__, "code": code, "message": message}
-    return json_object({"error": said, "run_id": run_id, "status": status, **(more or {})})
+    about = {"type": type(error).__name__, "code": code, "message": message}
+    return json_object({"error": about, "run_id": run_id, "status": status, **(fields or {})})
 
 
 def json_object(value: object) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from harness.cli.consoles import (
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import cell, print_columns
+from harness.session import run_to_its_end
 from harness.session.endpoint_check import EndpointCheck, check_endpoints
 
 
@@ -45,47 +45,41 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
-        checks = _check(tags, config)
-    if as_json:
-        write_json(json_object(checks))
-    else:
-        print_checks(checks, results())
-    if any(one.error for one in checks):
-        sys.exit(FAILED)
-
-
-def _check(tags: tuple[str, ...], config: Path | None) -> list[EndpointCheck]:
-    settings = settings_for_calls(config)
-    known = endpoints_of(settings)
-    with Shown(stderr=True).status("") as status:
-        return asyncio.run(
-            check_endpoints(
+        settings = settings_for_calls(config)
+        with Shown(stderr=True).status("") as status:
+            checking = check_endpoints(
                 settings,
-                known,
+                endpoints_of(settings),
                 environment=os.environ,
                 tags=tags,
                 progress=lambda doing: status.update(Text(doing)),
             )
-        )
+            checks = run_to_its_end(checking)
+    if as_json:
+        write_json(json_object(checks))
+    else:
+        print_checks(checks, results())
+    if any(result.error for result in checks):
+        sys.exit(FAILED)
 
 
 def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
     """Prints a column for each endpoint, and its errors and advice below."""
     rows = {title: partial(_row, name) for name, title in _ROWS.items()}
-    print_columns({one.tag: one for one in checks}, rows, console)
-    for one in checks:
-        if one.error is not None:
-            said = Text.assemble((one.tag, "bold red"), f": {one.error}")
-            console.print(said, soft_wrap=True)
-        for line in one.advice:
-            console.print(Text.assemble((one.tag, "bold"), f": {line}"), soft_wrap=True)
+    print_columns({result.tag: result for result in checks}, rows, console)
+    for result in checks:
+        if result.error is not None:
+            problem = Text.assemble((result.tag, "bold red"), f": {result.error}")
+            console.print(problem, soft_wrap=True)
+        for line in result.advice:
+            console.print(Text.assemble((result.tag, "bold"), f": {line}"), soft_wrap=True)
 
 
 def _row(name: str, check: EndpointCheck) -> Text:
-    return _cell(getattr(check, name))
+    value = getattr(check, name)
+    return cell(value, "yellow" if value in {"advisory", "ignored"} else "")
 
 
-_MOST_NAMES = 3
 _ROWS = {
     "reachable": "reachable",
     "backend": "backend",
@@ -103,20 +97,3 @@ _ROWS = {
     "ttft_ms": "first token, ms",
     "tokens_per_s": "tokens a second",
 }
-
-
-def _cell(value: object) -> Text:
-    match value:
-        case None | ():
-            return cell(None)
-        case bool():
-            return cell("yes" if value else "no", "" if value else "yellow")
-        case "enforced" | "advisory" | "ignored":
-            return cell(value, "" if value == "enforced" else "yellow")
-        case int() | float():
-            return cell(f"{round(value, 1):,}")
-        case tuple():
-            more = [f"and {len(value) - _MOST_NAMES} more"] if len(value) > _MOST_NAMES else []
-            return cell(", ".join([*map(str, value[:_MOST_NAMES]), *more]))
-        case _:
-            return cell(str(value))

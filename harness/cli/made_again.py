@@ -33,8 +33,8 @@ def listed_again(again: Sequence[Remake]) -> Iterator[str]:
 
 def made_again_because(reruns: Sequence[Rerun]) -> Iterator[str]:
     """A line for each reason why calls of the run's own nodes were made again."""
-    own = [one for one in reruns if "/" not in one.node]
-    reasons = Counter((one.node.partition("[")[0], one.reason) for one in own)
+    top = [rerun for rerun in reruns if "/" not in rerun.node]
+    reasons = Counter((rerun.node.partition("[")[0], rerun.reason) for rerun in top)
     for (node, reason), count in reasons.most_common(_MOST):
         calls = f"{count:,} calls of '{node}' were" if count > 1 else f"'{node}' was"
         yield f"{calls} made again: {reason}"

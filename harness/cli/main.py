@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import gc
 import sys
-from pathlib import Path
 
 import click
 
-from harness.cli.process import FAILED, INTERRUPTED, LazyGroup, set_variables, steady_streams
+from harness.cli.process import FAILED, INTERRUPTED, LazyGroup, steady_streams
 from harness.files import shipped_directory
 from harness.version import __version__
 
@@ -23,7 +22,7 @@ _COMMANDS = {
     "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, with a run's times."),
     "init": ("harness.cli.new_project:init", "Make a project: a pipeline, its rubric, its test."),
     "memory": ("harness.cli.memory:memory", "Store passages, and search them."),
-    "models": ("harness.cli.models_command:models", "Plan, list, load and unload models."),
+    "models": ("harness.cli.models_command:models", "Plan, list and unload models."),
     "new": ("harness.cli.new_project:new", "Begin a pipeline, a pattern or a rubric."),
     "resume": ("harness.cli.resume_command:resume", "Resume a run from where it ended."),
     "rubric": ("harness.cli.rubric_command:rubric", "Check rubrics, and score drafts by them."),
@@ -69,12 +68,5 @@ def _call() -> None:
     epilog=f"The guides, Markdown, are in {shipped_directory('docs')}",
 )
 @click.version_option(__version__, prog_name="harness")
-@click.option(
-    "--env-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Set the variables of this file, such as keys, that are not set. No .env is read unasked.",
-)
-def command(env_file: Path | None) -> None:
+def command() -> None:
     """A draft is revised until a rubric is met, and each run opens as a timeline in Perfetto."""
-    if env_file is not None:
-        set_variables(env_file)

@@ -110,7 +110,7 @@ def add(
     """
     tally = Tally()
     done: dict[str, object] = {}
-    with failures_told(as_json=as_json, more=done) as interrupts:
+    with failures_told(as_json=as_json, fields=done) as interrupts:
         defaults = Defaults(
             title=title, source=source, quality=quality, metadata=read_metadata(pairs)
         )

@@ -1,13 +1,11 @@
-"""`harness models`: lists, loads and unloads models."""
+"""`harness models`: lists and unloads models."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -26,31 +24,27 @@ from harness.cli.consoles import (
 )
 from harness.cli.process import FAILED, LazyGroup
 from harness.cli.project_files import endpoints_of, settings_for_calls
-from harness.cli.tables import cell, print_columns
+from harness.cli.tables import cell, print_columns, print_line
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
-from harness.inference import Endpoint
-from harness.residency import HostReport
 from harness.session import run_to_its_end
 from harness.session.model_control import (
     Control,
     ModelSeen,
     controlled,
     list_models,
-    load_model,
     unload_model,
 )
-from harness.session.settings import Settings
 
 _PLAN = "harness.advise.plan_command:plan", "Show what a run would do with its models."
 
 
 @click.group(cls=LazyGroup, lazy={"plan": _PLAN})
 def models() -> None:
-    """Models in memory: plan a run's, list, load and unload them.
+    """Models in memory: plan a run's, list and unload them.
 
-    Each run loads a model from a file itself. Runs, and the commands below, load and unload a
-    server's model if its endpoint has manage = true.
+    Each run loads a model from a file itself. Runs load and unload a server's model if its endpoint
+    has manage = true.
     """
     log_to_stderr()
 
@@ -66,34 +60,13 @@ def list_(config: Path | None, *, as_json: bool) -> None:
     with failures_told(as_json=as_json):
         endpoints = endpoints_of(settings_for_calls(config))
         with Shown(stderr=True).status("asking servers"):
-            seen = run_to_its_end(list_models(endpoints, environment=os.environ))
+            states = run_to_its_end(list_models(endpoints, environment=os.environ))
     if as_json:
-        write_json(json_object(seen))
+        write_json(json_object(states))
     else:
-        print_models(seen, results())
-    if any(model.problem is not None or model.reachable is False for model in seen):
+        print_models(states, results())
+    if any(model.problem is not None or model.reachable is False for model in states):
         sys.exit(FAILED)
-
-
-@models.command(short_help="Have servers load models.")
-@click.argument("tags", nargs=-1, required=True, metavar="TAG...")
-@config_option
-def load(tags: tuple[str, ...], config: Path | None) -> None:
-    """Have servers load the models of endpoints that have manage = true.
-
-    No other model is unloaded to make room; harness models unload does that. A run uses loaded
-    models as they are.
-
-    Exit codes: 0 all are in memory, 1 one could not be loaded, 2 invalid input, such as a model
-    that the budget can never hold, 130 interrupted.
-    """
-
-    async def loading(endpoint: Endpoint, settings: Settings) -> str:
-        began_s = time.monotonic()
-        report = await load_model(endpoint, settings, environment=os.environ)
-        return f"in memory{_taken(report)}, after {time.monotonic() - began_s:.1f} s"
-
-    _each(tags, config, loading, doing="loading")
 
 
 @models.command(short_help="Have servers unload models.")
@@ -106,44 +79,18 @@ def unload(tags: tuple[str, ...], config: Path | None) -> None:
 
     Exit codes: 0 all are unloaded, 1 one could not be unloaded, 2 invalid input, 130 interrupted.
     """
-
-    async def unloading(endpoint: Endpoint, _settings: Settings) -> str:
-        await unload_model(endpoint, environment=os.environ)
-        return "not in memory"
-
-    _each(tags, config, unloading, doing="unloading")
-
-
-def _each(
-    tags: Sequence[str],
-    config: Path | None,
-    act: Callable[[Endpoint, Settings], Coroutine[Any, Any, str]],
-    *,
-    doing: str,
-) -> None:
-    """Acts on one model after the other, and ends with the gravest exit code."""
     console, codes = results(), [0]
     with failures_told():
-        settings = settings_for_calls(config)
-        chosen = controlled(tags, endpoints_of(settings))
-        for endpoint in chosen:
+        for endpoint in controlled(tags, endpoints_of(settings_for_calls(config))):
             try:
-                with Shown(stderr=True).status(f"{doing} {endpoint.tag}"):
-                    said = run_to_its_end(act(endpoint, settings))
+                with Shown(stderr=True).status(f"unloading {endpoint.tag}"):
+                    run_to_its_end(unload_model(endpoint, environment=os.environ))
             except HarnessError as error:
                 say(f"harness: {error}", err=True)
                 codes.append(exit_code_of(error))
             else:
-                console.print(Text(f"{endpoint.tag}: {said}"), soft_wrap=True)
-    if any(codes):
-        sys.exit(max(codes))
-
-
-def _taken(report: HostReport | None) -> str:
-    if report is None or report.total_bytes is None:
-        return ""
-    on_gpu = f", {format_bytes(report.gpu_bytes)} of it on GPUs" if report.gpu_bytes else ""
-    return f" ({format_bytes(report.total_bytes)}{on_gpu})"
+                print_line(f"{endpoint.tag}: not in memory", console)
+    sys.exit(max(codes))
 
 
 def print_models(models: Sequence[ModelSeen], console: Console) -> None:
@@ -155,7 +102,7 @@ def print_models(models: Sequence[ModelSeen], console: Console) -> None:
         "device": lambda model: cell(model.device),
         "pinned": lambda model: cell("yes" if model.pin else None),
         "priority": lambda model: cell(f"{model.priority:+d}" if model.priority else None),
-        "reachable": lambda model: _yes_or_no(model.reachable),
+        "reachable": lambda model: cell(model.reachable),
         "in memory": _in_memory,
         "takes": lambda model: _size(model.total_bytes),
         "of it on GPUs": lambda model: _size(model.gpu_bytes),
@@ -163,8 +110,8 @@ def print_models(models: Sequence[ModelSeen], console: Console) -> None:
     print_columns({model.tag: model for model in models}, rows, console)
     for model in models:
         if model.problem is not None:
-            said = Text.assemble((model.tag, "bold red"), f": {model.problem}")
-            console.print(said, soft_wrap=True)
+            line = Text.assemble((model.tag, "bold red"), f": {model.problem}")
+            console.print(line, soft_wrap=True)
 
 
 _CONTROL: Mapping[Control, str] = {
@@ -174,18 +121,11 @@ _CONTROL: Mapping[Control, str] = {
 }
 
 
-# --- cells ----------------------------------------------------------------------------------------
-
-
 def _size(value: int | None) -> Text:
     return cell(None if value is None else format_bytes(value))
-
-
-def _yes_or_no(value: bool | None) -> Text:  # noqa: FBT001 - a value to show
-    return cell(None) if value is None else cell(*(("yes",) if value else ("no", "yellow")))
 
 
 def _in_memory(model: ModelSeen) -> Text:
     if model.resident is None:
         return cell("in runs alone" if model.control == "run" else None, "dim")
-    return cell("yes" if model.resident else "no")
+    return Text("yes" if model.resident else "no")

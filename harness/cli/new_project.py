@@ -15,8 +15,7 @@ from shlex import quote
 
 import click
 
-from harness.cli.arguments import json_option
-from harness.cli.consoles import failures_told, json_object, say, write_json
+from harness.cli.consoles import failures_told, say
 from harness.cli.process import LazyGroup
 from harness.cli.project_files import PIPELINES
 from harness.cli.run_result import command_here
@@ -48,31 +47,22 @@ _RUBRIC = {"rubric": ("harness.cli.rubric_command:new", "Begin a rubric in rubri
 @click.argument(
     "directory", metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False), default="."
 )
-@json_option
-def init(directory: Path, *, as_json: bool) -> None:
+def init(directory: Path) -> None:
     """Make a project in DIR: a pipeline with its rubric and test, settings, and a place for runs.
 
     Existing files stay unchanged.
     """
-    with failures_told(as_json=as_json):
-        made, kept = _copy(_OF_A_PROJECT, directory, _NAME)
+    with failures_told():
+        _copy(_OF_A_PROJECT, directory, _NAME)
     harness = command_here(directory)
     python = "python" if harness == "harness" else os.path.relpath(sys.executable, directory)
     steps = [f"{harness} run {_NAME}", f"{harness} trace open", f"{python} -m pytest"]
     if directory.resolve() != Path.cwd():
         steps.insert(0, f"cd {quote(str(directory))}")
-    lacking = {
-        "the demo's model": None if demo_endpoint() else DEMO_INSTALL,
-        "pytest": None if find_spec("pytest") else "pip install pytest",
-    }
-    install = {what: how for what, how in lacking.items() if how}
-    if as_json:
-        said = {"directory": str(directory.resolve()), "made": made, "kept": kept}
-        write_json(json_object({**said, "install": install, "next": steps}))
-        return
-    _tell(made, kept, directory)
-    for what, how in install.items():
-        say(f"Not installed is {what}: {how}")
+    if not demo_endpoint():
+        say(f"Not installed is the demo's model: {DEMO_INSTALL}")
+    if not find_spec("pytest"):
+        say("Not installed is pytest: pip install pytest")
     say("Next:")
     for step in steps:
         say(f"  {step}")
@@ -96,8 +86,7 @@ def pipeline(name: str) -> None:
                 code="pipeline.name-invalid",
             )
         _refuse_if_there(PIPELINES / f"{module}.py")
-        made, kept = _copy(_OF_A_PIPELINE, Path(), module)
-    _tell(made, kept, Path())
+        _copy(_OF_A_PIPELINE, Path(), module)
     say(f"Next: {command_here()} run {module}")
 
 
@@ -126,22 +115,19 @@ def pattern(name: str | None) -> None:
     say(f"{path}: a copy of the pattern; next: {command_here()} run {name}")
 
 
-def _copy(files: tuple[str, ...], directory: Path, name: str) -> tuple[list[str], list[str]]:
-    """Copies the starter's files under another name; which were made, and which were there."""
-    made, kept = [], []
+def _copy(files: tuple[str, ...], directory: Path, name: str) -> None:
+    """Copies the starter's files under another name, and tells which were there."""
     for file in files:
         source = shipped_directory("examples/starter") / file
         if not source.exists():
             source = shipped_directory("rubrics").parent / file
         text = source.read_text(encoding="utf-8").replace(_NAME, name)
         text = text.replace(_NAME.replace("_", "-"), name.replace("_", "-"))
-        target = file.replace(_NAME, name)
-        if (directory / target).exists():
-            kept.append(target)
-        else:
-            _write(directory / target, text.encode())
-            made.append(target)
-    return made, kept
+        target = directory / file.replace(_NAME, name)
+        is_there = target.exists()
+        if not is_there:
+            _write(target, text.encode())
+        say(f"{'kept' if is_there else 'made'}  {target}")
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -156,9 +142,3 @@ def _refuse_if_there(path: Path) -> None:
         raise InvalidInput(
             "it exists already; choose another name", code="project.file-exists", path=path
         )
-
-
-def _tell(made: list[str], kept: list[str], directory: Path) -> None:
-    for word, files in (("made", made), ("kept", kept)):
-        for file in files:
-            say(f"{word}  {directory / file}")

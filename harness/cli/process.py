@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from errno import EPIPE
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
@@ -83,7 +82,7 @@ class LazyGroup(click.Group):
         formatter: click.HelpFormatter,
     ) -> None:
         commands = {**self.commands, **self._plugins()}
-        lines = {name: each.get_short_help_str(limit=80) for name, each in commands.items()}
+        lines = {name: command.get_short_help_str(limit=80) for name, command in commands.items()}
         lines |= {name: text for name, (_, text) in self._lazy.items()}
         with formatter.section("Commands"):
             formatter.write_dl(sorted(lines.items()))
@@ -103,23 +102,6 @@ def uncollected() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def set_variables(file: Path) -> None:
-    """Sets the variables of a file of `NAME=value` lines; one that is set stays as it is."""
-    from dotenv.parser import parse_stream  # noqa: PLC0415 - only where there is a file
-
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"{file}: {error}", param_hint="--env-file") from error
-    for line in parse_stream(io.StringIO(text)):
-        if line.error or (line.key is not None and line.value is None):
-            raise click.BadParameter(
-                f"{file}:{line.original.line}: not NAME=value", param_hint="--env-file"
-            )
-        if line.key is not None:
-            os.environ.setdefault(line.key, line.value or "")
 
 
 class Interrupts:

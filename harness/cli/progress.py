@@ -57,12 +57,12 @@ class Progress:
     Args:
         console: Nothing is drawn unless it is a terminal.
         nodes: The names of the pipeline's nodes, in order.
-        told: A mapped node. Where there is no terminal, a line now and then says how far it is.
+        node: A mapped node. Where there is no terminal, a line now and then says how far it is.
     """
 
-    def __init__(self, console: Console, nodes: Iterable[str], *, told: str | None = None) -> None:
+    def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
         self._state = RunState(nodes)
-        self._told = told
+        self._node = node
         self._told_of, self._told_s = 0, time.monotonic()
         # One thread brings records, another draws the picture.
         self._lock = threading.Lock()
@@ -108,8 +108,8 @@ class Progress:
         """Takes one record of the run."""
         with self._lock:
             self._state.take(record)
-            if self._told is not None and not self._is_terminal and type(record) is SpanEnded:
-                self._tell(self._state.nodes[self._told])
+            if self._node is not None and not self._is_terminal and type(record) is SpanEnded:
+                self._tell(self._state.nodes[self._node])
 
     def _tell(self, node: NodeState) -> None:
         now_s = time.monotonic()
@@ -117,15 +117,15 @@ class Progress:
         if node.total >= _LINES and (part > self._told_of or now_s > self._told_s + _SILENT_S):
             self._told_of, self._told_s = part, now_s
             details = _details(node, skipped="not begun").plain
-            said = [f"{self._told} {_count(node)}", details, _pace(node)]
-            say("  ".join(filter(None, [*said, _calls_line(self._state)])), err=True)
+            parts = [f"{self._node} {_count(node)}", details, _pace(node)]
+            say("  ".join(filter(None, [*parts, _calls_line(self._state)])), err=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture at this moment."""
         with self._lock:
             height, width = options.height or console.size.height, console.size.width
-            most = min(_BEGUN_LINES, height // 10)
-            if most and (begun := Text.from_ansi(self._above.begun)[-most * width :]):
+            rows = min(_BEGUN_LINES, height // 10)
+            if rows and (begun := Text.from_ansi(self._above.begun)[-rows * width :]):
                 yield begun
                 height -= -(-len(begun) // width)
             yield self._picture(height)
@@ -135,15 +135,15 @@ class Progress:
         loops = sorted(state.loops.values(), key=lambda loop: loop.is_over)[:_LOOPS]
         room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
-        shown = list(state.nodes.items())
-        if len(shown) > room:
-            urgent = [one for one in shown if one[1].counts["running"] or one[1].counts["failed"]]
-            shown = urgent[: room - 1]
-        for name, node in shown:
+        nodes = list(state.nodes.items())
+        if len(nodes) > room:
+            urgent = [row for row in nodes if row[1].counts["running"] or row[1].counts["failed"]]
+            nodes = urgent[: room - 1]
+        for name, node in nodes:
             mark = self._mark(node)
             table.add_row(mark, Text(name), _count(node), _details(node), _seconds(node))
         lines: list[RenderableType] = [table]
-        hidden = [node for name, node in state.nodes.items() if name not in dict(shown)]
+        hidden = [node for name, node in state.nodes.items() if name not in dict(nodes)]
         if hidden:
             lines.append(Text(_summary(hidden), style="dim"))
         lines += [Text(_loop_line(loop)) for loop in loops]
@@ -200,13 +200,13 @@ def _count(node: NodeState) -> str:
 
 
 def _details(node: NodeState, *, skipped: str = "skipped") -> Text:
-    said = ", ".join(
+    text = ", ".join(
         f"{node.counts[status]:,} {words}"
         for status, words in (_DETAILS | {"skipped": skipped}).items()
         if node.counts[status]
     )
     style = "red" if node.counts["failed"] else "dim"
-    return Text(said, style=style, no_wrap=True, overflow="ellipsis")
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _seconds(node: NodeState) -> str:
@@ -418,8 +418,8 @@ class RunState:
             self.retries += 1
         elif items := events.ItemsEvent.of(instant):
             self._node(items.node).expect(items.total)
-        elif (one := events.RoundEvent.of(instant)) and one.span in self.loops:
-            self.loops[one.id].composites.append(one.composite)
+        elif (event := events.RoundEvent.of(instant)) and event.span in self.loops:
+            self.loops[event.id].composites.append(event.composite)
 
     def _set(
         self, call: events.NodeAttempt | events.Skip | events.Reuse, status: CallStatus

@@ -38,15 +38,12 @@ def settings_for_calls(
     memory: Place | None = None,
     seed: int | None = None,
     engine: str | None = None,
-    produces: bool = True,
 ) -> Settings:
     """As `load_settings`, for a command that calls models.
 
     An endpoint that is not allowed here fails when it is opened.
     """
-    settings = load_settings(
-        config, environment=os.environ, roles=roles, memory=memory, produces=produces
-    )
+    settings = load_settings(config, environment=os.environ, roles=roles, memory=memory)
     if seed is not None:
         settings = settings.model_copy(update={"seed": seed})
     if engine is not None:
@@ -54,30 +51,30 @@ def settings_for_calls(
         settings = settings.model_copy(update={"execution": execution})
     endpoints, named = settings.endpoints.values(), settings.trace.secrets
     hide(known_secrets(endpoints, environment=os.environ, named=named))
-    for endpoint in (one for each in endpoints for one in each.replicas.values()):
+    for endpoint in (replica for pool in endpoints for replica in pool.replicas.values()):
         for refusal in not_allowed(endpoint, os.environ):
             what, _, folder = refusal.entry.partition(" ")
             name, _, host = what.partition("@")
             # A variable that is not set sends nothing.
             if name == "*" or os.environ.get(name):
-                said = "all credentials found here" if name == "*" else name
-                if _is_allowed(f"The settings in {folder} would send {said} to {host}."):
+                secret = "all credentials found here" if name == "*" else name
+                if _is_allowed(f"The settings in {folder} would send {secret} to {host}."):
                     _remember(refusal.entry)
     return settings
 
 
-def store_place(_: click.Context, __: click.Parameter, given: str | None) -> Place | None:
+def store_place(_: click.Context, __: click.Parameter, text: str | None) -> Place | None:
     """Reads a directory, or the url of a PostgreSQL database."""
     try:
-        return None if given is None else place_of(given)
+        return None if text is None else place_of(text)
     except InvalidInput as error:
         raise click.BadParameter(str(error)) from error
 
 
-def executor_name(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
+def executor_name(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """Checks that there is such an executor."""
     try:
-        return None if given is None else check_engine(given)
+        return None if text is None else check_engine(text)
     except Mistake as error:
         raise click.BadParameter(str(error)) from error
 
@@ -102,9 +99,9 @@ def refusal_after_asking(path: Path) -> Notice | None:
     """As `refusal_to_run`, but the user at a terminal may allow it."""
     refusal = refusal_to_run(path, environment=os.environ)
     project = project_of(path)
-    asked: set[Path] = click.get_current_context().meta.setdefault(__name__, set())
-    if refusal is not None and project not in asked:
-        asked.add(project)
+    projects: set[Path] = click.get_current_context().meta.setdefault(__name__, set())
+    if refusal is not None and project not in projects:
+        projects.add(project)
         if _is_allowed(f"The code of {project} would be run."):
             _remember(str(project))
             return None
@@ -196,10 +193,10 @@ def load_pipeline_to_read(target: str) -> Pipeline:
 
 def absolute_target(target: str) -> str:
     """The target, from any directory."""
-    found, (_, colon, name) = target_file(target), target.partition(":")
-    if found is None or found.parent == shipped_directory("patterns"):
+    path, (_, colon, name) = target_file(target), target.partition(":")
+    if path is None or path.parent == shipped_directory("patterns"):
         return target
-    return f"{found.absolute()}{colon}{name}"
+    return f"{path.absolute()}{colon}{name}"
 
 
 def target_file(target: str) -> Path | None:
@@ -210,15 +207,15 @@ def target_file(target: str) -> Path | None:
 
 
 def _find_file(file: str) -> Path:
-    found = target_file(file)
-    if found is not None:
-        return found
+    target = target_file(file)
+    if target is not None:
+        return target
     folders = (PIPELINES, shipped_directory("patterns"))
-    known = {path.stem for folder in folders for path in folder.glob("*.py")}
-    known |= {str(path) for path in Path(file).parent.glob("*.py")}
+    names = {path.stem for folder in folders for path in folder.glob("*.py")}
+    names |= {str(path) for path in Path(file).parent.glob("*.py")}
     raise InvalidInput(
         f"there is no file '{file}', nor a pipeline or pattern of that name; "
-        + did_you_mean(file, known),
+        + did_you_mean(file, names),
         code="pipeline.no-file",
     )
 

@@ -32,7 +32,7 @@ from harness.session import (
     Origin,
     Rehearsal,
     load_settings,
-    only_question,
+    question_named,
     read_earlier_run,
     rehearse,
     run_to_its_end,
@@ -100,11 +100,11 @@ def resume(
     """
 
     def order() -> Order:
-        made, earlier = read()
+        request, earlier = read()
         spent = earlier.spent
         if not yes and is_costly(spent.tokens, spent.cost_usd):
-            confirm_again(_rehearsal(made, earlier).made_again)
-        return made
+            confirm_again(_rehearsal(request, earlier).made_again)
+        return request
 
     def read() -> tuple[Order, EarlierRun]:
         where = traces
@@ -114,7 +114,7 @@ def resume(
         if salvage:
             salvage_run(journal)
         earlier = read_earlier_run(journal)
-        before = earlier.beginning.origin or Origin(target="")
+        before = earlier.origin or Origin(target="")
         chosen_target = target or before.target
         if earlier.beginning.is_batch:
             raise InvalidInput(
@@ -140,14 +140,14 @@ def resume(
                 "--file FILE.py",
                 code="run.file-gone",
             )
-        for path, given in ((target_file(chosen_target), target), (chosen_config, config)):
-            if given is None and path is not None:
+        for path, option in ((target_file(chosen_target), target), (chosen_config, config)):
+            if option is None and path is not None:
                 check_may_run(path, named_in=journal)
         if memory is None:
             folder = journal.parent.resolve()
             check_store(before.memory, written_in=folder, environment=os.environ, journal=journal)
         remember_run(chosen_target, chosen_config)
-        made = Order(
+        request = Order(
             pipeline=load_pipeline(chosen_target),
             inputs=read_inputs(assignments),
             settings=settings_for_calls(
@@ -169,27 +169,27 @@ def resume(
             resume=journal,
             answers=_named(answers, earlier.questions),
         )
-        return made, earlier
+        return request, earlier
 
     if not dry_run:
         carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
         return
     log_to_stderr(log_format)
     with failures_told(as_json=as_json):
-        made, earlier = read()
-        found = _rehearsal(made, earlier)
+        request, earlier = read()
+        plan = _rehearsal(request, earlier)
     if as_json:
-        sys.stdout.buffer.write(json_object(asdict(found)))
+        sys.stdout.buffer.write(json_object(asdict(plan)))
     else:
-        click.echo("\n".join(_foreseen(found)))
+        click.echo("\n".join(_foreseen(plan)))
 
 
-def _foreseen(found: Rehearsal) -> Iterator[str]:
-    for now, before in found.renamed.items():
-        yield f"{now}: not made again; it is '{before}' under a new name"
-    for one in found.new:
-        yield f"{one}: not called before"
-    yield from listed_again(found.made_again)
+def _foreseen(plan: Rehearsal) -> Iterator[str]:
+    for name, before in plan.renamed.items():
+        yield f"{name}: not made again; it is '{before}' under a new name"
+    for name in plan.new:
+        yield f"{name}: not called before"
+    yield from listed_again(plan.made_again)
 
 
 def _rehearsal(order: Order, earlier: EarlierRun) -> Rehearsal:
@@ -203,12 +203,12 @@ def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, s
     Raises:
         InvalidInput: One is for none, or it is not clear for which; or two are for the same.
     """
-    names = {one.key for one in questions} | {one.node for one in questions}
+    names = {item.key for item in questions} | {item.node for item in questions}
     named: dict[str, str] = {}
     for answer in answers:
         name, separator, text = answer.partition("=")
         if not separator or name not in names:
-            name, text = only_question(questions).key, answer
+            name, text = question_named("", questions).key, answer
         if name in named:
             raise InvalidInput(f"--answer answers '{name}' twice", code="option.given-twice")
         named[name] = text

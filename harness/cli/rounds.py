@@ -29,16 +29,16 @@ def print_rounds(journal: Journal, console: Console) -> None:
         InvalidInput: The run did not record texts, or a draft had a secret in it.
         JournalInvalid: The journal is damaged.
     """
-    found = _loops(journal)
-    if not found:
+    loops = _loops(journal)
+    if not loops:
         say("this run has no revise loop", err=True)
-    for loop, rounds in found:
+    for loop, rounds in loops:
         where = f"{loop.node}: " if loop.node else ""
         end = loop.stop_reason or "not over"
         console.print(Text(f"{where}rubric '{loop.rubric}', {end}", style="bold"))
         console.print(rounds_table(rounds, best=loop.best_round))
-        for one in rounds:
-            _print_round(one, rounds, console)
+        for round_ in rounds:
+            _print_round(round_, rounds, console)
 
 
 def rounds_as_json(journal: Journal) -> list[dict[str, object]]:
@@ -54,21 +54,21 @@ def rounds_as_json(journal: Journal) -> list[dict[str, object]]:
             "rubric": loop.rubric,
             "stop_reason": loop.stop_reason,
             "best_round": loop.best_round,
-            "rounds": [round_as_json(one) for one in rounds],
+            "rounds": [round_as_json(round_) for round_ in rounds],
         }
         for loop, rounds in _loops(journal)
     ]
 
 
-def round_as_json(one: Round) -> dict[str, object]:
+def round_as_json(round_: Round) -> dict[str, object]:
     """A round by the names of its fields."""
     return {
-        "round": one.number,
-        "base_round": one.base_round,
-        "changed_chars": one.changed_chars,
-        **verdict_as_json(one.verdict),
-        "draft": one.draft,
-        "candidates": [asdict(candidate) for candidate in one.tried],
+        "round": round_.number,
+        "base_round": round_.base_round,
+        "changed_chars": round_.changed_chars,
+        **verdict_as_json(round_.verdict),
+        "draft": round_.draft,
+        "candidates": [asdict(candidate) for candidate in round_.tried],
     }
 
 
@@ -78,7 +78,10 @@ def rounds_table(rounds: Sequence[Round], *, best: int | None) -> Table:
     table.add_column("round")
     return with_scores(
         table,
-        {f"{one.number}{'*' if one.number == best else ''}": one.verdict for one in rounds},
+        {
+            f"{round_.number}{'*' if round_.number == best else ''}": round_.verdict
+            for round_ in rounds
+        },
     )
 
 
@@ -110,12 +113,12 @@ def _cut(text: str, hidden: int, chars: int) -> str:
 def changes(before: str, after: str) -> list[Change]:
     """The sections that differ; the whole texts where they do not have the same sections."""
     old, new = sections_of(before), sections_of(after)
-    if [one.title for one in old] != [one.title for one in new]:
+    if [part.title for part in old] != [part.title for part in new]:
         return [Change(None, before, after)]
     return [
-        Change(one.title, one.body, other.body)
-        for one, other in zip(old, new, strict=True)
-        if one.body.strip() != other.body.strip()
+        Change(part.title, part.body, match.body)
+        for part, match in zip(old, new, strict=True)
+        if part.body.strip() != match.body.strip()
     ]
 
 
@@ -124,27 +127,27 @@ def _loops(journal: Journal) -> list[tuple[RecordedLoop, tuple[Round, ...]]]:
     return [(loop, rounds_from(journal, loop=index)) for index, loop in enumerate(loops)]
 
 
-def _print_round(one: Round, rounds: Sequence[Round], console: Console) -> None:
+def _print_round(round_: Round, rounds: Sequence[Round], console: Console) -> None:
     console.print()
-    base = None if one.base_round is None else rounds[one.base_round - 1]
+    base = None if round_.base_round is None else rounds[round_.base_round - 1]
     of = "the first draft" if base is None else f"from round {base.number}"
-    console.print(Text(f"Round {one.number}, {of}", style="bold"))
-    if one.tried:
-        console.print(_candidates(one))
-    for change in changes(base.draft, one.draft) if base else ():
+    console.print(Text(f"Round {round_.number}, {of}", style="bold"))
+    if round_.tried:
+        console.print(_candidates(round_))
+    for change in changes(base.draft, round_.draft) if base else ():
         console.print(change.shown())
-    for score in one.verdict.scores:
+    for score in round_.verdict.scores:
         for line in why_not_more(score):
             console.print(Text(f"{score.name} {points(score)}: {line}"))
 
 
-def _candidates(one: Round) -> Table:
+def _candidates(round_: Round) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("candidate for", overflow="fold")
     for column in ("number", "seed", "by the checks"):
         table.add_column(column, justify="right")
     table.add_column("outcome", overflow="fold")
-    for candidate in one.tried:
+    for candidate in round_.tried:
         checked = candidate.checked
         table.add_row(
             Text(candidate.section or "the draft"),

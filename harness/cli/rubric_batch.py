@@ -25,7 +25,7 @@ from harness.rubric.calibration.labels import is_label, labels_in
 from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
-from harness.session.batch_files import SCORES, BatchFiles, Made, state_of
+from harness.session.batch_files import SCORES, BatchFiles, Made
 from harness.session.batch_rows import BadRows, DraftRows, mistakes_in, refusal_of
 from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
@@ -85,9 +85,9 @@ def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
 
     @wraps(command)
-    def called(**given: Any) -> None:  # noqa: ANN401 - by click, as the options say
-        asked = {name: given.pop(name) for name in signature(_read).parameters}
-        command(read=partial(_read, **asked), **given)
+    def called(**options: Any) -> None:  # noqa: ANN401 - by click, as the options say
+        arguments = {name: options.pop(name) for name in signature(_read).parameters}
+        command(read=partial(_read, **arguments), **options)
 
     for option in reversed(_OPTIONS):
         called = option(called)
@@ -108,7 +108,7 @@ def _read(
     roles: tuple[str, ...],
 ) -> ScoreSource:
     assigned = read_pairs(roles, option="--role", form="role=tag")
-    settings = settings_for_calls(config, roles=assigned, produces=False)
+    settings = settings_for_calls(config, roles=assigned)
     chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
     rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
     if rows.refused and bad_rows == "stop":
@@ -173,8 +173,8 @@ def task_in(task: str) -> str:
 
 
 def _is_of(draft: Draft, row: Row) -> bool:
-    """Whether the row has more labels of a draft: by another rater, or of another dimension."""
-    return bool(row.fields.keys() & {"rater", "dimension"}) and row.draft in {None, "", draft.text}
+    """Whether the row has more labels of a draft, by another rater."""
+    return "rater" in row.fields and row.draft in {None, "", draft.text}
 
 
 def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
@@ -186,8 +186,8 @@ def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
             "another name, say --columns draft=NAME",
             code="row.no-draft",
         )
-    own = row.sources if "sources" in row.fields else tuple(sources)
-    return Draft(text=text, task=str(row.fields.get("task", task)), sources=own)
+    evidence = row.sources if "sources" in row.fields else tuple(sources)
+    return Draft(text=text, task=str(row.fields.get("task", task)), sources=evidence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,13 +255,11 @@ def score_drafts(
     cast = Roles(known_endpoints(settings), settings.roles, produces=False)
     has_judges = bool(cast.evaluators or cast.pool)
     scores = Batch(
-        replace(
-            given.rows, known=_known(given, output, samples=samples, evaluators=cast.calibrated)
-        ),
+        given.rows,
         name=f"{verb} {rubric.id}",
         settings=settings.model_copy(update={"separation": seeded}),
         output=output,
-        files=partial(_ScoreFiles, rows=given.rows, rubric=rubric),
+        files=_ScoreFiles,
         max_failures=given.max_failures,
         evaluate=given.chosen,
         samples=samples,
@@ -272,43 +270,22 @@ def score_drafts(
     for failed in result.run.failures[:1]:
         if not result.outputs and isinstance(failed.error, InferenceError):
             raise failed.error
-    decided = has_judges or all(one.optional for one in rubric.judged)
+    decided = has_judges or all(dimension.optional for dimension in rubric.judged)
     return ScoredDrafts(given=given, result=result, decided=decided)
-
-
-def _known(
-    given: ScoreSource, output: Path | None, *, samples: int | None, evaluators: Sequence[str]
-) -> Mapping[str, Scored]:
-    """The scores of a file that no run is known of, if all are by what would score now."""
-    if output is None or not output.is_file() or state_of(output).exists():
-        return {}
-    drafts, by = given.rows.drafts, (given.rubric.sha256, ", ".join(evaluators), str(samples or ""))
-    known: dict[str, Scored] = {}
-    for row in read_rows([str(output)]):
-        if isinstance(row, InvalidInput) or row.id not in drafts:
-            return {}
-        said = row.fields
-        if by != tuple(str(said.get(n, "")) for n in ("rubric_sha256", "evaluator", "samples")):
-            return {}
-        if said.get("sha256") == drafts[row.id].sha256 and "outdated" not in said:
-            verdict = verdict_in(said, row.path)
-            passed = verdict.passed if "passed" in said else None
-            known[row.id] = Scored(verdict=verdict, passed=passed, evaluator=by[1], samples=samples)
-    return known
 
 
 class _ScoreFiles(BatchFiles):
     """Writes scores: a row for each draft that has a verdict."""
 
     def __init__(self, path: Path | None, *, rows: DraftRows, rubric: Rubric, **more: Any) -> None:  # noqa: ANN401 - as of its base
-        super().__init__(path, **more)
-        labels = dict.fromkeys(name for said in rows.labels.values() for name in said)
+        super().__init__(path, rows=rows, rubric=rubric, **more)
+        labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
         scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
         why = ["below_floor", "gates", "missing", "unjudged"]
         by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
         self._own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
         self.columns = [*self._own, *labels, "outdated"]
-        self._rows, self._rubric = rows, rubric
+        self._drafts, self._rubric = rows, rubric
         self._versions = at_any_threshold(rubric)
 
     def line(self, number: int, row: Row, made: Made) -> dict[str, Any]:  # noqa: ARG002
@@ -327,15 +304,15 @@ class _ScoreFiles(BatchFiles):
         return {
             **dict.fromkeys(self._own),
             "id": row.id,
-            **self._rows.labels.get(row.id, {}),
+            **self._drafts.labels.get(row.id, {}),
             **verdict_as_json(verdict),
             "passed": passed,
-            **{f"score.{one}": score for one, score in scores.items()},
+            **{f"score.{name}": score for name, score in scores.items()},
             "rubric": verdict.rubric,
             "rubric_sha256": verdict.rubric_sha256,
             "evaluator": scored.evaluator,
             "samples": scored.samples,
-            "sha256": self._rows.drafts[row.id].sha256,
+            "sha256": self._drafts.drafts[row.id].sha256,
             "error": None,
         }
 
@@ -372,8 +349,8 @@ LISTED = 10
 
 def not_judged(failures: Sequence[RowFailure]) -> Iterator[str]:
     """Which drafts, or rows, have no verdict, and why."""
-    for one in failures[:LISTED]:
-        yield f"Not judged: {name_of(one)}: {one.reason}"
+    for failure in failures[:LISTED]:
+        yield f"Not judged: {name_of(failure)}: {failure.reason}"
     if len(failures) > LISTED:
         yield f"… and {len(failures) - LISTED} more; --json has all."
 

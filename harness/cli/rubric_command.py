@@ -84,14 +84,14 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
         directory = own_rubrics(config)
     looked = [_look(name, directory) for name in names]
     if as_json:
-        _print_json([_as_json(one) for one in looked])
+        _print_json([_as_json(result) for result in looked])
     else:
-        for one in looked:
-            _print(one)
-        warnings = sum(len(one.warnings) for one in looked)
+        for result in looked:
+            _print(result)
+        warnings = sum(len(result.warnings) for result in looked)
         if strict and warnings:
             say(f"{_counted(warnings, 'warning')}, which --strict counts as mistakes")
-    if any(one.mistakes or (strict and one.warnings) for one in looked):
+    if any(result.mistakes or (strict and result.warnings) for result in looked):
         sys.exit(UNUSABLE)
 
 
@@ -116,23 +116,23 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
     looked = [_look(name, directory) for name in known_rubrics(directories(directory))]
     rows = [
         {
-            "name": one.name,
-            "title": one.rubric.title if one.rubric else "",
-            "path": _shown(one.path),
-            "ships": one.path is not None and one.path.parent == shipped_directory("rubrics"),
-            "mistakes": len(one.mistakes),
+            "name": result.name,
+            "title": result.rubric.title if result.rubric else "",
+            "path": _shown(result.path),
+            "ships": result.path is not None and result.path.parent == shipped_directory("rubrics"),
+            "mistakes": len(result.mistakes),
         }
-        for one in looked
+        for result in looked
     ]
     if as_json:
         _print_json(rows)
         return
-    width = max(len(one.name) for one in looked)
-    for one, row in zip(looked, rows, strict=True):
-        mistakes = _counted(len(one.mistakes), "mistake")
-        said = row["title"] or f"{mistakes}, named by: harness rubric check {one.name}"
+    width = max(len(result.name) for result in looked)
+    for result, row in zip(looked, rows, strict=True):
+        mistakes = _counted(len(result.mistakes), "mistake")
+        title = row["title"] or f"{mistakes}, named by: harness rubric check {result.name}"
         where = "ships" if row["ships"] else row["path"]
-        say(f"{one.name:{width}}  {said} ({where})")
+        say(f"{result.name:{width}}  {title} ({where})")
 
 
 @click.command()
@@ -158,8 +158,8 @@ def new(name: str, base: str | None, config: Path | None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.written.path, path)
             path.with_name("rubric.schema.json").write_bytes(_schema())
-    said = f"a copy of '{base}'" if base else "a small rubric with comments"
-    say(f"{path}: {said}; next: harness rubric check {quote(str(path))}")
+    origin = f"a copy of '{base}'" if base else "a small rubric with comments"
+    say(f"{path}: {origin}; next: harness rubric check {quote(str(path))}")
     if extends := source.rubric.extends:
         say(f"What it does not say is taken from '{extends}', which it extends.")
     if path.parent == directory and path.stem in known_rubrics(directories(directory)[1:]):
@@ -178,21 +178,23 @@ def read_named(name: str, directory: Path) -> RubricFile:
 
 def _look(name: str, directory: Path) -> _Looked:
     try:
-        found = read_named(name, directory)
+        file = read_named(name, directory)
     except RubricInvalid as error:
         return _Looked(name=name, path=error.path, mistakes=error.problems)
-    warnings = advice_on(found.rubric, found.written)
-    return _Looked(name=name, path=found.written.path, rubric=found.rubric, warnings=warnings)
+    warnings = advice_on(file.rubric, file.written)
+    return _Looked(name=name, path=file.written.path, rubric=file.rubric, warnings=warnings)
 
 
-def _print(one: _Looked) -> None:
+def _print(result: _Looked) -> None:
     """A line for each mistake and warning, as compilers do, and one for the rubric."""
-    for problem in one.mistakes:
+    for problem in result.mistakes:
         say(f"{_where(problem.path, problem.line)}{problem.message}")
-    for advice in one.warnings:
+    for advice in result.warnings:
         say(f"{_where(advice.path, advice.line)}warning: {advice.message}")
-    said = _summary(one.rubric) if one.rubric else _counted(len(one.mistakes), "mistake")
-    say(f"{_shown(one.path) or one.name}: {said}")
+    summary = (
+        _summary(result.rubric) if result.rubric else _counted(len(result.mistakes), "mistake")
+    )
+    say(f"{_shown(result.path) or result.name}: {summary}")
 
 
 def _summary(rubric: Rubric) -> str:
@@ -206,7 +208,7 @@ def _summary(rubric: Rubric) -> str:
 
 
 def _remarks(dimension: Dimension) -> str:
-    said = [
+    words = [
         "judged" * (dimension.judge is not None),
         _scale(dimension.scale),
         f"floor {dimension.floor:g}" if dimension.floor is not None else "",
@@ -214,8 +216,8 @@ def _remarks(dimension: Dimension) -> str:
         "optional" * dimension.optional,
         "needs sources" * dimension.needs_sources,
     ]
-    kept = [one for one in said if one]
-    return f" ({', '.join(kept)})" if kept else ""
+    remarks = [word for word in words if word]
+    return f" ({', '.join(remarks)})" if remarks else ""
 
 
 def _scale(scale: Scale | None) -> str:
@@ -225,20 +227,20 @@ def _scale(scale: Scale | None) -> str:
     return "pass or fail" if scale.is_pass_fail else f"{scale.min:g} to {scale.max:g}"
 
 
-def _as_json(one: _Looked) -> dict[str, object]:
+def _as_json(result: _Looked) -> dict[str, object]:
     """For scripts; the rubric includes what it takes from others."""
     return {
-        "name": one.name,
-        "path": _shown(one.path),
-        "rubric": one.rubric.model_dump(mode="json") if one.rubric else None,
-        "mistakes": [asdict(p) | {"path": _shown(p.path)} for p in one.mistakes],
-        "warnings": [asdict(a) | {"path": _shown(a.path)} for a in one.warnings],
+        "name": result.name,
+        "path": _shown(result.path),
+        "rubric": result.rubric.model_dump(mode="json") if result.rubric else None,
+        "mistakes": [asdict(p) | {"path": _shown(p.path)} for p in result.mistakes],
+        "warnings": [asdict(a) | {"path": _shown(a.path)} for a in result.warnings],
     }
 
 
 def _print_json(rows: Sequence[object]) -> None:
-    said = orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    write_json(said)
+    content = orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    write_json(content)
 
 
 def _schema() -> bytes:

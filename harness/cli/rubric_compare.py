@@ -68,21 +68,21 @@ def compare_scores(
     tell" means that the interval of the difference includes 0. Exit codes: 0 done, 2 invalid input.
     """
     with failures_told(as_json=as_json):
-        own = own_rubrics(config)
+        directory = own_rubrics(config)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         fields = [_fields(path) for path in (first, second)]
         names = [
             rubric or _rubric_of(first, fields[0]),
             other_rubric or rubric or _rubric_of(second, fields[1]),
         ]
-        chosen = [read_named(name, own) for name in names]
+        chosen = [read_named(name, directory) for name in names]
         rubrics = chosen[0].rubric, chosen[1].rubric
         read = [
             read_labels(
                 path,
                 by,
                 columns={mine: theirs for mine, theirs in ours.items() if theirs in has},
-                least="scores",
+                need="scores",
                 unreadable=unreadable,
                 off_scale=off_scale,
             )
@@ -94,32 +94,32 @@ def compare_scores(
             mine = {name: theirs for name, theirs in ours.items() if theirs in has}
             a = labeled_by(a, read_labels(labels, rubrics[0], columns=mine).drafts)
         has_labels = any(draft.people or draft.accept for draft in a)
-        records = [(file.rubric, records_directory(file, own)) for file in chosen]
+        records = [(file.rubric, records_directory(file, directory)) for file in chosen]
         people_from = accepted_from(accept_at, Calibration.read(*records[0]), rubrics[0])
         looks = Attempts.beside(*records[0]).joined(Attempts.beside(*records[1]).attempts)
-        found = compare(
+        comparison = compare(
             paired(a, b, rubrics, accept_at=people_from),
             rubrics,
             RiskAim(target=target, confidence=confidence),
             attempts=looks if has_labels else None,
             generator=np.random.default_rng(0),
         )
-        if found.people is not None:
+        if comparison.people is not None:
             for record in records:
-                found.people.attempts.write(*record)
+                comparison.people.attempts.write(*record)
     who = [f"{by.id}, {_who(file)}" for by, file in zip(rubrics, read, strict=True)]
     if as_json:
-        figures = asdict(found)
-        if found.people is not None:
+        figures = asdict(comparison)
+        if comparison.people is not None:
             del figures["people"]["attempts"]
         write_json(json_object({"sides": who, **figures}))
         return
     console = results()
-    console.print(_shifts(found))
-    if found.people is not None:
-        console.print(_agreement(found.people))
+    console.print(_shifts(comparison))
+    if comparison.people is not None:
+        console.print(_agreement(comparison.people))
     reading = [f"{file.path.name}: {line}" for file in read for line in about_reading(file)]
-    for line in (f"First: {who[0]}. Second: {who[1]}.", *_about(found), *reading):
+    for line in (f"First: {who[0]}. Second: {who[1]}.", *_about(comparison), *reading):
         console.print(line, soft_wrap=True)
 
 
@@ -141,48 +141,50 @@ def _rubric_of(path: Path, fields: Mapping[str, object]) -> str:
 
 
 def _who(read: Labels) -> str:
-    return ", ".join(sorted({one.evaluator for one in read.drafts} - {""})) or str(read.path)
+    return ", ".join(sorted({draft.evaluator for draft in read.drafts} - {""})) or str(read.path)
 
 
-def _shifts(found: Comparison) -> Table:
-    title = f"Scores of {found.drafts} drafts in {found.groups} groups"
-    shown = table(title, "dimension", "drafts", *_SIDES, "correlation")
-    for name, shift in found.shifts.items():
-        shown.add_row(name, str(shift.drafts), *_sides(shift.mean), f"{shift.pearson.value:.2f}")
-    return shown
+def _shifts(comparison: Comparison) -> Table:
+    title = f"Scores of {comparison.drafts} drafts in {comparison.groups} groups"
+    rows = table(title, "dimension", "drafts", *_SIDES, "correlation")
+    for name, shift in comparison.shifts.items():
+        rows.add_row(name, str(shift.drafts), *_sides(shift.mean), f"{shift.pearson.value:.2f}")
+    return rows
 
 
-def _agreement(found: Preference) -> Table:
-    shown = table("Agreement with people", "dimension", "", *_SIDES)
-    for name, by in found.agreement.items():
-        for kind, one in by.items():
-            shown.add_row(name, kind, *_sides(one))
-    return shown
+def _agreement(preference: Preference) -> Table:
+    rows = table("Agreement with people", "dimension", "", *_SIDES)
+    for name, by in preference.agreement.items():
+        for kind, figure in by.items():
+            rows.add_row(name, kind, *_sides(figure))
+    return rows
 
 
 _SIDES = ("first", "second", "second - first", "higher")
 
 
-def _sides(one: Difference) -> tuple[str, ...]:
-    apart = one.difference
+def _sides(figure: Difference) -> tuple[str, ...]:
+    apart = figure.difference
     interval = f"{apart.value:+.2f} ({apart.low:+.2f} to {apart.high:+.2f})"
-    return f"{one.first:.2f}", f"{one.second:.2f}", interval, apart.higher
+    return f"{figure.first:.2f}", f"{figure.second:.2f}", interval, apart.higher
 
 
-def _about(found: Comparison) -> Iterator[str]:
-    yield f"Drafts that pass by both: {found.both_pass}."
-    for side, names in (("first", found.only_first), ("second", found.only_second)):
+def _about(comparison: Comparison) -> Iterator[str]:
+    yield f"Drafts that pass by both: {comparison.both_pass}."
+    for side, names in (("first", comparison.only_first), ("second", comparison.only_second)):
         if names:
             yield f"By the {side} alone: {len(names)}: {listed(names)}"
-    if found.people is not None:
-        aim = found.people.aim
+    if comparison.people is not None:
+        aim = comparison.people.aim
         wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"
         yield f"Thresholds at which at most {wrong}, of both at once:"
-        sides = zip(("first", "second"), found.people.own, found.people.named, strict=True)
-        for side, own, named in sides:
-            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(own)}"
-    if found.groups < _FEW:
-        yield f"Few as they are, {found.groups} groups of drafts show next to nothing."
+        sides = zip(
+            ("first", "second"), comparison.people.own, comparison.people.named, strict=True
+        )
+        for side, present, named in sides:
+            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(present)}"
+    if comparison.groups < _FEW:
+        yield f"Few as they are, {comparison.groups} groups of drafts show next to nothing."
 
 
 def _rate(at: AtThreshold) -> str:

@@ -90,15 +90,18 @@ def label(
     log_to_stderr()
     with failures_told(of_journals=True):
         if output.suffix.lower() != ".jsonl" or "-" in drafts:
-            said = "labels are written as .jsonl, and standard input is for answers, not for drafts"
-            raise InvalidInput(said, code="label.output-or-input", path=output)
+            raise InvalidInput(
+                "labels are written as .jsonl, and standard input is for answers, not for drafts",
+                code="label.output-or-input",
+                path=output,
+            )
         chosen = read_named(rubric, own_rubrics(config)).rubric
         items: dict[str, _Item] = {}
         if drafts or not runs:
-            found = drafts_in(drafts, task=task, sources=sources, columns=columns)
-            for one in found.refused:
-                say(f"left out: {one.place}: {one.reason}", err=True)
-            items.update(_with_scores(found, chosen, scores))
+            source = drafts_in(drafts, task=task, sources=sources, columns=columns)
+            for failure in source.refused:
+                say(f"left out: {failure.place}: {failure.reason}", err=True)
+            items.update(_with_scores(source, chosen, scores))
         for run in runs:
             journals = journals_in(traces_directory(traces)) if run == "all" else None
             for path in journals or [find_journal(run, traces)]:
@@ -111,34 +114,34 @@ def label(
                 "--run",
                 code="label.no-scores",
             )
-        with RowFile(output, columns=["id", "rater"]) as kept:
-            labeling = _Labeling(items, kept, rater=rater)
+        with RowFile(output, columns=["id", "rater"]) as file:
+            labeling = _Labeling(items, file, rater=rater)
             if chooses:
-                labeling.choose(chosen.pass_at if above is None else above, most=suggest)
+                labeling.choose(chosen.pass_at if above is None else above, limit=suggest)
             labeling.ask(chosen, dimensions=dimensions)
 
 
 def _with_scores(
-    found: DraftRows, rubric: Rubric, path: Path | None
+    table: DraftRows, rubric: Rubric, path: Path | None
 ) -> Iterator[tuple[str, _Item]]:
     """The drafts, each with its scores if there are any."""
     scored: dict[object, Row] = {}
-    for one in read_rows([str(path)]) if path else ():
-        if isinstance(one, InvalidInput):
-            raise one
-        if one.fields.get("rubric_sha256") == rubric.sha256 and "outdated" not in one.fields:
-            scored[one.fields.get("sha256")] = one
-    for name, draft in found.drafts.items():
-        own = found.rows[name]
-        known = {key: own.fields[key] for key in ("group", "split") if key in own.fields}
+    for entry in read_rows([str(path)]) if path else ():
+        if isinstance(entry, InvalidInput):
+            raise entry
+        if entry.fields.get("rubric_sha256") == rubric.sha256 and "outdated" not in entry.fields:
+            scored[entry.fields.get("sha256")] = entry
+    for name, draft in table.drafts.items():
+        first = table.rows[name]
+        about = {key: first.fields[key] for key in ("group", "split") if key in first.fields}
         verdict = None
         if row := scored.get(draft.sha256):
-            columns = {f"score.{one.name}": one.name for one in rubric.dimensions}
+            columns = {f"score.{dimension.name}": dimension.name for dimension in rubric.dimensions}
             # A list, where each draft was judged several times.
             scores = {n: row.fields[key] for key, n in columns.items() if key in row.fields}
-            known |= {"score": scores, "evaluator": row.fields.get("evaluator")}
+            about |= {"score": scores, "evaluator": row.fields.get("evaluator")}
             verdict = verdict_in(row.fields, row.path)
-        yield name, _Item(draft=draft, known=known, verdict=verdict)
+        yield name, _Item(draft=draft, known=about, verdict=verdict)
 
 
 def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
@@ -152,21 +155,21 @@ def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
             say(f"left out: {error}", err=True)
             continue
         group, task = f"{journal.started.run_id}/{number}", texts.get(loop.task_sha256 or "", "")
-        for one in rounds:
-            verdict = one.verdict
+        for round_ in rounds:
+            verdict = round_.verdict
             if verdict.rubric_sha256 != rubric.sha256 or verdict.compressed:
                 continue
-            known = {"group": group, "score": verdict.vector, "evaluator": verdict.evaluator}
-            draft = Draft(text=one.draft, task=task)
-            yield f"{group}/{one.number}", _Item(draft=draft, known=known, verdict=verdict)
+            about = {"group": group, "score": verdict.vector, "evaluator": verdict.evaluator}
+            draft = Draft(text=round_.draft, task=task)
+            yield f"{group}/{round_.number}", _Item(draft=draft, known=about, verdict=verdict)
 
 
 class _Labeling:
     """One rater's answers, on their way into the file of all."""
 
-    def __init__(self, items: Mapping[str, _Item], kept: RowFile, *, rater: str) -> None:
-        self._items, self._kept, self._rater = items, kept, rater
-        self._rows = list(kept.rows)
+    def __init__(self, items: Mapping[str, _Item], file: RowFile, *, rater: str) -> None:
+        self._items, self._kept, self._rater = items, file, rater
+        self._rows = list(file.rows)
         self._skipped: list[tuple[int, str]] = []
         """Drafts, each with the number of rows at that time."""
         for row in self._rows:
@@ -175,7 +178,7 @@ class _Labeling:
                 raise InvalidInput(
                     f"draft '{row['id']}' has changed since it was labeled; give another --output",
                     code="label.draft-changed",
-                    path=kept.path,
+                    path=file.path,
                 )
         seeds = (row["seed"] for row in self._rows if "seed" in row)
         seed = self._seed = next(seeds, randbelow(2**32))
@@ -183,42 +186,42 @@ class _Labeling:
         places = {n: hashlib.sha256(f"{seed} {rater} {n}".encode()).digest() for n in items}
         self._order = sorted(items, key=places.__getitem__)
 
-    def choose(self, above: float, *, most: int | None) -> None:
+    def choose(self, above: float, *, limit: int | None) -> None:
         """Leaves drafts that would be accepted; with `most`, of a group one, labeled ones first."""
-        known = {name: one.verdict for name, one in self._items.items() if one.verdict}
-        accepted = [n for n in self._order if n in known and passes_at(known[n], above)]
+        verdicts = {name: item.verdict for name, item in self._items.items() if item.verdict}
+        accepted = [n for n in self._order if n in verdicts and passes_at(verdicts[n], above)]
         labeled = {name for name, _ in self._answered()}
         groups: dict[str, str] = {}
-        for name in sorted(accepted, key=lambda one: one not in labeled):
+        for name in sorted(accepted, key=lambda name: name not in labeled):
             groups.setdefault(self._items[name].known.get("group", name), name)
-        self._order = list(groups.values())[:most] if most else accepted
+        self._order = list(groups.values())[:limit] if limit else accepted
         say(f"{len(self._order)} of {len(accepted)} drafts that would be accepted at {above:g}.")
 
     def ask(self, rubric: Rubric, *, dimensions: bool) -> None:
         """Asks until all is answered, or the rater ends it."""
-        names = [one.name for one in rubric.dimensions] if dimensions else []
-        shown = said = ""
-        while said != "q":
-            done, left = self._answered(), {name for _, name in self._skipped}
-            asked = ((n, one) for n in self._order if n not in left for one in (_ACCEPT, *names))
-            name, question = next((one for one in asked if one not in done), ("", ""))
+        names = [dimension.name for dimension in rubric.dimensions] if dimensions else []
+        current = answer = ""
+        while answer != "q":
+            done, skipped = self._answered(), {name for _, name in self._skipped}
+            pairs = ((n, q) for n in self._order if n not in skipped for q in (_ACCEPT, *names))
+            name, question = next((pair for pair in pairs if pair not in done), ("", ""))
             if not name:
                 break
             draft = self._items[name].draft
-            if name != shown:
+            if name != current:
                 if draft.task:
                     _print("Task", draft.task)
                 _print(f"Draft {self._order.index(name) + 1} of {len(self._order)}", draft.text)
-                shown = name
-            said = _answer(question, rubric)
-            if said == "s":
+                current = name
+            answer = _answer(question, rubric)
+            if answer == "s":
                 self._skipped.append((len(self._rows), name))
-            elif said == "b":
+            elif answer == "b":
                 self._take_back()
-            elif said == "v":
+            elif answer == "v":
                 _print("Sources", "\n\n".join(draft.sources) or "It has none.")
-            elif said != "q":
-                self._add(name, question, said)
+            elif answer != "q":
+                self._add(name, question, answer)
         count = sum((name, _ACCEPT) in self._answered() for name in self._order)
         say(f"\n{count} of {len(self._order)} drafts are labeled, in {self._kept.path}.")
 
@@ -231,13 +234,13 @@ class _Labeling:
             for question in (*row.get("human", ()), *(key for key in row if key == _ACCEPT))
         }
 
-    def _add(self, name: str, question: str, said: str) -> None:
+    def _add(self, name: str, question: str, answer: str) -> None:
         row: dict[str, Any] = {"id": name, "rater": self._rater}
         if question == _ACCEPT:
-            row[_ACCEPT] = said == "y"
+            row[_ACCEPT] = answer == "y"
         else:
-            row["human"] = {question: float(said) if said else None}
-        if all(one["id"] != name for one in self._rows):
+            row["human"] = {question: float(answer) if answer else None}
+        if all(labeled["id"] != name for labeled in self._rows):
             # Once: a score that stands there again would be another sample.
             item, draft = self._items[name], self._items[name].draft
             about = {
@@ -264,24 +267,24 @@ class _Labeling:
 
 def _answer(question: str, rubric: Rubric) -> str:
     """A key, `y` or `n`, or a score; empty for no score."""
-    scale, asked = rubric.scale_of(question), "Accept it? y or n"
+    scale, prompt = rubric.scale_of(question), "Accept it? y or n"
     low, high = scale.min, scale.max
     if question != _ACCEPT:
-        (dimension,) = (one for one in rubric.dimensions if one.name == question)
+        (dimension,) = (dimension for dimension in rubric.dimensions if dimension.name == question)
         _print(question, " ".join(dimension.requirements))
-        asked = f"{low:g} to {high:g}, or nothing"
+        prompt = f"{low:g} to {high:g}, or nothing"
     while True:
-        say(f"{asked} (s skip, b back, v sources, q quit): ", nl=False)
-        said = (sys.stdin.readline() or "q").strip().lower()
-        if said in {"s", "b", "v", "q"}:
-            return said
-        if question == _ACCEPT and said in {"y", "n", "yes", "no"}:
-            return said[0]
+        say(f"{prompt} (s skip, b back, v sources, q quit): ", nl=False)
+        answer = (sys.stdin.readline() or "q").strip().lower()
+        if answer in {"s", "b", "v", "q"}:
+            return answer
+        if question == _ACCEPT and answer in {"y", "n", "yes", "no"}:
+            return answer[0]
         with suppress(ValueError):
-            if question != _ACCEPT and (not said or low <= float(said) <= high):
-                return said
-        wanted = "y or n" if question == _ACCEPT else f"a number, {low:g} to {high:g}, such as 7.5"
-        say(f"'{said}' is no answer: {wanted}.")
+            if question != _ACCEPT and (not answer or low <= float(answer) <= high):
+                return answer
+        usual = "y or n" if question == _ACCEPT else f"a number, {low:g} to {high:g}, such as 7.5"
+        say(f"'{answer}' is no answer: {usual}.")
 
 
 def _print(title: str, text: str) -> None:

@@ -21,7 +21,7 @@ from harness.cli.rubric_batch import (
 )
 from harness.cli.tables import table
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
-from harness.rubric import Noise, Rubric, Verdict, measured_noise, write_noise
+from harness.rubric import Noise, Rubric, measured_noise, write_noise
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
 
@@ -46,9 +46,9 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
-        given = read()
-        rubric = given.rubric
-        scored = _scored(given, repeats)
+        source = read()
+        rubric = source.rubric
+        scored = _scored(source, repeats)
         composites = {
             name: verdict.judges.composites
             for name, verdict in scored.verdicts.items()
@@ -60,8 +60,8 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
                 "its judged dimensions need sources, given with --sources",
                 code="noise.nothing-judged",
             )
-        found = measured_noise(scored.evaluator, [*composites.values()])
-        file = write_noise(found, rubric, directory=given.chosen.directory)
+        measured = measured_noise(scored.evaluator, [*composites.values()])
+        file = write_noise(measured, rubric, directory=source.chosen.directory)
     failures, run = scored.result.failures, scored.result.run
     if as_json:
         drafts: list[dict[str, object]] = [
@@ -74,28 +74,27 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
             "journal": str(run.files.journal),
             "rubric": rubric.id,
             "rubric_sha256": rubric.sha256,
-            "repeatability": found.repeatability,
-            "is_frozen": found.is_frozen,
+            "repeatability": measured.repeatability,
+            "is_frozen": measured.is_frozen,
             "drafts": [*drafts, *unread],
             "file": str(file),
         }
-        write_json(json_object({**found.model_dump(), **about}))
+        write_json(json_object({**measured.model_dump(), **about}))
     else:
         console = results()
-        figures = ("composites", "mean", "deviation", "would pass")
+        figures = ("composites", "mean", "deviation")
         rows = table("Composites of each judgement", "draft", *figures)
-        for name, each in composites.items():
+        for name, values in composites.items():
             rows.add_row(
                 Text(name),
-                "  ".join(map(str, each)),
-                f"{statistics.fmean(each):.2f}",
-                f"{statistics.stdev(each):.2f}" if len(each) > 1 else "-",
-                f"{_pass_share(scored.verdicts[name]):.0%}",
+                "  ".join(map(str, values)),
+                f"{statistics.fmean(values):.2f}",
+                f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-",
             )
         console.print(rows)
         for line in not_judged(failures):
             console.print(line, style="yellow")
-        for line in meaning(found, rubric):
+        for line in meaning(measured, rubric):
             console.print(line)
         console.print(f"Kept in {file}, for runs with this rubric and evaluator.")
         console.print(f"The run's journal: {run.files.journal}", style="dim", soft_wrap=True)
@@ -103,21 +102,16 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
         sys.exit(FAILED)
 
 
-def _pass_share(verdict: Verdict) -> float:
-    share = verdict.judges.pass_share if verdict.judges else None
-    return verdict.passed if share is None else share
-
-
-def _scored(given: ScoreSource, repeats: int) -> ScoredDrafts:
-    cast = Roles(known_endpoints(given.settings), given.settings.roles, produces=False)
-    if not given.rubric.judged or not (cast.evaluators or cast.pool):
+def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
+    cast = Roles(known_endpoints(source.settings), source.settings.roles, produces=False)
+    if not source.rubric.judged or not (cast.evaluators or cast.pool):
         raise ConfigurationInvalid(
             "there is no evaluator whose noise could be measured: the rubric must have a judged "
             "dimension, and one be named under [roles] in harness.toml, or with --role "
             "evaluator=TAG",
             code="config.no-evaluator",
         )
-    scored = score_drafts(given, samples=repeats, output=None, verb="noise")
+    scored = score_drafts(source, samples=repeats, output=None, verb="noise")
     scored.refuse_stopped()
     if not scored.verdicts:
         first = scored.result.failures[0]
@@ -125,22 +119,22 @@ def _scored(given: ScoreSource, repeats: int) -> ScoredDrafts:
     return scored
 
 
-def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
+def meaning(noise: Noise, rubric: Rubric) -> Iterator[str]:
     """What the measured noise means for a reader of scores, in sentences."""
-    deviation = found.deviation
+    deviation = noise.deviation
     yield (
-        f"One judgement by {found.evaluator} has a standard deviation of {deviation:.2f} points "
-        f"({found.judgements} judgements, {found.drafts} draft{'' if found.drafts == 1 else 's'})."
+        f"One judgement by {noise.evaluator} has a standard deviation of {deviation:.2f} points "
+        f"({noise.judgements} judgements, {noise.drafts} draft{'' if noise.drafts == 1 else 's'})."
     )
-    if found.is_frozen:
+    if noise.is_frozen:
         yield (
             "Every draft got the same composite every time, good or bad: that is no judgement. "
             "Look at its reasons, add anchors, or choose another model."
         )
         return
-    if found.between is not None and found.between <= deviation:
+    if noise.between is not None and noise.between <= deviation:
         yield (
-            f"The drafts' own means differ by no more than that ({found.between:.2f}): by this "
+            f"The drafts' own means differ by no more than that ({noise.between:.2f}): by this "
             "rubric, the evaluator does not tell these drafts apart. Sharpen the anchors, ask with "
             "'judge: split', or choose another model."
         )
@@ -148,7 +142,7 @@ def meaning(found: Noise, rubric: Rubric) -> Iterator[str]:
         yield "All judgements of a draft were equal: one is enough."
         return
     yield (
-        f"Two composites of one draft lie up to {found.repeatability:.2g} apart in 95 of 100 "
+        f"Two composites of one draft lie up to {noise.repeatability:.2g} apart in 95 of 100 "
         "cases: a smaller difference between drafts, or between rounds, means nothing."
     )
     if rubric.repeats > 1:

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import indent
-from typing import Any
 
 import click
 
 from harness.cli.arguments import config_option
-from harness.cli.consoles import failures_told, json_object, say, write_json
+from harness.cli.consoles import failures_told, say
 from harness.cli.rubric_batch import task_in
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.files import read_text, writing
@@ -40,7 +39,6 @@ from harness.wiggum.prompts import RevisionPrompts, place_of
     "--write", metavar="FILE", type=click.Path(path_type=Path), help=("Copy the templates here.")
 )
 @config_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def prompts(
     rubric: str,
     *,
@@ -49,43 +47,32 @@ def prompts(
     sources: tuple[str, ...],
     write: Path | None,
     config: Path | None,
-    as_json: bool,
 ) -> None:
     """Print the prompts of RUBRIC, a name or a file; no model is asked.
 
     The checks' findings on the draft are real; texts in (parentheses) stand for a model's replies,
     and for options left out. Revisions are shown as in a third round.
     """
-    with failures_told(as_json=as_json):
-        found = read_named(rubric, own_rubrics(config))
+    with failures_told():
+        file = read_named(rubric, own_rubrics(config))
         if write is not None:
-            _copy(found.rubric, write)
+            _copy(file.rubric, write)
             say(f"{write}: a copy to edit; name it in a rubric: 'prompts: {write.name}'")
             return
-        given = Draft(
+        example = Draft(
             text=read_text("draft", Path(draft)) if draft else "# (A heading)\n\n(Its text.)\n",
             task=task_in(task),
             sources=tuple(read_text("source", Path(name)) for name in sources) or ("(A source.)",),
         )
-        told: list[dict[str, Any]] = [
-            {
-                "name": name,
-                "from": _origins(found, _TOGETHER.get(name, (name,))),
-                "chars": sum(len(message.content) for message in messages),
-                "messages": [{"role": one.role, "content": one.content} for one in messages],
-            }
-            for name, messages in _told(found.rubric, given)
-        ]
-    if as_json:
-        digest = found.rubric.prompts.sha256
-        write_json(json_object({"rubric": rubric, "prompts_sha256": digest, "prompts": told}))
-        return
-    for one in told:
-        say(f"=== {one['name']}: {one['chars']:,} characters ({one['from']})")
-        say("\n\n".join(message["content"] for message in one["messages"]) + "\n")
+        filled = list(_filled(file.rubric, example))
+    for name, messages in filled:
+        length = sum(len(message.content) for message in messages)
+        origins = _origins(file, _TOGETHER.get(name, (name,)))
+        say(f"=== {name}: {length:,} characters ({origins})")
+        say("\n\n".join(message.content for message in messages) + "\n")
 
 
-def _told(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
+def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
     """The prompts by the names of their templates."""
     checked = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
     scores = [*(score for score in checked if score), *_judged(rubric, draft)]
@@ -94,32 +81,33 @@ def _told(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]
     ]
     verdict = reach_verdict(rubric, scores)
     rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
-    told = RevisionPrompts(
+    revision = RevisionPrompts(
         prompts=rubric.prompts,
         requirements=rubric.requirements,
         shorten_over=rubric.shorten.revise_over,
     )
-    placed = [(place_of(one, draft.sections), one.message) for s in focus for one in s.findings]
+    every = (finding for score in focus for finding in score.findings)
+    placed = [(place_of(finding, draft.sections), finding.message) for finding in every]
     index = next((place for place, _ in placed if place is not None), 0)
     findings = [message for place, message in placed if place == index] or ["(What is wrong.)"]
     for name, message in {
-        "draft": Message("user", told.first(draft)),
-        "section": told.sections(draft, {index: findings}, rounds)[index],
-        "afresh": Message("user", told.afresh(draft, index, rounds)),
-        "edits": told.edits(draft, focus, rounds)[0],
-        "whole": told.whole(draft, focus, rounds),
+        "draft": Message("user", revision.first(draft)),
+        "section": revision.sections(draft, {index: findings}, rounds)[index],
+        "afresh": Message("user", revision.afresh(draft, index, rounds)),
+        "edits": revision.edits(draft, focus, rounds)[0],
+        "whole": revision.whole(draft, focus, rounds),
     }.items():
         yield name, [message]
     if dimensions := asked_of(rubric, draft):
         dimensions = dimensions if rubric.judge == "joint" else dimensions[:1]
-        asked = judge_messages(rubric, dimensions, draft, shown=shown(rubric, draft))
-        yield "judge", asked
-        yield "judge_repair", repair_messages(rubric, dimensions, asked=asked, reply="")[-1:]
+        messages = judge_messages(rubric, dimensions, draft, shown=shown(rubric, draft))
+        yield "judge", messages
+        yield "judge_repair", repair_messages(rubric, dimensions, asked=messages, reply="")[-1:]
 
 
 def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
     """Low scores, with what a model might have found in the first section under a heading."""
-    under = (i for i, one in enumerate(draft.sections) if one.level and one.body.strip())
+    under = (i for i, part in enumerate(draft.sections) if part.level and part.body.strip())
     place = next(under, 0)
     finding = Finding("(What the evaluator found.)", draft.sections[place].title, place)
     return [
@@ -137,10 +125,11 @@ def _judged(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
 _TOGETHER = {"judge": ("judge_system", "judge", "judge_dimension", "judge_source")}
 
 
-def _origins(found: RubricFile, names: Sequence[str]) -> str:
+def _origins(file: RubricFile, names: Sequence[str]) -> str:
     """Where these templates stand."""
-    own = [found.written.at(("prompts", one)) for one in names if one in found.rubric.prompts.own]
-    return ", ".join(f"{one.path}:{one.line}" for one in own) or "as it ships"
+    changed = file.rubric.prompts.own
+    templates = [file.written.at(("prompts", name)) for name in names if name in changed]
+    return ", ".join(f"{template.path}:{template.line}" for template in templates) or "as it ships"
 
 
 def _copy(rubric: Rubric, path: Path) -> None:

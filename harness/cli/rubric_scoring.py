@@ -6,7 +6,7 @@ With `--output`, each draft is kept as soon as it is scored, and the same comman
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,17 +24,15 @@ from harness.cli.rubric_batch import (
     of_drafts,
     score_drafts,
 )
-from harness.cli.tables import listed
 from harness.cli.verdicts import (
     decision,
-    passes_at,
     print_comparison,
     print_scores,
     print_summary,
     remarks,
 )
 from harness.errors import InvalidInput
-from harness.rubric import Rubric, Verdict
+from harness.rubric import Verdict
 from harness.session.settings import EvaluationSettings
 
 
@@ -52,12 +50,6 @@ from harness.session.settings import EvaluationSettings
     help="Judge each draft this many times and take the mean; by default only drafts near the "
     "threshold are judged again.",
 )
-@click.option(
-    "--pass-at",
-    type=float,
-    metavar="NUMBER",
-    help="Show what another threshold would change, without asking a model again.",
-)
 @click.option("--checks-only", is_flag=True, help="Ask no model.")
 @click.option("--yes", is_flag=True, help="Do not ask before repeating costly judgements.")
 @click.option("--verbose", is_flag=True, help="Show every draft.")
@@ -67,7 +59,6 @@ def score(
     read: Callable[[], ScoreSource],
     output: Path | None,
     samples: int | None,
-    pass_at: float | None,
     checks_only: bool,
     yes: bool,
     verbose: bool,
@@ -88,40 +79,30 @@ def score(
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
-        given = read()
-        _check_threshold(pass_at, given.rubric)
+        source = read()
         if checks_only:
-            given = _without_models(given)
-        scored = score_drafts(given, samples=samples, output=output, yes=yes)
+            source = _without_models(source)
+        scored = score_drafts(source, samples=samples, output=output, yes=yes)
     if as_json:
-        write_json(json_object(_scores_as_json(scored, pass_at)))
+        write_json(json_object(_scores_as_json(scored)))
     else:
         unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
-        _print_scored(scored, pass_at, results(), unasked=unasked, verbose=verbose)
+        _print_scored(scored, results(), unasked=unasked, verbose=verbose)
     if scored.result.run.status == "stopped":
         sys.exit(STOPPED)
     if scored.result.failures:
         sys.exit(FAILED)
 
 
-def _without_models(given: ScoreSource) -> ScoreSource:
-    if not given.rubric.checked:
+def _without_models(source: ScoreSource) -> ScoreSource:
+    if not source.rubric.checked:
         raise InvalidInput(
             "--checks-only leaves nothing to score: a model judges every dimension of rubric "
-            f"'{given.rubric.id}'",
+            f"'{source.rubric.id}'",
             code="evaluation.nothing-to-check",
         )
     none = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
-    return replace(given, settings=given.settings.model_copy(update=none))
-
-
-def _check_threshold(pass_at: float | None, rubric: Rubric) -> None:
-    scale = rubric.scale
-    if pass_at is not None and not scale.min <= pass_at <= scale.max:
-        raise InvalidInput(
-            f"--pass-at is {pass_at:g}, outside the rubric's scale {scale.min:g} to {scale.max:g}",
-            code="option.outside-scale",
-        )
+    return replace(source, settings=source.settings.model_copy(update=none))
 
 
 # --- what is said of it ----------------------------------------------------------------------
@@ -130,9 +111,7 @@ _SHOWN = 5
 """Drafts that are shown one by one; of more, the figures are summed up."""
 
 
-def _print_scored(
-    scored: ScoredDrafts, pass_at: float | None, console: Console, *, unasked: str, verbose: bool
-) -> None:
+def _print_scored(scored: ScoredDrafts, console: Console, *, unasked: str, verbose: bool) -> None:
     rubric, verdicts, result = scored.given.rubric, scored.verdicts, scored.result
     if verbose or len(verdicts) <= _SHOWN:
         for name, verdict in verdicts.items():
@@ -150,11 +129,8 @@ def _print_scored(
     for line in not_judged(result.failures):
         console.print(line, style="yellow")
     if result.run.stopped_by is not None:
-        said = f"Stopped at {len(verdicts)} of {result.rows} drafts: {result.run.stopped_by}."
-        console.print(said, style="yellow")
-    if pass_at is not None:
-        for line in _another_threshold(scored, pass_at):
-            console.print(line)
+        stop = f"Stopped at {len(verdicts)} of {result.rows} drafts: {result.run.stopped_by}."
+        console.print(stop, style="yellow")
     for line in made_again_because(result.run.reruns):
         console.print(line)
     if result.output is not None:
@@ -169,38 +145,11 @@ def _decision(verdict: Verdict, scored: ScoredDrafts) -> str:
     return "of the checks alone; whether it passes is unknown until a model judges the rest"
 
 
-def _another_threshold(scored: ScoredDrafts, pass_at: float) -> Iterator[str]:
-    """What another threshold would change, draft by draft."""
-    if not scored.decided:
-        yield "What another threshold would change is unknown until a model judges the rest."
-        return
-    verdicts, own = scored.verdicts, scored.given.rubric.pass_at
-    now = [name for name, verdict in verdicts.items() if verdict.passed]
-    then = [name for name, verdict in verdicts.items() if passes_at(verdict, pass_at)]
-    yield (
-        f"Pass at {own:g}, as in the rubric: {len(now)} of {len(verdicts)}; "
-        f"at {pass_at:g}: {len(then)} of {len(verdicts)}."
-    )
-    for change, names in (
-        ("would pass", [name for name in then if name not in now]),
-        ("would no longer pass", [name for name in now if name not in then]),
-    ):
-        if names:
-            yield f"  {change}: {listed(f'{one} ({verdicts[one].composite})' for one in names)}"
-
-
-def _scores_as_json(scored: ScoredDrafts, pass_at: float | None) -> dict[str, object]:
-    drafts: list[dict[str, object]] = []
-    for name, verdict in scored.verdicts.items():
-        row = dict(scored.rows[name])
-        if pass_at is not None:
-            known = row["passed"] is not None
-            row["passes_at"] = passes_at(verdict, pass_at) if known else None
-        drafts.append(row)
+def _scores_as_json(scored: ScoredDrafts) -> dict[str, object]:
     rubric, result = scored.given.rubric, scored.result
-    drafts += [
-        {"id": name_of(one), "passed": None, "error": one.reason, "code": one.code}
-        for one in result.failures
+    failures = [
+        {"id": name_of(failure), "passed": None, "error": failure.reason, "code": failure.code}
+        for failure in result.failures
     ]
     return {
         "run_id": result.run.run_id,
@@ -208,7 +157,6 @@ def _scores_as_json(scored: ScoredDrafts, pass_at: float | None) -> dict[str, ob
         "rubric": rubric.id,
         "rubric_sha256": rubric.sha256,
         "pass_at": rubric.pass_at,
-        "other_pass_at": pass_at,
         "stopped": result.run.stopped_by,
-        "drafts": drafts,
+        "drafts": [*map(dict, scored.rows.values()), *failures],
     }

@@ -26,7 +26,6 @@ from harness.rubric import (
     Rubric,
     RubricFile,
     load_rubric,
-    measured_noise,
 )
 from harness.rubric.calibration.agreement import Estimate
 from harness.rubric.calibration.bounds import AtThreshold, Risk, RiskAim, interval
@@ -44,7 +43,7 @@ from harness.version import __version__
 _SHOWN_STEPS = 10
 _EXCERPT_CHARS = 80
 _LENGTH_BIAS = 0.3
-_SHOWN = ("pearson", "spearman", "kendall", "kappa", "offset", "slope")
+_SHOWN = ("pearson", "spearman", "kendall", "kappa", "offset")
 _METHODS = {
     "accepted": "fixed sequence from the strictest threshold on",
     "rejected": "nested exact bounds",
@@ -62,10 +61,10 @@ _WANTED = {
 }
 
 
-def _page(_: click.Context, __: click.Parameter, given: Path | None) -> Path | None:
-    if given is not None and given.suffix.lower() not in {".html", ".htm"}:
+def _page(_: click.Context, __: click.Parameter, page: Path | None) -> Path | None:
+    if page is not None and page.suffix.lower() not in {".html", ".htm"}:
         raise click.BadParameter("it is a page; give a name that ends in .html")
-    return given
+    return page
 
 
 _OF_LABELS = (
@@ -186,17 +185,17 @@ def tune_rubric(
         )
         read = reading(labels, columns=ours)
         if scores is not None:
-            scored = reading(scores, columns={}, least="scores")
-            by_id = {one.id: one for one in labeled_by(scored.drafts, read.drafts)}
-            together = tuple(by_id.get(one.id, one) for one in read.drafts)
+            scored = reading(scores, columns={}, need="scores")
+            by_id = {draft.id: draft for draft in labeled_by(scored.drafts, read.drafts)}
+            together = tuple(by_id.get(draft.id, draft) for draft in read.drafts)
             read = replace(
                 read, drafts=together, unreadable=scored.unreadable, off_scale=scored.off_scale
             )
-        drafts = [one for one in read.drafts if split in (None, one.split)]
+        drafts = [draft for draft in read.drafts if split in (None, draft.split)]
         if not drafts:
-            near = did_you_mean(str(split), {one.split for one in read.drafts})
-            said = f"no row has split '{split}'; {near}"
-            raise InvalidInput(said, code="labels.no-split", path=labels)
+            near = did_you_mean(str(split), {draft.split for draft in read.drafts})
+            problem = f"no row has split '{split}'; {near}"
+            raise InvalidInput(problem, code="labels.no-split", path=labels)
         directory = records_directory(file, rubrics)
         before = Calibration.read(file.rubric, directory)
         tuning = tune(
@@ -263,7 +262,6 @@ def _calibrated(
             code="tune.no-evaluator",
         )
     rubric = write_pass_at(file, named.threshold, load=load)
-    repeated = any(len(samples) > 1 for samples in tuning.sampled)
     return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),
@@ -274,7 +272,6 @@ def _calibrated(
         aim=tuning.aim,
         method=_METHODS[tuning.aim.risk],
         accept_at=tuning.accept_at,
-        noise=measured_noise(who, tuning.sampled) if who and repeated else None,
     )
 
 
@@ -330,12 +327,12 @@ def _about_labels(tuning: Tuning, read: Labels) -> Iterator[str]:
 
 
 def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
-    aim, own = tuning.aim, tuning.own
+    aim, present = tuning.aim, tuning.own
     if aim.risk != "accepted":
-        yield f"pass_at {_rate(own, replace(aim, risk='accepted'))}."
-    yield f"pass_at {_rate(own, aim)}."
+        yield f"pass_at {_rate(present, replace(aim, risk='accepted'))}."
+    yield f"pass_at {_rate(present, aim)}."
     if before and (before.at.threshold, before.labels_sha256) == (
-        own.threshold,
+        present.threshold,
         tuning.labels_sha256,
     ):
         yield "  It was set by these labels: what was claimed then is all that can be."
@@ -355,8 +352,8 @@ def _about_claim(tuning: Tuning) -> Iterator[str]:
         return
     yield f"No threshold allows the claim: {claim}."
     if tuning.missing is not None:
-        more, threshold = tuning.missing
-        yield f"  At the least {more} more are missing: {_WANTED[aim.risk].format(threshold)}."
+        count, threshold = tuning.missing
+        yield f"  At the least {count} more are missing: {_WANTED[aim.risk].format(threshold)}."
 
 
 def _origin(rubric: Rubric, tuning: Tuning, read: Labels, evaluator: str | None) -> dict[str, str]:
@@ -391,10 +388,8 @@ def _about_files(report: Path | None, written: Calibration | None, place: Path) 
     if report is not None:
         yield f"The report: {report}"
     if written is not None:
-        said = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
-        if written.noise:
-            said += f", where runs find the noise of a judgement too: {written.noise.deviation:.2f}"
-        yield said
+        line = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
+        yield line
 
 
 def _rate(at: AtThreshold, aim: RiskAim) -> str:
@@ -409,8 +404,8 @@ def _thresholds(tuning: Tuning) -> Table:
     rows = table("Thresholds", "threshold", *columns, "")
     places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
     marks = {tuning.own: "pass_at", tuning.named: "claim"}
-    shown = {tuning.steps[int(place)] for place in places if tuning.steps}
-    for at in sorted(shown.union(at for at in marks if at), key=lambda one: -one.threshold):
+    steps = {tuning.steps[int(place)] for place in places if tuning.steps}
+    for at in sorted(steps.union(at for at in marks if at), key=lambda step: -step.threshold):
         low, high = interval(at.wrong, at.accepted, confidence=tuning.aim.confidence)
         rows.add_row(
             f"{at.threshold:g}",
@@ -426,17 +421,17 @@ def _thresholds(tuning: Tuning) -> Table:
 def _agreements(tuning: Tuning) -> Table:
     # Only groups of several drafts have it.
     has_groups = any(not math.isnan(o.estimates["kendall"].value) for o in tuning.agreements)
-    shown = [name for name in _SHOWN if has_groups or name != "kendall"]
-    rows = table("Evaluator and people", "dimension", "drafts", *shown, "one person")
-    for one in tuning.agreements:
-        found = (_estimate(one.estimates[name]) for name in shown)
-        rows.add_row(one.name, str(one.drafts), *found, _number(one.ceiling[0]))
+    names = [name for name in _SHOWN if has_groups or name != "kendall"]
+    rows = table("Evaluator and people", "dimension", "drafts", *names, "one person")
+    for agreement in tuning.agreements:
+        cells = (_estimate(agreement.estimates[name]) for name in names)
+        rows.add_row(agreement.name, str(agreement.drafts), *cells, _number(agreement.ceiling))
     return rows
 
 
-def _estimate(one: Estimate) -> str:
-    between = f" ({one.low:.2f} to {one.high:.2f})"
-    return _number(one.value) + between * (not math.isnan(one.value))
+def _estimate(estimate: Estimate) -> str:
+    between = f" ({estimate.low:.2f} to {estimate.high:.2f})"
+    return _number(estimate.value) + between * (not math.isnan(estimate.value))
 
 
 def _number(value: float) -> str:
@@ -447,15 +442,13 @@ def _about_agreement(tuning: Tuning) -> Iterator[str]:
     if 0 < tuning.own.rejects < tuning.own.drafts:
         auc = _estimate(tuning.discrimination)
         yield f"A draft that people accept outscores one that they reject in {auc} of pairs (AUC)."
-    for one in tuning.agreements:
-        if one.is_frozen:
-            yield f"{one.name} is frozen: every draft got the same score."
-        if abs(one.length_bias) >= _LENGTH_BIAS:
-            way = "long" if one.length_bias > 0 else "short"
-            yield f"{one.name} favors {way} drafts more than people do (rho {one.length_bias:.2f})."
-    for name, by_samples in tuning.reliability.items():
-        said = ", ".join(f"{samples}: {icc:.2f}" for samples, icc in by_samples.items())
-        yield f"{name or 'composite'}: reliability by number of samples (ICC) {said}"
+    for agreement in tuning.agreements:
+        if agreement.is_frozen:
+            yield f"{agreement.name} is frozen: every draft got the same score."
+        if abs(agreement.length_bias) >= _LENGTH_BIAS:
+            length = "long" if agreement.length_bias > 0 else "short"
+            rho = f"(rho {agreement.length_bias:.2f})"
+            yield f"{agreement.name} favors {length} drafts more than people do {rho}."
 
 
 def _about_disagreements(tuning: Tuning) -> Iterator[str]:
@@ -475,8 +468,8 @@ def _as_json(
     *,
     evaluator: str | None,
 ) -> dict[str, object]:
-    apart = {"counted", "scored", "attempts", "disagreements", "sampled"}
-    names = [one.name for one in fields(tuning) if one.name not in apart]
+    apart = {"counted", "scored", "attempts", "disagreements"}
+    names = [field.name for field in fields(tuning) if field.name not in apart]
     return {
         "rubric": file.rubric.id,
         "rubric_sha256": file.rubric.sha256,
@@ -487,8 +480,8 @@ def _as_json(
         "unreadable": read.unreadable,
         "off_scale": read.off_scale,
         "disagreements": [
-            {"id": one.labeled.id, "composite": one.composite, "accept": one.accept}
-            for one in tuning.disagreements
+            {"id": draft.labeled.id, "composite": draft.composite, "accept": draft.accept}
+            for draft in tuning.disagreements
         ],
         "written": written.model_dump() if written else None,
     }

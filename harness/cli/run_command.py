@@ -21,6 +21,7 @@ from harness.cli.consoles import (
     Shown,
     error_as_json,
     exit_code_of,
+    json_object,
     log_to_stderr,
     say,
     write_json,
@@ -39,7 +40,6 @@ from harness.cli.run_result import (
     print_failure,
     print_result,
     print_to_do,
-    result_as_json,
     result_fields,
     resume_command,
 )
@@ -99,7 +99,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
         max_cost_usd: float | None,
         max_seconds: float | None,
         max_calls: int | None,
-        **others: Any,  # noqa: ANN401 - the command's other options
+        **options: Any,  # noqa: ANN401 - the command's other options
     ) -> None:
         limits = Limits(
             max_tokens=max_tokens,
@@ -107,7 +107,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
             max_seconds=max_seconds,
             max_calls=max_calls,
         )
-        command(limits=limits, **others)
+        command(limits=limits, **options)
 
     for option in reversed(_OPTIONS):
         called = option(called)
@@ -220,25 +220,25 @@ def carry_out(
             result = _run(order(), begun, is_attended=not as_json and _is_terminal())
     except KeyboardInterrupt as error:
         ended: BaseException = error
-        said, code = "interrupted", interrupts.exit_code
+        message, code = "interrupted", interrupts.exit_code
     except SystemExit as error:
         # Its code would pass for one of this command's own.
         ended = error
-        said, code = f"harness: {_who_left(error)}", FAILED
+        message, code = f"harness: {_who_left(error)}", FAILED
     except HarnessError as error:
         ended = error
-        said, code = f"harness: {error}", exit_code_of(error)
+        message, code = f"harness: {error}", exit_code_of(error)
         failed = error.result if isinstance(error, NodeFailed) else None
         if with_traceback:
             say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
     else:
         _report(result, as_json=as_json)
         return
-    say(said, err=True)
+    say(message, err=True)
     if as_json:
         run_id = begun[0].stem if begun else None
-        more = result_fields(failed) if failed is not None else None
-        write_json(error_as_json(ended, run_id=run_id, more=more))
+        fields = result_fields(failed) if failed is not None else None
+        write_json(error_as_json(ended, run_id=run_id, fields=fields))
     elif failed is not None:
         print_failure(failed, Shown(stderr=True))
     if begun:
@@ -248,7 +248,7 @@ def carry_out(
 
 def _report(result: RunResult, *, as_json: bool) -> None:
     if as_json:
-        write_json(result_as_json(result))
+        write_json(json_object(result_fields(result)))
     else:
         aside = Shown(stderr=True)
         print_result(result, Shown(of_result=True), aside)

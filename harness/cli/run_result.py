@@ -17,7 +17,6 @@ from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.markdown import Markdown
 
-from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, round_as_json, rounds_table
 from harness.cli.verdicts import decision, remarks
 from harness.errors import HarnessError
@@ -25,7 +24,6 @@ from harness.graph import NodeFailure, Question, Skipped
 from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult, Settings
-from harness.session.separation import Separation
 from harness.trace import events
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
 
@@ -68,14 +66,14 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
             if how != "trace rounds" or has_loop:
                 lines[what] = f"{command_here()} {how} {_journal_name(files.journal)}"
         for what, line in lines.items():
-            told = f"{what:<{_NEXT_WIDTH}}{line}"
-            console.print(told, style="dim", highlight=False, markup=False, soft_wrap=True)
+            row = f"{what:<{_NEXT_WIDTH}}{line}"
+            console.print(row, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 def print_failure(result: RunResult, console: Console) -> None:
     """Prints all about a failed run but its first failure."""
-    others = [f"also failed: {_failed(one)}" for one in result.failures[1:]]
-    for line in _capped(others):
+    lines = [f"also failed: {_failed(failure)}" for failure in result.failures[1:]]
+    for line in _capped(lines):
         _say(line, console)
     _print_end(result, console)
     if result.spent.calls:
@@ -95,9 +93,7 @@ def print_to_do(result: RunResult, console: Console) -> None:
     elif len(result.questions) == 1:
         _say(f"To answer: {resume} --answer {_example(result.questions[0])}", console)
     elif result.questions:
-        answers = (
-            f"--answer {shlex.quote(one.key)}={_example(one)}" for one in result.questions[:_MOST]
-        )
+        answers = (f"--answer {shlex.quote(q.key)}={_example(q)}" for q in result.questions[:_MOST])
         _say(f"To answer: {' '.join((resume, *answers))}", console)
 
 
@@ -111,13 +107,9 @@ def open_command(journal: Path) -> str:
     return f"{command_here()} {_NEXT['timeline']} {_journal_name(journal)}"
 
 
-def result_as_json(result: RunResult) -> bytes:
-    """The result as one JSON object, indented, with a newline."""
-    return json_object(result_fields(result))
-
-
 def result_fields(result: RunResult) -> dict[str, object]:
-    """The same before it is written."""
+    """The result for scripts."""
+    separation = result.separation
     return {
         "run_id": result.run_id,
         "pipeline": result.pipeline,
@@ -126,31 +118,30 @@ def result_fields(result: RunResult) -> dict[str, object]:
         "stopped_by": result.stopped_by,
         "failures": [
             {
-                "node": one.node,
-                "type": type(one.error).__name__,
-                "code": one.error.code if isinstance(one.error, HarnessError) else None,
-                "message": str(one.error),
-                "attempts": one.attempts,
+                "node": failure.node,
+                "type": type(failure.error).__name__,
+                "code": failure.error.code if isinstance(failure.error, HarnessError) else None,
+                "message": str(failure.error),
+                "attempts": failure.attempts,
             }
-            for one in result.failures
+            for failure in result.failures
         ],
-        "skips": [asdict(one) for one in result.skips],
-        "questions": [asdict(one) for one in result.questions],
+        "skips": [asdict(skip) for skip in result.skips],
+        "questions": [asdict(question) for question in result.questions],
         "reused": list(result.reused),
-        "reruns": [asdict(one) for one in result.reruns],
+        "reruns": [asdict(rerun) for rerun in result.reruns],
         "retries": dict(result.retries),
         "replies_used_again": result.replies_used_again,
         "parts": result.parts,
         "result": to_jsonable_python(result.result),
-        "outputs": {name: _as_json(one) for name, one in result.outputs.items()},
+        "outputs": {name: _as_json(output) for name, output in result.outputs.items()},
         "loops": [_loop_as_json(loop) for loop in result.loops],
         "earlier_loops": [_earlier_as_json(loop) for loop in result.earlier_loops],
         "models": [asdict(model) for model in result.models],
         "spent": _spent_as_json(result.spent),
-        "separation": _separation_as_json(result.separation) if result.separation else None,
-        "evaluator_draw": asdict(result.evaluator_draw) if result.evaluator_draw else None,
-        "evaluator_panel": asdict(result.evaluator_panel) if result.evaluator_panel else None,
-        "warnings": [asdict(one) for one in result.warnings],
+        "separation": separation and {**asdict(separation), "relation": separation.relation},
+        "evaluator_pool": asdict(result.evaluator_pool) if result.evaluator_pool else None,
+        "warnings": [asdict(warning) for warning in result.warnings],
         "duration_s": result.duration_s,
         "files": {
             name: None if path is None else str(path) for name, path in asdict(result.files).items()
@@ -181,20 +172,20 @@ def _as_json(output: object) -> object:
 def spent_line(result: RunResult) -> str:
     """What the run took, in all its parts."""
     spent = result.spent
-    told = [_spent(spent, parts=result.parts)]
+    parts = [_spent(spent, parts=result.parts)]
     calls = {
-        one.name: one.calls - one.failed - one.cancelled - one.unfinished - one.from_cache
-        for one in result.models
+        use.name: use.calls - use.failed - use.cancelled - use.unfinished - use.from_cache
+        for use in result.models
     }
     if answered := [f"{name} ({count})" for name, count in calls.items() if count > 0]:
-        told.append(f"Answered by {', '.join(answered)}.")
+        parts.append(f"Answered by {', '.join(answered)}.")
     failed = sum(model.failed for model in result.models)
     refused = sum(model.refused for model in result.models)
     ends = {"Failed": failed, "Refused": refused}
-    told += [f"{end}: {count:,} of the calls." for end, count in ends.items() if count]
+    parts += [f"{end}: {count:,} of the calls." for end, count in ends.items() if count]
     if result.parts > 1 and not result.had_finished:
-        told.append(f"This part took {result.duration_s:.1f} s.")
-    return " ".join(told)
+        parts.append(f"This part took {result.duration_s:.1f} s.")
+    return " ".join(parts)
 
 
 def _earlier_line(loop: RecordedLoop) -> str:
@@ -226,9 +217,9 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
         f"by rubric '{loop.rubric.id}'.",
         highlight=False,
     )
-    if tried := [candidate for one in loop.rounds for candidate in one.tried]:
-        taken = sum(candidate.outcome == "taken" for candidate in tried)
-        console.print(f"{taken} of {len(tried)} candidates were taken.", highlight=False)
+    if tried := [candidate for round_ in loop.rounds for candidate in round_.tried]:
+        count = sum(candidate.outcome == "taken" for candidate in tried)
+        console.print(f"{count} of {len(tried)} candidates were taken.", highlight=False)
     if again := sum(len(v.composites) - 1 for r in loop.rounds if (v := r.verdict.judges)):
         console.print(f"Near {loop.rubric.pass_at:g}, drafts were judged {again} more times.")
     if loop.stop_detail:
@@ -246,29 +237,17 @@ _CHANGES_SHOWN = 2
 
 def _print_changes(loop: WiggumResult, console: Console) -> None:
     """What the revisions made of the first draft, of some sections."""
-    found = changes(loop.rounds[0].draft, loop.text)
-    more = len(found) - _CHANGES_SHOWN
-    of_more = f" (and {more} more)" if more > 0 else ""
+    sections = changes(loop.rounds[0].draft, loop.text)
+    rest = len(sections) - _CHANGES_SHOWN
+    of_more = f" (and {rest} more)" if rest > 0 else ""
     console.print(f"What the revisions changed{of_more}:", style="italic", highlight=False)
-    for change in found[:_CHANGES_SHOWN]:
+    for change in sections[:_CHANGES_SHOWN]:
         console.print(change.shown(chars=_CHANGE_CHARS))
     console.print()
 
 
-def _separation_as_json(separation: Separation) -> dict[str, object]:
-    return {**asdict(separation), "relation": separation.relation}
-
-
 def _spent_as_json(spent: Spent) -> dict[str, object]:
-    return {
-        "calls": spent.calls,
-        "input_tokens": spent.input_tokens,
-        "output_tokens": spent.output_tokens,
-        "cost_usd": spent.cost_usd,
-        "seconds": spent.seconds,
-        "estimated_calls": spent.estimated_calls,
-        "unpriced_calls": spent.unpriced_calls,
-    }
+    return {**asdict(spent), "seconds": spent.seconds}
 
 
 def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
@@ -282,7 +261,8 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
         "unjudged": loop.best.verdict.unjudged,
         "spent": _spent_as_json(loop.spent),
         "rounds": [
-            {**round_as_json(one), "spent": _spent_as_json(one.spent)} for one in loop.rounds
+            {**round_as_json(round_), "spent": _spent_as_json(round_.spent)}
+            for round_ in loop.rounds
         ],
     }
 
@@ -306,15 +286,15 @@ def _spent(spent: Spent, *, parts: int = 1) -> str:
     """Time, calls, tokens and dollars of a run, over all its parts."""
     about = "about " if spent.estimated_calls else ""
     whole = "The run" if parts == 1 else f"All {parts} parts of the run"
-    said = (
+    text = (
         f"{whole} took {spent.seconds:.1f} s; calls: {spent.calls}; tokens in: "
         f"{about}{spent.input_tokens:,}, out: {about}{spent.output_tokens:,}"
     )
     if spent.cost_usd is not None:
-        said += f"; dollars: {spent.cost_usd:.4f}"
+        text += f"; dollars: {spent.cost_usd:.4f}"
         if spent.unpriced_calls:
-            said += f", without {spent.unpriced_calls} of the calls, whose price is unknown"
-    return f"{said}."
+            text += f", without {spent.unpriced_calls} of the calls, whose price is unknown"
+    return f"{text}."
 
 
 def command_here(directory: Path | None = None) -> str:
@@ -346,8 +326,8 @@ def _resumed(result: RunResult) -> Iterator[str]:
     if result.parts == 1 and not result.reused:
         return
     count = len(result.reused)
-    shown = f"{count:,}" if count else "No"
-    calls = f"{shown} node {'call was' if count == 1 else 'calls were'} done before"
+    number = f"{count:,}" if count else "No"
+    calls = f"{number} node {'call was' if count == 1 else 'calls were'} done before"
     if replies := result.replies_used_again:
         calls += (
             f"; {replies:,} {'reply' if replies == 1 else 'replies'} of models to calls that had "
@@ -357,7 +337,7 @@ def _resumed(result: RunResult) -> Iterator[str]:
         yield f"{calls}{', and none of them was made again' if count and not replies else ''}."
         return
     yield f"{calls}; made again:"
-    yield from _capped([f"  {one.node}: {one.reason}" for one in result.reruns])
+    yield from _capped([f"  {rerun.node}: {rerun.reason}" for rerun in result.reruns])
 
 
 def _tried_again(result: RunResult) -> Iterator[str]:
@@ -370,19 +350,19 @@ def _tried_again(result: RunResult) -> Iterator[str]:
 def _left_out(result: RunResult) -> Iterator[str]:
     if result.skips:
         yield "Left out:"
-        yield from _capped([f"  {one.node}: {one.reason}" for one in result.skips])
+        yield from _capped([f"  {skip.node}: {skip.reason}" for skip in result.skips])
 
 
 def _capped(lines: list[str]) -> Iterable[str]:
-    more = len(lines) - _MOST
-    return [*lines[:_MOST], f"  and {more:,} more (--json has all)"] if more > 0 else lines
+    rest = len(lines) - _MOST
+    return [*lines[:_MOST], f"  and {rest:,} more (--json has all)"] if rest > 0 else lines
 
 
 def _failed(failure: NodeFailure) -> str:
     error = failure.error
-    said = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
+    text = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
     attempts = f" (called {failure.attempts} times)" if failure.attempts > 1 else ""
-    return f"{failure.node}: {said}{attempts}"
+    return f"{failure.node}: {text}{attempts}"
 
 
 def _example(question: Question) -> str:

@@ -46,8 +46,7 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
     elif not lines:
         say(f"there is no run yet, by {directory / AUDIT_LOG}", err=True)
     else:
-        console = results()
-        console.print(_table(lines, is_wide=console.width >= _WIDE))
+        results().print(_table(lines))
 
 
 @runs.command()
@@ -80,44 +79,29 @@ def _refuse_options(context: click.Context) -> None:
             raise click.UsageError(f"options go after '{context.invoked_subcommand}', not before")
 
 
-_WIDE = 100
-"""Columns, from which the models fit too; --json has them anyway."""
-
-
-def _table(lines: list[AuditLine], *, is_wide: bool) -> Table:
+def _table(lines: list[AuditLine]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in ("run", "end"):
         table.add_column(column, no_wrap=True)
     for column in ("seconds", "in", "out"):
         table.add_column(column, justify="right", no_wrap=True)
-    for column in ("pipeline", "scores", *(["producer / evaluator"] if is_wide else [])):
+    for column in ("pipeline", "scores"):
         table.add_column(column, overflow="fold")
     for line in lines:
-        models = f"{line.producer_model or '-'} / {line.evaluator_model or 'checks'}"
         table.add_row(
             Text(line.run_id or "-"),
-            Text(line.final or "-", style=_STYLES.get(line.final or "", "")),
+            Text(line.final or "-", style=_STYLES.get(line.final, "yellow")),
             "-" if line.run_duration_s is None else f"{line.run_duration_s:.1f}",
             _count(line.input_tokens),
             _count(line.output_tokens),
             Text(line.pipeline or "-"),
             " ".join(str(round(score, 3)) for score in line.wiggum_scores)
             + (f" {line.stop_reason}" if line.stop_reason else ""),
-            *([Text(models)] if is_wide else []),
         )
     return table
 
 
-_STYLES = {
-    "PASS": "green",
-    "FAIL": "yellow",
-    "ERROR": "red",
-    "WAITING": "cyan",
-    "STOPPED": "yellow",
-    "INTERRUPTED": "yellow",
-    "SKIPPED": "yellow",
-    "KILLED": "red",
-}
+_STYLES = {None: "", "PASS": "green", "ERROR": "red", "KILLED": "red", "WAITING": "cyan"}
 
 
 def _count(tokens: int | None) -> str:

@@ -41,18 +41,20 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     console.print(Text(_bottleneck_said(comparison), style="bold"))
     console.print(Text(f"A is {a.run_id}, B is {b.run_id}", style="bold"))
     if a.pipeline != b.pipeline:
-        said = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
-        console.print(Text(said, style="yellow"))
+        sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
+        console.print(Text(sentence, style="yellow"))
     console.print(_totals_table(comparison))
-    for name, (was, now) in comparison.settings.items():
-        console.print(Text(f"Set differently: {name}: {known(was, str)} → {known(now, str)}"))
+    for name, (was, later) in comparison.settings.items():
+        console.print(Text(f"Set differently: {name}: {known(was, str)} → {known(later, str)}"))
     console.print(_time_table(comparison))
     console.print(_figure_table(comparison.figures))
     for change, words in _FINDINGS.items():
-        if found := [_finding(one) for one in comparison.findings if one.change == change]:
-            console.print(Text(f"{words} {', '.join(found)}."))
-    if others := [one.name for one in comparison.inputs if one.is_equal is False]:
-        console.print(Text(f"Inputs that were given differently: {', '.join(others)}."))
+        if changes := [
+            _finding(finding) for finding in comparison.findings if finding.change == change
+        ]:
+            console.print(Text(f"{words} {', '.join(changes)}."))
+    if names := ", ".join(comparison.changed_inputs):
+        console.print(Text(f"Inputs that were given differently: {names}."))
     differing = [node for node in comparison.nodes if node.differs_in]
     if differing:
         console.print(_node_table(differing))
@@ -60,22 +62,24 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
     console.print(f"Node calls that differ: {len(differing):,}; equal: {equal:,}.", highlight=False)
     if any(not loop.is_equal for loop in comparison.loops):
         console.print(_loop_table(comparison.loops))
-    for role in comparison.roles:
-        if role.a != role.b:
-            was, now = ", ".join(role.a) or "no model", ", ".join(role.b) or "no model"
-            console.print(Text(f"Role {role.role}: {was} in A, {now} in B."), soft_wrap=True)
+    for role, models in comparison.roles.items():
+        if models[0] != models[1]:
+            of_a, of_b = (", ".join(names) or "no model" for names in models)
+            console.print(Text(f"Role {role}: {of_a} in A, {of_b} in B."), soft_wrap=True)
 
 
 def _bottleneck_said(comparison: RunComparison) -> str:
     """Whether the bottleneck has moved, in a sentence."""
-    a, b, (was, now) = comparison.a, comparison.b, comparison.bottlenecks
-    if was is None or now is None:
+    a, b, (was, later) = comparison.a, comparison.b, comparison.bottlenecks
+    if was is None or later is None:
         return "Where the bottleneck is cannot be told: one of the runs took no time."
     of_a = f"{comparison.time[was][0] / a.duration_ns:.0%} of A"
-    of_b = f"{comparison.time[now][1] / b.duration_ns:.0%} of B"
-    if was == now:
+    of_b = f"{comparison.time[later][1] / b.duration_ns:.0%} of B"
+    if was == later:
         return f"The bottleneck has not moved: {TIME_KINDS[was]} ({of_a}, {of_b})."
-    return f"The bottleneck has moved: {TIME_KINDS[was]} ({of_a}), now {TIME_KINDS[now]} ({of_b})."
+    return (
+        f"The bottleneck has moved: {TIME_KINDS[was]} ({of_a}), now {TIME_KINDS[later]} ({of_b})."
+    )
 
 
 def _time_table(comparison: RunComparison) -> Table:
@@ -102,15 +106,15 @@ _UNITS: Mapping[FigureUnit, Callable[[float], str]] = {
 def _figure_table(figures: Sequence[FigureDifference]) -> Table:
     """What has changed by a twentieth, and by a millisecond; of models, where they are several."""
     table = _changes("Calls")
-    several = len({one.model for one in figures if one.a is not None and one.b is not None}) > 2
-    for one in figures:
-        if one.model and not (several and one.a is not None and one.b is not None):
+    several = len({f.model for f in figures if f.a is not None and f.b is not None}) > 2
+    for row in figures:
+        if row.model and not (several and row.a is not None and row.b is not None):
             continue
-        was, now = one.a or 0.0, one.b or 0.0
-        if abs(now - was) > max(0.05 * was, 1e6 if one.unit == "ns" else 0.0):
-            cells = (known(value, _UNITS[one.unit]) for value in (one.a, one.b))
-            name = f"{one.model}: {one.name}" if one.model else one.name
-            table.add_row(Text(name), *cells, _change(was, now) if one.b is not None else "")
+        was, later = row.a or 0.0, row.b or 0.0
+        if abs(later - was) > max(0.05 * was, 1e6 if row.unit == "ns" else 0.0):
+            cells = (known(value, _UNITS[row.unit]) for value in (row.a, row.b))
+            name = f"{row.model}: {row.name}" if row.model else row.name
+            table.add_row(Text(name), *cells, _change(was, later) if row.b is not None else "")
     return table
 
 
@@ -121,10 +125,10 @@ def _changes(title: str) -> Table:
     return table
 
 
-def _finding(one: FindingDifference) -> str:
-    sides = [side for side in (one.a, one.b) if side]
+def _finding(finding: FindingDifference) -> str:
+    sides = [side for side in (finding.a, finding.b) if side]
     lost = " → ".join(f"{side.severity}, {said_ns(side.lost_ns or 0)}" for side in sides)
-    return f"{one.rule} ({f'{one.model}, ' if one.model else ''}{lost})"
+    return f"{finding.rule} ({f'{finding.model}, ' if finding.model else ''}{lost})"
 
 
 def _totals_table(comparison: RunComparison) -> Table:
@@ -140,18 +144,18 @@ def _totals_table(comparison: RunComparison) -> Table:
     for title, of_a, of_b in (
         (
             "node calls",
-            sum(one.a is not None for one in nodes),
-            sum(one.b is not None for one in nodes),
+            sum(n.a is not None for n in nodes),
+            sum(n.b is not None for n in nodes),
         ),
         ("model calls", a.calls.calls, b.calls.calls),
         ("tokens in", a.calls.input_tokens, b.calls.input_tokens),
         ("tokens out", a.calls.output_tokens, b.calls.output_tokens),
     ):
         table.add_row(title, f"{of_a:,}", f"{of_b:,}", _change(of_a, of_b))
-    was, now = a.cost.usd, b.cost.usd
-    if was is not None or now is not None:
-        change = "" if was is None or now is None else _change(was, now)
-        table.add_row("dollars", known(was, dollars), known(now, dollars), change)
+    was, later = a.cost.usd, b.cost.usd
+    if was is not None or later is not None:
+        change = "" if was is None or later is None else _change(was, later)
+        table.add_row("dollars", known(was, dollars), known(later, dollars), change)
     return table
 
 
@@ -163,19 +167,19 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
     table = Table(title="Node calls, A → B; the biggest differences first", title_justify="left")
     table.add_column("node", overflow="fold")
     table.add_column("what", ratio=1)
-    has_cost = any(one and one.cost_usd is not None for node in nodes for one in (node.a, node.b))
+    has_cost = any(n and n.cost_usd is not None for node in nodes for n in (node.a, node.b))
     for column in ("time", "calls", "tokens in", "tokens out", *(["dollars"] if has_cost else [])):
         table.add_column(column, justify="right")
     for node in nodes[:_MOST_NODES]:
         a, b = node.a, node.b
         cells = [
             _both(_time(a), _time(b)),
-            _both(*(f"{one.calls}" if one else UNKNOWN for one in (a, b))),
-            _both(*(f"{one.input_tokens:,}" if one else UNKNOWN for one in (a, b))),
-            _both(*(f"{one.output_tokens:,}" if one else UNKNOWN for one in (a, b))),
+            _both(*(f"{n.calls}" if n else UNKNOWN for n in (a, b))),
+            _both(*(f"{n.input_tokens:,}" if n else UNKNOWN for n in (a, b))),
+            _both(*(f"{n.output_tokens:,}" if n else UNKNOWN for n in (a, b))),
         ]
         if has_cost:
-            cells.append(_both(*(known(one.cost_usd if one else None, dollars) for one in (a, b))))
+            cells.append(_both(*(known(n.cost_usd if n else None, dollars) for n in (a, b))))
         table.add_row(Text(node.node), Text("; ".join(_said(node))), *cells)
     if len(nodes) > _MOST_NODES:
         table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
@@ -232,7 +236,7 @@ def _loop_table(loops: tuple[LoopDifference, ...]) -> Table:
             continue
         number = f", loop {loop.number}" if loop.number > 1 else ""
         table.add_row(
-            Text(f"{loop.node or UNKNOWN}{number}"), *(_loop(one) for one in (loop.a, loop.b))
+            Text(f"{loop.node or UNKNOWN}{number}"), *(_loop(side) for side in (loop.a, loop.b))
         )
     if equal:
         table.add_row(f"and {equal:,} equal")
@@ -250,11 +254,11 @@ def _both(a: str, b: str) -> str:
     return a if a == b else f"{a} → {b}"
 
 
-def _change(was: float, now: float) -> str:
+def _change(was: float, later: float) -> str:
     """By how much more or less, as a share of what was."""
-    if was == now:
+    if was == later:
         return "="
-    return f"{(now - was) / was:+.1%}" if was else ""
+    return f"{(later - was) / was:+.1%}" if was else ""
 
 
 def _time(node: NodeRecord | None) -> str:

@@ -72,7 +72,7 @@ def export(
     is written, 1 there was nothing to write, 2 invalid input.
     """
     log_to_stderr()
-    made = TrainingRows(form, margin=margin)
+    training = TrainingRows(form, margin=margin)
     with failures_told(as_json=as_json, of_journals=True):
         if output.name == AUDIT_LOG or begins_a_run(output):
             raise InvalidInput(
@@ -86,27 +86,27 @@ def export(
         def rows() -> Iterator[Row]:
             for path in journals:
                 try:
-                    yield from made.of_run(Journal(path))
+                    yield from training.of_run(Journal(path))
                 except JournalInvalid as error:
                     if runs:
                         raise
                     say(f"left out: {error}", err=True)
-                    made.left_out["run-unreadable"] += 1
+                    training.left_out["run-unreadable"] += 1
 
         write_rows(output, rows())
     if as_json:
-        said = {
-            "rows": made.made,
+        counts = {
+            "rows": training.made,
             "runs": len(journals),
-            "loops": made.loops,
-            "left_out": {name: made.left_out[name] for name in _SAID},
+            "loops": training.loops,
+            "left_out": {name: training.left_out[name] for name in _SAID},
         }
-        write_json(json_object(said))
+        write_json(json_object(counts))
     else:
         console = results()
-        wrote = f"Wrote {made.made:,} rows to {output}" if made.made else "Nothing to write"
-        console.print(f"{wrote}; runs: {len(journals):,}, loops: {made.loops:,}.")
-        for name, number in (+made.left_out).most_common():
+        wrote = f"Wrote {training.made:,} rows to {output}" if training.made else "Nothing to write"
+        console.print(f"{wrote}; runs: {len(journals):,}, loops: {training.loops:,}.")
+        for name, number in (+training.left_out).most_common():
             console.print(f"Left out {number:,}: {_SAID[name].format(margin=margin)}.")
-    if not made.made:
+    if not training.made:
         sys.exit(FAILED)

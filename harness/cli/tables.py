@@ -19,9 +19,9 @@ _TITLES_WIDTH = 16
 _FEW = 5
 
 
-def known(value: T | None, shown: Callable[[T], str]) -> str:
+def known(value: T | None, form: Callable[[T], str]) -> str:
     """A value for people; a dash if it is unknown."""
-    return UNKNOWN if value is None else shown(value)
+    return UNKNOWN if value is None else form(value)
 
 
 def seconds(time_ns: int) -> str:
@@ -41,27 +41,37 @@ def dollars(usd: float) -> str:
 
 def table(title: str, first: str, *figures: str) -> Table:
     """A table with a title, a column of names and columns of figures."""
-    made = Table(title=title, title_justify="left")
-    made.add_column(first, overflow="fold")
+    result = Table(title=title, title_justify="left")
+    result.add_column(first, overflow="fold")
     for name in figures:
-        made.add_column(name, justify="right")
-    return made
+        result.add_column(name, justify="right")
+    return result
 
 
 def listed(names: Iterable[str]) -> str:
     """The first few, and how many more there are."""
-    each = [*names]
-    return ", ".join(each[:_FEW]) + f" and {len(each) - _FEW} more" * (len(each) > _FEW)
+    items = [*names]
+    return ", ".join(items[:_FEW]) + f" and {len(items) - _FEW} more" * (len(items) > _FEW)
 
 
-def cell(value: str | None, style: str = "") -> Text:
+def cell(value: object, style: str = "") -> Text:
     """A cell of `print_columns`; a dash if there is nothing in it."""
-    return Text(value, style=style) if value else Text(UNKNOWN, style="dim")
+    match value:
+        case None | "" | ():
+            return Text(UNKNOWN, style="dim")
+        case bool():
+            return Text("yes", style=style) if value else Text("no", style="yellow")
+        case int() | float():
+            return Text(f"{round(value, 1):,}", style=style)
+        case tuple():
+            return Text(listed(map(str, value)), style=style)
+        case _:
+            return Text(str(value), style=style)
 
 
-def print_line(said: str, console: Console, style: str = "") -> None:
+def print_line(line: str, console: Console, style: str = "") -> None:
     """Prints a line as it is: names in it may hold brackets."""
-    console.print(Text(said, style=style), soft_wrap=True)
+    console.print(Text(line, style=style), soft_wrap=True)
 
 
 def print_columns(
@@ -69,14 +79,14 @@ def print_columns(
 ) -> None:
     """Prints tables below each other, each as wide as the console; rows of dashes are left out."""
     columns = max(1, (console.width - _TITLES_WIDTH) // _COLUMN_WIDTH)
-    cells = {title: [made(thing) for thing in things.values()] for title, made in rows.items()}
-    said = {title: row for title, row in cells.items() if any(one.plain != UNKNOWN for one in row)}
+    cells = {title: [of(thing) for thing in things.values()] for title, of in rows.items()}
+    full = {title: row for title, row in cells.items() if any(c.plain != UNKNOWN for c in row)}
     titles: Sequence[str] = [*things]
     for start in range(0, len(titles), columns):
         table = Table()
         table.add_column("", no_wrap=True)
         for title in titles[start : start + columns]:
             table.add_column(Text(title), overflow="fold")
-        for title, row in said.items():
+        for title, row in full.items():
             table.add_row(title, *row[start : start + columns])
         console.print(table)

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import click
 from pydantic_core import to_jsonable_python
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import (
@@ -144,8 +143,8 @@ def export(
             content=content,
         )
         with Shown(stderr=True).status(f"Exporting to {endpoint or output or form} …"):
-            said = export_run(journal, target)
-        say(said)
+            outcome = export_run(journal, target)
+        say(outcome)
 
 
 @trace.command()
@@ -192,17 +191,17 @@ def report(
                 "--last and --pipeline report on several runs, RUN on one",
                 code="option.of-one-run",
             )
-        shown: Callable[[Console], None]
+        printed: Callable[[Console], None]
         if takes_several:
             several = report_of_runs(_last_runs(last, pipeline, traces), targets=targets)
-            said, shown = json_object(several), partial(print_runs_report, several)
+            fields, printed = json_object(several), partial(print_runs_report, several)
         else:
-            one = report_of(_journal(run, traces), targets=targets)
-            said, shown = json_object(one), partial(print_report, one)
+            single = report_of(_journal(run, traces), targets=targets)
+            fields, printed = json_object(single), partial(print_report, single)
     if as_json:
-        write_json(said)
+        write_json(fields)
     else:
-        shown(results())
+        printed(results())
 
 
 @trace.command()
@@ -218,11 +217,11 @@ def show(span: str, run: str, traces: Path | None, *, as_json: bool) -> None:
     from harness.cli.trace_show import print_span, span_shown  # noqa: PLC0415
 
     with complaints(as_json=as_json):
-        found = span_shown(_journal(run, traces), int(span) if span.isdecimal() else span)
+        details = span_shown(_journal(run, traces), int(span) if span.isdecimal() else span)
     if as_json:
-        write_json(json_object(found))
+        write_json(json_object(details))
     else:
-        print_span(found, results())
+        print_span(details, results())
 
 
 @trace.command()
@@ -263,19 +262,19 @@ def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
 @traces_option
 @json_option
 def check(run: str, traces: Path | None, *, as_json: bool) -> None:
-    """Show whether a journal is whole, and what was open when it ended.
+    """Show whether a journal is whole; what was under way at its end stands in the report.
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
     from harness.analysis.damage import check_journal  # noqa: PLC0415
 
     with complaints(as_json=as_json):
-        found = check_journal(find_journal(run, traces))
+        checked = check_journal(find_journal(run, traces))
     if as_json:
-        write_json(json_object(_check_fields(found)))
+        write_json(json_object(_check_fields(checked)))
     else:
-        print_check(found, results())
-    sys.exit(0 if found.is_whole else FAILED)
+        print_check(checked, results())
+    sys.exit(0 if checked.is_whole else FAILED)
 
 
 def _last_runs(last: int | None, pipeline: str | None, traces: Path | None) -> list[Journal]:
@@ -286,15 +285,15 @@ def _last_runs(last: int | None, pipeline: str | None, traces: Path | None) -> l
     """
     directory = traces_directory(traces)
     journals = [Journal(path) for path in journals_in(directory)]
-    chosen = [one for one in journals if pipeline in {None, one.started.name}]
+    chosen = [journal for journal in journals if pipeline in {None, journal.started.name}]
     if not chosen:
-        names = sorted({one.started.name for one in journals})
+        names = sorted({journal.started.name for journal in journals})
         raise InvalidInput(
             f"no run in '{directory}' is of a pipeline '{pipeline}'; "
             + did_you_mean(str(pipeline), names),
             code="runs.unknown-pipeline",
         )
-    chosen.sort(key=lambda one: one.started.wall_ns)
+    chosen.sort(key=lambda journal: journal.started.wall_ns)
     return chosen[-last:] if last else chosen
 
 
@@ -314,10 +313,10 @@ def complaints(*, as_json: bool = False) -> Iterator[None]:
         sys.exit(UNUSABLE)
 
 
-def print_check(found: JournalCheck, console: Console) -> None:
-    """Prints the state and the problems of each file, and the spans that were open."""
-    last = found.parts[-1].part
-    for file in found.files:
+def print_check(checked: JournalCheck, console: Console) -> None:
+    """Prints the state and the problems of each file."""
+    last = checked.parts[-1].part
+    for file in checked.files:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(file.records.items()))
         verdict = _verdict(file, is_of_last_part=file.part == last)
         console.print(Text(f"{file.path}{_part(file) if last else ''}: {verdict}"), soft_wrap=True)
@@ -325,47 +324,38 @@ def print_check(found: JournalCheck, console: Console) -> None:
         for problem in file.problems:
             line = "" if problem.line is None else f"line {problem.line}: "
             console.print(Text(f"{line}{problem.message}"), style="red")
-    if found.open_spans:
-        table = Table(title="Open at the end", title_justify="left")
-        for column in ("what", "since second", "for seconds"):
-            table.add_column(column)
-        for span in found.open_spans:
-            what = span.title if span.title == span.name else f"{span.name}: {span.title}"
-            table.add_row(Text(what), f"{span.start_ns / 1e9:.3f}", f"{span.open_ns / 1e9:.3f}")
-        console.print(table)
 
 
-def _check_fields(found: JournalCheck) -> object:
+def _check_fields(checked: JournalCheck) -> object:
     return to_jsonable_python(  # for its paths
         {
-            "is_whole": found.is_whole,
-            "is_readable": found.is_readable,
-            "run_id": found.run_id,
-            "parts": len(found.parts),
-            "open_spans": found.open_spans,
+            "is_whole": checked.is_whole,
+            "is_readable": checked.is_readable,
+            "run_id": checked.run_id,
+            "parts": len(checked.parts),
             "files": [
                 {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
-                for file in found.files
+                for file in checked.files
             ],
         }
     )
 
 
-def _verdict(found: FileCheck, *, is_of_last_part: bool) -> str:
-    if found.run_id is None:
-        is_torn = found.torn_bytes > 0 and not found.problems
+def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
+    if file.run_id is None:
+        is_torn = file.torn_bytes > 0 and not file.problems
         return "killed in its first line, or not a journal" if is_torn else "not a journal"
-    if found.problems:
+    if file.problems:
         return "damaged"
-    if found.is_whole:
-        return f"whole; the run ended: {found.ended}"
-    torn = f", in the middle of a line ({found.torn_bytes} bytes)" if found.torn_bytes else ""
+    if file.is_whole:
+        return f"whole; the run ended: {file.ended}"
+    torn = f", in the middle of a line ({file.torn_bytes} bytes)" if file.torn_bytes else ""
     why = "killed, or still going" if is_of_last_part else "killed; it was resumed"
     return f"readable, but it stops before the run's end{torn}: {why}"
 
 
-def _part(found: FileCheck) -> str:
-    return f" (joined part {found.part})" if found.is_joined else f" (part {found.part})"
+def _part(file: FileCheck) -> str:
+    return f" (joined part {file.part})" if file.is_joined else f" (part {file.part})"
 
 
 def show_served(server: LoopbackServer, what: str, *, open_browser: bool, anchor: str = "") -> None:

@@ -45,15 +45,15 @@ def open_run(
         except InvalidInput as missing:
             _show_page(run, traces, missing, span=span, port=port, open_browser=not no_browser)
             return
-        given = Path(run)
-        is_timeline = given.suffix not in {"", JOURNAL_SUFFIX} and given.exists()
+        path = Path(run)
+        is_timeline = path.suffix not in {"", JOURNAL_SUFFIX} and path.exists()
         with tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
-            timeline, at = given, None
+            timeline, at = path, None
             if not is_timeline or span is not None:
                 journal = Journal(find_journal(run, traces))
                 if span is not None:
-                    found = span_shown(journal, span)
-                    at = found.start_ns, found.duration_ns, found.track
+                    details = span_shown(journal, span)
+                    at = details.start_ns, details.duration_ns, details.track
                 timeline = Path(folder, journal.path.stem + TIMELINES["perfetto"][0])
                 with console.status("Drawing the timeline …"):
                     TIMELINES["perfetto"][1](journal, timeline)

@@ -12,11 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis import LAYERS, Aside, Diagnosis, RunFinding, RunReport, RunsReport, Severity
-from harness.analysis.facts import MACHINE
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
 from harness.analysis.slack import NodeSlack
-from harness.analysis.speed_limits import Bound, SpeedLimit
+from harness.analysis.speed_limits import MACHINE, Bound, SpeedLimit
 from harness.analysis.time_budget import TIME_KINDS, TimeShare
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
 from harness.trace.calls import LEAST_FOR_TAILS, CallGroup, Percentiles, RunCost
@@ -85,7 +84,7 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     """Prints what was found, worst first, each with what to change; or that nothing was."""
     for number, finding in enumerate(diagnosis.findings, start=1):
         _print_finding(number, finding, console)
-    if any(finding.evidence.spans for finding in diagnosis.findings):
+    if any(finding.spans for finding in diagnosis.findings):
         console.print(Text(_WHERE_SPANS_ARE, style="dim"))
     if diagnosis.time:
         console.print(Text(_time_line(diagnosis)))
@@ -112,9 +111,9 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
         yield Text(_occupancy_line(report.occupancy))
     for aside in report.asides:
         yield Text(_aside_line(aside))
-    for one in report.loads:
+    for load in report.loads:
         yield Text(
-            f"Loading {one.model}: {seconds(one.load_ns)} s in {counted(one.loads, 'load')}."
+            f"Loading {load.model}: {seconds(load.load_ns)} s in {counted(load.loads, 'load')}."
         )
     if report.critical_path.steps:
         yield _path_table(report.critical_path)
@@ -148,10 +147,10 @@ def _calls_line(report: RunReport) -> str:
     ends = {"failed": calls.failed, "cancelled": calls.cancelled, "unfinished": calls.unfinished}
     ends["refused at a limit"] = calls.refused
     ends |= {"answered from the cache": calls.from_cache, "cut at a limit": calls.cut}
-    told = "".join(f", {count} {end}" for end, count in ends.items() if count)
+    how = "".join(f", {count} {end}" for end, count in ends.items() if count)
     elsewhere = f"; {counted(report.fallbacks, 'time')} another endpoint was asked"
     return (
-        f"{counted(calls.calls, 'model call')}{told}; tried again {counted(report.retries, 'time')}"
+        f"{counted(calls.calls, 'model call')}{how}; tried again {counted(report.retries, 'time')}"
         f"{elsewhere if report.fallbacks else ''}"
         f"; {counted(report.evictions, 'model')} evicted to make room."
     )
@@ -315,8 +314,8 @@ def _path_table(path: CriticalPath) -> Table:
 
 def _time_table(time: Sequence[TimeShare]) -> Table:
     table = _table("Where the time of the critical path went", "", ("s", "of the run"))
-    for one in time:
-        table.add_row(Text(_said_kind(one)), seconds(one.duration_ns), _share(one.share))
+    for share in time:
+        table.add_row(Text(_said_kind(share)), seconds(share.duration_ns), _share(share.share))
     return table
 
 
@@ -434,13 +433,13 @@ def _attempts(group: CallGroup) -> str:
     return f"{group.calls}" + (f" ({not_ok} not ok)" if not_ok else "")
 
 
-def _percentiles(percentiles: Percentiles | None, shown: Callable[[int], str]) -> str:
+def _percentiles(percentiles: Percentiles | None, unit: Callable[[int], str]) -> str:
     if percentiles is None:
         return UNKNOWN
-    p50, most = shown(percentiles.p50_ns), shown(percentiles.max_ns)
+    p50, longest = unit(percentiles.p50_ns), unit(percentiles.max_ns)
     if percentiles.p95_ns is None:
-        return p50 if p50 == most else f"{p50} ({most})"
-    return f"{p50} / {shown(percentiles.p95_ns)}"
+        return p50 if p50 == longest else f"{p50} ({longest})"
+    return f"{p50} / {unit(percentiles.p95_ns)}"
 
 
 def _share(share: float | None) -> str:
@@ -459,35 +458,35 @@ def _print_finding(number: int, finding: RunFinding, console: Console) -> None:
         console.print(_indented(line))
     for move in finding.move:
         console.print(_indented(f"- {move}"))
-    if finding.evidence.spans:
-        spans = ", ".join(map(str, finding.evidence.spans))
+    if finding.spans:
+        spans = ", ".join(map(str, finding.spans))
         console.print(_indented(f"spans {spans}", style="dim"))
     console.print()
 
 
 def _time_line(diagnosis: Diagnosis) -> str:
-    shown = [one for one in diagnosis.time if one.share >= _LEAST_SHARE]
-    parts = [f"{one.share:.0%} {_said_kind(one)}" for one in shown]
+    largest = [share for share in diagnosis.time if share.share >= _LEAST_SHARE]
+    parts = [f"{share.share:.0%} {_said_kind(share)}" for share in largest]
     whole = seconds(diagnosis.duration_ns)
     base = f" {_BASE}" if any(finding.lost_ns for finding in diagnosis.findings) else ""
     return f"Where the {whole} s of the critical path went: {'; '.join(parts)}.{base}"
 
 
-def _said_kind(one: TimeShare) -> str:
-    return TIME_KINDS[one.kind] + (f" (most in '{one.most_of}')" if one.most_of else "")
+def _said_kind(share: TimeShare) -> str:
+    return TIME_KINDS[share.kind] + (f" (most in '{share.most_of}')" if share.most_of else "")
 
 
 def _checked(diagnosis: Diagnosis) -> str:
     """What was looked for, and the largest part of the time that nothing found accounts for."""
-    said = _CHECKED.format(
+    sentence = _CHECKED.format(
         none="" if diagnosis.findings else " Nothing was found.",
         rules=len(diagnosis.checked),
         cut="" if diagnosis.status in {"ok", "waiting", "stopped"} else ", up to its end",
     )
-    one = diagnosis.unexplained
-    if one is None:
-        return said
-    return f"{said} The largest part that none explains: {one.share:.0%} {_said_kind(one)}."
+    part = diagnosis.unexplained
+    if part is None or part.share < _LEAST_SHARE:
+        return sentence
+    return f"{sentence} The largest part that none explains: {part.share:.0%} {_said_kind(part)}."
 
 
 def _indented(line: str, *, style: str = "") -> Padding:

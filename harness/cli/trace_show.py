@@ -45,7 +45,7 @@ class SpanShown:
     """By the attribute without its ending: `prompt`, `reply`, `draft`."""
 
 
-def span_shown(journal: Journal, wanted: int | str) -> SpanShown:
+def span_shown(journal: Journal, target: int | str) -> SpanShown:
     """Looks a span up by its number, or the last call of a node by its label.
 
     Raises:
@@ -54,48 +54,48 @@ def span_shown(journal: Journal, wanted: int | str) -> SpanShown:
     """
     titles: dict[int, tuple[str, int | None]] = {}
     labels: dict[str, None] = {}
-    found: SpanRecord | None = None
+    match: SpanRecord | None = None
     parts: list[SpanRecord] = []
     for span in journal.spans():
         titles[span.id] = title(span), span.parent
         is_node = events.NodeAttempt.of(span) is not None
         if is_node:
             labels[title(span)] = None
-        if span.id == wanted or (is_node and title(span) == wanted):
-            found, parts = span, []
-        elif found is not None and span.parent == found.id:
+        if span.id == target or (is_node and title(span) == target):
+            match, parts = span, []
+        elif match is not None and span.parent == match.id:
             parts.append(span)
-    if found is None:
-        near = get_close_matches(str(wanted), labels, n=_LABELS_TOLD) or [*labels][:_LABELS_TOLD]
+    if match is None:
+        near = get_close_matches(str(target), labels, n=_LABELS_TOLD) or [*labels][:_LABELS_TOLD]
         calls = f"; calls of nodes: {', '.join(near)}" if near else ""
         raise InvalidInput(
-            f"the run has no span {wanted}; a slice's arguments have its number as `span`{calls}",
+            f"the run has no span {target}; a slice's arguments have its number as `span`{calls}",
             code="trace.no-such-span",
         )
     origin_ns = journal.started.time_ns
-    hashes = {str(value) for name, value in found.attributes.items() if name.endswith(_TEXT)}
+    hashes = {str(value) for name, value in match.attributes.items() if name.endswith(_TEXT)}
     texts = journal.texts(hashes)
     named = {
         name.removesuffix(_TEXT): texts[str(value)]
-        for name, value in found.attributes.items()
+        for name, value in match.attributes.items()
         if name.endswith(_TEXT) and str(value) in texts
     }
     return SpanShown(
-        span=found.id,
-        name=found.name,
-        title=title(found),
-        track=own_track(found),
-        status=found.status,
-        error=found.error,
-        start_ns=found.start_ns - origin_ns,
-        duration_ns=found.duration_ns,
-        around=(*_around(found.parent, titles),),
+        span=match.id,
+        name=match.name,
+        title=title(match),
+        track=own_track(match),
+        status=match.status,
+        error=match.error,
+        start_ns=match.start_ns - origin_ns,
+        duration_ns=match.duration_ns,
+        around=(*_around(match.parent, titles),),
         attributes={
             name: value
-            for name, value in found.attributes.items()
+            for name, value in match.attributes.items()
             if name.removesuffix(_TEXT) not in named and name not in {"label", "track"}
         },
-        parts=tuple((title(one), one.start_ns - origin_ns, one.duration_ns) for one in parts),
+        parts=tuple((title(part), part.start_ns - origin_ns, part.duration_ns) for part in parts),
         texts=named,
     )
 
@@ -103,31 +103,31 @@ def span_shown(journal: Journal, wanted: int | str) -> SpanShown:
 def _around(parent: int | None, titles: Mapping[int, tuple[str, int | None]]) -> list[str]:
     chain: list[str] = []
     while parent is not None and parent in titles:
-        said, parent = titles[parent]
-        chain.append(said)
+        caption, parent = titles[parent]
+        chain.append(caption)
     return chain[::-1]
 
 
-def print_span(shown: SpanShown, console: Console) -> None:
+def print_span(details: SpanShown, console: Console) -> None:
     """Prints it: what it is, its figures, what lies in it, and its texts."""
-    ended = "" if shown.status == "ok" else f", {shown.status}"
-    where = " / ".join((*shown.around, shown.title))
+    ended = "" if details.status == "ok" else f", {details.status}"
+    where = " / ".join((*details.around, details.title))
     console.print(Text(where, style="bold"), soft_wrap=True)
     console.print(
         Text(
-            f"{shown.name}, span {shown.span}{ended}: {seconds(shown.duration_ns)} s from second "
-            f"{seconds(shown.start_ns)}"
+            f"{details.name}, span {details.span}{ended}: {seconds(details.duration_ns)} s from "
+            f"second {seconds(details.start_ns)}"
         )
     )
-    if shown.error:
-        console.print(Text(shown.error, style="red"))
+    if details.error:
+        console.print(Text(details.error, style="red"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in figures(shown.attributes):
+    for name, value in figures(details.attributes):
         table.add_row(Text(name, style="dim"), Text(value))
-    for said, start_ns, duration_ns in shown.parts:
+    for caption, start_ns, duration_ns in details.parts:
         took = f"{seconds(duration_ns)} s from second {seconds(start_ns)}"
-        table.add_row(Text(said, style="dim"), Text(took))
+        table.add_row(Text(caption, style="dim"), Text(took))
     console.print(table)
-    for name, text in shown.texts.items():
+    for name, text in details.texts.items():
         console.print(Text(f"\n{name}", style="bold"))
         console.print(Text(text), soft_wrap=True)

@@ -21,8 +21,7 @@ from harness.rubric.calibration.labels import COMPOSITE
 from harness.rubric.calibration.tuning import Tuning
 
 _BINS = 20
-_CELLS = 40
-"""In which dots of a scatter plot are gathered, along each side."""
+_NO_SCORES = "The labels have no scores by people, only decisions."
 _SAID = {True: "accept", False: "reject"}
 
 
@@ -44,7 +43,6 @@ def write_report(
     an error rate is a share; `claim`, `said` and `tables` are all that the terminal shows, the
     thresholds first.
     """
-    plots = [*_against_people(tuning, rubric)]
     write_page(
         path,
         f"{rubric.title}: thresholds by labels",
@@ -52,29 +50,27 @@ def write_report(
         element("ul", *(element("li", line.strip()) for line in said), class_="lines"),
         element("h2", "Thresholds"),
         element("div", *_by_threshold(tuning, rubric, own, risk), class_="plots"),
-        *(_as_html(one) for one in tables[:1]),
+        *(_as_html(rows) for rows in tables[:1]),
         element("h2", "Evaluator and people"),
-        element("div", *plots, class_="plots")
-        if plots
-        else element("p", "The labels have no scores by people, only decisions."),
-        *(_as_html(one) for one in tables[1:] if one.row_count),
+        *([] if tuning.agreements else [element("p", _NO_SCORES)]),
+        *(_as_html(rows) for rows in tables[1:] if rows.row_count),
         *_disagreements(tuning),
         table("What these figures come from", ["", ""], [*origin.items()]),
         clean=cleaner(),
     )
 
 
-def _as_html(shown: Table) -> Element:
-    columns = [[str(cell) for cell in column.cells] for column in shown.columns]
-    head = [str(column.header) for column in shown.columns]
-    return table(str(shown.title), head, list(zip(*columns, strict=True)))
+def _as_html(rows: Table) -> Element:
+    columns = [[str(cell) for cell in column.cells] for column in rows.columns]
+    head = [str(column.header) for column in rows.columns]
+    return table(str(rows.title), head, list(zip(*columns, strict=True)))
 
 
 # --- thresholds ------------------------------------------------------------------------------
 
 
 def _by_threshold(tuning: Tuning, rubric: Rubric, own: str, risk: str) -> Iterator[Element]:
-    composites = [one.composite for one in tuning.counted]
+    composites = [draft.composite for draft in tuning.counted]
     width = round_step((max(composites) - min(composites) or 1) / _BINS)
     width = max(width, rubric.scale.composite_step)
     ends = [*composites, rubric.pass_at]
@@ -97,12 +93,12 @@ def _rates(tuning: Tuning, x: Axis, own: str, risk: str) -> Element:
     def stepped(shares: Iterable[float]) -> list[Point]:
         # Up to a composite, a threshold accepts the draft that has it.
         begins = [x.low, *(at.threshold for at in steps)]
-        each = zip(begins, steps, shares, strict=False)
-        return [point for left, at, y in each for point in ((left, y), (at.threshold, y))]
+        stretches = zip(begins, steps, shares, strict=False)
+        return [point for start, at, y in stretches for point in ((start, y), (at.threshold, y))]
 
     tried = [(at.wrong, at.trials(aim.risk)) for at in steps]
     if all(trials for _, trials in tried):
-        bounds = [interval(*one, confidence=aim.confidence) for one in tried]
+        bounds = [interval(*pair, confidence=aim.confidence) for pair in tried]
         lower, upper = (stepped(side) for side in zip(*bounds, strict=True))
         plot.band(lower, upper, name=f"{percent(aim.confidence)} interval at each threshold")
         plot.line(stepped(wrong / of for wrong, of in tried), "first", name=risk)
@@ -123,61 +119,34 @@ def _histograms(tuning: Tuning, x: Axis, width: float) -> Element:
     """Accepted drafts above the line, rejected ones below."""
     sides = {side: [d.composite for d in tuning.counted if d.accept is side] for side in _SAID}
     bins = {
-        side: Counter(math.floor((one - x.low) / width + 1e-9) for one in composites)
+        side: Counter(math.floor((composite - x.low) / width + 1e-9) for composite in composites)
         for side, composites in sides.items()
     }
     high, low = (max(bins[side].values(), default=0) for side in _SAID)
     room = 0.15 * max(1, high + low)  # for a line of text
     y = Axis(label="drafts", low=-low - room, high=high + room, shown=lambda n: f"{abs(n):g}")
-    said = [
-        f"people {verb} {len(own)}" + (f", in the median {statistics.median(own):g}" if own else "")
-        for verb, own in zip(_SAID.values(), sides.values(), strict=True)
+    sentences = [
+        f"people {verb} {len(scores)}"
+        + (f", in the median {statistics.median(scores):g}" if scores else "")
+        for verb, scores in zip(_SAID.values(), sides.values(), strict=True)
     ]
     title = "Composites of drafts that people accept and reject"
-    plot = Plot(title, f"A histogram: {'; '.join(said)}.", x=x, y=y)
+    plot = Plot(title, f"A histogram: {'; '.join(sentences)}.", x=x, y=y)
     for side, counts in bins.items():
         for place, number in counts.items():
-            left, ends = x.low + place * width, (0, number) if side else (-number, 0)
-            corners = (left, ends[0]), (left + width, ends[1])
+            start, ends = x.low + place * width, (0, number) if side else (-number, 0)
+            corners = (start, ends[0]), (start + width, ends[1])
             plot.bar(*corners, "first" if side else "second")
     plot.line([(x.low, 0), (x.high, 0)], "equal")
     _mark(plot, tuning)
     plot.text(f"above: people accept ({len(sides[True])})", (x.low, y.high), rise=-14)
     plot.text(f"below: people reject ({len(sides[False])})", (x.low, y.low), rise=6)
-    blocked = sum(one.blocked for one in tuning.counted)
+    blocked = sum(draft.blocked for draft in tuning.counted)
     fails = f" {blocked} of them fail at every threshold: below a floor, or not all scored."
     return plot.figure(f"{len(tuning.counted)} drafts that count.{fails * (blocked > 0)}")
 
 
-# --- agreement -------------------------------------------------------------------------------
-
-
-def _against_people(tuning: Tuning, rubric: Rubric) -> Iterator[Element]:
-    for one in tuning.agreements:
-        name = COMPOSITE if one.name == "composite" else one.name
-        scale = rubric.scale_of(name)
-        size = (scale.max - scale.min) / _CELLS
-        pairs = [
-            (statistics.fmean(people.values()), draft.scores[name])
-            for draft in tuning.scored
-            if (people := draft.labeled.people.get(name)) and name in draft.scores
-        ]
-        cells = Counter((round(x / size) * size, round(y / size) * size) for x, y in pairs)
-        most = max(cells.values(), default=1)
-        r, offset = one.estimates["pearson"].value, one.estimates["offset"].value
-        said = "is undefined" if math.isnan(r) else f"is {r:.2f}"
-        plot = Plot(
-            f"Evaluator against people: {one.name}",
-            f"Scores of {one.drafts} drafts. Pearson's r {said}; the evaluator gives "
-            f"{abs(offset):.2f} {'more' if offset >= 0 else 'less'} than people in the mean.",
-            x=Axis(label="people's mean", low=scale.min, high=scale.max),
-            y=Axis(label="evaluator", low=scale.min, high=scale.max),
-            height=260,
-        )
-        plot.line([(scale.min, scale.min), (scale.max, scale.max)], "equal", name="the same")
-        for (x, y), number in cells.items():
-            plot.dot((x, y), radius=max(2.2, 9 * math.sqrt(number / max(most, 9))))
-        yield plot.figure(f"A larger circle is more drafts, up to {most}.")
+# --- disagreements -----------------------------------------------------------------------------
 
 
 def _disagreements(tuning: Tuning) -> Iterator[Element]:

@@ -24,9 +24,9 @@ def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) 
     rows.add_column("why not more", ratio=1)
     weights = {dimension.name: dimension.weight for dimension in rubric.dimensions}
     for score in verdict.scores:
-        said, scale = Text("\n".join(why_not_more(score))), rubric.scale_of(score.name)
-        shown = points(score) if scale is rubric.scale else _on_own_scale(score, scale)
-        rows.add_row(score.name, shown, f"{weights[score.name]:g}", said)
+        reasons, scale = Text("\n".join(why_not_more(score))), rubric.scale_of(score.name)
+        cell = points(score) if scale is rubric.scale else _on_own_scale(score, scale)
+        rows.add_row(score.name, cell, f"{weights[score.name]:g}", reasons)
     console.print(rows)
 
 
@@ -196,16 +196,16 @@ def _unjudged(verdict: Verdict, rubric: Rubric, unasked: str) -> Iterator[str]:
     by_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
     if without := [name for name in verdict.unjudged if name in checked]:
         yield f"Not scored, without sources or enough text to check: {listed(without)}."
-    left = [name for name in verdict.unjudged if name not in checked]
-    if not left or verdict.gates:
+    names = [name for name in verdict.unjudged if name not in checked]
+    if not names or verdict.gates:
         return
     if verdict.judges is not None:
-        yield f"Not judged, since there are no sources to judge it by: {listed(left)}."
-    elif by_sources.issuperset(left):
-        yield f"Not judged, since {unasked}, or there are no sources: {listed(left)}."
+        yield f"Not judged, since there are no sources to judge it by: {listed(names)}."
+    elif by_sources.issuperset(names):
+        yield f"Not judged, since {unasked}, or there are no sources: {listed(names)}."
     else:
         yield (
-            f"Not judged, since {unasked}: {listed(left)}. The scores above are the rubric's own "
+            f"Not judged, since {unasked}: {listed(names)}. The scores above are the rubric's own "
             "deterministic checks."
         )
 
@@ -220,20 +220,20 @@ def _about_judges(verdict: Verdict) -> Iterator[str]:
     else:
         many = f"{judges.judgements} judgements by {who}"
         is_vote = judges.combine == "majority"
-        told = [f"The medians of {many}" if is_vote else f"The {judges.combine} of {many}"]
+        parts = [f"The medians of {many}" if is_vote else f"The {judges.combine} of {many}"]
         if judges.spread is not None:
-            told.append(f"spread {judges.spread:.2f}")
+            parts.append(f"spread {judges.spread:.2f}")
         if judges.pass_share is not None:
-            told.append(f"{judges.pass_share:.0%} of them would pass it")
-        yield f"{', '.join(told)}."
+            parts.append(f"{judges.pass_share:.0%} of them would pass it")
+        yield f"{', '.join(parts)}."
     if judges.borderline:
         yield "Borderline: by the evaluator's measured noise, chance may have decided."
     for why in dict.fromkeys(judges.absent):
         yield f"Asked without an answer, so not counted: {why}"
-    for what, seen, how in (
+    for what, view, how in (
         ("", judges.shortened, "picked sentences"),
         (" of the sources", judges.sources_shortened, "nearest to what the draft says"),
     ):
-        if seen is not None:
-            shown = f"{seen.after_chars:,} of {seen.before_chars:,} characters{what}"
-            yield f"The evaluator saw {shown}, {how}: such scores do not compare with others."
+        if view is not None:
+            size = f"{view.after_chars:,} of {view.before_chars:,} characters{what}"
+            yield f"The evaluator saw {size}, {how}: such scores do not compare with others."

@@ -110,9 +110,9 @@ def _site(journal: Path, read: Callable[[str], Path], folder: Path, nonce: str) 
             )
         return html
 
-    def news(known: str) -> Path | None:
+    def news(mark: str) -> Path | None:
         version = version_of(journal)
-        return None if unquote(known) == version else read(version)
+        return None if unquote(mark) == version else read(version)
 
     def timeline(_: str) -> Path:
         write(Journal(journal), drawn)

@@ -2,7 +2,7 @@
 
 from harness.graph.execution import execute
 from harness.graph.executor import InProcess, Work
-from harness.graph.graph import Graph, bind_inputs, doubtful_inputs, graph_inputs
+from harness.graph.graph import Graph, bind_inputs, graph_inputs
 from harness.graph.node_call import Answers, NodeCall
 from harness.graph.outcome import (
     Asker,
@@ -40,7 +40,6 @@ __all__ = [
     "Timeout",
     "Work",
     "bind_inputs",
-    "doubtful_inputs",
     "execute",
     "graph_inputs",
 ]

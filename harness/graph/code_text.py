@@ -186,31 +186,25 @@ def _global_names(code: CodeType) -> set[str]:
 
 
 def _compiled_text(code: CodeType) -> CodeText:
-    inner = [
-        _compiled_text(constant) for constant in code.co_consts if isinstance(constant, CodeType)
-    ]
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
-    constants = [
-        _constant(constant) for constant in code.co_consts if not isinstance(constant, CodeType)
-    ]
-    says: list[object] = [
-        counts,
-        code.co_varnames[: sum(counts[::2])],
-        code.co_freevars,
-        code.co_names,
-    ]
-    says += [code.co_code.hex(), code.co_exceptiontable.hex(), constants]
+    codes, words = [code], ["bytecode"]
+    reads: list[tuple[str, ...]] = []
     imports: dict[Import, None] = {}
-    instructions = [*dis.get_instructions(code)]
-    for index, instruction in enumerate(instructions):
-        if instruction.opname == "IMPORT_NAME":
-            level, names = (before.argval for before in instructions[index - 2 : index])
-            imports[Import(module=instruction.argval, level=level, names=names or ())] = None
-    return CodeText(
-        text="\n".join(["bytecode", *map(repr, says), *(text.text for text in inner)]),
-        reads=(*((name,) for name in code.co_names), *(r for text in inner for r in text.reads)),
-        imports=(*imports, *(i for text in inner for i in text.imports)),
-    )
+    for part in codes:  # which grows meanwhile
+        constants = [c for c in part.co_consts if not isinstance(c, CodeType)]
+        codes += [c for c in part.co_consts if isinstance(c, CodeType)]
+        counts = part.co_argcount, part.co_posonlyargcount, part.co_kwonlyargcount, part.co_flags
+        words += [
+            repr((counts, part.co_varnames[: sum(counts[::2])], part.co_freevars, part.co_names)),
+            f"{part.co_code.hex()} {part.co_exceptiontable.hex()}",
+            *map(_constant, constants),
+        ]
+        reads += [(name,) for name in part.co_names]
+        instructions = [*dis.get_instructions(part)]
+        for index, instruction in enumerate(instructions):
+            if instruction.opname == "IMPORT_NAME":
+                level, names = (before.argval for before in instructions[index - 2 : index])
+                imports[Import(module=instruction.argval, level=level, names=names or ())] = None
+    return CodeText(text="\n".join(words), reads=tuple(reads), imports=tuple(imports))
 
 
 def _constant(value: object) -> str:

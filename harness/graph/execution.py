@@ -16,18 +16,16 @@ from typing import Any
 from harness.errors import NodeFailed, RunLimitReached
 from harness.graph.executor import (
     GRACE_S,
-    Executor,
-    InProcess,
     LeftBehind,
     forget,
     leave_behind,
     this_task,
 )
 from harness.graph.graph import Graph
-from harness.graph.node_call import Answers, CallFailed, NodeCall, Suspended, Watcher, perform
-from harness.graph.outcome import Asker, Execution, Log, NodeFailure, NodeSkip, Question, Skipped
+from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher, perform
+from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
-from harness.graph.reuse import ChangeDetector, Earlier, Found, OutputCache, Outputs, Shared
+from harness.graph.reuse import Found, Outputs, Shared
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
     INNERMOST,
@@ -35,14 +33,13 @@ from harness.graph.state import (
     PENDING,
     Blocked,
     CallOutput,
-    Places,
     StepCall,
     StepState,
     digest_of_value,
     plan_of,
 )
 from harness.graph.values import digest
-from harness.trace import Tracer, describe, events
+from harness.trace import describe, events
 
 _NOT_WANTED = "its when= was not true"
 
@@ -50,39 +47,16 @@ _NOT_WANTED = "its when= was not true"
 async def execute(
     graph: Graph,
     inputs: Mapping[str, object],
+    shared: Shared,
     *,
-    run_of: Callable[[NodeCall], object],
-    tracer: Tracer,
-    executor: Executor | None = None,
-    max_parallel: int | Places | None = None,
-    earlier: Earlier | None = None,
-    cache: OutputCache | None = None,
-    surroundings: ChangeDetector | None = None,
-    answers: Answers | None = None,
-    asker: Asker | None = None,
     deadline_s: float | None = None,
     watcher: Watcher | None = None,
 ) -> Execution:
     """Runs every node once, a mapped node once per item; a failed node is part of the result.
 
     The graph was checked before, and `inputs` has the value of every input, from `bind_inputs`.
-    `run_of` makes the `run` of the nodes that take one. Valid outputs of `earlier` parts of the run
-    are reused; `cache` has the outputs of other runs, for nodes with a `Cache`. `surroundings` has
-    what calls use beside code and inputs. `answers` are
-    people's answers to questions of earlier parts, and an `asker` reaches a person at once. After
-    `deadline_s` the run stops all unfinished calls.
+    After `deadline_s` the run stops all unfinished calls.
     """
-    shared = Shared(
-        run_of=run_of,
-        tracer=tracer,
-        executor=executor or InProcess(),
-        places=max_parallel if isinstance(max_parallel, Places) else Places(max_parallel),
-        earlier=earlier,
-        cache=cache,
-        surroundings=surroundings,
-        answers=dict(answers or {}),
-        asker=asker,
-    )
     return await _Running(graph, inputs, shared, watcher=watcher).to_its_end(deadline_s)
 
 
@@ -184,16 +158,31 @@ class _Running:
                 )
 
     def _skip(
-        self, state: StepState, item: int | None, reason: str, because_of: str | None = None
+        self,
+        state: StepState,
+        item: int | None,
+        reason: str,
+        because_of: str | None = None,
+        decided_by: tuple[str, ...] = (),
     ) -> None:
         skip = NodeSkip(node=state.label(item), reason=reason, because_of=because_of)
         self._shared.log.skips.append(skip)
         detail = self._shared.tracer.excerpt(reason)
-        event = events.Skip(node=state.path, item=item, detail=detail, because_of=because_of)
+        event = events.Skip(
+            node=state.path,
+            item=item,
+            detail=detail,
+            because_of=because_of,
+            decided_by=decided_by,
+        )
         self._shared.tracer.instant(event)
 
     def _skip_call(self, call: StepCall, reason: str, because_of: str | None = None) -> None:
-        self._skip(call.state, call.item, reason, because_of)
+        when = call.step.node.when
+        around, slash, _ = call.state.path.rpartition("/")
+        sources = (parameter.source for parameter in when.parameters) if when else ()
+        decided_by = tuple(f"{around}{slash}{source}" for source in sources)
+        self._skip(call.state, call.item, reason, because_of, decided_by)
 
     def _say_total(self, state: StepState, total: int) -> None:
         self._shared.tracer.instant(events.ItemsEvent(node=state.path, total=total))

@@ -48,7 +48,6 @@ class Work(NamedTuple):
     arguments: Mapping[str, Any]
     """By name, with `run` if the function asks for it."""
     on: Resources | None = None
-    """Requirements on a worker."""
     handle: Handle | None = None
     """The call's `run` works through it."""
 

@@ -53,39 +53,22 @@ class Fingerprint:
     digest: str
     """The digest of all parts: 32 hexadecimal digits."""
     parts: Mapping[str, str]
-    """For each function, class, constant and file in it, by name, its own digest."""
+    """For each function, class and constant in it, by name, its own digest."""
     places: Mapping[str, str]
     """Where its functions are: `nodes.py:12`."""
-    files: Mapping[str, str]
-    """For each constant, the file of the module that it was read from."""
 
     def changes_since(self, parts: Mapping[str, str]) -> str:
         """The parts that differ from earlier ones, in words; empty if those are unknown."""
         if not parts:
             return ""
         changes = [
-            f"'{name}'{self._place(name)}"
+            f"'{name}' ({self.places[name]})" if name in self.places else f"'{name}'"
             for name, digest in self.parts.items()
             if parts.get(name) != digest
         ]
         changes += [f"'{name}', which is gone" for name in parts if name not in self.parts]
         further = f" and {len(changes) - _MOST} more" if len(changes) > _MOST else ""
         return ", ".join(changes[:_MOST]) + further
-
-    def _place(self, name: str) -> str:
-        place = self.places.get(name) or _place_of_constant(self.files.get(name), name)
-        return f" ({place})" if place else ""
-
-
-def _place_of_constant(file: str | None, name: str) -> str | None:
-    """Where a file binds a name; None if it does not, as one that imports it."""
-    try:
-        text = Path(file or "").read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-    last = re.escape(name.rpartition(".")[2])
-    bound = re.search(rf"^{last}[ \t]*(:[^=\n]*)?=(?!=)", text, re.MULTILINE)
-    return bound and f"{Path(file or '').name}:{text.count(chr(10), 0, bound.start()) + 1}"
 
 
 def code_of(function: object) -> Fingerprint:
@@ -137,54 +120,55 @@ class _FingerprintWriter:
     """Walks from one function over all that it reaches, and writes it as text.
 
     A value that may lead back to itself gets a number when it is first met, and is written once,
-    after everything met before it.
+    after everything met before it. Each word belongs to the part that is being written: a function
+    or class, or a constant by the name that leads to it.
     """
 
     def __init__(self) -> None:
         self._words: list[str] = []
+        self._words_of_parts: dict[str, list[str]] = {}
+        self._part = "its code"
         # By `id`; the list keeps the values alive, and so their ids.
         self._numbers: dict[int, int] = {}
         self._met: list[object] = []
         self._names: dict[tuple[int, str], tuple[Mapping[str, object], str, object]] = {}
         self._cells: list[tuple[CellType, object]] = []
-        self._parts: dict[str, str] = {}
         self._places: dict[str, str] = {}
-        self._files: dict[str, str] = {}
-        # By number, the names of values; and where the words of constants begin and end.
+        # By number, the first names that lead to values without a name of their own.
         self._called: dict[int, str] = {}
-        self._constants: list[tuple[int, int]] = []
 
     def mention(self, value: object) -> None:
         """Writes the number of a value that is written by itself."""
         number = self._numbers.setdefault(id(value), len(self._met))
         if number == len(self._met):
             self._met.append(value)
-        self._words.append(f"#{number}")
+            self._called[number] = self._part
+        self._write(f"#{number}")
 
     def add(self, value: object) -> None:
         """Writes one value, or its number."""
         kind = type(value)
         if kind in PLAIN:
-            self._words.append(f"{kind.__name__} {value!r}")
+            self._write(f"{kind.__name__} {value!r}")
         elif isinstance(value, FunctionType):
             if is_own(value.__code__.co_filename):
                 self.mention(value)
             else:  # by its code's name, since decorators give a wrapper the name of what it wraps
                 module = value.__globals__.get("__name__")
                 called = library_name(module, value.__code__.co_qualname)
-                self._words.append(f"function {called}")
+                self._write(f"function {called}")
                 self.add(getattr(value, "__wrapped__", None))
         elif isinstance(value, type):
             if is_own_class(value):
                 self.mention(value)
             else:
-                self._words.append(f"class {library_name(value.__module__, value.__qualname__)}")
+                self._write(f"class {library_name(value.__module__, value.__qualname__)}")
         elif isinstance(value, ModuleType):
             self._add_module(value)
         else:
             parts = parts_of(value)
             if parts is None:
-                self._words.append("object")
+                self._write("object")
                 self.add(kind)
             elif parts.may_recur:
                 self.mention(value)
@@ -194,39 +178,38 @@ class _FingerprintWriter:
     def finished(self) -> _CheckedFingerprint:
         """Writes everything that was met, and everything that leads to."""
         for number, value in enumerate(self._met):  # which grows meanwhile
-            begin = len(self._words)
-            self._constants.clear()
+            self._part = getattr(value, "__qualname__", None) or self._called[number]
             if isinstance(value, FunctionType):
                 self._write_function(value)
+                code = value.__code__
+                place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
+                self._places.setdefault(value.__qualname__, place)
             else:
                 parts = parts_of_class(value) if isinstance(value, type) else parts_of(value)
                 assert parts is not None
                 self._write_parts(parts)
-            self._note(getattr(value, "__qualname__", None) or self._called.get(number), begin)
-            if isinstance(value, FunctionType):
-                code = value.__code__
-                place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
-                self._places.setdefault(value.__qualname__, place)
         text = "\n".join(self._words).encode()
         return _CheckedFingerprint(
             code=Fingerprint(
                 digest=blake2b(text, digest_size=16).hexdigest(),
-                parts=self._parts,
+                parts={
+                    name: blake2b("\n".join(words).encode(), digest_size=4).hexdigest()
+                    for name, words in self._words_of_parts.items()
+                },
                 places=self._places,
-                files=self._files,
             ),
             names=tuple(self._names.values()),
             cells=tuple(self._cells),
         )
 
     def _write_parts(self, parts: Parts) -> None:
-        self._words.append(f"{parts.label} {len(parts.parts)}")
+        self._write(f"{parts.label} {len(parts.parts)}")
         for part in parts.parts:
             self.add(part)
 
     def _write_function(self, function: FunctionType) -> None:
         code = code_text(function.__code__)
-        self._words.append(code.text)
+        self._write(code.text)
         self.add(function.__defaults__)
         self.add(tuple(sorted((function.__kwdefaults__ or {}).items())))
         for name, cell in zip(
@@ -255,32 +238,20 @@ class _FingerprintWriter:
                 break
             module, scope = value, vars(value)
         if value is not _MISSING:
-            self._files.setdefault(".".join(path), str(scope.get("__file__") or ""))
             self._add_named(".".join(path), value)
         elif module is not None:  # an attribute that it makes when asked
             self._add_named(".".join(path), module)
 
     def _add_named(self, name: str, value: object) -> None:
-        begin = len(self._words)
-        self._words.append(f"name {name}")
+        self._write(f"name {name}")
+        around, self._part = self._part, name
         self.add(value)
-        if (last := self._words[-1]).startswith("#") and len(self._words) == begin + 2:
-            self._called.setdefault(int(last[1:]), name)
-        else:
-            self._note(name, begin)
-            self._constants.append((begin, len(self._words)))
+        self._part = around
 
-    def _note(self, name: str | None, begin: int) -> None:
-        """Notes a part: the words from `begin` on that belong to no other part."""
-        constants = {n for span in self._constants for n in range(*span)}
-        # Without numbers, which depend on everything met before.
-        words = ["#" if word.startswith("#") else word for word in self._words[begin:]]
-        kept_words = [word for n, word in enumerate(words, begin) if n not in constants]
-        name = name or "its code"
-        before = self._parts.get(name, "")
-        self._parts[name] = blake2b(
-            "\n".join([before, *kept_words]).encode(), digest_size=4
-        ).hexdigest()
+    def _write(self, word: str) -> None:
+        self._words.append(word)
+        if not word.startswith("#"):  # a number depends on everything met before
+            self._words_of_parts.setdefault(self._part, []).append(word)
 
     def _add_module(self, module: ModuleType) -> None:
         """A whole module: any of it may be used."""
@@ -288,10 +259,10 @@ class _FingerprintWriter:
         if path is not None and path.is_file():
             self._add_file(path)
         else:
-            self._words.append(f"module {module.__name__}")
+            self._write(f"module {module.__name__}")
 
     def _add_file(self, path: Path) -> None:
-        self._words.append(f"file {blake2b(path.read_bytes()).hexdigest()}")
+        self._write(f"file {blake2b(path.read_bytes()).hexdigest()}")
 
 
 def _contents(cell: CellType) -> object:

@@ -6,24 +6,19 @@ output. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, Unpack, get_args, overload
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, get_args, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from harness.errors import Notice, PipelineInvalid, did_you_mean
+from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of, remembered
-from harness.graph.node import EMPTY, Combine, Node, Parameter, read_node
+from harness.graph.node import EMPTY, Node, NodeOptions, Parameter, PolicyOptions, read_node
 from harness.graph.policies import (
-    Cache,
-    Concurrency,
     Default,
-    OnError,
     Policies,
-    Resources,
-    Retry,
-    Timeout,
 )
 from harness.graph.values import value_form
 
@@ -40,23 +35,6 @@ else:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class NodeOptions(TypedDict, total=False):
-    """The arguments of all forms of `Graph.node`; see there."""
-
-    name: str | None
-    each: Mapping[str, str] | None
-    combine: Combine
-    takes: Mapping[str, str] | None
-    when: Callable[..., object] | None
-    retry: Retry | None
-    timeout: Timeout | None
-    cache: Cache | None
-    concurrency: Concurrency | None
-    on_error: OnError | None
-    models: Sequence[str] | None
-    on: Resources | None
 
 
 class Graph(Generic[ResultT]):
@@ -78,30 +56,19 @@ class Graph(Generic[ResultT]):
         self,
         name: str,
         *,
-        retry: Retry | None = None,
-        timeout: Timeout | None = None,
-        cache: Cache | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError | None = None,
         fail_fast: bool = False,
         result: str | None = None,
+        **policies: Unpack[PolicyOptions],
     ) -> None:
         self.name = name
         self.result = result
         self.nodes: dict[str, Node] = {}
         self.fail_fast = fail_fast
-        self.policies = Policies(
-            retry=retry,
-            timeout=timeout,
-            cache=cache,
-            concurrency=concurrency,
-            on_error=on_error,
-        )
+        self.policies = Policies(**policies)
         if (mistake := self.policies.mistake()) is not None:
             raise PipelineInvalid(f"pipeline '{name}': {mistake}", code="pipeline.option-invalid")
-        # By source: the nodes that take it, so that adding a node need not look at all others.
-        self._takers: dict[str, list[str]] = {}
-        self._edges: networkx.DiGraph | None = None
+        # What nodes take, so that adding a node that none waits for need not look at all others.
+        self._sources: set[str] = set()
 
     @overload
     def node(
@@ -112,22 +79,7 @@ class Graph(Generic[ResultT]):
         self, /, **options: Unpack[NodeOptions]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
     def node(
-        self,
-        function: Callable[P, R] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        each: Mapping[str, str] | None = None,
-        combine: Combine = "zip",
-        takes: Mapping[str, str] | None = None,
-        when: Callable[..., object] | None = None,
-        retry: Retry | None = None,
-        timeout: Timeout | None = None,
-        cache: Cache | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError | None = None,
-        models: Sequence[str] | None = None,
-        on: Resources | None = None,
+        self, function: Callable[P, R] | None = None, /, **options: Unpack[NodeOptions]
     ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
         """Makes a function a node, without changing the function.
 
@@ -146,9 +98,9 @@ class Graph(Generic[ResultT]):
             each: Maps a parameter to the node or input whose items it receives, one call per item,
                 in parallel. Consumers of the node receive the list, in order. Over a mapped or
                 generating node, a call begins as soon as its own items are there.
-            combine: `zip` pairs the items of several mapped parameters, which must be equally many;
-                `product` takes all combinations, the last parameter of the signature changing
-                fastest.
+            combine: `zip`, the default, pairs the items of several mapped parameters, which must
+                be equally many; `product` takes all combinations, the last parameter of the
+                signature changing fastest.
             takes: Maps a parameter to the node or input that it receives, if the names differ.
             when: A plain function of nodes and inputs, by name; the node, or its item, is skipped
                 unless the function returns a true value.
@@ -168,29 +120,9 @@ class Graph(Generic[ResultT]):
             PipelineInvalid: The name is taken, the signature cannot be a node's, a policy is of the
                 wrong type, or the node closes a cycle.
         """
-        # One role's name is a sequence too, of its letters.
-        roles = (models,) if isinstance(models, str) else models or ()
 
         def add(function: Callable[P, R]) -> Callable[P, R]:
-            self.add(
-                read_node(
-                    function,
-                    name=name,
-                    each=each,
-                    combine=combine,
-                    takes=takes,
-                    when=when,
-                    policies=Policies(
-                        retry=retry,
-                        timeout=timeout,
-                        cache=cache,
-                        concurrency=concurrency,
-                        on_error=on_error,
-                        models=None if models is None else tuple(roles),
-                        on=on,
-                    ),
-                )
-            )
+            self.add(read_node(function, **options))
             return function
 
         return add if function is None else add(function)
@@ -224,16 +156,13 @@ class Graph(Generic[ResultT]):
                     code="pipeline.unknown-input",
                 )
         sources = {name: f"{prefix}_{name}" for name in other.nodes} | dict(takes or {})
-        added: list[Node] = []
+        before = dict(self.nodes)
         try:
             for node in list(other.nodes.values()):
                 policies = node.policies.over(other.policies)
-                moved = node.moved(sources[node.name], sources, policies)
-                self.add(moved)
-                added.append(moved)
+                self.add(node.moved(sources[node.name], sources, policies))
         except PipelineInvalid:
-            for node in added:
-                self._remove(node)
+            self.nodes = before
             raise
 
     @property
@@ -306,39 +235,21 @@ class Graph(Generic[ResultT]):
                 code="pipeline.duplicate-node",
             )
         self.nodes[node.name] = node
-        for source in node.sources:
-            self._takers.setdefault(source, []).append(node.name)
-        cycle = self._cycle_through(node)
-        if cycle:
-            self._remove(node)
+        self._sources.update(node.sources)
+        if node.name not in self._sources:
+            return  # no node waits for it, so nothing leads back to it
+        try:
+            TopologicalSorter({name: taker.sources for name, taker in self.nodes.items()}).prepare()
+        except CycleError as error:
+            del self.nodes[node.name]
+            ring = error.args[1][:0:-1]  # each takes the next; the first stood there twice
+            start = ring.index(node.name)
+            cycle = [*ring[start:], *ring[:start], node.name]
             raise node.mistake(
                 f"node '{node.name}' closes a cycle: {' → '.join(cycle)}; a parameter with a "
                 "node's name waits for that node, so rename one of them",
                 code="pipeline.cycle",
-            )
-
-    def _remove(self, node: Node) -> None:
-        del self.nodes[node.name]
-        for source in node.sources:
-            self._takers[source].remove(node.name)
-        self._edges = None
-
-    def _cycle_through(self, node: Node) -> list[str]:
-        """The cycle that a new node closes, from the node back to itself; empty if none."""
-        if self._edges is not None:
-            self._edges.add_edges_from((source, node.name) for source in node.sources)
-        if not self._takers.get(node.name) or not self.dependencies(node):
-            return []  # no node waits for it, or it waits for none, so nothing leads back to it
-        import networkx  # noqa: PLC0415 - slow
-
-        if self._edges is None:
-            sources = {name: taker.sources for name, taker in self.nodes.items()}
-            self._edges = networkx.DiGraph(sources).reverse()
-        for source in self.dependencies(node):
-            if networkx.has_path(self._edges, node.name, source):
-                cycle = networkx.shortest_path(self._edges, node.name, source)
-                return [node.name, *reversed(cycle)]
-        return []
+            ) from None
 
 
 def returned(node: Node) -> object:
@@ -484,32 +395,6 @@ def bind_inputs(graph: Graph, values: Mapping[str, object]) -> dict[str, object]
         name: _checked(item, values[name]) if name in values else _default(graph, item)
         for name, item in inputs.items()
     }
-
-
-def doubtful_inputs(graph: Graph, names: Collection[str]) -> Iterator[Notice]:
-    """Warnings about inputs that use their default, and whose names are one edit from a node's."""
-    for name, item in graph_inputs(graph).items():
-        candidates = (node for node in graph.nodes if node != item.node.name)
-        near = (
-            None
-            if name in names
-            else next((candidate for candidate in candidates if _is_near(name, candidate)), None)
-        )
-        if near is not None:
-            yield Notice(
-                code="pipeline.input-like-node",
-                message=f"{item.node.path}:{item.node.line}: '{name}' of node '{item.node.name}' "
-                f"uses its default; to take the output of node '{near}', rename it to '{near}'",
-            )
-
-
-def _is_near(a: str, b: str) -> bool:
-    """Whether one letter added, removed or changed, or two swapped, makes both names equal."""
-    while a[:1] == b[:1] != "":
-        a, b = a[1:], b[1:]
-    while a[-1:] == b[-1:] != "":
-        a, b = a[:-1], b[:-1]
-    return max(len(a), len(b)) == 1 or (len(a) == 2 and a == b[::-1])
 
 
 def _default(graph: Graph, item: GraphInput) -> object:

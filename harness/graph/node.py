@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
-from typing import Literal, get_args
+from typing import Literal, TypedDict, Unpack, get_args
 
 from harness.errors import PipelineInvalid, did_you_mean
-from harness.graph.policies import NO_POLICIES, Policies
+from harness.graph.policies import (
+    NO_POLICIES,
+    Cache,
+    Concurrency,
+    OnError,
+    Policies,
+    Resources,
+    Retry,
+    Timeout,
+)
 
 Combine = Literal["zip", "product"]
 """How several mapped parameters combine: item by item, or all combinations."""
@@ -21,6 +30,28 @@ RUN_PARAMETER = "run"
 """A parameter of this name receives the run; it is neither an edge nor an input."""
 
 EMPTY = inspect.Parameter.empty
+
+
+class PolicyOptions(TypedDict, total=False):
+    """The policies of a node that a graph may have for all; see `Graph.node`."""
+
+    retry: Retry | None
+    timeout: Timeout | None
+    cache: Cache | None
+    concurrency: Concurrency | None
+    on_error: OnError | None
+
+
+class NodeOptions(PolicyOptions, total=False):
+    """All arguments of `Graph.node`; see there."""
+
+    name: str | None
+    each: Mapping[str, str] | None
+    combine: Combine
+    takes: Mapping[str, str] | None
+    when: Callable[..., object] | None
+    models: Sequence[str] | None
+    on: Resources | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +84,6 @@ class Node:
     name: str
     """The function's name, unless it was given another."""
     function: Callable[..., object]
-    """Plain or async."""
     parameters: tuple[Parameter, ...]
     """In the order of the signature, without the run."""
     takes_run: bool
@@ -169,7 +199,9 @@ def read_node(
     combine: Combine = "zip",
     takes: Mapping[str, str] | None = None,
     when: Callable[..., object] | None = None,
-    policies: Policies = NO_POLICIES,
+    models: Sequence[str] | None = None,
+    on: Resources | None = None,
+    **options: Unpack[PolicyOptions],
 ) -> Node:
     """Makes a node of a function, by its signature; the arguments are those of `Graph.node`.
 
@@ -185,6 +217,9 @@ def read_node(
             code="pipeline.node-without-signature",
         )
     chosen = function.__name__ if name is None else name
+    # One role's name is a sequence too, of its letters.
+    roles = (models,) if isinstance(models, str) else models
+    policies = Policies(**options, on=on, models=None if roles is None else tuple(roles))
     reader = _SignatureReader(chosen, Path(code.co_filename), code.co_firstlineno)
     reader.check_name()
     reader.check_options(each, takes, combine, policies)

@@ -24,7 +24,7 @@ from harness.graph.executor import Executor, Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import Execution, Question, form_of_answer, not_an_answer, parse_answer
-from harness.graph.policies import Concurrency, Policies, Retry
+from harness.graph.policies import Concurrency, Retry
 from harness.graph.reuse import Earlier, Shared
 from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
 from harness.graph.values import ValueForm
@@ -186,10 +186,8 @@ class NodeCall:
             NodeFailed: A call failed.
             RunLimitReached: A limit of the run ended it.
         """
-        policies = Policies(
-            retry=retry, concurrency=None if max_parallel is None else Concurrency(max_parallel)
-        )
-        node = read_node(function, name=name, policies=policies)
+        places = None if max_parallel is None else Concurrency(max_parallel)
+        node = read_node(function, name=name, retry=retry, concurrency=places)
         if len(node.parameters) != 1:
             raise InvalidInput(
                 f"run.map calls '{node.name}' with one item at a time, and it takes "
@@ -282,10 +280,7 @@ class NodeCall:
 
 def _whole(ended: Execution) -> Execution:
     if ended.failures:
-        first, *rest = ended.failures
-        failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
-        failed.result = ended
-        raise failed from first.error
+        raise ended.error
     if ended.stopped_by is not None:
         raise ended.stopped_by
     if ended.questions:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter
 
-from harness.errors import RunLimitReached
+from harness.errors import NodeFailed, RunLimitReached
 from harness.graph.annotations import described
 from harness.trace import events
 
@@ -109,6 +109,15 @@ class Execution:
         if self.stopped_by is not None:
             return "stopped"
         return "waiting" if self.questions else "finished"
+
+    @property
+    def error(self) -> NodeFailed:
+        """Of the first failure, to be raised."""
+        first, *rest = self.failures
+        failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
+        failed.__cause__ = first.error
+        failed.result = self
+        return failed
 
 
 @dataclass(slots=True, kw_only=True)

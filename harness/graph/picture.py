@@ -59,7 +59,6 @@ class RunSeen:
     duration_ns: int
     """From its first record to its last."""
     nodes: Mapping[str, NodeSeen]
-    """By name, for the nodes of the run."""
     critical_path: tuple[str, ...]
     """The nodes that decided how long it took, in order."""
 
@@ -93,7 +92,6 @@ class Box:
     """Its `when`, such as `wanted(task)`; None if it always runs."""
     roles: tuple[str, ...]
     seen: NodeSeen | None = None
-    """None without a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +104,6 @@ class Drawing:
     boxes: tuple[Box, ...]
     """Layer by layer, and within each in the order of definition."""
     run: RunSeen | None = None
-    """None without a run."""
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -105,6 +105,10 @@ class Cache:
         if self.max_age_s is not None:
             _check_not_negative("Cache", "max_age_s", self.max_age_s)
 
+    def takes(self, *, age_s: float) -> bool:
+        """Whether an output of this age is used."""
+        return self.max_age_s is None or age_s <= self.max_age_s
+
 
 @dataclass(frozen=True, slots=True)
 class Default:

@@ -17,13 +17,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from harness.errors import Notice
-from harness.graph.executor import Executor
+from harness.graph.executor import Executor, InProcess
 from harness.graph.fingerprint import Fingerprint
 from harness.graph.outcome import Asker, Log, Rerun, Skipped
 from harness.graph.state import NO_DIGEST, CallOutput, Places, StepCall, Use
@@ -37,68 +35,13 @@ Found = tuple[object, str]
 
 
 OUTPUT_CACHE = "outputs.sqlite"
-"""The name of the file of an `OutputCache`, among the runs."""
+"""The name of the file of outputs for nodes with a `Cache`, among the runs."""
 _MOST_KEPT = 16
 """Outputs of one code and the same inputs in a cache, of different models for example."""
 
-
-class OutputCache:
-    """Outputs of nodes over many runs, for nodes with a `Cache`.
-
-    The file is opened when a node first asks for an output. Where it cannot be, `warn` is told
-    once, and nodes are called as without it. An output that holds a secret is not kept.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        warn: Callable[[Notice], None],
-        clean: Callable[[str], str] = str,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
-        self._store = TextStore(
-            path,
-            unusable=lambda error: warn(
-                Notice(
-                    code="cache.outputs-not-kept",
-                    message=f"outputs are not kept for other runs: {error}",
-                )
-            ),
-            clean=clean,
-        )
-        self._wall_s = wall_s
-
-    async def find(self, key: str, *, max_age_s: float | None) -> bytes | None:
-        """The output of this key, if it is not older than that."""
-        text = await self._store.find(key)
-        if text is None:
-            return None
-        stored_s, _, value = text.partition("\n")
-        if max_age_s is not None and self._wall_s() - float(stored_s) > max_age_s:
-            return None
-        return value.encode()
-
-    def keep(self, key: str, value: bytes) -> None:
-        """Stores an output."""
-        self._store.keep(key, f"{self._wall_s()}\n{value.decode()}")
-
-    async def aclose(self) -> None:
-        """Writes what is still unwritten."""
-        await self._store.aclose()
-
-
-class ChangeDetector(Protocol):
-    """What calls use beside their code and inputs, as it is now."""
-
-    def change_since(
-        self, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
-    ) -> str | None:
-        """The first change since an earlier call used these, in words; None without one.
-
-        `parts` has the properties by digest, as far as they are recorded.
-        """
-        ...
+Changes = Callable[[Mapping[str, str], Mapping[str, Mapping[str, str]]], str | None]
+"""The first change since an earlier call used these, in words; None without one. It is told the
+digests of what was used, by name, and the properties by digest, as far as they are recorded."""
 
 
 class Earlier:
@@ -128,7 +71,7 @@ class Earlier:
         return outputs[-1] if outputs else None
 
     def find(
-        self, call: StepCall, path: str | None = None, *, surroundings: ChangeDetector | None = None
+        self, call: StepCall, path: str | None = None, *, changes: Changes | None = None
     ) -> Found | str | None:
         """The earlier output of a call; or the reason why it is invalid; or None if there is none.
 
@@ -137,7 +80,7 @@ class Earlier:
         """
         reason = None
         for output in reversed(self._outputs.get((path or call.state.path, call.item), ())):
-            change = change_between(output, call, surroundings, parts=self._codes)
+            change = change_between(output, call, changes, parts=self._codes)
             outcome = change or _restored(output, call.step.form)
             if not isinstance(outcome, str):
                 call.uses.update({name: Use(use) for name, use in (output.uses or {}).items()})
@@ -177,7 +120,7 @@ class Earlier:
 def change_between(
     output: NodeOutput,
     call: StepCall,
-    surroundings: ChangeDetector | None,
+    changes: Changes | None,
     *,
     parts: Mapping[str, Mapping[str, str]],
 ) -> str | None:
@@ -187,8 +130,8 @@ def change_between(
     """
     code, inputs = call.step.code, call.taken.inputs
     if output.code != code.digest:
-        changes = code.changes_since(parts.get(output.code or "", {}))
-        return f"its code changed: {changes}" if changes else "its code changed"
+        changed_parts = code.changes_since(parts.get(output.code or "", {}))
+        return f"its code changed: {changed_parts}" if changed_parts else "its code changed"
     changed = [name for name, digest in inputs.items() if output.inputs.get(name) != digest]
     changed += [name for name in output.inputs if name not in inputs]
     if changed:
@@ -200,11 +143,11 @@ def change_between(
             f"its input '{unknown}' cannot be written to the journal, and so not compared; a "
             "method code_parts() of its class can return what tells it from others"
         )
-    if surroundings is None or not call.step.node.takes_run:
+    if changes is None or not call.step.node.takes_run:
         return None
     if output.uses is None:
         return "an earlier version made its output, and did not record which models it used"
-    return surroundings.change_since(output.uses, parts)
+    return changes(output.uses, parts)
 
 
 def _by_code(codes: Mapping[str, str]) -> dict[str, str]:
@@ -232,16 +175,17 @@ class Shared:
     run_of: Callable[[Any], object]
     """Makes the `run` of the nodes that take one."""
     tracer: Tracer
-    executor: Executor
-    places: Places
-    earlier: Earlier | None
-    """None in the first part of a run."""
-    cache: OutputCache | None
-    surroundings: ChangeDetector | None
-    """None if no call can use any."""
-    answers: dict[tuple[str, str], object]
-    """As `Answers`; grows."""
-    asker: Asker | None
+    executor: Executor = field(default_factory=InProcess)
+    places: Places = field(default_factory=lambda: Places(None))
+    earlier: Earlier | None = None
+    """Outputs of earlier parts of the run, to be reused where they are valid; None in the first."""
+    cache: TextStore | None = None
+    """The outputs of all runs, for nodes with a `Cache`."""
+    changes: Changes | None = None
+    """None if no call can use anything beside its code and inputs."""
+    answers: dict[tuple[str, str], object] = field(default_factory=dict)
+    """People's answers to questions of earlier parts, as `Answers`; grows."""
+    asker: Asker | None = None
     log: Log = field(default_factory=Log)
 
 
@@ -265,7 +209,7 @@ class Outputs:
         before = self.renamed.get(call.state.path)
         stored = None
         if self.shared.earlier is not None:
-            stored = self.shared.earlier.find(call, before, surroundings=self.shared.surroundings)
+            stored = self.shared.earlier.find(call, before, changes=self.shared.changes)
         if before is not None and isinstance(stored, tuple):
             self.shared.log.renamed[call.label] = label_of(before, call.item)
         elif before is not None:
@@ -329,50 +273,50 @@ class Outputs:
         await self.shared.tracer.persisted()
 
     async def _find_in_cache(self, call: StepCall) -> Found | None:
-        cache, policy, key = self.shared.cache, call.step.policies.cache, self._cache_key(call)
+        cache, policy, key = self.shared.cache, call.step.policies.cache, _cache_key(call)
         if cache is None or policy is None or key is None:
             return None
         path, inputs, code = call.state.path, call.taken.inputs, call.step.code.digest
-        for entry in _read(await cache.find(key, max_age_s=policy.max_age_s)) or ():
-            stored = _read(await cache.find(entry, max_age_s=policy.max_age_s))
+        for entry in _read(await cache.find(key)) or ():
+            stored = _read(await cache.find(entry))
+            if stored is None or not policy.takes(age_s=time.time() - stored["stored_s"]):
+                continue
             try:
                 output = NodeOutput(
                     path, call.item, stored["value"], inputs, code, uses=stored["uses"]
                 )
                 value = call.step.form.restore(output.value)
-            except (KeyError, TypeError, ValueError):
+            except (TypeError, ValueError):
                 continue
-            if change_between(output, call, self.shared.surroundings, parts={}) is None:
+            if change_between(output, call, self.shared.changes, parts={}) is None:
                 call.uses.update({name: Use(use) for name, use in stored["uses"].items()})
                 return await self.keep(call, CallOutput(value, call.step.form.encode(value), 0))
         return None
 
     async def _keep_in_cache(self, call: StepCall, data: bytes) -> None:
         """Stores an output with what its call used, and its key by code and inputs."""
-        cache, policy, key = self.shared.cache, call.step.policies.cache, self._cache_key(call)
-        if cache is None or policy is None or key is None:
+        cache, key = self.shared.cache, _cache_key(call)
+        if cache is None or key is None:
             return
         uses = _digests(call.uses)
         entry = digest(orjson.dumps([key, sorted(uses.items())]))
-        entries = [
-            entry_key
-            for entry_key in _read(await cache.find(key, max_age_s=policy.max_age_s)) or ()
-            if entry_key != entry
-        ]
-        cache.keep(key, orjson.dumps([entry, *entries[: _MOST_KEPT - 1]]))
-        cache.keep(entry, orjson.dumps({"uses": uses, "value": orjson.Fragment(data)}))
+        entries = [stored for stored in _read(await cache.find(key)) or () if stored != entry]
+        cache.keep(key, orjson.dumps([entry, *entries[: _MOST_KEPT - 1]]).decode())
+        stored = {"uses": uses, "value": orjson.Fragment(data), "stored_s": time.time()}
+        cache.keep(entry, orjson.dumps(stored).decode())
 
-    def _cache_key(self, call: StepCall) -> str | None:
-        """None if its output is not cached, or one of its inputs cannot be compared."""
-        inputs = call.taken.inputs
-        if call.step.policies.cache is None or NO_DIGEST in inputs.values():
-            return None
-        return digest(orjson.dumps(["uses", call.step.code.digest, sorted(inputs.items())]))
+
+def _cache_key(call: StepCall) -> str | None:
+    """None if its output is not cached, or one of its inputs cannot be compared."""
+    inputs = call.taken.inputs
+    if call.step.policies.cache is None or NO_DIGEST in inputs.values():
+        return None
+    return digest(orjson.dumps(["with its age", call.step.code.digest, sorted(inputs.items())]))
 
 
 def _digests(uses: Mapping[str, Use]) -> dict[str, str]:
     return {name: use.digest for name, use in uses.items()}
 
 
-def _read(data: bytes | None) -> Any:  # noqa: ANN401 - JSON
-    return None if data is None else orjson.loads(data)
+def _read(text: str | None) -> Any:  # noqa: ANN401 - JSON
+    return None if text is None else orjson.loads(text)

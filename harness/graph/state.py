@@ -59,9 +59,7 @@ class Step:
 
     node: Node
     policies: Policies
-    """The node's policies over the graph's."""
     form: ValueForm
-    """The form of one call's output."""
     item_form: ValueForm | None
     """The form of a generating node's items; None for other nodes."""
     code: Fingerprint

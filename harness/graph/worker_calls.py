@@ -50,7 +50,6 @@ class PackedCall(NamedTuple):
     number: int
     """Of this call in its run."""
     label: str
-    """Such as `findings[2]`."""
     function: bytes
     arguments: Mapping[str, bytes]
     asks: bool

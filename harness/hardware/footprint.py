@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from harness.errors import InvalidInput
 from harness.hardware.gguf import GgufHeader
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
-from harness.hardware.quantization import CacheType, cache_format
+from harness.hardware.quantization import CACHE_FORMATS, CacheType
 
 _UNITS = {
     "B": 1,
@@ -66,11 +65,7 @@ _SMALL_INPUTS_BYTES: Final = 2 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """The settings with which llama.cpp loads a model.
-
-    Raises:
-        InvalidInput: There is no slot or no context.
-    """
+    """The settings with which llama.cpp loads a model."""
 
     context_tokens: int
     """Of each slot (llama.cpp's `n_ctx` is this times slots)."""
@@ -87,14 +82,6 @@ class Loading:
     """Tokens of a micro-batch that get logits; None for one of each slot."""
     kept_logits: int | None = None
     """Tokens whose logits are kept for the caller; None for one of each slot."""
-
-    def __post_init__(self) -> None:
-        if self.context_tokens < 1 or self.slots < 1:
-            raise InvalidInput(
-                f"{self.slots} slots of {self.context_tokens} tokens serve nothing; give 1 or more "
-                "of each",
-                code="model.nothing-served",
-            )
 
     def cells(self, *, window_tokens: int | None = None) -> int:
         """Cells of all slots together, each with a cache of its own."""
@@ -114,8 +101,6 @@ class Footprint:
     """For the whole context of all slots; allocated when the model is loaded."""
     compute_bytes: int
     """Intermediate results of one micro-batch, and the logits."""
-    kv_is_exact: bool = True
-    """Whether the cache is known to the byte; else it is usually smaller."""
 
     @property
     def total_bytes(self) -> int:
@@ -139,7 +124,6 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
         InvalidInput: The cache type does not suit the model.
     """
     return Footprint(
-        kv_is_exact=header.exact_caches,
         weights_bytes=header.weights.loaded_bytes,
         kv_bytes=sum(layer_cache_bytes(header, loading)),
         compute_bytes=compute_bytes(header, loading),
@@ -154,7 +138,7 @@ def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
     Raises:
         InvalidInput: The cache type does not suit the model.
     """
-    keys, values = cache_format(loading.cache_type_k), cache_format(loading.cache_type_v)
+    keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
     def bytes_of(layer: LayerCache) -> int:
         cells = loading.cells(window_tokens=layer.window_tokens)
@@ -172,7 +156,7 @@ def prompt_kv_bytes(header: GgufHeader, loading: Loading, tokens: int) -> int:
     Raises:
         InvalidInput: A head is not a whole number of the cache type's blocks.
     """
-    keys, values = cache_format(loading.cache_type_k), cache_format(loading.cache_type_v)
+    keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
     def bytes_of(layer: LayerCache) -> int:
         window = None if loading.whole_windows else layer.window_tokens
@@ -234,9 +218,9 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
 
 def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
     """Bytes of the logits that the caller gets, in f32, in the machine's memory."""
-    kept = loading.slots if loading.kept_logits is None else loading.kept_logits
+    tokens = loading.slots if loading.kept_logits is None else loading.kept_logits
     length = header.vocabulary_size if header.has_output else header.embedding_length
-    return _FLOAT_BYTES * kept * length
+    return _FLOAT_BYTES * tokens * length
 
 
 def padded_tokens(tokens: int) -> int:

@@ -72,21 +72,6 @@ class GgufHeader:
         idle = max(experts - self.expert_used_count, 0)
         return self.weights.passed_bytes - self.weights.expert_bytes * idle // experts
 
-    @property
-    def head_count_kv(self) -> tuple[int, ...]:
-        """Key-value heads of each layer; 0 for a layer without a cache."""
-        return tuple(cache.heads for cache in self.caches)
-
-    @property
-    def key_length(self) -> int:
-        """Elements of one head's key, at most."""
-        return max(cache.key_length for cache in self.caches)
-
-    @property
-    def value_length(self) -> int:
-        """Elements of one head's cached value, at most."""
-        return max(cache.value_length for cache in self.caches)
-
 
 def read_gguf_header(path: Path) -> GgufHeader:
     """Reads a model's header; for a split model give the first part, with the others beside it.
@@ -235,8 +220,6 @@ class Weights:
     """The part of the input that is also the output's matrix; 0 if the output has its own."""
     expert_bytes: int
     """The part of the layers that is experts."""
-    draft_bytes: int
-    """Layers that llama.cpp loads only for speculation."""
 
     @property
     def loaded_bytes(self) -> int:
@@ -278,7 +261,6 @@ def weights_of(
         output_bytes=output_bytes,
         shared_bytes=0 if own_output or not has_output else shared_bytes,
         expert_bytes=expert_bytes,
-        draft_bytes=sum(by_layer[layers - drafts :]),
     )
 
 
@@ -291,5 +273,4 @@ def even_weights(size: int, *, layers: int) -> Weights:
         output_bytes=0,
         shared_bytes=0,
         expert_bytes=0,
-        draft_bytes=0,
     )

@@ -104,8 +104,8 @@ def model_caches(
                 value_length=keys.count("attention.value_length_swa", default=value_length),
             )
     # 3. Layers that use an earlier layer's cache, or belong to a draft that is not loaded.
-    own = _own_layers(keys)
-    caches[own:] = [LayerCache()] * (keys.layers - own)
+    first = _own_layers(keys)
+    caches[first:] = [LayerCache()] * (keys.layers - first)
     return tuple(caches), windows is not None
 
 
@@ -212,8 +212,8 @@ def _state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
     if keys.architecture == "minimax-01":
         return heads * key_length**2
     inner, state = (keys.count(f"ssm.{key}", default=0) for key in ("inner_size", "state_size"))
-    if kept := keys.count("shortconv.l_cache", default=0):  # LFM2
-        return width * (kept - 1) + inner * state
+    if length := keys.count("shortconv.l_cache", default=0):  # LFM2
+        return width * (length - 1) + inner * state
     groups = keys.count("ssm.group_count", default=0)
     if keys.architecture in _NO_GROUPS:
         groups = 0
@@ -297,16 +297,16 @@ def _layer_windows(keys: ModelKeys) -> tuple[int, tuple[bool, ...] | None]:
 
 def _pattern(keys: ModelKeys, windows: _Windows) -> tuple[bool, ...] | None:
     key = "attention.sliding_window_pattern"
-    told = keys.flags(key)
-    if told is not None:
-        return told
+    flags = keys.flags(key)
+    if flags is not None:
+        return flags
     if windows.period is None or keys.is_untold(key):
         return None
     period = keys.count(key, default=windows.period)
     if period == 0:
         return (True,) * keys.layers
-    one = 0 if windows.first_sees_all else period - 1
-    return tuple(number % period != one for number in range(keys.layers))
+    whole = 0 if windows.first_sees_all else period - 1
+    return tuple(number % period != whole for number in range(keys.layers))
 
 
 _STATE_ELEMENT_BYTES: Final = 4  # llama.cpp keeps recurrent states in f32 whatever the cache types

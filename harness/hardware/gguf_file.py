@@ -161,9 +161,9 @@ class _Cursor:
     def take(self, size: int) -> int:
         """Moves past the next `size` bytes; returns where they begin."""
         start = self.at
-        left = len(self.data) - start
-        if size > left:
-            raise self.invalid(f"{size:,} bytes should follow, {left:,} do; {_DAMAGED}")
+        rest = len(self.data) - start
+        if size > rest:
+            raise self.invalid(f"{size:,} bytes should follow, {rest:,} do; {_DAMAGED}")
         self.at += size
         return start
 
@@ -219,10 +219,10 @@ def _parse(cursor: _Cursor) -> GgufFile:
         tensors[name] = size
         elements += count
     tensor_bytes = sum(tensors.values())
-    left = len(cursor.data) - cursor.at
-    if tensor_bytes > left:
+    rest = len(cursor.data) - cursor.at
+    if tensor_bytes > rest:
         raise cursor.invalid(
-            f"{tensor_bytes:,} bytes of tensors should follow, {left:,} do; {_DAMAGED}"
+            f"{tensor_bytes:,} bytes of tensors should follow, {rest:,} do; {_DAMAGED}"
         )
     return GgufFile(
         path=cursor.path,

@@ -54,22 +54,15 @@ def opened_gpus() -> Iterator[Gpus | None]:
     except ImportError:
         yield None
         return
-    with gpus_of(pynvml) as gpus:
-        yield gpus
-
-
-@contextmanager
-def gpus_of(nvml: Any) -> Iterator[Gpus | None]:  # noqa: ANN401 - pynvml is not typed
-    """The same, by `pynvml` or what has its functions."""
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
         yield None
         return
     try:
-        yield Gpus(nvml)
+        yield Gpus(pynvml)
     finally:
-        nvml.nvmlShutdown()
+        pynvml.nvmlShutdown()
 
 
 class Gpus:
@@ -79,7 +72,7 @@ class Gpus:
         found: Its GPUs, by their numbers.
     """
 
-    def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - as above
+    def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - pynvml is not typed
         self._nvml = nvml
         count = self._told(nvml.nvmlDeviceGetCount) or 0
         self._handles = [self._told(nvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]

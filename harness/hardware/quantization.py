@@ -10,8 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from harness.errors import InvalidInput, did_you_mean
-
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 KvBits = Literal[16, 8]
 
@@ -62,11 +60,11 @@ TENSOR_FORMATS: Final[dict[int, BlockFormat]] = {
     )
 }  # fmt: skip
 
-_CACHE_FORMATS: Final[dict[str, BlockFormat]] = {
-    block.name.lower(): block
-    for block in TENSOR_FORMATS.values()
-    if block.name.lower() in get_args(CacheType)
+CACHE_FORMATS: Final[dict[CacheType, BlockFormat]] = {
+    name: next(block for block in TENSOR_FORMATS.values() if block.name.lower() == name)
+    for name in get_args(CacheType)
 }
+"""Of KV caches, by llama.cpp's names (`-ctk`, `-ctv`)."""
 
 _FILE_TYPES: Final[dict[int, str]] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -86,21 +84,6 @@ def file_type_name(file_type: int) -> str:
     A label: files of one type differ in size; see `GgufHeader.tensor_bytes`.
     """
     return _FILE_TYPES.get(file_type, "unknown")
-
-
-def cache_format(cache_type: str) -> BlockFormat:
-    """The format of a KV cache type, by llama.cpp's name (`-ctk`, `-ctv`).
-
-    Raises:
-        InvalidInput: llama.cpp has no such cache type.
-    """
-    block = _CACHE_FORMATS.get(cache_type)
-    if block is None:
-        raise InvalidInput(
-            f"'{cache_type}' is not a KV cache type; {did_you_mean(cache_type, _CACHE_FORMATS)}",
-            code="model.cache-type-unknown",
-        )
-    return block
 
 
 ROLE_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}

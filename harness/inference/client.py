@@ -28,7 +28,13 @@ from harness.errors import (
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
 from harness.inference.backend import Backend
-from harness.inference.call_spans import KvBytes, call_span, heard, record_answer
+from harness.inference.call_spans import (
+    KvBytes,
+    call_span,
+    conversation_text,
+    heard,
+    record_answer,
+)
 from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
@@ -291,6 +297,9 @@ class Client:
                     if offered.reply_schema is not None and route.schemas is not None:
                         outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
                     outgoing = route.turns.folded(outgoing)
+                    if outgoing.messages is not request.messages:  # such as a schema in words
+                        sent = partial(conversation_text, outgoing.messages)
+                        span.set(prompt_sha256=self.tracer.content(sent))
                     try:
                         answer = await self._send(outgoing, call, span)
                     except ServerError as error:

@@ -3,7 +3,7 @@
 from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder
 from harness.memory.minilm import MiniLmEmbedder
 from harness.memory.passage import Added, Filter, Hit, Hits, Merge, Passage, Refusal, Scalar, Turn
-from harness.memory.place import Place, PostgresUrl, is_url, place_of
+from harness.memory.place import Place, StoreUrl, is_url, place_of
 from harness.memory.primary import PrimaryStore, Progress, copy
 from harness.memory.ranking import Mode
 from harness.memory.store import MemoryStore
@@ -20,11 +20,11 @@ __all__ = [
     "Mode",
     "Passage",
     "Place",
-    "PostgresUrl",
     "PrimaryStore",
     "Progress",
     "Refusal",
     "Scalar",
+    "StoreUrl",
     "Turn",
     "Vectors",
     "WordLlamaEmbedder",

@@ -1,88 +1,42 @@
-"""The place of a store: a directory, or a schema of a PostgreSQL database."""
+"""The place of a store: a directory, or a url whose scheme an installed kind of store knows."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from harness.errors import InvalidInput
-
-_SCHEMES = ("postgresql", "postgres")
-_SCHEMA = "harness"
-_SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+from harness.errors import InvalidInput, did_you_mean
+from harness.plugins import load_plugin, plugin_names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PostgresUrl:
-    """`postgresql://user@host:port/database?schema=name`, each part but the scheme left out or not.
+class StoreUrl(ABC):
+    """A place that is no directory. It never holds a password: it is shown and recorded."""
 
-    It never holds a password, so that it can be shown and kept: libpq takes that, and what is left
-    out, from `PGPASSWORD`, `~/.pgpass` and its other variables and files. No other parameter, since
-    some of libpq's send the password elsewhere.
-    """
+    @property
+    def credential(self) -> str:
+        """The variable whose value is sent to the server; empty for a place on this machine."""
+        return ""
 
-    host: str | None = None
-    """A name, an address, or the directory of a socket."""
-    port: int | None = None
-    user: str | None = None
-    database: str | None = None
-    schema: str = _SCHEMA
+    @property
+    def hosts(self) -> Sequence[str]:
+        """The server's address in all spellings, such as `db:5432` and `db`, the one to print last.
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Reads a url; raises `InvalidInput` without repeating what may be a password."""
-        try:
-            parts = urlsplit(text)
-            host, port = parts.hostname, parts.port
-            # A password with a / or # in it ends the host early.
-            is_usable = parts.scheme in _SCHEMES and "@" not in parts.path and not parts.fragment
-        except ValueError:
-            is_usable = False
-        if not is_usable:
-            raise InvalidInput(
-                "this is no PostgreSQL url; write postgresql://user@host:5432/database, with one "
-                "host, and %40 and %23 for @ and # in a name",
-                code="memory.url-invalid",
-            )
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if parts.password is not None or "password" in options:
-            raise InvalidInput(
-                "the url holds a password, which would end in files and lists of processes; put it "
-                "into ~/.pgpass or the variable PGPASSWORD",
-                code="memory.url-password",
-            )
-        schema = options.pop("schema", _SCHEMA)
-        if options or not _SCHEMA_NAME.fullmatch(schema):
-            raise InvalidInput(
-                "the url may have one parameter, ?schema=, of lower-case letters, digits and _; "
-                "for others, such as sslmode, PostgreSQL has variables: PGSSLMODE",
-                code="memory.url-parameter",
-            )
-        return cls(
-            host=unquote(host) if host else None,
-            port=port,
-            user=unquote(parts.username) if parts.username else None,
-            database=unquote(parts.path.strip("/")) or None,
-            schema=schema,
-        )
+        Empty for a place on this machine.
+        """
+        return ()
 
     def absolute(self) -> Self:
         """Itself, as `Path.absolute` is the path from anywhere."""
         return self
 
+    @abstractmethod
     def __str__(self) -> str:
-        host = self.host or ""
-        host = f"[{host}]" if ":" in host else quote(host, safe="")
-        user = "" if self.user is None else f"{quote(self.user, safe='')}@"
-        port = "" if self.port is None else f":{self.port}"
-        query = "" if self.schema == _SCHEMA else f"?schema={self.schema}"
-        return f"postgresql://{user}{host}{port}/{quote(self.database or '', safe='')}{query}"
+        """The url."""
 
 
-Place = Path | PostgresUrl
+Place = Path | StoreUrl
 """Where a store is."""
 
 
@@ -91,8 +45,23 @@ def is_url(text: str) -> bool:
     return "://" in text
 
 
-def place_of(place: Place | str) -> Place:
-    """The directory or the url that is given; raises `InvalidInput` if the url is not usable."""
-    if isinstance(place, str):
-        return PostgresUrl.parse(place) if is_url(place) else Path(place)
+def place_of(given: Place | str) -> Place:
+    """The directory or the url that is given.
+
+    Raises:
+        InvalidInput: No store of the url's scheme is installed, or the url is not usable.
+        ConfigurationInvalid: The store's package is broken.
+    """
+    if not isinstance(given, str):
+        return given
+    if not is_url(given):
+        return Path(given)
+    scheme, names = given.partition(":")[0].lower(), plugin_names("stores")
+    if scheme not in names:
+        # Without the rest of the url, which may hold a password.
+        raise InvalidInput(
+            f"no store for urls '{scheme}://' is installed; {did_you_mean(scheme, names)}",
+            code="memory.url-invalid",
+        )
+    place: StoreUrl = load_plugin("stores", scheme).parse(given)
     return place

@@ -25,7 +25,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 
 from harness.errors import MemoryStoreFailed
-from harness.memory.place import PostgresUrl
+from harness.memory.postgres_url import PostgresUrl
 from harness.memory.sqlite import (
     BUSY,
     DEFAULT_LANGUAGE,
@@ -86,7 +86,7 @@ _REMEDIES = {
 
 
 class PostgresDatabase:
-    """Connections to one schema, which is made if it is missing and `make`. A `_Database`.
+    """Connections to one schema, which is made if it is missing and `make`. A `Database`.
 
     May be used from any thread.
     """

@@ -1,6 +1,6 @@
 """The primary store: every passage and its vectors, in an SQLite file or a PostgreSQL schema.
 
-Both databases get the same statements; their differences are behind `_Database`.
+Both databases get the same statements; their differences are behind `Database`.
 
 Committed passages are stored; both indexes are derived from them and can be deleted at any time.
 Every write takes the next sequence number, so one integer says how far an index has read: from p to
@@ -12,21 +12,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import ConfigurationInvalid, InvalidInput, MemoryStoreFailed
+from harness.errors import InvalidInput
 from harness.files import cache_folder
 from harness.log import log_warning
+from harness.memory.database import Database, Statements, StoreKind
 from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import (
     Added,
@@ -38,12 +39,10 @@ from harness.memory.passage import (
     amounts_of,
     tags_of,
 )
-from harness.memory.place import Place, PostgresUrl
+from harness.memory.place import Place
 from harness.memory.sqlite import ADD_AMOUNT, FILE_NAME, SqliteDatabase, checksum_of, no_store
 from harness.memory.terms import check_language
-
-if TYPE_CHECKING:
-    from harness.memory.postgres import PostgresDatabase
+from harness.plugins import load_plugin
 
 Progress = Callable[[str, int, int], None]
 """Told what is being done, how much of it is done, and how much there is."""
@@ -61,29 +60,6 @@ _SELECT = f"SELECT {_COLUMNS} FROM passage"  # noqa: S608  # constants
 _VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 9})"
 
 
-Statements = Any
-"""A connection with sqlite3's `execute` and `executemany`, and `each`; values stand as `?`."""
-
-
-class _Database(Protocol):
-    """Our tables in a database. What is not said here is said at `PostgresDatabase`."""
-
-    directory: Path  # where the indexes of this machine lie
-    among: str  # behind a column: whether its value is among those of `listed`
-
-    @property
-    def place(self) -> Place: ...
-    def listed(self, values: Iterable[int] | Iterable[str]) -> object: ...
-    def reading(self) -> AbstractContextManager[Statements]: ...
-    def writing(self) -> AbstractContextManager[Statements]: ...
-    def failed(self, message: str, *, code: str) -> MemoryStoreFailed: ...
-    def seen(self) -> int | None: ...
-    def follow(self, notify: Callable[[], None]) -> None: ...
-    def free(self) -> None: ...
-    def size_bytes(self) -> int: ...
-    def close(self) -> None: ...
-
-
 class PrimaryStore:
     """The passages at a place. May be used from any thread, and by several processes.
 
@@ -97,7 +73,7 @@ class PrimaryStore:
         language: The language whose words the lexical index stems.
     """
 
-    def __init__(self, database: _Database, *, language: str) -> None:
+    def __init__(self, database: Database, *, language: str) -> None:
         self._database = database
         self.place = database.place
         self.directory = database.directory
@@ -116,10 +92,10 @@ class PrimaryStore:
         """Opens the store at a place, or makes one there.
 
         Args:
-            place: A directory, or a PostgreSQL schema.
+            place: A directory, or a url.
             language: None: English for a new store, else the store's own.
             wait_s: How long a write waits for writes of other processes.
-            cache: Where PostgreSQL's stores have their indexes; `harness/memory` in the user's
+            cache: Where stores with a url have their indexes; `harness/memory` in the user's
                 cache directory if None.
             make: Whether to make a store where there is none.
 
@@ -130,10 +106,11 @@ class PrimaryStore:
         """
         if language is not None:
             check_language(language)
-        database: _Database
-        if isinstance(place, PostgresUrl):
+        database: Database
+        if not isinstance(place, Path):
+            kind: StoreKind = load_plugin("stores", str(place).partition(":")[0])
             cache = cache or cache_folder(os.environ) / "memory"
-            database = _postgres()(place, indexes=cache, wait_s=wait_s, make=make)
+            database = kind.open(place, indexes=cache, wait_s=wait_s, make=make)
         elif not make and not (place / FILE_NAME).is_file():
             raise no_store(place)
         else:
@@ -418,20 +395,7 @@ class PrimaryStore:
 _COUNT = "SELECT count(*) FROM passage"
 
 
-def _postgres() -> type[PostgresDatabase]:
-    """Imported when it is needed, since psycopg is an extra."""
-    try:
-        from harness.memory.postgres import PostgresDatabase  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigurationInvalid(
-            f"PostgreSQL's client cannot be imported ({error}); "
-            "pip install 'wiggum-harness[postgres]'",
-            code="memory.no-psycopg",
-        ) from error
-    return PostgresDatabase
-
-
-def _settled(database: _Database, language: str | None) -> str:
+def _settled(database: Database, language: str | None) -> str:
     """The store's language; an empty store takes the one that is asked for."""
     with database.reading() as db:
         (made_with,) = db.execute("SELECT language FROM state").fetchone()

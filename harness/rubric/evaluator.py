@@ -65,7 +65,6 @@ class Evaluator:
         self._models = tuple(models)
         self._combine = combine
         self._noise = noise
-        self._prompts_sha256: dict[tuple[tuple[str, ...], ...], str] = {}
         if not models and (needed := [d.name for d in rubric.judged if not d.optional]):
             raise ConfigurationInvalid(
                 f"rubric '{rubric.id}' has dimensions that a model must judge "
@@ -215,10 +214,6 @@ class Evaluator:
         rounds: Sequence[Sequence[Opinion]],
         absent: Sequence[HarnessError],
     ) -> Judges:
-        # The digest is made once for all drafts of which the same is asked.
-        names = tuple(tuple(d.name for d in dimensions) for dimensions in case.calls)
-        if names not in self._prompts_sha256:
-            self._prompts_sha256[names] = prompt_sha256(self.rubric, case.calls)
         opinions = list(chain.from_iterable(rounds))
         verdicts = [_verdict(self.rubric, [*checked, *opinion.scores]) for opinion in opinions]
         together = [
@@ -227,7 +222,7 @@ class Evaluator:
         several = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
-            prompt_sha256=self._prompts_sha256[names],
+            prompt_sha256=prompt_sha256(self.rubric, case.calls),
             judgements=len(opinions),
             abstentions=sum(isinstance(error, EvaluatorAbstained) for error in absent),
             absent=tuple(str(error) for error in absent),

@@ -67,8 +67,6 @@ def _not_allowed(name: str, allowed: set[str], value: object) -> Notice:
     elif value is None and allowed and not nearest_names(name, allowed):
         rule = "between { and } a comma ends a text"
         nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
-    elif allowed == set(Prompts.model_fields) and not name.isidentifier():
-        nearest = "the lines of a template are indented below its name"
     elif allowed == {"check"}:
         nearest = "this check has no parameters"
     return Notice(code="rubric.unknown-field", message=f"'{name}' is not allowed here; {nearest}")

@@ -30,7 +30,7 @@ from harness.rubric.prompt import (
 )
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Dimension, Rubric
-from harness.rubric.scoring import Held, Judgement, Opinion, expected_score, judged_score
+from harness.rubric.scoring import Held, Judgement, Opinion, judged_score
 
 Ask = Callable[[ChatRequest], Awaitable[Completion]]
 """How a model is asked."""
@@ -48,7 +48,6 @@ _REPEAT_TEMPERATURE = 0.7
 _REPAIR_TEMPERATURE = 0.3
 _REPAIR_FREQUENCY_PENALTY = 0.3
 """Against running on: in white space, which a JSON grammar allows without end, or in circles."""
-_TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +135,6 @@ def judge_request(
         temperature=_REPEAT_TEMPERATURE if sample else 0.0,
         seed=sample + 1,
         reply_schema=reply_schema(case.rubric, dimensions),
-        top_logprobs=_TOP_LOGPROBS if case.rubric.judge == "logprob" else None,
         on_text=on_text,
     )
 
@@ -180,21 +178,21 @@ async def _answer(request: ChatRequest, dimensions: Sequence[Dimension], *, ask:
     try:
         return await ask(request)
     except ContextOverflow as overflow:
-        room = _room_after(overflow, least=_LEAST_ROOM_TOKENS_PER_DIMENSION * len(dimensions))
+        room = _room_after(overflow, fewest=_LEAST_ROOM_TOKENS_PER_DIMENSION * len(dimensions))
         if not 0 < room < (request.max_output_tokens or math.inf):
             raise
     return await ask(replace(request, max_output_tokens=room))
 
 
-def _room_after(overflow: ContextOverflow, *, least: int) -> int:
+def _room_after(overflow: ContextOverflow, *, fewest: int) -> int:
     """The tokens that a context has left; the least of use if the server does not say.
 
     0 if there are fewer.
     """
     if not overflow.context_tokens or not overflow.prompt_tokens:
-        return least
+        return fewest
     room = overflow.context_tokens - overflow.prompt_tokens
-    return room if room >= least else 0
+    return room if room >= fewest else 0
 
 
 def _repair_request(
@@ -220,16 +218,8 @@ def _room_tokens(dimensions: Sequence[Dimension]) -> int:
 def _judgements(
     completion: Completion, case: Case, dimensions: Sequence[Dimension]
 ) -> dict[str, Judgement]:
-    cut, rubric = completion.finish_reason == "length", case.rubric
-    judgements = read_reply(completion.text, rubric, dimensions, draft=case.draft, cut=cut)
-    if rubric.judge != "logprob":
-        return judgements
-    return {
-        name: replace(
-            judgement, expected=expected_score(completion, judgement, rubric.scale_of(name))
-        )
-        for name, judgement in judgements.items()
-    }
+    cut = completion.finish_reason == "length"
+    return read_reply(completion.text, case.rubric, dimensions, draft=case.draft, cut=cut)
 
 
 def _is_incomplete(dimension: Dimension, judgement: Judgement | None) -> bool:

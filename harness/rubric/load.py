@@ -1,9 +1,8 @@
 """Reads rubric files: finds them by name, merges them with the rubric they extend, and checks them.
 
 Every mistake is reported with its file and line. A file's own field overrides the rubric that it
-extends, and that overrides the preset. Mappings (`scale`, `shorten`, `anchors`, a dimension) are
-merged field by field, dimensions by name and in the base's order; any other list (`checks`, `caps`)
-comes whole from one of the two.
+extends. Mappings (`scale`, `shorten`, `anchors`, a dimension) are merged field by field, dimensions
+by name and in the base's order; any other list (`checks`, `caps`) comes whole from one of the two.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from harness.errors import Problem, RubricInvalid, did_you_mean
 from harness.files import shipped_directory
 from harness.rubric.checks import AnyCheck, Check
 from harness.rubric.checks.function import Refuse
-from harness.rubric.explain import NOTHING, explain, worth_saying
+from harness.rubric.explain import explain, worth_saying
 from harness.rubric.rubric import FILLED_IN, Prompts, Rubric, Scale
 from harness.rubric.verdict import half_up
 from harness.rubric.written import Written, read_written, refusal
@@ -79,7 +78,7 @@ def _read(
 ) -> RubricFile:
     # 1. What stands in the file, merged with the rubric that it extends.
     file = _with_prompts(read_written(path))
-    problems = [*_filled_in(file), *_empty_texts(file)]
+    problems = _filled_in(file)
     base = base_of(file, (*chain, path), places)
     written = file
     if base is not None:
@@ -101,37 +100,23 @@ def _read(
     return RubricFile(named, written)
 
 
-def with_prompts(rubric: Rubric, prompts: str | Path | Mapping[str, str]) -> Rubric:
-    """The rubric with other prompts; prompts that are not given stay the same.
-
-    They are templates by name, or the path of their file.
+def with_prompts(rubric: Rubric, prompts: Mapping[str, str]) -> Rubric:
+    """The rubric with other prompts, by name; prompts that are not given stay the same.
 
     Raises:
-        RubricInvalid: There is no such file, or it or a template has mistakes.
+        RubricInvalid: A template has mistakes.
     """
-    path = Path(prompts) if isinstance(prompts, str | Path) else None
-    written = Written({}, Path(), 1) if path is None else _read_prompts(path)
-    around = Written({"prompts": written}, written.path, 1)
-    if empty := _empty_texts(around):
-        raise refusal(empty)
-    templates = prompts if isinstance(prompts, Mapping) else written.plain()
     try:
-        chosen = Prompts.model_validate({**rubric.prompts.own, **templates})
+        chosen = Prompts.model_validate({**rubric.prompts.own, **prompts})
     except ValidationError as error:
-        problems = (
-            _problem({**details, "loc": ("prompts", *details["loc"])}, around, written.path)
-            for details in worth_saying(error.errors())
-        )
+        faults = worth_saying(error.errors())
+        notices = [explain({**fault, "loc": ("prompts", *fault["loc"])}) for fault in faults]
         raise refusal(
-            problems if path else (replace(p, path=None, line=None) for p in problems)
+            Problem(path=None, line=None, message=notice.message, code=notice.code)
+            for notice in notices
         ) from None
     changed = rubric.model_copy(update={"prompts": chosen})
     return changed.model_copy(update={"sha256": _digest(changed)})
-
-
-def _read_prompts(path: Path) -> Written:
-    """The templates in a file, by name."""
-    return read_written(path, begin=f"for a copy to edit: {_COPY_PROMPTS} FILE")
 
 
 def _with_prompts(file: Written) -> Written:
@@ -147,7 +132,8 @@ def _with_prompts(file: Written) -> Written:
             code="rubric.prompts-not-found",
         )
         raise refusal([missing])
-    return replace(file, value={**file.fields, "prompts": _read_prompts(path)})
+    begin = f"for a copy to edit: {_COPY_PROMPTS} FILE"
+    return replace(file, value={**file.fields, "prompts": read_written(path, begin=begin)})
 
 
 def _filled_in(file: Written) -> list[Problem]:
@@ -156,22 +142,6 @@ def _filled_in(file: Written) -> list[Problem]:
             f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
         )
         for name in file.fields.keys() & FILLED_IN
-    ]
-
-
-_TEXTS = {"judge", "feedback"}
-
-
-def _empty_texts(file: Written) -> list[Problem]:
-    """`judge:` with nothing after it: to YAML the same as no field, to its author not."""
-    prompts = file.fields.get("prompts")
-    texts = [*prompts.fields.items()] if prompts else []
-    for dimension in _listed(file, "dimensions"):
-        texts += [(name, dimension.fields[name]) for name in _TEXTS & dimension.fields.keys()]
-    return [
-        text.problem(f"{name}: {NOTHING.message}", code=NOTHING.code)
-        for name, text in texts
-        if text.value is None
     ]
 
 
@@ -192,7 +162,7 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
     return replace(written, value=value, cut="")
 
 
-_NO_PART_OF_SCORING = {"extends", "without", "preset", "candidates", "finalists", "prompts"}
+_NO_PART_OF_SCORING = {"extends", "without", "candidates", "finalists", "prompts"}
 
 
 def _digest(rubric: Rubric) -> str:
@@ -305,14 +275,14 @@ def base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Pat
     extends = file.fields.get("extends")
     if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
         return None  # validation says what is wrong with it, if anything is
-    name, here = extends.value.strip(), chain[-1]
+    name, file_path = extends.value.strip(), chain[-1]
     if name.endswith(ENDINGS):
-        path: Path | None = here.parent / name
+        path: Path | None = file_path.parent / name
         missing = f"there is no file {path}; a path starts at the folder of this file"
     else:
-        path = find_rubric(name, (here.parent, *places), besides=here)
+        path = find_rubric(name, (file_path.parent, *places), besides=file_path)
         missing = no_such_rubric(name, places)
-        if name == here.stem:
+        if name == file_path.stem:
             missing = f"there is no rubric '{name}' besides this one"
     links = " → ".join(map(str, (*chain, path)))
     if path is None or not path.is_file():
@@ -406,37 +376,39 @@ def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     return scale.get("min", usual.min), scale.get("max", usual.max)
 
 
-def _dimensions_over(own: Sequence[Written], base: Written) -> list[Written]:
+def _dimensions_over(changed: Sequence[Written], base: Written) -> list[Written]:
     """The base's dimensions with what a file changes in them, then the new ones."""
-    changes, inherited = _by_name(own), _by_name(base.items)
+    changes, inherited = _by_name(changed), _by_name(base.items)
     merged = [
         _dimension_over(changes[name], dimension) if name in changes else dimension
         for name, dimension in inherited.items()
     ]
     # One that stands twice comes here the second time, and is refused for that.
-    new = [d for d in own if _name(d) not in inherited or d is not changes[_name(d)]]
+    new = [d for d in changed if _name(d) not in inherited or d is not changes[_name(d)]]
     return [*merged, *new]
 
 
-def _dimension_over(own: Written, base: Written) -> Written:
+def _dimension_over(change: Written, base: Written) -> Written:
     """A dimension over the base's; scored in another way, it keeps only name, weight and floor."""
     dropped: frozenset[str] = frozenset()
-    if "checks" in own.fields and "judge" in base.fields:
+    if "checks" in change.fields and "judge" in base.fields:
         dropped = _OF_JUDGING
-    elif "judge" in own.fields and "checks" in base.fields:
+    elif "judge" in change.fields and "checks" in base.fields:
         dropped = _OF_CHECKING
     inherited = {name: field for name, field in base.fields.items() if name not in dropped}
-    return replace(own, value=_fields_over(own.fields, inherited, merged=("anchors", "scale")))
+    fields = _fields_over(change.fields, inherited, merged=("anchors", "scale"))
+    return replace(change, value=fields)
 
 
 def _fields_over(
-    own: Mapping[str, Written], base: Mapping[str, Written], *, merged: Sequence[str]
+    changes: Mapping[str, Written], base: Mapping[str, Written], *, merged: Sequence[str]
 ) -> dict[str, Written]:
     """The fields of both; of one that both have, the own, or the two merged."""
-    fields = {**base, **own}
+    fields = {**base, **changes}
     for name in merged:
-        if name in own and name in base and own[name].fields:
-            fields[name] = replace(own[name], value={**base[name].fields, **own[name].fields})
+        if name in changes and name in base and changes[name].fields:
+            both = {**base[name].fields, **changes[name].fields}
+            fields[name] = replace(changes[name], value=both)
     return fields
 
 
@@ -459,19 +431,6 @@ def _name(dimension: Written) -> str:
     return str(name.value).strip() if name is not None and isinstance(name.value, str) else ""
 
 
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "book": {
-        "shorten": {"evaluate_over": 6_000, "revise_over": 5_000, "cap": 20_000},
-    },
-    "code": {
-        "scale": {"step": 1},
-        "shorten": {"evaluate_over": 32_000, "revise_over": 5_000, "cap": None},
-    },
-}
-"""Named sets of defaults: `book` has the values of the book *Agentic Harness Engineering*, `code`
-the values of its author's public code. Weights are 1, unless given; both pass at 8 of 10."""
-
-
 def validated(
     written: Written, path: Path, *, refuse: Refuse | None
 ) -> tuple[Rubric | None, list[Problem]]:
@@ -481,44 +440,11 @@ def validated(
     """
     context = {"directories": [path.parent], "refuse": refuse}
     values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
-    preset = values.get("preset")
-    for name, fields in PRESETS.get(preset, {}).items() if isinstance(preset, str) else ():
-        if isinstance(fields_of_file := values.get(name, {}), dict):
-            values[name] = {**fields, **fields_of_file}
     try:
         return Rubric.model_validate(values, context=context), []
     except ValidationError as error:
-        details = error.errors()
-    details += _between_sound_values(details, values, context)
-    return None, [_problem(problem, written, path) for problem in worth_saying(details)]
-
-
-def _between_sound_values(
-    details: list[ErrorDetails], values: dict[str, Any], context: dict[str, Any]
-) -> Iterator[ErrorDetails]:
-    """What is wrong between sound values: pydantic does not look while others are broken."""
-    listed = values.get("dimensions")
-    fields = {problem["loc"][0] for problem in details if problem["loc"]} - {"dimensions"}
-    if not isinstance(listed, list) or "scale" in fields:
-        return
-    broken = {problem["loc"][1] for problem in details if _is_of_a_dimension(problem)}
-    sound = [place for place in range(len(listed)) if place not in broken]
-    whole = {name: value for name, value in values.items() if name not in fields}
-    whole |= {"title": "T", "dimensions": [listed[place] for place in sound]}
-    try:
-        Rubric.model_validate(whole, context=context)
-    except ValidationError as error:
-        # What is wrong with the whole may only follow from the broken ones.
-        for problem in error.errors():
-            if _is_of_a_dimension(problem):
-                _, place, *rest = problem["loc"]
-                yield {**problem, "loc": ("dimensions", sound[int(place)], *rest)}
-            elif problem["loc"] in {("pass_at",), ("focus_below",)}:
-                yield problem
-
-
-def _is_of_a_dimension(details: ErrorDetails) -> bool:
-    return details["loc"][:1] == ("dimensions",) and len(details["loc"]) > 1
+        problems = worth_saying(error.errors())
+    return None, [_problem(problem, written, path) for problem in problems]
 
 
 def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:

@@ -32,7 +32,6 @@ class Noise(BaseModel):
     deviation: float = Field(ge=0)
     """Standard deviation of one draft's composites, pooled over the drafts."""
     drafts: int = Field(ge=1)
-    """How many drafts were judged."""
     judgements: int = Field(ge=2)
     """Of all drafts together."""
     between: float | None = Field(default=None, ge=0)
@@ -148,8 +147,8 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
         return None, f"{path} is of another version of the rubric; {again}"
     measurement = next((noise for noise in file.measured if noise.evaluator == evaluator), None)
     if measurement is None:
-        others = ", ".join(noise.evaluator for noise in file.measured)
-        return None, f"{path} is of other evaluators ({others}), not of '{evaluator}'; {again}"
+        evaluators = ", ".join(noise.evaluator for noise in file.measured)
+        return None, f"{path} is of other evaluators ({evaluators}), not of '{evaluator}'; {again}"
     return measurement, ""
 
 

@@ -50,12 +50,9 @@ PASS_FAIL = "pass_fail"  # noqa: S105 - no password
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
-JudgeMode = Literal["joint", "split", "logprob"]
-"""How the evaluator model is asked: for all dimensions in one call (`joint`), for each in a call of
-its own (`split`), or so and scored by the probabilities of all possible scores (`logprob`)."""
-
-PresetName = Literal["book", "code"]
-"""Named sets of defaults; their values are in `load.py`."""
+JudgeMode = Literal["joint", "split"]
+"""How the evaluator model is asked: for all dimensions in one call (`joint`), or for each in a call
+of its own (`split`)."""
 
 
 class Scale(BaseModel):
@@ -95,12 +92,6 @@ class Scale(BaseModel):
                 code="rubric.scale-steps",
             )
         return self
-
-    @property
-    def in_one_token(self) -> bool:
-        """Whether no score begins like another, as `10` begins like `1`."""
-        whole = self.step == 1 and self.min % 1 == 0
-        return whole and self.min >= 0 and self.max <= 9
 
     @property
     def is_pass_fail(self) -> bool:
@@ -346,14 +337,11 @@ class Rubric(BaseModel):
     id: str = ""
     """The file's name without its ending; filled in on loading."""
     sha256: str = ""
-    """Digest of all values, with those from the rubrics it extends and its preset; filled in on
-    loading."""
+    """Digest of all values, with those from the rubrics it extends; filled in on loading."""
     extends: str | None = Field(default=None, min_length=1)
     """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
     """Dimensions of the extended rubric to leave out."""
-    preset: PresetName | None = None
-    """A named set of defaults."""
     title: str = Field(min_length=1)
     """For people."""
     purpose: str = ""
@@ -433,14 +421,6 @@ class Rubric(BaseModel):
                     yield _mistake(
                         reason, *place, "checks", number, "forms", code="rubric.no-forms"
                     )
-        several = [d.scale or self.scale for d in self.judged] or [self.scale]
-        if self.judge == "logprob" and not all(scale.in_one_token for scale in several):
-            yield _mistake(
-                "judge: logprob reads a score from one token, so each scale must be whole numbers "
-                "from 0 to 9 at most, such as { min: 1, max: 5, step: 1 }",
-                "scale" if "scale" in self.model_fields_set else "judge",
-                code="rubric.logprob-scale",
-            )
 
     def _no_forms(self) -> str | None:
         """Why forms of words are not known; None if they are."""

@@ -6,7 +6,6 @@ the scores of several judges become one.
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,12 +13,10 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from harness.compress import Section
-from harness.inference import Completion
-from harness.inference.completion import TokenLogprob
 from harness.rubric.checks import mean_of
 from harness.rubric.draft import Draft, Finding
-from harness.rubric.prompt import rule_keys, scores_of
-from harness.rubric.rubric import Cap, Dimension, Rubric, Scale
+from harness.rubric.prompt import rule_keys
+from harness.rubric.rubric import Cap, Dimension, Rubric
 from harness.rubric.verdict import ECHO, Combine, DimensionScore, Judges, SingleJudgement, half_up
 
 
@@ -47,8 +44,6 @@ class Judgement:
     rules: Mapping[str, bool] = field(default_factory=dict)
     """Whether each cap's statement is true of the draft, by its key in the reply; those that the
     model left open are missing."""
-    expected: float | None = None
-    """The mean of the scores that it could have given, by their probabilities."""
     repaired: bool = False
     """Whether it took a second call."""
 
@@ -105,14 +100,12 @@ def judged_score(
     dimension: Dimension, judgement: Judgement, draft: Draft, *, held: Iterable[Held]
 ) -> DimensionScore:
     """The score of a dimension by a model's judgement; `held` are the caps that checks apply."""
-    expected = judgement.expected
     score = DimensionScore(
         name=dimension.name,
-        score=judgement.score if expected is None else expected,
+        score=judgement.score,
         source="judged",
         reason=judgement.reason or "; ".join(issue.problem for issue in judgement.issues),
         findings=tuple(dict.fromkeys(located(issue, draft) for issue in judgement.issues)),
-        from_logprobs=expected is not None,
     )
     # One that the evaluator left open does not apply.
     true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
@@ -194,48 +187,6 @@ def _plain(heading: str) -> str:
     ).strip(" :.-\u2013\u2014")
 
 
-_LEAST_MASS = 0.5
-"""If all scores together are less probable, the model was about to say something else, and their
-mean says little."""
-_DIGIT = re.compile(r"[\s\"':*]*(\d)[\s\"',}\]*]*")
-
-
-def expected_score(completion: Completion, judgement: Judgement, scale: Scale) -> float | None:
-    """The mean of the scores that a model could have given, by their probabilities, to 0.01.
-
-    A judge that says 7 may have been as likely to say 8; the mean shows it, and ties less often
-    (Liu et al. 2023, G-Eval). It is read from the one token of the score: the rubric makes sure
-    that every score is one digit. None if the probabilities do not give a mean.
-    """
-    token = _token_at(completion, judgement.start)
-    if token is None:
-        return None
-    on_scale = set(scores_of(scale))
-    # The token itself need not be among the likeliest.
-    likely = dict([(token.token, token.logprob), *token.top])
-    mass: dict[float, float] = {}
-    for text, logprob in likely.items():
-        digit = _DIGIT.fullmatch(text)
-        if digit is not None and int(digit[1]) in on_scale:
-            mass[int(digit[1])] = mass.get(int(digit[1]), 0.0) + math.exp(logprob)
-    total = sum(mass.values())
-    if not total >= _LEAST_MASS:
-        return None
-    return half_up(sum(score * share for score, share in mass.items()) / total, 0.01)
-
-
-def _token_at(completion: Completion, position: int) -> TokenLogprob | None:
-    tokens = "".join(token.token for token in completion.logprobs)
-    # Before the text there may be reasoning, and white space that was taken off.
-    position += tokens.rfind(completion.text) if completion.text in tokens else len(tokens)
-    start = 0
-    for token in completion.logprobs:
-        start += len(token.token)
-        if position < start:
-            return token
-    return None
-
-
 _AVERAGES: Mapping[Combine, Callable[[Sequence[float]], float]] = {
     "mean": statistics.fmean,
     "median": statistics.median,
@@ -300,7 +251,6 @@ def _one_of(
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),
         capped=tuple(dict.fromkeys(rule for score in scores for rule in score.capped)),
-        from_logprobs=all(score.from_logprobs for score in scores),
     )
 
 

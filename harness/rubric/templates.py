@@ -174,41 +174,23 @@ def _line(template: str, field: re.Match[str]) -> int:
     return template.count("\n", 0, field.start("words"))
 
 
-def _is_doubled(template: str, field: re.Match[str]) -> bool:
-    return template[: field.start()].endswith("{") and template[field.end() :].startswith("}")
+_MARK = r"(?<!\\)\{ *(?:if +\w+|else|end) *\}"
+_INNER = rf"(?:(?!{_MARK}|{_BLANK.pattern}).)*"
+_WHOLE_IF = re.compile(
+    rf"(?s)(?<!\\)\{{ *if +\w+ *\}}{_INNER}(?:\{{ *else *\}}{_INNER})?\{{ *end *\}}"
+)
 
 
 def _misplaced(template: str) -> Iterator[Fault]:
-    """Braces, and `{if …}`, `{else}` and `{end}`, that do not go together in their paragraph."""
-    opening: re.Match[str] | None = None
-    has_else = False
-    for token in re.finditer(rf"{FIELD.pattern}|{_BLANK.pattern}|\Z", template):
-        if token["escape"]:
-            continue
-        words = (token["words"] or "").split()
-        begins = words[:1] == ["if"] and len(words) == 2
-        if opening and (begins or not words):
-            yield Fault(
-                f"{{{opening['words']}}} has no {{end}} before the next {{if …}} or the end of its "
-                "paragraph",
-                _line(template, opening),
-                code="rubric.prompt-if-open",
-            )
-        if words and _is_doubled(template, token):
-            yield Fault(
-                f"a field has one brace on each side: {{{token['words']}}}",
-                _line(template, token),
-                code="rubric.prompt-two-braces",
-            )
-        if words in (["else"], ["end"]) and (not opening or (has_else and words == ["else"])):
-            yield Fault(
-                f"{{{words[0]}}} has no {{if …}} before it in its paragraph",
-                _line(template, token),
-                code="rubric.prompt-if-missing",
-            )
-        if begins or not words or words == ["end"]:
-            opening = token if begins else None
-        has_else = words == ["else"] or (has_else and opening is not None and not begins)
+    """The first `{if …}`, `{else}` or `{end}` that goes with no other in its paragraph."""
+    rest = _WHOLE_IF.sub(lambda block: "\n" * block[0].count("\n"), template)
+    if mark := re.search(_MARK, rest):
+        yield Fault(
+            f"{mark[0]} is alone: {{if …}}, perhaps {{else}}, and {{end}} stand in one paragraph, "
+            "and none within another",
+            rest.count("\n", 0, mark.start()),
+            code="rubric.prompt-if",
+        )
 
 
 def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
@@ -221,7 +203,7 @@ def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
         name = words[1] if is_asked else field["words"]
         allowed = [*fields.texts, *flags] if is_asked else fields.texts
         is_known = name in {*allowed, "else", "end"} or (name, line) in reported
-        if is_known or field["escape"] or _is_doubled(template, field):
+        if is_known or field["escape"]:
             continue
         reported.add((name, line))
         nearest = did_you_mean(name, allowed) if allowed else "this prompt has none"
@@ -238,28 +220,11 @@ def _lacking(template: str, fields: Fields) -> Iterator[Fault]:
     names = [*fields.texts, *fields.flags.split()]
     full = defaultdict(str, {name: f"<{name}>" for name in names})
     for needed in fields.needed.split():
-        if all(
-            full[needed] in filled(template, values)
-            for values in (full, defaultdict(str, {needed: full[needed]}))
-        ):
-            continue
-        hiders = [
-            field
-            for field in FIELD.finditer(template)
-            if field["words"] in _MAY_BE_EMPTY - {needed}
-            and full[needed] not in filled(template, full | {field["words"]: ""})
-        ]
-        if not hiders or full[needed] not in filled(template, full):
+        alone = defaultdict(str, {needed: full[needed]})
+        if any(full[needed] not in filled(template, values) for values in (full, alone)):
             yield Fault(
-                f"{{{needed}}} is missing: the model would not be told; write it where it belongs",
+                f"{{{needed}}} is missing, or stands in a paragraph or {{if …}} that is left out "
+                "where another field is empty: the model would not be told",
                 0,
                 code="rubric.prompt-field-missing",
             )
-            continue
-        hider = hiders[0]["words"]
-        yield Fault(
-            f"if {{{hider}}} is empty its paragraph is left out, and {{{needed}}} with it; put a "
-            f"blank line between them, or write {{if {hider}}}…{{end}}",
-            _line(template, hiders[0]),
-            code="rubric.prompt-field-hidden",
-        )

@@ -26,7 +26,7 @@ class DimensionScore:
     name: str
     score: float
     """On the dimension's scale: a multiple of its step, or of 0.01 if it comes from several
-    judgements or from probabilities."""
+    judgements."""
     source: Literal["checked", "judged"]
     reason: str
     """Why it is not higher; for a judged dimension, in the evaluator's words."""
@@ -35,9 +35,6 @@ class DimensionScore:
     spread: float | None = None
     """Standard deviation of the judgements' scores; None if there was one."""
     capped: tuple[str, ...] = ()
-    from_logprobs: bool = False
-    """Whether it is the mean of all scores that the evaluator could have given, by their
-    probabilities, instead of the one it gave."""
     shared: float | None = None
     """The score on the rubric's scale; None if the dimension has no other."""
 
@@ -84,7 +81,6 @@ class SingleJudgement:
 
     evaluator: str
     scores: Mapping[str, float]
-    """By judged dimension."""
     composite: float
     repaired: tuple[str, ...] = ()
     """Dimensions whose score came of a second call, since the first reply could not be read."""
@@ -109,7 +105,6 @@ class Judges:
     """The share of judgements that would pass the draft by themselves; None if there was one."""
     combine: Combine = "mean"
     shortened: Shortened | None = None
-    """How the draft was."""
     sources_shortened: Shortened | None = None
     """How the sources were, all together."""
     composites: tuple[float, ...] = ()

@@ -238,14 +238,6 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | 
     line = error.problem_mark.line + 1 if error.problem_mark else start
     lines = ["", *text.splitlines(), ""]
     at_end = lines[line] if line and line < len(lines) else ""
-
-    # A character that only looks like one of YAML's: the parser may notice it a line later.
-    above = max(
-        (n for n in range(1, line or 1) if lines[n].strip()[:1] not in {"", "#"}), default=0
-    )
-    for number in (above, line):
-        if number and number < len(lines) and _ODD.match(lines[number]):
-            return _ODD_CHARACTER, number
     for (of_context, of_problem), notice in _RULES.items():
         if of_context in context and of_problem in problem:
             is_quoted = _QUOTE in notice.message and set("„“”«»") & set(at_end)
@@ -260,12 +252,6 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | 
 
 
 _QUOTE = "put the text in quotes"
-_ODD = re.compile(r"[ -]*(?:\xa0|[a-z_]+(?::\xa0|\uff1a))")
-_ODD_CHARACTER = Notice(
-    code="rubric.yaml-odd-character",
-    message="it has a no-break space, as pasted texts do, or the wide colon of East Asian fonts; "
-    "type its beginning again",
-)
 _BEHIND = Notice(
     code="rubric.yaml-behind-value",
     message="something stands behind the end of a text in quotation marks or of a list in "
@@ -315,9 +301,5 @@ _RULES = {
     ("", "mapping keys are not allowed"): _FIRST,
     ("", "expected chomping or indentation"): _FIRST,
     ("", "expected a comment or a line break"): _FIRST,
-    ("", "unknown escape character"): Notice(
-        code="rubric.yaml-backslash",
-        message="in double quotes a backslash has a meaning of its own; use single quotes",
-    ),
 }
 """By what PyYAML says of the context and of the problem."""

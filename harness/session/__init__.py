@@ -10,7 +10,7 @@ from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline import Pipeline
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
 from harness.session.result import RunResult
-from harness.session.resume import EarlierRun, Origin, only_question, read_earlier_run
+from harness.session.resume import EarlierRun, Origin, question_named, read_earlier_run
 from harness.session.run import Run
 from harness.session.run_events import RunEvent, RunEvents
 from harness.session.session import open_session
@@ -39,9 +39,9 @@ __all__ = [
     "embed",
     "load_settings",
     "mcp",
-    "only_question",
     "open_session",
     "open_shim",
+    "question_named",
     "read_earlier_run",
     "refuse_running_loop",
     "rehearse",

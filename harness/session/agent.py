@@ -38,7 +38,16 @@ _UNSEEN = "\n\n[The images of this result cannot be shown to this model.]"
 _EMPTY = "Your reply was empty. Answer, or call a tool."
 
 
-class AgentOptions(TypedDict, total=False):
+class AgentReplyOptions(TypedDict, total=False):
+    """The options of `run.agent` for each reply of its model, as in `run.chat`."""
+
+    max_output_tokens: int | None
+    on_cut: OnCut
+    temperature: float
+    seed: int | None
+
+
+class AgentOptions(AgentReplyOptions, total=False):
     """The options of all forms of `run.agent`; see there."""
 
     tools: Required[Sequence[ToolSource]]
@@ -46,10 +55,6 @@ class AgentOptions(TypedDict, total=False):
     max_steps: int
     timeout_s: float | None
     max_result_chars: int
-    max_output_tokens: int | None
-    on_cut: OnCut
-    temperature: float
-    seed: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,11 @@ from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
 from harness.graph.state import StepCall, StepState, Taken, digest_of_value, plan_of
 from harness.inference import Backend, Limits
-from harness.rows import Row, check_output
+from harness.rows import check_output
 from harness.rubric import ChosenRubric, Rubric, Scored
 from harness.rubric.calibration.batch_scores import BatchScores, batch_scores
 from harness.session.batch_files import ROWS, SCORES, USES, BatchFiles, Made, state_of
-from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, RowsEnded, failure_of
+from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, RowsEnded
 from harness.session.evaluation import choose_rubric, evaluate
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
@@ -72,7 +72,6 @@ class BatchRehearsal:
     """What a batch would make, as far as it can be foreseen without a call."""
 
     kept: int
-    """Rows that have their output."""
     again: tuple[Remake, ...]
     """Calls for rows, and for their scores, whose outputs no longer hold."""
     nodes: Mapping[str, int]
@@ -182,10 +181,6 @@ class Batch:
 
             async def drafts(run: Run, row: str) -> Scored:
                 assert rubric is not None
-                if (score := table.known.get(table.given[row].id)) is not None:
-                    if score.evaluator:
-                        run._call.use(run._session.surroundings.noted("model:evaluator"))
-                    return score
                 with ended.counted(row):
                     return await evaluate(
                         run._session,
@@ -236,13 +231,10 @@ class Batch:
         chosen = self._chosen
         with self._files_of(
             self._output,
-            row_of=self._row_of,
-            code_of=lambda number: self._ended.codes.get(self._order[number], NodeFailed.code),
-            last=ROWS if chosen is None else SCORES,
-            dimensions=None
-            if chosen is None
-            else [dimension.name for dimension in chosen.rubric.dimensions],
-            inputs=dict.fromkeys(chain.from_iterable(r.fields for r in self._rows.given.values())),
+            rows=self._rows,
+            order=self._order,
+            codes=self._ended.codes,
+            rubric=None if chosen is None else chosen.rubric,
             redactor=self._redactor(),
             begun=self._note,
         ) as files:
@@ -260,10 +252,8 @@ class Batch:
                     raise
                 result = error.result
             for question in result.questions:
-                number = _number(question.node)
                 reason = f"it asks '{question.text}', and a batch asks nobody"
-                row, code = self._row_of(number), "batch.asks-nobody"
-                files.fail(failure_of(row, reason, code=code, number=number))
+                files.fail_row(_number(question.node), reason, code="batch.asks-nobody")
         if files.error is not None:
             raise files.error
         lines = [line for _, line in sorted(files.lines.items())]
@@ -327,9 +317,6 @@ class Batch:
             yield from (passed for passed in verdicts if passed is not None)
             yield from (False for _ in self._files.failures)
 
-    def _row_of(self, number: int) -> Row:
-        return self._rows.given[self._order[number]]
-
     def _redactor(self) -> Redactor:
         endpoints, named = self._settings.endpoints.values(), self._settings.trace.secrets
         return Redactor(known_secrets(endpoints, environment=os.environ, named=named))
@@ -347,7 +334,7 @@ class Batch:
         if state is None or output is None:
             return None
         if not state.is_file():
-            if output.is_file() and output.stat().st_size and not self._rows.known:
+            if output.is_file() and output.stat().st_size:
                 raise InvalidInput(
                     f"it is there, and {state.name}, which says what made it, is not; give another "
                     "--output",
@@ -399,7 +386,7 @@ class Batch:
             inputs = {"row": digest_of_value(name)}
             for state in states if name in self._rows.given else ():
                 call = StepCall(state, number, Taken({}, inputs, ()))
-                reusable = earlier.outputs.find(call, surroundings=surroundings)
+                reusable = earlier.outputs.find(call, changes=surroundings.change_since)
                 last = earlier.outputs.last(state.path, number)
                 if isinstance(reusable, str) and last is not None and last.value is not None:
                     before = earlier.outputs.last(SCORES, number)

@@ -12,7 +12,8 @@ import orjson
 
 from harness.errors import HarnessError, NodeFailed
 from harness.rows import Row, RowFile, write_rows
-from harness.session.batch_rows import RowFailure, failure_of
+from harness.rubric import Rubric
+from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, failure_of
 from harness.trace import NodeOutput, Record, RunStarted, SpanEnded, SpanStarted, events
 from harness.trace.node_records import attempt_status
 from harness.trace.records import error_class
@@ -39,11 +40,10 @@ class BatchFiles:
 
     Args:
         path: Of the outputs; None for no files.
-        row_of: The row of a number.
-        code_of: Of the error of a row that failed.
-        last: The node whose output completes a row.
-        dimensions: Of the rubric that scores the outputs; None without one.
-        inputs: The columns of the rows.
+        rows: All of them.
+        order: Their names, by their numbers in the run.
+        codes: Of the errors of rows that failed, by name; grows.
+        rubric: What scores the outputs; None if nothing does.
         redactor: Cleans what is written.
         begun: Told the run's id.
 
@@ -58,20 +58,21 @@ class BatchFiles:
         self,
         path: Path | None,
         *,
-        row_of: Callable[[int], Row],
-        code_of: Callable[[int], str],
-        last: str,
-        dimensions: Sequence[str] | None,
-        inputs: Iterable[str],
+        rows: BatchRows | DraftRows,
+        order: Sequence[str],
+        codes: Mapping[str, str],
+        rubric: Rubric | None,
         redactor: Redactor,
         begun: Callable[[str], None],
     ) -> None:
         self._path = path
-        self._row_of = row_of
-        self._code_of = code_of
-        self._last = last
-        scores = [] if dimensions is None else ["passed", "composite"]
-        scores += [f"score.{name}" for name in dimensions or ()]
+        self._rows = rows
+        self._order = order
+        self._codes = codes
+        self._last = ROWS if rubric is None else SCORES
+        scores = [] if rubric is None else ["passed", "composite"]
+        scores += [f"score.{dimension.name}" for dimension in (rubric.dimensions if rubric else ())]
+        inputs = dict.fromkeys(name for row in rows.given.values() for name in row.fields)
         columns = [f"inputs.{name}" for name in inputs]
         self.columns = [
             "row",
@@ -124,7 +125,7 @@ class BatchFiles:
             if reason is None:
                 self._note(number, row_state)
             elif self._last in row_state:
-                line = self.line(number, self._row_of(number), row_state)
+                line = self.line(number, self._row(number), row_state)
                 self.outdated[number] = line | {"outdated": reason}
         if self._path is not None and self._path.suffix.lower() != ".parquet":
             self._write_all()
@@ -167,8 +168,8 @@ class BatchFiles:
                     kind, reason = error_class(record.error), record.error or ""
                     if kind == NodeFailed.__name__:
                         reason = reason[len(f"{kind}: ") :]
-                    row, code = self._row_of(number), self._code_of(number)
-                    self.fail(failure_of(row, reason, code=code, number=number))
+                    code = self._codes.get(self._order[number], NodeFailed.code)
+                    self.fail_row(number, reason, code=code)
             case NodeOutput(node=node, item=int(item)) if node in {ROWS, SCORES}:
                 value = orjson.loads(orjson.dumps(record.value))
                 before = self._made.pop(item, {}) if node == SCORES else {}
@@ -182,7 +183,7 @@ class BatchFiles:
         if self._last not in row_state:
             self._made[number] = row_state
             return
-        line = self.lines[number] = self.line(number, self._row_of(number), row_state)
+        line = self.lines[number] = self.line(number, self._row(number), row_state)
         self._is_replaced |= self.outdated.pop(number, None) is not None
         if self._file is not None:
             self._append(line)
@@ -222,6 +223,13 @@ class BatchFiles:
     def _append(self, line: Mapping[str, Any]) -> None:
         assert self._file is not None
         self._file.append(self._cleaned(self.cells(line) if self._is_csv else line))
+
+    def fail_row(self, number: int, reason: str, *, code: str) -> None:
+        """Writes down why a row that was begun has no output."""
+        self.fail(failure_of(self._row(number), reason, code=code, number=number))
+
+    def _row(self, number: int) -> Row:
+        return self._rows.given[self._order[number]]
 
     def fail(self, failure: RowFailure) -> None:
         """Writes down why a row has no output."""

@@ -27,7 +27,7 @@ from harness.graph import Graph, bind_inputs, graph_inputs
 from harness.graph.state import NO_DIGEST, digest_of_value
 from harness.graph.values import digest
 from harness.rows import Row, read_rows
-from harness.rubric import Draft, Scored
+from harness.rubric import Draft
 from harness.trace.records import node_of_all
 
 Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
@@ -160,7 +160,6 @@ class BatchRows:
 
     Attributes:
         pipeline: As given.
-        known: See `DraftRows`.
         given: By a name that says what the row holds, also what is in a file that it names.
         refused: Why others do not fit.
 
@@ -202,7 +201,6 @@ class BatchRows:
             # A larger sample by the same seed holds the smaller one.
             drawn = random.Random(seed).sample(range(len(rows)), len(rows))[:sample]  # noqa: S311
             rows = [rows[n] for n in sorted(drawn)]
-        self.known: Mapping[str, Scored] = {}
         self.given: dict[str, Row] = {}
         self.refused: list[RowFailure] = []
         ids: set[str] = set()
@@ -309,8 +307,6 @@ class DraftRows:
     labels: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """What people said of them, by the columns of `wide`."""
     refused: Sequence[RowFailure] = ()
-    known: Mapping[str, Scored] = field(default_factory=dict)
-    """Scores that some have already, from a file that no journal is of."""
     pipeline: ClassVar[None] = None
 
     @cached_property

@@ -20,12 +20,11 @@ from harness.log import log_notice, warnings_heard_by
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
 from harness.session.separation import (
     ComparedModels,
-    EvaluatorDraw,
-    EvaluatorPanel,
     EvaluatorPool,
     Separation,
     chains_from,
     check_fallbacks,
+    drawn_evaluator,
     evaluator_pool,
     refusal,
 )
@@ -43,8 +42,9 @@ class Casting:
     Attributes:
         roles: A pool has no evaluators until they are chosen.
         models: The models behind the tags.
-        draw: How the evaluator was drawn; None before, or without a draw.
-        panel: Evaluators that judge together; None before, or without a panel.
+        tracer: The run's, once it has one; before, nothing is recorded.
+        pool: The evaluators that one was drawn from, or that judge together; None before, or
+            without a pool.
         separation: How far producer and evaluators differ, as far as known; None unless there are
             both.
         warnings: The run's, so far.
@@ -57,8 +57,8 @@ class Casting:
         rules = settings.separation
         self.roles = Roles(endpoints, settings.roles, produces=produces)
         self.models = ComparedModels(endpoints, same_family=rules.same_family)
-        self.draw: EvaluatorDraw | None = None
-        self.panel: EvaluatorPanel | None = None
+        self.tracer = Tracer()
+        self.pool: EvaluatorPool | None = None
         self.separation: Separation | None = None
         self.warnings: list[Notice] = []
         self._rules = rules
@@ -87,24 +87,17 @@ class Casting:
         elif producer is not None and evaluator is not None:
             self.models.refuse_kin(producer, evaluator)
 
-    async def seat(self, tracer: Tracer, *, environment: Mapping[str, str], task: str) -> None:
+    async def seat(self, *, environment: Mapping[str, str], task: str) -> None:
         """Readies the evaluators to judge, once; raises as the steps of it do."""
         async with self._seating:
             if not self._are_seated:
                 self.check()
-                await self.ask_servers(tracer, environment=environment)
-                self.choose_evaluators(tracer, task=task, run_id=tracer.run_id)
-                self.begin(tracer)
+                await self.ask_servers(environment=environment)
+                self.choose_evaluators(task=task)
+                self.begin()
                 self._are_seated = True
 
-    @property
-    def required(self) -> frozenset[str]:
-        """Tags of the endpoints that this run needs for certain."""
-        return self.roles.in_use
-
-    async def ask_servers(
-        self, tracer: Tracer, *, environment: Mapping[str, str], judges: bool = True
-    ) -> None:
+    async def ask_servers(self, *, environment: Mapping[str, str], judges: bool = True) -> None:
         """Asks servers which models they serve, if there are models or replicas to compare.
 
         Without `judges`, only replicas are compared.
@@ -116,7 +109,7 @@ class Casting:
         """
         producer, tags = self.roles.producer, self._judges() if judges else ()
         reachable = self.models.reachable(producer, *tags) if producer and tags else ()
-        in_use = [self.models.endpoints[tag] for tag in sorted(self.required)]
+        in_use = [self.models.endpoints[tag] for tag in sorted(self.roles.in_use)]
         compared = {
             endpoint.tag: endpoint
             for endpoint in (*reachable, *in_use)
@@ -125,7 +118,7 @@ class Casting:
         to_ask = [endpoint for endpoint in compared.values() if provider_of(endpoint).served]
         if not to_ask:
             return
-        with tracer.span(events.AskServers([endpoint.tag for endpoint in to_ask])) as span:
+        with self.tracer.span(events.AskServers([endpoint.tag for endpoint in to_ask])) as span:
             async with asyncio.TaskGroup() as group:
                 answers = [
                     (endpoint, name, group.create_task(word_on(replica, environment)))
@@ -146,7 +139,7 @@ class Casting:
             span.set(told=list(metadata))
         self.models.take_word(metadata)
 
-    def choose_evaluators(self, tracer: Tracer, *, task: str, run_id: str) -> None:
+    def choose_evaluators(self, *, task: str) -> None:
         """If there is a pool: draws one evaluator from it, or takes all of them as a panel.
 
         Models that turned out to be too close to the producer's are left out. The seed is that of
@@ -158,27 +151,23 @@ class Casting:
         if self.roles.pool is None:
             return
         pool = self._pool(self.roles.pool)
+        excluded = dict(pool.excluded)
         if self._combine is not None:
             members = tuple(dict.fromkeys(pool.members))
-            self.panel = EvaluatorPanel(
-                members=members, excluded=pool.excluded, combine=self._combine
-            )
-            self.roles = self.roles.with_evaluators(*self.panel.members)
-            tracer.instant(events.EvaluatorPanel(members, self._combine, dict(pool.excluded)))
+            self.pool = replace(pool, members=members, combine=self._combine)
+            self.roles = self.roles.with_evaluators(*members)
+            self.tracer.instant(events.EvaluatorPanel(members, self._combine, excluded))
             return
-        seed = self._rules.pool_seed or task or run_id
-        self.draw = pool.draw(seed)
-        self.roles = self.roles.with_evaluators(self.draw.evaluator)
-        drawn = events.EvaluatorDrawn(
-            evaluator=self.draw.evaluator,
-            seed=tracer.excerpt(seed),
-            pool=self.draw.pool,
-            pool_sha256=self.draw.pool_sha256,
-            excluded=dict(self.draw.excluded),
+        seed = self._rules.pool_seed or task or self.tracer.run_id
+        drawn = drawn_evaluator(pool.members, seed)
+        self.pool = replace(pool, drawn=drawn, seed=seed)
+        self.roles = self.roles.with_evaluators(drawn)
+        event = events.EvaluatorDrawn(
+            drawn, seed=self.tracer.excerpt(seed), pool=pool.members, excluded=excluded
         )
-        tracer.instant(drawn)
+        self.tracer.instant(event)
 
-    def begin(self, tracer: Tracer) -> None:
+    def begin(self) -> None:
         """Records the models of producer and evaluators, and warns.
 
         Raises:
@@ -195,15 +184,15 @@ class Casting:
             )
             for tag, kinship in kinships.items():
                 described = self._described(producer), self._described(tag)
-                tracer.instant(events.Separation(kinship.relation, *described))
+                self.tracer.instant(events.Separation(kinship.relation, *described))
                 for warning in self.models.warnings(kinship):
-                    self.warn(warning, tracer)
+                    self.warn(warning)
         for warning in (doubt for tag in evaluators for doubt in self.models.doubts(tag)):
-            self.warn(warning, tracer)
+            self.warn(warning)
         for warning in self._on_panel():
-            self.warn(warning, tracer)
+            self.warn(warning)
 
-    def model(self, role: str, tracer: Tracer) -> str:
+    def model(self, role: str) -> str:
         """Tag of the endpoint that a call for a role asks.
 
         Warns, once, if `[roles]` leaves the role to the producer's model.
@@ -219,28 +208,28 @@ class Casting:
                 "[roles] in harness.toml",
             )
             if notice not in self.warnings:
-                self.warn(notice, tracer)
+                self.warn(notice)
         return tag
 
-    def warn(self, notice: Notice, tracer: Tracer) -> None:
+    def warn(self, notice: Notice) -> None:
         """Adds a warning to the log, the timeline, and the result."""
         self.warnings.append(notice)
-        with warnings_heard_by(tracer.warned):
+        with warnings_heard_by(self.tracer.warned):
             log_notice(notice.message, code=notice.code)
 
     def _pool(self, tags: tuple[str, ...]) -> EvaluatorPool:
         return evaluator_pool(tags, producer=self.roles.producer, models=self.models)
 
     def _on_panel(self) -> Iterator[Notice]:
-        if self.panel is None:
+        if self.pool is None or self.pool.combine is None:
             return
-        if len(self.panel.members) == 1:
+        if len(self.pool.members) == 1:
             yield Notice(
                 code="panel.single-evaluator",
-                message=f"the panel has one evaluator, '{self.panel.members[0]}': the pool has no "
+                message=f"the panel has one evaluator, '{self.pool.members[0]}': the pool has no "
                 "other, or no other that may judge",
             )
-        for first, second in combinations(self.panel.members, 2):
+        for first, second in combinations(self.pool.members, 2):
             if relation_of(self.models.identity(first), self.models.identity(second)) == "same":
                 yield Notice(
                     code="panel.same-model",
@@ -274,7 +263,7 @@ async def word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMe
     return await served_metadata(endpoint, api_key=api_key)
 
 
-def warn_of_no_price(meter: Meter, casting: Casting, tracer: Tracer) -> None:
+def warn_of_no_price(meter: Meter, casting: Casting) -> None:
     """Warns, once, that a cost limit had no effect because no price is known."""
     for scope in meter.chain:
         spent = scope.spent
@@ -286,7 +275,7 @@ def warn_of_no_price(meter: Meter, casting: Casting, tracer: Tracer) -> None:
             "usd_per_million_input_tokens and usd_per_million_output_tokens under the endpoints",
         )
         if spent.unpriced_calls and notice not in casting.warnings:
-            casting.warn(notice, tracer)
+            casting.warn(notice)
 
 
 _STAND_INS = frozenset({"gpt", "gpt-3.5-turbo"})
@@ -306,9 +295,8 @@ class ServedModels:
     run. A fallback's reply counts for the fallback, not for the endpoint before it.
     """
 
-    def __init__(self, *, casting: Casting, tracer: Tracer) -> None:
+    def __init__(self, casting: Casting) -> None:
         self._casting = casting
-        self._tracer = tracer
         # By the tag that was asked, then by the tag that answered and the name it gave.
         self._seen: dict[str, dict[tuple[str, str], ModelIdentity]] = {}
         self._early: dict[tuple[str | None, ...], tuple[ChatRequest, Completion]] = {}
@@ -391,4 +379,4 @@ class ServedModels:
             evaluators = {**separation.evaluators, evaluator: "family"}
             self._casting.separation = replace(separation, evaluators=evaluators)
             notice = Notice(code="separation.family-served", message=message)
-            self._casting.warn(notice, self._tracer)
+            self._casting.warn(notice)

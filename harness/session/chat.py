@@ -50,8 +50,8 @@ async def open_shim(
         environment=os.environ,
         required=models,
         tracer=Tracer() if tracer is None else tracer,
-    ) as opened:
-        yield opened.client
+    ) as (client, _):
+        yield client
 
 
 class CallOptions(ChatOptions, total=False):

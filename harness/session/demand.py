@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from harness.errors import ConfigurationInvalid
 from harness.graph import Graph
 from harness.residency import NOTHING_KNOWN, Forecast, Strand
 from harness.session.roles import EVALUATOR, PRODUCER, Roles
@@ -36,15 +35,7 @@ class Players:
 
     def of(self, role: str) -> tuple[str, ...]:
         """The tags of a role's models: several for a panel of evaluators; empty if it has none."""
-        match role:
-            case "evaluator":
-                return self.roles.evaluators
-            case "memory":
-                return self.memory
-        try:
-            return (self.roles.model(role),)
-        except ConfigurationInvalid:
-            return ()  # the call is refused when it is made
+        return self.memory if role == MEMORY else self.roles.tags(role)
 
     def of_all(self, roles: Sequence[str]) -> tuple[str, ...]:
         """The tags of all these, each stretch of one model once."""

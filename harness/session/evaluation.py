@@ -55,12 +55,12 @@ def choose_rubric(
     rubric: str | Path | Rubric | ChosenRubric,
     *,
     rubrics: Path,
-    prompts: str | Path | Mapping[str, str] | None = None,
+    prompts: Mapping[str, str] | None = None,
     refuse: Refuse = _refusal,
 ) -> ChosenRubric:
     """Loads a rubric by name or path, or takes a given one.
 
-    `prompts` are templates that go before the rubric's, by name, or the path of their file.
+    `prompts` are templates that go before the rubric's, by name.
     `refuse` says whether code that the rubric names may be run.
 
     Raises:
@@ -137,10 +137,10 @@ async def run_loop(
 ) -> WiggumResult:
     """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`."""
     # 1. Whatever can be wrong with the arguments, before any model is asked.
-    rubric, defaults = chosen.rubric, session.evaluation
+    rubric, defaults = chosen.rubric, session.settings.evaluation
     several = defaults.candidates or rubric.candidates if candidates is None else candidates
     offered = defaults.finalists or rubric.finalists if finalists is None else finalists
-    seed = first_seed(session.seed)
+    seed = first_seed(session.settings.seed)
     check_sources(rubric, by_section(sources)[0])
     noise = noise_of(session, chosen)
     evaluator = evaluator_of(session, rubric, ask=ask, noise=noise)
@@ -223,7 +223,7 @@ async def run_loop(
         key=key,
     )
     session.served.before()
-    warn_of_no_price(meter, session.casting, session.trace)
+    warn_of_no_price(meter, session.casting)
     session.loops.append(result)
     return result
 
@@ -234,12 +234,12 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
     Raises:
         ConfigurationInvalid: The rubric needs a judge, and there is no evaluator.
     """
-    panel = session.casting.panel
+    pool = session.casting.pool
     return Evaluator(
         rubric,
         ask=ask,
         models=session.roles.evaluators,
-        combine="mean" if panel is None else panel.combine,
+        combine=(pool and pool.combine) or "mean",
         noise=None if noise is None else noise.deviation,
     )
 
@@ -247,8 +247,7 @@ def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | N
 def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     """The measured noise of this run's evaluators by this rubric; it is read and recorded once.
 
-    It comes from the calibration of the rubric's threshold, or from a measurement. Noise that does
-    not fit adds a warning to the run.
+    Noise that does not fit, and a calibration of another state, add a warning to the run.
 
     Raises:
         InvalidInput: A file cannot be read.
@@ -268,14 +267,12 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
             "tune'"
         )
         notice = Notice(code="evaluator.calibration-differs", message=problem)
-        session.casting.warn(notice, session.trace)
-    elif calibration:
-        noise = calibration.noise
-    if noise is None and evaluator and rubric.judged:
+        session.warn(notice)
+    if evaluator and rubric.judged:
         noise, why_not = load_noise(rubric, evaluator, directory=chosen.directory)
     if why_not:
         notice = Notice(code="evaluator.noise-unusable", message=why_not)
-        session.casting.warn(notice, session.trace)
+        session.warn(notice)
     if noise is not None:
         deviation, drafts, judgements = noise.deviation, noise.drafts, noise.judgements
         session.trace.instant(

@@ -1,4 +1,4 @@
-"""Models outside of a run: lists which are in memory, and has servers load and unload them."""
+"""Models outside of a run: lists which are in memory, and has servers unload them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from harness.errors import (
-    ConfigurationInvalid,
-    EndpointUnreachable,
-    HarnessError,
-    InferenceError,
-    InvalidInput,
-)
+from harness.errors import EndpointUnreachable, HarnessError, InferenceError, InvalidInput
 from harness.inference import Endpoint
 from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
-from harness.residency import Host, HostReport, check_fits
+from harness.residency import Host, HostReport
 from harness.session.models import check_tags, opened_host
-from harness.session.settings import Settings
-from harness.session.tenancy import devices_of, tenant_of
 from harness.session.trust import facts_of
 
 Control = Literal["run", "managed", "fixed"]
@@ -69,7 +61,7 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
     """The endpoints of these tags, each once.
 
     Raises:
-        InvalidInput: One does not exist, or its model cannot be loaded and unloaded from here.
+        InvalidInput: One does not exist, or its model cannot be unloaded from here.
     """
     check_tags(tags, endpoints)
     chosen = []
@@ -77,25 +69,6 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
         _refuse_uncontrolled(endpoints[tag])
         chosen.append(endpoints[tag])
     return chosen
-
-
-async def load_model(
-    endpoint: Endpoint, settings: Settings, *, environment: Mapping[str, str]
-) -> HostReport | None:
-    """Has a server load a model; other models stay where they are.
-
-    Returns:
-        The server's report on the model.
-
-    Raises:
-        DoesNotFit: It is larger than the budget of its device.
-        ConfigurationInvalid: A key is not set.
-        InferenceError: The server cannot load it, or cannot be asked.
-    """
-    async with opened_host(endpoint, environment) as host:
-        await _check_room(endpoint, host, settings)
-        await host.load()
-        return await _report(endpoint, host)
 
 
 async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
@@ -113,13 +86,12 @@ def _refuse_uncontrolled(endpoint: Endpoint) -> None:
     if endpoint.backend in FILE_BACKENDS:
         raise InvalidInput(
             f"'{endpoint.tag}' is loaded from a file by each run, into its own process: outside "
-            "of a run there is nothing to load or unload; pin = true keeps it in memory for a "
-            "whole run",
+            "of a run there is nothing to unload; pin = true keeps it in memory for a whole run",
             code="model.in-process",
         )
     if endpoint.backend not in MANAGED_BACKENDS:
         raise InvalidInput(
-            f"'{endpoint.tag}' cannot be loaded or unloaded from here: backend "
+            f"'{endpoint.tag}' cannot be unloaded from here: backend "
             f"'{endpoint.backend}' has no command for it",
             code="model.no-control",
         )
@@ -185,18 +157,3 @@ async def _report(endpoint: Endpoint, host: Host) -> HostReport | None:
             f"its server did not report its loaded models within {_ASKING_S:g} s",
             endpoint=endpoint.tag,
         ) from error
-
-
-async def _check_room(endpoint: Endpoint, host: Host, settings: Settings) -> None:
-    """Refuses a model that no run could load either.
-
-    Raises:
-        DoesNotFit: It is larger than the budget of its device.
-    """
-    try:
-        # Alone: what is pinned is pinned in runs.
-        tenant = replace(await tenant_of(endpoint, host), pin=False)
-        devices = devices_of(settings.budget, named=list(tenant.need))
-    except ConfigurationInvalid:
-        return  # its size or its device is unknown: loading it will show whether it fits
-    check_fits(endpoint.tag, {endpoint.tag: tenant}, {device.name: device for device in devices})

@@ -66,15 +66,6 @@ CALL_CACHE = "calls.sqlite"
 """The file of cached calls, among the runs, with `cache = "disk"`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenModels:
-    """The models of a session, ready to be called."""
-
-    client: Client
-    budget: KeepAliveBudget | None
-    """Shares the memory among them; None without models to share it."""
-
-
 def known_endpoints(
     settings: Settings, backends: Mapping[str, Backend] | None = None
 ) -> dict[str, Endpoint]:
@@ -114,8 +105,10 @@ async def open_models(
     tracer: Tracer,
     sample_every_s: float = 0.0,
     warn: Callable[[Notice], None] | None = None,
-) -> AsyncIterator[OpenModels]:
-    """The client in front of these endpoints, and their budget.
+) -> AsyncIterator[tuple[Client, KeepAliveBudget | None]]:
+    """The client in front of these endpoints, and the budget that shares memory among their models.
+
+    Without models that share memory, there is no budget.
 
     Nothing is loaded or connected to until the first call.
 
@@ -232,9 +225,7 @@ async def open_models(
                 kv_bytes=None if opening.error else kv_bytes_of(opening.endpoint),
                 error=opening.error,
             )
-        yield OpenModels(
-            client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn), budget=budget
-        )
+        yield Client(routes=routes, tracer=tracer, cache=cache, warn=warn), budget
 
 
 def _lease(

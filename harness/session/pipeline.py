@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from harness.errors import InvalidInput, PipelineInvalid
-from harness.graph import Asker, Cache, Concurrency, Graph, OnError, Retry, Timeout, graph_inputs
+from harness.graph import Asker, Graph, graph_inputs
 from harness.graph.graph import ResultT
+from harness.graph.node import PolicyOptions
 from harness.graph.picture import NodeSeen, run_seen
 from harness.inference import Backend, Limits
 from harness.rubric import Rubric
@@ -53,26 +54,13 @@ class Pipeline(Graph[ResultT]):
         self,
         name: str,
         *,
-        retry: Retry | None = None,
-        timeout: Timeout | None = None,
-        cache: Cache | None = None,
-        concurrency: Concurrency | None = None,
-        on_error: OnError | None = None,
         fail_fast: bool = False,
         result: str | None = None,
         limits: Limits | None = None,
         max_parallel: int | None = 16,
+        **policies: Unpack[PolicyOptions],
     ) -> None:
-        super().__init__(
-            name,
-            retry=retry,
-            timeout=timeout,
-            cache=cache,
-            concurrency=concurrency,
-            on_error=on_error,
-            fail_fast=fail_fast,
-            result=result,
-        )
+        super().__init__(name, fail_fast=fail_fast, result=result, **policies)
         _check_limits(limits)
         if max_parallel is not None and max_parallel < 1:
             raise InvalidInput(

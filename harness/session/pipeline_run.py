@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from harness.errors import NodeFailed, Notice
@@ -19,11 +18,10 @@ from harness.graph import (
     Graph,
     NodeCall,
     bind_inputs,
-    doubtful_inputs,
     execute,
 )
-from harness.graph.executor import OpenExecutor
-from harness.graph.reuse import OUTPUT_CACHE, OutputCache
+from harness.graph.executor import Executor, InProcess, OpenExecutor
+from harness.graph.reuse import OUTPUT_CACHE, Shared
 from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
@@ -32,7 +30,6 @@ from harness.session.demand import Forecaster, Players, demand_of, judges
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
-    Beginning,
     EarlierRun,
     Origin,
     inputs_now,
@@ -49,7 +46,8 @@ from harness.session.run import Run
 from harness.session.session import Session, open_session
 from harness.session.settings import IN_PROCESS, Settings, check_workers
 from harness.session.surroundings import Surroundings
-from harness.trace import AUDIT_LOG, Record, Sink, describe, events, monotonic
+from harness.text_store import TextStore
+from harness.trace import Record, Sink, describe, events, monotonic
 from harness.trace.run_list import find_journal
 
 _WRAP_UP_S = 1.0
@@ -67,10 +65,10 @@ class _RunPart:
     limits: Limits
     """Limits that were given, now or in an earlier part."""
     origin: Origin | None
-    answers: Answers
-    earlier: EarlierRun | None
+    answers: Answers = field(default_factory=dict)
+    earlier: EarlierRun | None = None
     """None in a run's first part, as is the next."""
-    surroundings: Surroundings | None
+    surroundings: Surroundings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,6 @@ class PipelineRun:
     limits: Limits | None
     """As given for this run."""
     own_limits: Limits | None
-    """The pipeline's limits."""
     max_parallel: int | None
     backends: Mapping[str, Backend] | None
     observers: Sequence[Sink]
@@ -108,9 +105,6 @@ class PipelineRun:
                 given=frozenset(inputs),
                 limits=merged(self.limits),
                 origin=self.origin,
-                answers={},
-                earlier=None,
-                surroundings=None,
             )
         )
 
@@ -138,8 +132,8 @@ class PipelineRun:
             _RunPart(
                 inputs=values,
                 given=names,
-                limits=merged(self.limits, earlier.beginning.limits),
-                origin=self.origin or earlier.beginning.origin,
+                limits=merged(self.limits, earlier.limits),
+                origin=self.origin or earlier.origin,
                 answers={**earlier.answers, **answered},
                 earlier=earlier,
                 surroundings=surroundings,
@@ -171,13 +165,11 @@ class PipelineRun:
                 if part.earlier is not None:
                     part.earlier.check_unchanged()
                     for notice in part.earlier.notices:
-                        session.casting.warn(notice, session.trace)
+                        session.warn(notice)
                     session.replies.ask_anew(part.earlier.misled)
                 run = events.RunSpanEvent(label=self.graph.name, max_parallel=self.max_parallel)
                 with session.trace.span(run):
                     await self._record_beginning(session, part)
-                    for notice in doubtful_inputs(self.graph, part.given):
-                        session.casting.warn(notice, session.trace)
                     if part.earlier is not None:
                         await _remember_again(session, part.earlier)
                     ended = await self._execute(session, part)
@@ -185,11 +177,11 @@ class PipelineRun:
                     session.scored.extend(self.scored())
                     record_outcome(session.trace, ended)
                     for notice in result_notices(self.graph, ended):
-                        session.casting.warn(notice, session.trace)
+                        session.warn(notice)
                     if ended.status == "finished" and not self.is_batch:
                         session.replies.drop()
                     if ended.failures:
-                        raise _failure(ended)
+                        raise ended.error
                 if ended.stopped_by is not None:
                     session.trace.end_as("stopped", describe(ended.stopped_by))
                 elif ended.questions:
@@ -210,12 +202,10 @@ class PipelineRun:
             trace,
             self.graph,
             {name: part.inputs[name] for name in part.inputs if name in part.given},
-            beginning=Beginning(
-                origin=part.origin,
-                limits=part.limits,
-                content=self.settings.trace.content,
-                is_batch=self.is_batch,
-            ),
+            origin=part.origin,
+            limits=part.limits,
+            content=self.settings.trace.content,
+            is_batch=self.is_batch,
         )
         recorded = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
@@ -241,13 +231,19 @@ class PipelineRun:
             )
 
         async with AsyncExitStack() as stack:
-            cache = OutputCache(
+            cache = TextStore(
                 self.settings.traces / OUTPUT_CACHE,
-                warn=partial(session.casting.warn, tracer=trace),
+                unusable=lambda error: session.warn(
+                    Notice(
+                        code="cache.outputs-not-kept",
+                        message=f"outputs are not kept for other runs: {error}",
+                    )
+                ),
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
-            executor, execution = None, self.settings.execution
+            executor: Executor = InProcess()
+            execution = self.settings.execution
             if execution.engine != IN_PROCESS:
                 check_workers(execution, os.environ)
                 open_executor: OpenExecutor = load_plugin("executors", execution.engine)
@@ -264,22 +260,24 @@ class PipelineRun:
             ended = await execute(
                 self.graph,
                 part.inputs,
-                run_of=run_of,
-                tracer=trace,
-                executor=executor,
-                max_parallel=places,
-                earlier=earlier.outputs if earlier else None,
-                cache=cache,
-                surroundings=session.surroundings,
-                answers=part.answers,
-                asker=self.asker,
+                Shared(
+                    run_of=run_of,
+                    tracer=trace,
+                    executor=executor,
+                    places=places,
+                    earlier=earlier.outputs if earlier else None,
+                    cache=cache,
+                    changes=session.surroundings.change_since,
+                    answers=dict(part.answers),
+                    asker=self.asker,
+                ),
                 deadline_s=_deadline_s(session.meter),
                 watcher=forecaster,
             )
         if earlier is not None:
             session.earlier_loops.extend(earlier.loops.within(labels_before(ended)))
             for notice in rename_notices(ended):
-                session.casting.warn(notice, trace)
+                session.warn(notice)
         return ended
 
     def _forecaster(self, session: Session) -> Forecaster | None:
@@ -318,15 +316,9 @@ class PipelineRun:
             models=tuple(session.models),
             spent=session.meter.chain[-1].spent,
             duration_s=(monotonic() - started_ns) / 1e9,
-            files=RunFiles(
-                journal=trace.journal_path,
-                chrome_trace=trace.timeline_paths.get("chrome"),
-                perfetto_trace=trace.timeline_paths.get("perfetto"),
-                audit_log=trace.journal_path.parent / AUDIT_LOG,
-            ),
+            files=RunFiles.beside(trace.journal_path),
             separation=casting.separation,
-            evaluator_draw=casting.draw,
-            evaluator_panel=casting.panel,
+            evaluator_pool=casting.pool,
             warnings=tuple(casting.warnings),
         )
 
@@ -344,7 +336,7 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
                 "remembered cannot be recalled now: their texts hold secrets, which the journal "
                 "leaves out",
             )
-            session.casting.warn(notice, session.trace)
+            session.warn(notice)
 
 
 def _deadline_s(meter: Meter) -> float | None:
@@ -368,13 +360,6 @@ def _needed_roles(graph: Graph) -> dict[str, str]:
             if role != EVALUATOR or PRODUCER not in roles:
                 needed[role] = f"node '{node.name}' ({node.path}:{node.line})"
     return needed
-
-
-def _failure(ended: Execution) -> NodeFailed:
-    first, *rest = ended.failures
-    failure = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
-    failure.__cause__ = first.error
-    return failure
 
 
 _OPENING: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}

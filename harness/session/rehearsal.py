@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.graph import Execution, Graph, NodeCall, Work, execute
 from harness.graph.node_call import Suspended
+from harness.graph.reuse import Shared
 from harness.inference import Backend
 from harness.session.result import (
     CallResult,
@@ -26,7 +27,7 @@ from harness.session.resume import (
 )
 from harness.session.settings import Settings
 from harness.session.surroundings import Surroundings
-from harness.trace import AUDIT_LOG, TIMELINES, Tracer, calls_of, group_calls
+from harness.trace import Tracer, calls_of, group_calls
 from harness.trace.node_records import NodeRecord, node_records
 
 
@@ -155,11 +156,13 @@ async def rehearsed(
     return await execute(
         graph,
         inputs,
-        run_of=_Through,
-        tracer=Tracer(),
-        executor=no_calls or _NoCalls(through),
-        earlier=earlier.outputs,
-        surroundings=surroundings,
+        Shared(
+            run_of=_Through,
+            tracer=Tracer(),
+            executor=no_calls or _NoCalls(through),
+            earlier=earlier.outputs,
+            changes=surroundings.change_since,
+        ),
     )
 
 
@@ -199,9 +202,7 @@ class _NoCalls:
 
 
 def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunResult:
-    journal, path = earlier.journal, earlier.journal.path
-    timelines = {form: path.with_suffix(TIMELINES[form][0]) for form in TIMELINES}
-    existing = {form: path if path.is_file() else None for form, path in timelines.items()}
+    journal = earlier.journal
     return RunResult(
         run_id=journal.started.run_id,
         pipeline=graph.name,
@@ -217,11 +218,6 @@ def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunRes
         models=tuple(group_calls(calls_of(journal.spans()), by=lambda call: call.model)),
         spent=earlier.spent,
         duration_s=0.0,
-        files=RunFiles(
-            journal=path,
-            chrome_trace=existing["chrome"],
-            perfetto_trace=existing["perfetto"],
-            audit_log=path.parent / AUDIT_LOG,
-        ),
+        files=RunFiles.beside(journal.path),
         warnings=(*earlier.notices, *result_notices(graph, ended), *rename_notices(ended)),
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Generic, cast
+from typing import Any, Generic, Self, cast
 
 from harness.errors import Notice
 from harness.graph import (
@@ -24,9 +24,18 @@ from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
 from harness.inference.request import most_tokens_of_messages
-from harness.session.separation import EvaluatorDraw, EvaluatorPanel, Separation
-from harness.trace import CallGroup, Instant, Journal, SpanRecord, calls_of, events
-from harness.trace.calls import charges_of, cost_of, priced_asides
+from harness.session.separation import EvaluatorPool, Separation
+from harness.trace import (
+    AUDIT_LOG,
+    TIMELINES,
+    CallGroup,
+    Instant,
+    Journal,
+    SpanRecord,
+    calls_of,
+    events,
+)
+from harness.trace.calls import charges_of, cost_of
 from harness.wiggum import RecordedLoop, WiggumResult
 
 
@@ -43,6 +52,18 @@ class RunFiles:
     audit_log: Path
     """One line per run."""
 
+    @classmethod
+    def beside(cls, journal: Path) -> Self:
+        """The files that there are."""
+        forms = {form: journal.with_suffix(ending) for form, (ending, _) in TIMELINES.items()}
+        written = {form: path for form, path in forms.items() if path.is_file()}
+        return cls(
+            journal=journal,
+            chrome_trace=written.get("chrome"),
+            perfetto_trace=written.get("perfetto"),
+            audit_log=journal.parent / AUDIT_LOG,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Generic[ResultT]):
@@ -57,10 +78,8 @@ class RunResult(Generic[ResultT]):
     """The output of the pipeline's result node: the last node, or the one named by
     `Pipeline(result=…)`. None without an output; if the node was skipped, a warning says so."""
     failures: tuple[NodeFailure, ...] = ()
-    """In order of time."""
     skips: tuple[NodeSkip, ...] = ()
     questions: tuple[Question, ...] = ()
-    """The questions that wait for an answer."""
     stopped_by: str | None = None
     """The limit that ended the run, in words."""
     command_limit: LimitName | None = None
@@ -91,10 +110,8 @@ class RunResult(Generic[ResultT]):
     files: RunFiles
     separation: Separation | None = None
     """How far producer and evaluators differ; None without an evaluator, or if none judged."""
-    evaluator_draw: EvaluatorDraw | None = None
-    """None if no evaluator was drawn."""
-    evaluator_panel: EvaluatorPanel | None = None
-    """None if no panel judged."""
+    evaluator_pool: EvaluatorPool | None = None
+    """None without a pool, or if none judged."""
     warnings: tuple[Notice, ...] = ()
 
     def __repr__(self) -> str:
@@ -180,7 +197,7 @@ def run_spent(journal: Journal) -> RunSpent:
     calls = calls_of(recorded.noted(journal.items(SpanRecord, Instant)))
     sent: list[events.Request] = [
         call
-        for call in (*calls, *priced_asides(recorded[events.OtherRequest]))
+        for call in (*calls, *recorded[events.OtherRequest])
         if call.was_sent and not call.from_cache
     ]
     endpoints = recorded[events.EndpointEvent]

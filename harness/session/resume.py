@@ -50,19 +50,6 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """The beginning of a part of a run."""
-
-    origin: Origin | None
-    """None if it was begun from Python."""
-    limits: Limits
-    """As given, beside the limits of the pipeline and of the settings."""
-    content: ContentPolicy
-    inputs: tuple[str, ...] = ()
-    is_batch: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedInput:
     """An input that a run was given."""
 
@@ -77,8 +64,8 @@ class EarlierRun:
     """The work of all parts of a run so far."""
 
     journal: Journal
-    beginning: Beginning
-    """Of the last part."""
+    beginning: events.PipelineEvent
+    """How its last part began."""
     inputs: Mapping[str, RecordedInput]
     """The inputs given to the last part, by name."""
     outputs: Earlier
@@ -92,6 +79,26 @@ class EarlierRun:
     """The losses of a salvaged journal, in words."""
     sizes: tuple[int, ...]
     """Bytes of the files of its parts when they were read."""
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where its pipeline and settings are from; None if it was begun from Python."""
+        event = self.beginning
+        if event.target is None:
+            return None
+        return Origin(
+            target=event.target,
+            config=Path(event.config) if event.config else None,
+            roles=dict(event.roles),
+            memory=place_of(event.memory) if event.memory else None,
+            seed=event.seed,
+            engine=event.engine,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """As given, beside the limits of the pipeline and of the settings."""
+        return Limits(**self.beginning.limits)
 
     @property
     def is_finished(self) -> bool:
@@ -130,15 +137,16 @@ def record_beginning(
     graph: Graph,
     inputs: Mapping[str, object],
     *,
-    beginning: Beginning,
+    origin: Origin | None,
+    limits: Limits,
+    content: ContentPolicy,
+    is_batch: bool = False,
 ) -> None:
-    """Records the beginning of a run, with only the given inputs."""
-    origin = beginning.origin
-    limits = {name: limit for name, limit in asdict(beginning.limits).items() if limit is not None}
+    """Records the beginning of a run, with only the given inputs and limits."""
     tracer.instant(
         events.PipelineEvent(
             pipeline=graph.name,
-            content=beginning.content,
+            content=content,
             target=origin.target if origin else None,
             config=str(origin.config) if origin and origin.config else None,
             roles=dict(origin.roles) if origin else {},
@@ -146,8 +154,8 @@ def record_beginning(
             seed=origin.seed if origin else None,
             engine=origin.engine if origin else None,
             inputs=tuple(inputs),
-            limits=limits,
-            is_batch=beginning.is_batch,
+            limits={name: limit for name, limit in asdict(limits).items() if limit is not None},
+            is_batch=is_batch,
             result=graph.result,
         )
     )
@@ -222,12 +230,8 @@ def read_earlier_run(path: Path) -> EarlierRun:
         journal=journal,
         beginning=collected.beginning,
         inputs={
-            name: RecordedInput(text=texts.get(digest.value_sha256), digest=digest.digest or "")
-            for name in {**dict.fromkeys(collected.beginning.inputs), **collected.inputs}
-            for digest in [
-                collected.inputs.get(name)
-                or events.InputEvent(input=name, value_sha256=None, digest="")
-            ]
+            name: RecordedInput(text=texts.get(event.value_sha256), digest=event.digest or "")
+            for name, event in collected.inputs.items()
         },
         outputs=Earlier(collected.outputs, collected.codes),
         answers=collected.answers,
@@ -248,7 +252,7 @@ class _JournalFindings:
 
     def __init__(self) -> None:
         self.outputs: list[NodeOutput] = []
-        self.beginning: Beginning | None = None
+        self.beginning: events.PipelineEvent | None = None
         self.inputs: dict[str, events.InputEvent] = {}
         self.answers: dict[tuple[str, str], object] = {}
         self.questions: dict[str, Question] = {}
@@ -265,8 +269,12 @@ class _JournalFindings:
     def take(self, instant: Instant) -> None:
         """Adds an instant."""
         if pipeline := events.PipelineEvent.of(instant):
-            self.beginning = _beginning(pipeline)
-            self.inputs.clear()
+            self.beginning = pipeline
+            # What is not found below is lost.
+            self.inputs = {
+                name: events.InputEvent(input=name, value_sha256=None, digest="")
+                for name in pipeline.inputs
+            }
         elif given_input := events.InputEvent.of(instant):
             self.inputs[given_input.input] = given_input
         elif asked_question := events.QuestionEvent.of(instant):
@@ -293,25 +301,6 @@ class _JournalFindings:
                 for key, question in self.questions.items()
                 if key in outcome.questions
             }
-
-
-def _beginning(event: events.PipelineEvent) -> Beginning:
-    return Beginning(
-        origin=None
-        if event.target is None
-        else Origin(
-            target=event.target,
-            config=Path(event.config) if event.config else None,
-            roles=dict(event.roles),
-            memory=place_of(event.memory) if event.memory else None,
-            seed=event.seed,
-            engine=event.engine,
-        ),
-        limits=Limits(**event.limits),
-        content=event.content,
-        inputs=event.inputs,
-        is_batch=event.is_batch,
-    )
 
 
 def _may_be_of_a_reply(kind: str) -> bool:
@@ -410,14 +399,12 @@ def match_answers(
 ) -> dict[tuple[str, str], object]:
     """Finds the question that each answer is for.
 
-    Answers are by a question's key, or by the node if it asks only one.
-
     Raises:
         InvalidInput: There is no such question, or its answer has another form.
     """
     answers: dict[tuple[str, str], object] = {}
     for name, answer in new_answers.items():
-        question = _asked(name, questions)
+        question = question_named(name, questions)
         problem = answer_problem(answer, question.form)
         if problem:
             raise InvalidInput(
@@ -427,46 +414,34 @@ def match_answers(
     return answers
 
 
-def only_question(questions: Sequence[Question]) -> Question:
-    """The question that an answer without a name is for.
-
-    Raises:
-        InvalidInput: No question waits, or several do.
-    """
-    if not questions:
-        raise InvalidInput(
-            "no question of this run waits for an answer; leave out --answer",
-            code="answer.none-asked",
-        )
-    if len(questions) > 1:
-        listed = "; ".join(f"{question.key}: {_title(question)}" for question in questions)
-        raise InvalidInput(
-            f"{len(questions)} questions wait for an answer ({listed}); name one: --answer "
-            f"{questions[0].key}=…",
-            code="answer.several-asked",
-        )
-    return questions[0]
-
-
 def _title(question: Question) -> str:
     """The first line; a whole draft may follow."""
     return question.text.partition("\n")[0]
 
 
-def _asked(name: str, questions: Sequence[Question]) -> Question:
+def question_named(name: str, questions: Sequence[Question]) -> Question:
+    """The question that an answer is for: by its key, or by the node if that asks only one.
+
+    Without a name, it is for the only question of the run.
+
+    Raises:
+        InvalidInput: There is no such question, or there are several.
+    """
     matching = [question for question in questions if question.key == name]
-    matching = matching or [question for question in questions if question.node == name]
+    matching = matching or [question for question in questions if name in ("", question.node)]
     if len(matching) == 1:
         return matching[0]
     if matching:
-        keys = ", ".join(question.key for question in matching)
+        listed = "; ".join(f"{question.key}: {_title(question)}" for question in matching)
         raise InvalidInput(
-            f"node '{name}' asks {len(matching)} questions; name one of them: {keys}",
-            code="answer.several-of-node",
+            f"{len(matching)} questions wait for an answer ({listed}); name one: --answer "
+            f"{matching[0].key}=…",
+            code="answer.several-asked",
         )
     if not questions:
         raise InvalidInput(
-            f"no question waits, so '{name}' cannot be answered", code="answer.none-waits"
+            "no question of this run waits for an answer; leave out --answer",
+            code="answer.none-asked",
         )
     raise InvalidInput(
         f"no question '{name}' waits for an answer; "

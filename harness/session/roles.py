@@ -97,7 +97,7 @@ class Roles:
 
     @property
     def in_use(self) -> frozenset[str]:
-        """Tags of the endpoints that roles are known to need."""
+        """Tags of the endpoints that a run needs for certain."""
         tags = {self.producer, *self.evaluators, *self._assigned.values()}
         return frozenset(tag for tag in tags if tag is not None)
 
@@ -140,6 +140,15 @@ class Roles:
                 code="roles.unassigned",
             )
         return tag
+
+    def tags(self, role: str) -> tuple[str, ...]:
+        """Tags of the endpoints that may play a role: several for a pool, none if no model does."""
+        if role == EVALUATOR and self.pool is not None:
+            return self._chosen or self.pool
+        try:
+            return (self.model(role),)
+        except ConfigurationInvalid:
+            return ()
 
     def lacks(self, role: str) -> bool:
         """Whether `[roles]` has models for others, so that the producer's plays it by default."""

@@ -23,7 +23,6 @@ from harness.inference import (
     EmbedRequest,
     Limits,
     Message,
-    OnCut,
     TextStream,
     as_messages,
 )
@@ -33,7 +32,7 @@ from harness.inference.reply_store import VARIATION
 from harness.inference.request import Prompt, as_texts
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import ChosenRubric, Draft, Rubric, Sources, Verdict, by_section
-from harness.session.agent import AgentOptions, AgentResult, run_agent
+from harness.session.agent import AgentOptions, AgentReplyOptions, AgentResult, run_agent
 from harness.session.demand import CallDemand
 from harness.session.evaluation import choose_rubric, evaluate, run_loop
 from harness.session.mcp_tools import ToolSource
@@ -272,7 +271,7 @@ class Run:
         """
         if role == EVALUATOR:
             await self._session.seat()
-        model = self._session.casting.model(role, self._session.trace)
+        model = self._session.casting.model(role)
         on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
         request, reply_type = chat_request(
             prompt,
@@ -320,10 +319,7 @@ class Run:
         max_steps: int = 10,
         timeout_s: float | None = None,
         max_result_chars: int = 10_000,
-        max_output_tokens: int | None = None,
-        on_cut: OnCut = "error",
-        temperature: float = 0.0,
-        seed: int | None = None,
+        **options: Unpack[AgentReplyOptions],
     ) -> AgentResult[Any]:
         """Lets the model that plays a role call tools until it can answer.
 
@@ -360,18 +356,11 @@ class Run:
         number = self._call.count("agents")
         usable = await self._session.mcp.tools(tools, timeout_s=timeout_s)
         before = () if system is None else (Message("system", system),)
-        options: ChatOptions = {
-            "max_output_tokens": max_output_tokens,
-            "on_cut": on_cut,
-            "temperature": temperature,
-            "seed": seed,
-        }
-        # Of a reply without text, the agent reminds its model itself.
-        step_options: ChatOptions = {**options, "allow_empty": True}
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
             specs = tuple(tool.spec for tool in usable)
-            return await self.chat(role, messages, tools=specs, **step_options)
+            # Of a reply without text, the agent reminds its model itself.
+            return await self.chat(role, messages, tools=specs, allow_empty=True, **options)
 
         result = await run_agent(
             ask,
@@ -412,7 +401,7 @@ class Run:
             NotOffered: Its server does not embed.
             InferenceError: There are no vectors.
         """
-        model = self._session.casting.model(role, self._session.trace)
+        model = self._session.casting.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
         self._asks(model)
         self._call.use(self._session.surroundings.of_call(request))
@@ -522,7 +511,7 @@ class Run:
         task: str,
         *,
         rubric: str | Path | Rubric,
-        prompts: str | Path | Mapping[str, str] | None = None,
+        prompts: Mapping[str, str] | None = None,
         sources: Sources = (),
         draft: str | Sequence[str] | None = None,
         max_rounds: int = 3,
@@ -544,8 +533,7 @@ class Run:
         Args:
             task: What the text is for, in every round.
             rubric: A rubric's name, the path of its file, or a `Rubric`.
-            prompts: Templates that override the rubric's, by name (`section`, `judge`, …), or the
-                path of their file.
+            prompts: Templates that override the rubric's, by name (`section`, `judge`, …).
             sources: Texts to rely on; the evaluator sees them too. As a mapping from headings to
                 texts, each belongs to the section under its heading.
             draft: The first draft; the producer writes one when left out. Of several, the checks
@@ -587,7 +575,9 @@ class Run:
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
         drafts = None if draft is None else as_texts(draft)
         chosen = await self._choose(rubric, prompts, whole=True)
-        several = candidates or self._session.evaluation.candidates or chosen.rubric.candidates
+        several = (
+            candidates or self._session.settings.evaluation.candidates or chosen.rubric.candidates
+        )
         if several not in (None, 1):
             self._call.use(self._session.surroundings.noted("seed"))
         # With another model a loop begins again: its rounds would be of both.
@@ -626,7 +616,7 @@ class Run:
         draft: str,
         *,
         rubric: str | Path | Rubric,
-        prompts: str | Path | Mapping[str, str] | None = None,
+        prompts: Mapping[str, str] | None = None,
         task: str = "",
         sources: Sources = (),
         samples: int | None = None,
@@ -667,9 +657,10 @@ class Run:
 
     def _seed_of(self, request: ChatRequest) -> int | None:
         """The request's seed; of a sampled call without one, made of the run's."""
-        if request.seed is not None or not request.temperature or self._session.seed is None:
+        seed = self._session.settings.seed
+        if request.seed is not None or not request.temperature or seed is None:
             return request.seed
-        material = [self._session.seed, self._label, *(m.content for m in request.messages)]
+        material = [seed, self._label, *(m.content for m in request.messages)]
         # As many bits as every server takes.
         return int.from_bytes(sha256(repr(material).encode()).digest()[:3])
 
@@ -703,22 +694,22 @@ class Run:
                 code="resume.loop-anew",
                 message=f"a loop of node '{self._call.label}' begins again: {error}",
             )
-            self._session.casting.warn(notice, self._session.trace)
+            self._session.warn(notice)
             return ()
         return rounds
 
     async def _choose(
         self,
         rubric: str | Path | Rubric,
-        prompts: str | Path | Mapping[str, str] | None,
+        prompts: Mapping[str, str] | None,
         *,
         whole: bool = False,
     ) -> ChosenRubric:
         surroundings = self._session.surroundings
 
         def choose() -> tuple[ChosenRubric, dict[str, Use]]:
-            chosen = choose_rubric(rubric, rubrics=self._session.rubrics, prompts=prompts)
-            return chosen, surroundings.of_files(rubric, prompts, whole=whole)
+            chosen = choose_rubric(rubric, rubrics=self._session.settings.rubrics, prompts=prompts)
+            return chosen, surroundings.of_rubric(rubric, whole=whole)
 
         chosen, uses = await asyncio.to_thread(choose)
         self._call.use(uses)

@@ -35,7 +35,6 @@ from harness.inference.model_identity import (
 from harness.rubric.verdict import Combine
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.settings import SameFamilyRule
-from harness.trace import sha256_of
 
 _CLOSEST_FIRST: tuple[Relation, ...] = ("same", "family", "unknown", "different")
 
@@ -223,56 +222,32 @@ def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatorDraw:
-    """An evaluator drawn from a pool."""
-
-    evaluator: str
-    seed: str
-    pool: tuple[str, ...]
-    """The tags it was drawn from, in order."""
-    excluded: Mapping[str, str]
-
-    @property
-    def pool_sha256(self) -> str:
-        """Of the pool's tags, one per line."""
-        return sha256_of("\n".join(self.pool))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatorPanel:
-    """Evaluators that judge every draft together."""
-
-    members: tuple[str, ...]
-    """Their tags, each once, in the order of the settings."""
-    excluded: Mapping[str, str]
-    combine: Combine
-    """How their judgements become one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatorPool:
-    """Evaluators that may judge a producer's output."""
+    """Several evaluators, of which one is drawn, or which judge every draft together as a panel."""
 
     members: tuple[str, ...]
-    """Their tags, in the order of the settings; at least one."""
+    """The tags of those that may judge, in the order of the settings; at least one."""
     excluded: Mapping[str, str]
+    """Why others may not, by tag."""
+    drawn: str | None = None
+    """Of the members; None for a panel."""
+    seed: str | None = None
+    """What it was drawn by."""
+    combine: Combine | None = None
+    """How the judgements of a panel become one."""
 
-    def draw(self, seed: str) -> EvaluatorDraw:
-        """One member, which depends on the seed alone."""
-        # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
-        number = hashlib.md5(seed.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
-        return EvaluatorDraw(
-            evaluator=self.members[int(number, 16) % len(self.members)],
-            seed=seed,
-            pool=self.members,
-            excluded=self.excluded,
-        )
+
+def drawn_evaluator(members: tuple[str, ...], seed: str) -> str:
+    """One of them, which depends on the seed alone."""
+    # MD5 since the pattern's published code draws by it: the same seed, the same evaluator.
+    number = hashlib.md5(seed.encode("utf-8", "replace"), usedforsecurity=False).hexdigest()
+    return members[int(number, 16) % len(members)]
 
 
 def evaluator_pool(
     tags: tuple[str, ...], *, producer: str | None, models: ComparedModels
 ) -> EvaluatorPool:
-    """The tags that may evaluate the producer's output.
+    """The tags that may evaluate the producer's output, before one is drawn.
 
     If the producer is None, it is ambiguous, and no tag is left out.
 

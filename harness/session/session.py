@@ -22,7 +22,7 @@ from harness.session.mcp_tools import McpServers
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary
 from harness.session.roles import EVALUATOR, Roles, with_backends
-from harness.session.settings import OFFLINE_EMBEDDERS, EvaluationSettings, MemorySettings, Settings
+from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
 from harness.session.trust import check_store, known_secrets, secret_variables, warn_of_secrets
 from harness.threads import to_its_end
@@ -50,6 +50,8 @@ class Session:
     client: Client
     casting: Casting
     """Which model plays which role, and the run's warnings."""
+    warn: Callable[[Notice], None]
+    """Adds a warning to the log, the timeline, and the result."""
     served: ServedModels
     """Compares the models that the servers name in their replies."""
     seat: Callable[[], Awaitable[None]]
@@ -60,18 +62,12 @@ class Session:
     """Replies for nodes that have not ended, for when the run is resumed."""
     passages: PassageLibrary
     mcp: McpServers
-    """Servers of tools, shared by all nodes."""
     surroundings: Surroundings
     """What calls of nodes use, for when the run is resumed."""
     budget: KeepAliveBudget | None
     """None if no models share memory."""
-    rubrics: Path
-    """The directory where rubrics are looked for first."""
-    evaluation: EvaluationSettings
-    seed: int | None = None
-    """What the seeds of sampled calls are made of; None to leave them to the servers."""
+    settings: Settings
     loops: list[WiggumResult] = field(default_factory=list)
-    """Revise loops that have ended."""
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; known when all nodes
     have ended."""
@@ -147,7 +143,7 @@ async def open_session(
         casting.check()
     memory = settings.memory
     check_store(memory.path, written_in=memory.written_in, environment=environment)
-    needed = casting.required | models_for(needed_roles or {}, casting.roles)
+    needed = casting.roles.in_use | models_for(needed_roles or {}, casting.roles)
     needed |= _asked_by(settings.memory, endpoints)
     early: list[tuple[str, Mapping[str, object]]] = []
 
@@ -156,8 +152,6 @@ async def open_session(
         return {}
 
     named = settings.trace.secrets
-    with warnings_heard_by(keep):
-        warn_of_secrets(endpoints.values(), environment=environment, named=named)
     options = TraceOptions(
         content=settings.trace.content,
         durability=settings.trace.durability,
@@ -167,6 +161,7 @@ async def open_session(
         secret_variables=secret_variables(endpoints.values(), named=named),
     )
     with warnings_heard_by(keep):
+        warn_of_secrets(endpoints.values(), environment=environment, named=named)
         trace = _start_record(settings.traces, name, options, observers, resume=resume)
     began_ns = monotonic()
     session: Session | None = None
@@ -177,12 +172,13 @@ async def open_session(
             for message, details in early:
                 trace.warned(message, details)
             describe_endpoints(endpoints, trace)
-            seat = partial(casting.seat, trace, environment=environment, task=task)
+            casting.tracer = trace
+            seat = partial(casting.seat, environment=environment, task=task)
             if judges:
                 await seat()
             else:
-                await casting.ask_servers(trace, environment=environment, judges=False)
-            models = await stack.enter_async_context(
+                await casting.ask_servers(environment=environment, judges=False)
+            client, budget = await stack.enter_async_context(
                 open_models(
                     endpoints,
                     settings=settings,
@@ -191,10 +187,10 @@ async def open_session(
                     required=needed,
                     tracer=trace,
                     sample_every_s=settings.trace.sample_ms / 1000,
-                    warn=partial(casting.warn, tracer=trace),
+                    warn=casting.warn,
                 )
             )
-            served = ServedModels(casting=casting, tracer=trace)
+            served = ServedModels(casting)
             meter = Meter(
                 limits=merged(limits, settings.limits.limits),
                 prices=token_prices(endpoints),
@@ -205,17 +201,17 @@ async def open_session(
             )
             if command_limits is not None:
                 meter = meter.inside(command_limits, whose="command")
-            stack.callback(warn_of_no_price, meter, casting, trace)
+            stack.callback(warn_of_no_price, meter, casting)
             replies = KeptReplies(
                 endpoints,
                 trace=trace,
                 resumed=resume is not None,
                 is_wanted=settings.trace.is_resumable,
-                warn=partial(casting.warn, tracer=trace),
+                warn=casting.warn,
             )
             stack.push_async_callback(replies.aclose)
             client = replace(
-                models.client,
+                client,
                 meter=meter,
                 replies=replies,
                 before_call=served.before,
@@ -226,7 +222,7 @@ async def open_session(
                 tracer=trace,
                 ask=client.embed,
                 rank=client.rerank,
-                warn=partial(casting.warn, tracer=trace),
+                warn=casting.warn,
             )
             stack.push_async_callback(passages.aclose)
             mcp = McpServers(trace)
@@ -235,6 +231,7 @@ async def open_session(
                 trace=trace,
                 client=client,
                 casting=casting,
+                warn=casting.warn,
                 served=served,
                 seat=seat,
                 meter=meter,
@@ -243,10 +240,8 @@ async def open_session(
                 mcp=mcp,
                 surroundings=surroundings
                 or Surroundings(settings, backends, environment=environment),
-                budget=models.budget,
-                rubrics=settings.rubrics,
-                evaluation=settings.evaluation,
-                seed=settings.seed,
+                budget=budget,
+                settings=settings,
             )
             yield session
     finally:

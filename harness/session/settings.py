@@ -20,6 +20,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    InstanceOf,
     ValidationError,
     field_validator,
     model_validator,
@@ -39,11 +40,10 @@ from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
 from harness.inference.providers import MANAGED_APIS
 from harness.log import log_warning
-from harness.memory import Place, is_url, place_of
+from harness.memory import Place, StoreUrl, is_url, place_of
 from harness.plugins import plugin_names
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
-from harness.session.roles import PRODUCER, Roles
 from harness.session.trust import SETTINGS_FILE, not_trusted, own_directory
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 
@@ -138,11 +138,11 @@ class MemorySettings(BaseModel):
 
     model_config = _MODEL
 
-    path: Annotated[Place | None, BeforeValidator(_as_place)] = None
-    """A directory that outlives the run, or `postgresql://user@host/database`; without one,
-    passages last as long as the run."""
+    path: Annotated[Path | InstanceOf[StoreUrl] | None, BeforeValidator(_as_place)] = None
+    """A directory that outlives the run, or a url, such as `postgresql://user@host/database`;
+    without one, passages last as long as the run."""
     cache: Path | None = None
-    """Where indexes of a PostgreSQL store lie; by default `harness/memory` in `XDG_CACHE_HOME` or
+    """Where indexes of a store with a url lie; by default `harness/memory` in `XDG_CACHE_HOME` or
     `~/.cache`."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """The folder whose settings these are; None if they are the user's own."""
@@ -329,7 +329,6 @@ def load_settings(
     environment: Mapping[str, str],
     roles: Mapping[str, str] | None = None,
     memory: Place | None = None,
-    produces: bool = True,
 ) -> Settings:
     """The settings of this directory.
 
@@ -338,7 +337,6 @@ def load_settings(
         environment: Read for `HARNESS_ENDPOINTS`.
         roles: Override the roles of the file.
         memory: Place of the passages, over the file's `[memory] path`.
-        produces: Whether drafts are written, so that the producer matters.
 
     Raises:
         ConfigurationInvalid: The file or the variable has a mistake.
@@ -353,8 +351,6 @@ def load_settings(
             log_warning("the endpoint of that name is asked", code="roles.tag-first", tag=tag)
     # What is given is the user's own.
     store = {} if memory is None else {"path": memory, "written_in": None}
-    if roles and produces:
-        _warn_of_producer(endpoints, settings.roles, roles)
     return settings.model_copy(
         update={
             "endpoints": endpoints,
@@ -388,26 +384,6 @@ def _say_where_settings_are(folder: Path) -> None:
             f"there is no {SETTINGS_FILE} here, and that of {above} is not read; work there, or "
             f"give --config {above / SETTINGS_FILE}",
             code="config.in-parent",
-        )
-
-
-def _warn_of_producer(
-    endpoints: Mapping[str, Endpoint],
-    written: Mapping[str, str | tuple[str, ...]],
-    overrides: Mapping[str, str],
-) -> None:
-    """Warns if a given role takes the producer's model away from it."""
-    try:
-        was = Roles(endpoints, written).producer
-        current = Roles(endpoints, {**written, **overrides}).producer
-    except ConfigurationInvalid:
-        return  # an error of its own when the roles are used
-    if was != current and PRODUCER not in overrides:
-        log_warning(
-            "the given roles change the producer; to keep it, give the role 'producer' too",
-            code="roles.producer-changed",
-            was=was,
-            now=current,
         )
 
 

@@ -3,7 +3,7 @@
 Each has a name in the record of a call: `model:ROLE` what plays a role, `fallback:ROLE:TAG` an
 endpoint that answered in its place, `place:ROLE:TAG` the addresses of an endpoint's servers,
 `reply:ROLE:TAG` the model that a server named, `rubric:NAME`, `prompts:NAME` (of that rubric),
-`templates:FILE`, `seed`, `candidates`, `embedder` and `reranker`.
+`seed`, `candidates`, `embedder` and `reranker`.
 
 A role is compared by the settings that change replies, not by its endpoint's name. A pool counts as
 a whole, whichever member was drawn. Another address is no change if the server there reports the
@@ -40,7 +40,7 @@ from harness.inference.request import Request
 from harness.rubric import load_rubric
 from harness.session.casting import word_on
 from harness.session.models import known_endpoints
-from harness.session.roles import EVALUATOR, Roles, with_backends
+from harness.session.roles import Roles, with_backends
 from harness.session.settings import OFFLINE_EMBEDDERS, Settings
 from harness.session.trust import api_key_of, refusal_to_run
 
@@ -87,16 +87,14 @@ class Surroundings:
         uses = {f"reply:{request.role}:{tag}": Use(reply.model_id)}
         return uses | (self.noted(*names) if reply.endpoint else {})
 
-    def of_files(self, rubric: object, prompts: object, *, whole: bool) -> dict[str, Use]:
-        """A rubric and prompts that are named; what is made in code is part of the code.
+    def of_rubric(self, rubric: object, *, whole: bool) -> dict[str, Use]:
+        """A rubric that is named; what is made in code is part of the code.
 
         `whole` counts the rubric's prompts for writing, and the candidates, too.
         """
         names = []
         if isinstance(rubric, str | Path):
             names = [f"rubric:{rubric}", *([f"prompts:{rubric}"] if whole else [])]
-        if isinstance(prompts, str | Path):
-            names.append(f"templates:{prompts}")
         for name in names:
             self._now.pop(name, None)  # the file may have been edited meanwhile
         return self.noted(*names, *(["candidates"] if whole else []))
@@ -115,7 +113,7 @@ class Surroundings:
     def change_since(
         self, uses: Mapping[str, str], parts: Mapping[str, Mapping[str, str]]
     ) -> str | None:
-        """See `harness.graph.reuse.Surroundings`."""
+        """See `harness.graph.reuse.Changes`."""
         key = tuple(sorted(uses.items()))
         if key not in self._changes:
             changes = (self._change(name, uses, parts) for name in uses)
@@ -139,7 +137,6 @@ class Surroundings:
             "fallback": f"'{tag}', which answered for '{role}',",
             "rubric": f"rubric '{rest}'",
             "prompts": f"a prompt of rubric '{rest}'",
-            "templates": f"'{rest}'",
             "seed": "the seed of the run",
             "candidates": "candidates or finalists under [evaluation]",
             "embedder": "the model that embeds passages",
@@ -226,8 +223,6 @@ class Surroundings:
                     for url in endpoint.urls or filter(None, [endpoint.url])
                 ]
                 return Use(",".join(sorted(addresses))) if addresses else None
-            case "templates":
-                return Use(_short(Path(rest).read_bytes()))
             case "rubric" | "prompts":
                 return self._text(kind, rest)
             case "seed":
@@ -245,27 +240,18 @@ class Surroundings:
             case _:
                 return None
 
-    def _tags(self, role: str) -> tuple[str, ...]:
-        """The endpoints that may play a role: several for a pool."""
-        if role == EVALUATOR and self._roles.pool is not None:
-            return self._roles.pool
-        try:
-            return (self._roles.model(role),)
-        except ConfigurationInvalid:
-            return ()
-
     def _stand_ins(self, role: str) -> frozenset[str]:
         return frozenset(
-            fallback for tag in self._tags(role) for fallback in self._endpoints[tag].fallback
+            fallback for tag in self._roles.tags(role) for fallback in self._endpoints[tag].fallback
         )
 
     def _answering(self, role: str, tag: str) -> tuple[str, ...]:
         """The endpoint itself; those that play the role now if it does not, as under a new name."""
-        players = self._tags(role)
+        players = self._roles.tags(role)
         return (tag,) if tag in {*players, *self._stand_ins(role)} else players
 
     def _player(self, role: str) -> Use | None:
-        members = [self._of(tag) for tag in self._tags(role)]
+        members = [self._of(tag) for tag in self._roles.tags(role)]
         if len(members) < 2:
             return members[0] if members else None
         combine = self._settings.evaluation.panel

@@ -39,7 +39,7 @@ from harness.inference.providers import APIS_WITH_ONE_KEY, MANAGED_APIS
 from harness.inference.providers.registry import server_facts
 from harness.inference.providers.server_host import ServerFacts
 from harness.log import log_warning
-from harness.memory import Place, PostgresUrl
+from harness.memory import Place
 from harness.trace.secrets import searchable, secrets_of
 
 KEYS_VARIABLE = "HARNESS_ALLOW_KEYS"
@@ -50,8 +50,6 @@ SETTINGS_FILE = "harness.toml"
 """The settings of a folder, which make it a project."""
 
 _ANY = "*"
-_PASSWORD = "PGPASSWORD"  # noqa: S105  # the name of a variable
-_POSTGRES_PORT = 5432
 _OWN_PORT = {"http": 80, "https": 443}
 
 _ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
@@ -128,26 +126,32 @@ def check_store(
     environment: Mapping[str, str],
     journal: Path | None = None,
 ) -> None:
-    """Raises `NotTrusted` if a folder's settings, or a journal, would send credentials to a server.
+    """Checks the place of passages that a folder's settings, or a journal, name.
 
-    `PGPASSWORD` stands for all that libpq finds, as in `~/.pgpass`, and `localhost` for a url
-    without a host, wherever the user's own variables lead it.
+    Raises:
+        NotTrusted: Credentials and passages would go to a server that the user has not allowed.
+        ConfigurationInvalid: They would go to a place on this machine, and the folder's code may
+            not run here.
     """
-    folder = written_in
-    if not isinstance(place, PostgresUrl) or folder is None:
+    if place is None or isinstance(place, Path) or written_in is None:
         return
-    host, port = (place.host or "localhost").lower(), place.port or _POSTGRES_PORT
-    places = [f"{host}:{port}"] + [host] * (port == _POSTGRES_PORT)
-    names = product((_PASSWORD, _ANY), places)
-    entries = product((f"{name}@{host}" for name, host in names), ("", str(folder)))
+    source = journal or f"[memory] path of the settings in {written_in}"
+    if not place.hosts:
+        if how := not_trusted(written_in / SETTINGS_FILE, environment=environment):
+            raise ConfigurationInvalid(
+                f"{source} would write passages to {place}, {how}", code="trust.path-not-allowed"
+            )
+        return
+    names = product((place.credential, _ANY), place.hosts)
+    entries = product((f"{name}@{host}" for name, host in names), ("", str(written_in)))
     if not _read(environment).keys.isdisjoint(entries):
         return
-    entry = f"{_PASSWORD}@{places[-1]}"
+    entry = f"{place.credential}@{place.hosts[-1]}"
     raise NotTrusted(
-        f"{journal or f'[memory] path of the settings in {folder}'} would send passages and "
-        f"PostgreSQL credentials to {places[-1]}, which you have not allowed; to allow it: "
+        f"{source} would send passages and credentials ({place.credential}) to {place.hosts[-1]}, "
+        f"which you have not allowed; to allow it: "
         f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",
-        entry=f"{entry} {folder}",
+        entry=f"{entry} {written_in}",
     )
 
 

@@ -54,8 +54,8 @@ class Number:
 
 def values_in(text: str) -> frozenset[Value]:
     """What the numbers of a text most likely amount to: 1,024 is rather 1024 than 1.024."""
-    each = numbers(text, "en")
-    return frozenset({v for n in each for v in (*(value for value, _ in n.readings), *n.parts)})
+    matches = numbers(text, "en")
+    return frozenset({v for n in matches for v in (*(value for value, _ in n.readings), *n.parts)})
 
 
 @cache
@@ -132,19 +132,19 @@ def _dates(written: str) -> set[Value]:
 
 def _decimal_mark(numbers: Iterable[str], language: str | None) -> str:
     """The mark before fractions, if the language and the numbers without doubt agree on one."""
-    shown = {"." if has_trait(language, "decimal-point") else ","} if language else set()
+    marks_seen = {"." if has_trait(language, "decimal-point") else ","} if language else set()
     for number in numbers:
         marks, groups = re.findall(f"[{_DECIMAL_MARKS}]", number), re.split(r"\D", number)
         if len(set(marks)) == 2 or (len(marks) == 1 and (len(groups[-1]) != 3 or groups[0] == "0")):
-            shown.add(marks[-1])
-    return shown.pop() if len(shown) == 1 else ""
+            marks_seen.add(marks[-1])
+    return marks_seen.pop() if len(marks_seen) == 1 else ""
 
 
 def _parts(written: str) -> frozenset[Value]:
     """The numbers between marks that may part several."""
     if dates := _dates(written):
-        each = [{Decimal(date[:4]), Decimal(date[-2:])} for date in map(str, dates)]
-        return frozenset(set.intersection(*each))
+        orders = [{Decimal(date[:4]), Decimal(date[-2:])} for date in map(str, dates)]
+        return frozenset(set.intersection(*orders))
     parts = re.split(f"[, {_GROUP_MARKS}]", written)
     return frozenset[Value]().union(*map(_readings, parts)) if parts[1:] else frozenset()
 

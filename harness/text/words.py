@@ -12,16 +12,9 @@ _LETTERS = rf"[^\W_]+(?:[{MARKS}\u200c\u200d]+[^\W_]*)*"
 _TERM = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
 # One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
 _WORD = re.compile(rf"{_LETTERS}(?:[-'\u2019\u2010.,/_]{_LETTERS})*")
-_SPACELESS = f"[{UNSPACED}{HANGUL}]"
-_RUN = re.compile(f"{_SPACELESS}+")
+_RUN = re.compile(f"[{UNSPACED}{HANGUL}]+")
 # Texts without these need no search for runs, which takes longer than all the rest.
 _LATER = re.compile("[\u0e00-\u1dff\u3005-\U0003ffff]")
-_SPACED = f"[^\\W{UNSPACED}{HANGUL}]"
-_SPACED_TERM = f"{_SPACED}(?:{_SPACED}|(?!{_SPACELESS})[{MARKS}\u200c\u200d])*"
-_TERM_OR_PAIR = re.compile(
-    rf"(?=\w)(?=({_SPACELESS}{{2}}|(?<!{_SPACELESS}){_SPACELESS}|{_SPACED_TERM}))"
-    f"(?:{_SPACELESS}|{_SPACED_TERM})"
-)
 # Tone marks and the like of the scripts without blanks, which tokenizers take for gaps.
 _SIGNS = re.compile(
     "[\u0e3a\u0e47-\u0e4c\u0e4e\u0eba\u0ec8-\u0ecc\u1037\u1039\u103a\u17c6-\u17d3\u17dd]+"
@@ -35,10 +28,7 @@ def words(text: str) -> list[str]:
 
 def terms(text: str, language: str | None = None) -> list[str]:
     """Words as they are compared, folded; each two neighbors where no blanks part words."""
-    text = folded(text, language).replace("_", " ")
-    if not _LATER.search(text):
-        return _TERM.findall(text)
-    return _TERM_OR_PAIR.findall(_SIGNS.sub("", text))
+    return _TERM.findall(in_twos(folded(text, language)).replace("_", " "))
 
 
 def is_long(term: str) -> bool:

@@ -8,7 +8,7 @@ from harness.trace.clock import Clock, monotonic
 from harness.trace.exporter import Exporter, ExportTarget
 from harness.trace.journal import Durability, OnFailure
 from harness.trace.journal_line import dump_json
-from harness.trace.journal_reader import Journal, load_run
+from harness.trace.journal_reader import Journal
 from harness.trace.records import (
     Attributes,
     Content,
@@ -75,7 +75,6 @@ __all__ = [
     "dump_json",
     "group_calls",
     "list_runs",
-    "load_run",
     "monotonic",
     "sha256_of",
 ]

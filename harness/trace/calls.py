@@ -6,17 +6,15 @@ A price is by the token, by the hour, or as a provider lists it. An unknown figu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
 
 from harness.trace.events import (
     Chat,
-    CountTokens,
     Embed,
     EndpointEvent,
-    OtherRequest,
     Request,
     place_of,
     without_fields,
@@ -103,10 +101,10 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
             if isinstance(doubtful, list | tuple):
                 unreliable[span.id] = {*map(str, doubtful)}
             left_out = {"label", "track", *unreliable.get(span.id, ())}
-            said = {k: one for k, one in span.attributes.items() if k not in left_out}
+            attributes = {k: value for k, value in span.attributes.items() if k not in left_out}
             calls[span.id] = Call.read(
-                span._replace(attributes=said),
-                attributes=without_fields(Call, said),
+                span._replace(attributes=attributes),
+                attributes=without_fields(Call, attributes),
                 node=nodes.get(span.id),
                 phases=phases[span.id],
                 node_span=outermost.get(span.id),
@@ -140,16 +138,16 @@ LEAST_FOR_TAILS = 20
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
     """Of the known values; None if there are none."""
-    known = sorted(value for value in values_ns if value is not None)
-    if not known:
+    values = sorted(value for value in values_ns if value is not None)
+    if not values:
         return None
-    has_tail = len(known) >= LEAST_FOR_TAILS
+    has_tail = len(values) >= LEAST_FOR_TAILS
     return Percentiles(
-        count=len(known),
-        p50_ns=round(statistics.median(known)),
-        p95_ns=_nearest_rank(known, 95) if has_tail else None,
-        p99_ns=_nearest_rank(known, 99) if has_tail else None,
-        max_ns=known[-1],
+        count=len(values),
+        p50_ns=round(statistics.median(values)),
+        p95_ns=_nearest_rank(values, 95) if has_tail else None,
+        p99_ns=_nearest_rank(values, 99) if has_tail else None,
+        max_ns=values[-1],
     )
 
 
@@ -191,9 +189,6 @@ class CallGroup:
     load, are not in it."""
     itl_mean: Percentiles | None
     """Inter-token latency: percentiles of the calls' means. Replies in one piece have none."""
-    itl_p95: Percentiles | None
-    itl_p99: Percentiles | None
-    """Of each call's own 95th and 99th percentile over its tokens."""
     itl_max_ns: int | None
     """The longest wait between two tokens of one reply."""
     duration: Percentiles | None
@@ -208,8 +203,6 @@ class CallGroup:
     caches; None if unknown."""
     output_tokens: int
     """Completion tokens, reasoning included."""
-    reasoning_tokens: int | None
-    """Reasoning tokens among them; None if no server reports it."""
     draft_tokens: int | None
     """Tokens that a draft model proposed (speculative decoding); None if no server reports it."""
     accepted_tokens: int | None
@@ -224,8 +217,6 @@ class CallGroup:
     """Fields that were left out of some calls, since the model or its server refuses them."""
     decode_tokens_per_s: float | None
     """Tokens after the first, over their time: without loading, queueing and prefill."""
-    total_ns: int
-    """Time in calls."""
     overhead_ns: int
     """The part around the server's engine: client, network, front end. If the server does not
     report both its queue and its prefill, it is included in one of them."""
@@ -290,8 +281,6 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         unreliable=sum(call.has_unreliable_latency for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
         itl_mean=percentiles_of(call.itl_mean_ns for call in done),
-        itl_p95=percentiles_of(call.itl_p95_ns for call in done),
-        itl_p99=percentiles_of(call.itl_p99_ns for call in done),
         itl_max_ns=max(filter(None, (call.itl_max_ns for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
         input_tokens=sum(asked),
@@ -299,7 +288,6 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         cached_share=_share(cached, asked_with_cache),
         cache_saved_usd=sum(saved) if saved else None,
         output_tokens=sum(filter(None, written)),
-        reasoning_tokens=known_sum(call.reasoning_tokens for call in done),
         draft_tokens=drafted,
         accepted_tokens=accepted,
         accepted_share=_share(accepted, drafted),
@@ -307,7 +295,6 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         ignored_schemas=schemas.count("ignored"),
         dropped=tuple(dict.fromkeys(name for call in done for name in call.dropped)),
         decode_tokens_per_s=_decode_rate(done),
-        total_ns=sum(call.duration_ns for call in calls),
         **{f"{name}_ns": total_ns for name, total_ns in _phase_sums(calls).items()},
     )
 
@@ -336,8 +323,8 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
 
 def known_sum(counts: Iterable[int | None]) -> int | None:
     """Of those that some server reports; None if none does."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    reported = [count for count in counts if count is not None]
+    return sum(reported) if reported else None
 
 
 def _share(part: int | None, whole: int | None) -> float | None:
@@ -381,7 +368,7 @@ def cost_of(
     endpoint with a price: of two endpoints on one machine, only one should have it. The calls are
     all of a run's, embeddings included, but not replies from the cache.
     """
-    prices = {one.model: one for one in endpoints}
+    prices = {price.model: price for price in endpoints}
     models = tuple(
         _model_cost(
             model,
@@ -391,13 +378,13 @@ def cost_of(
         )
         for model in dict.fromkeys(call.model for call in calls)
     )
-    priced = [one for one in models if one.usd is not None]
-    usd = sum(one.usd or 0.0 for one in priced) if priced else None
+    priced = [m for m in models if m.usd is not None]
+    usd = sum(m.usd or 0.0 for m in priced) if priced else None
     return RunCost(
         models=models,
         usd=usd,
-        usd_per_million_output_tokens=_per_million(usd, sum(one.output_tokens for one in priced)),
-        unpriced_models=tuple(one.model for one in models if one.usd is None),
+        usd_per_million_output_tokens=_per_million(usd, sum(m.output_tokens for m in priced)),
+        unpriced_models=tuple(m.model for m in models if m.usd is None),
     )
 
 
@@ -406,14 +393,9 @@ def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> 
 
     Takes the arguments of `cost_of`.
     """
-    prices = {one.model: one for one in endpoints}
+    prices = {price.model: price for price in endpoints}
     charges = ((call.id, _charge(call, prices.get(call.model))) for call in calls)
     return {span: charge[1] for span, charge in charges if charge is not None}
-
-
-def priced_asides(asides: Iterable[OtherRequest]) -> Iterator[OtherRequest]:
-    """Those that providers charge for; counting tokens is free."""
-    return (one for one in asides if not isinstance(one, CountTokens))
 
 
 def _model_cost(

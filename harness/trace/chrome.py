@@ -18,7 +18,6 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
 from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
-    LOOKS,
     Arrows,
     Lane,
     Lanes,
@@ -80,7 +79,6 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "name": slice_title(item),
                 # The kind of span, whatever its title: to color, filter and sum by.
                 "cat": item.name,
-                **({"cname": look[1]} if (look := LOOKS.get(item.name)) else {}),
                 "args": span_arguments(item, lane, excerpts=excerpts, run_id=run_id),
             }
             # Arrows at the span's very beginning: what lies inside it begins later.
@@ -105,7 +103,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "args": dict(item.attributes),
             }
         elif type(item) is CounterSet:
-            shown = shown_counter(item)
+            counter = shown_counter(item)
             lane = lanes.of(item.span, item.track)
             yield from threads.names(lane)
             yield {
@@ -115,7 +113,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 # Counters of one process differ by their names alone.
                 "name": on_lane(item.name, lane),
                 # Perfetto names the counter "name key".
-                "args": {shown.unit: shown.value},
+                "args": {counter.unit: counter.value},
             }
 
 

@@ -216,17 +216,17 @@ class _Form(NamedTuple):
 @cache
 def _form(cls: type[Event]) -> _Form:
     form, hints = _Form({}, {"attributes": _NONE}, {}), get_type_hints(cls)
-    for one in fields(cast("Any", cls)):
-        types = _types(hints[one.name])
-        if one.init:
-            form.defaults[one.name], form.types[one.name] = one.default, types
-        if one.default is not MISSING:
-            form.empty[one.name] = None if one.default is _UNSAID else one.default
+    for part in fields(cast("Any", cls)):
+        types = _types(hints[part.name])
+        if part.init:
+            form.defaults[part.name], form.types[part.name] = part.default, types
+        if part.default is not MISSING:
+            form.empty[part.name] = None if part.default is _UNSAID else part.default
         elif NoneType in types or object in types:
-            form.empty[one.name] = None
+            form.empty[part.name] = None
         else:
-            form.empty[one.name] = () if list in types else "None" if str in types else types[0]()
-        setattr(cls, one.name, form.empty[one.name])  # once for all: there may be 100,000
+            form.empty[part.name] = () if list in types else "None" if str in types else types[0]()
+        setattr(cls, part.name, form.empty[part.name])  # once for all: there may be 100,000
     return form
 
 
@@ -234,26 +234,26 @@ def written(event: Event | tuple[Any, ...]) -> tuple[str, dict[str, object]]:
     """The name and the attributes of an event."""
     if not isinstance(event, Event):
         return _words(type(event)), cast("Any", event)._asdict()
-    said = {
+    values = {
         name: value
         for name, default in _form(cast("Any", type(event))).defaults.items()
         if (value := getattr(event, name)) is not default
     }
-    return event.NAME, said | said.pop("more") if "more" in said else said
+    return event.NAME, values | values.pop("more") if "more" in values else values
 
 
 def without_fields(kind: type[Event], attributes: Attributes) -> Attributes:
     """The attributes that have no field of this kind of event."""
     types = _form(cast("Any", kind)).types
-    return {name: one for name, one in attributes.items() if name not in types} or _NONE
+    return {name: value for name, value in attributes.items() if name not in types} or _NONE
 
 
 def said_by(event: Event) -> dict[str, object]:
     """What an event says, by the names of attributes: whatever is not as without a value."""
     form = _form(cast("Any", type(event)))
-    said = {name: getattr(event, name) for name in form.types}
-    said = {name: one for name, one in said.items() if one is not form.empty[name]}
-    return said | {**event.attributes}
+    values = {name: getattr(event, name) for name in form.types}
+    values = {name: value for name, value in values.items() if value is not form.empty[name]}
+    return values | {**event.attributes}
 
 
 class Events:
@@ -280,14 +280,14 @@ class Events:
     def __getitem__(self, kind: type[E]) -> list[E]:
         """Of a kind with kinds of its own, those too."""
         if kind not in self._read:
-            kinds = {one.NAME: one for one in (*kind.__subclasses__(), kind)}
-            found = [
-                one.read(record)
-                for name, one in kinds.items()
+            kinds = {event.NAME: event for event in (*kind.__subclasses__(), kind)}
+            read_events = [
+                event.read(record)
+                for name, event in kinds.items()
                 for record in self._records.get((kind.RECORDS[0], name), ())
             ]
             by_id = len(kinds) > 1 and issubclass(kind, SpanEvent)
-            self._read[kind] = sorted(found, key=attrgetter("id")) if by_id else found
+            self._read[kind] = sorted(read_events, key=attrgetter("id")) if by_id else read_events
         return self._read[kind]
 
 
@@ -371,6 +371,8 @@ class Skip(InstantEvent):
     detail: str | None
     because_of: str | None
     """The node without whose output it was left out."""
+    decided_by: tuple[str, ...] = ()
+    """Nodes and inputs that its `when=` was given."""
 
 
 class CodeEvent(InstantEvent):
@@ -452,10 +454,6 @@ class Rerank(Embed):
     """Scores texts by how well they answer a question."""
 
 
-class CountTokens(OtherRequest):
-    """Free, and only in journals of earlier versions."""
-
-
 class SchemaProbe(OtherRequest):
     """Lies in the call that it precedes, as the next one does."""
 
@@ -507,7 +505,7 @@ class Chat(Request):
 
 def request_of(span: SpanRecord) -> Request | None:
     """A request to a model, of whichever kind; None for any other span."""
-    kinds: tuple[type[Request], ...] = (Chat, Embed, Rerank, CountTokens, SchemaProbe, ToolProbe)
+    kinds: tuple[type[Request], ...] = (Chat, Embed, Rerank, SchemaProbe, ToolProbe)
     return next((kind.read(span) for kind in kinds if span.name == kind.NAME), None)
 
 
@@ -524,7 +522,7 @@ def place_of(phase: Attributes) -> object:
     reason = phase.get("reason")
     if "place_of" in phase or reason is None:
         return phase.get("place_of")
-    places = (one for start, one in _PLACES_BY_REASON.items() if str(reason).startswith(start))
+    places = (place for start, place in _PLACES_BY_REASON.items() if str(reason).startswith(start))
     return next(places, "memory")
 
 
@@ -747,7 +745,7 @@ AskServers = NamedTuple("AskServers", [("models", list[str])])
 AskSlots = NamedTuple("AskSlots", [])
 Draft = NamedTuple("Draft", [])
 EvaluatorDrawn = NamedTuple("EvaluatorDrawn", [
-    ("evaluator", str), ("seed", str | None), ("pool", Sequence[str]), ("pool_sha256", str),
+    ("evaluator", str), ("seed", str | None), ("pool", Sequence[str]),
     ("excluded", Mapping[str, str]),
 ])  # fmt: skip
 EvaluatorNoise = NamedTuple("EvaluatorNoise", [

@@ -12,25 +12,25 @@ from harness.trace.records import Interval
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """The same time as disjoint stretches, in order; empty ones are left out."""
     joined: list[Interval] = []
-    for one in sorted(intervals, key=lambda i: i.start_ns):
-        if one.duration_ns <= 0:
+    for stretch in sorted(intervals, key=lambda i: i.start_ns):
+        if stretch.duration_ns <= 0:
             continue
-        if joined and one.start_ns <= joined[-1].end_ns:
-            start_ns, end_ns = joined[-1].start_ns, max(joined[-1].end_ns, one.end_ns)
+        if joined and stretch.start_ns <= joined[-1].end_ns:
+            start_ns, end_ns = joined[-1].start_ns, max(joined[-1].end_ns, stretch.end_ns)
             joined[-1] = Interval(start_ns=start_ns, end_ns=end_ns)
         else:
-            joined.append(Interval(start_ns=one.start_ns, end_ns=one.end_ns))
+            joined.append(Interval(start_ns=stretch.start_ns, end_ns=stretch.end_ns))
     return joined
 
 
 def length_ns(intervals: Iterable[Interval]) -> int:
     """The total time that at least one of them covers."""
-    return sum(one.duration_ns for one in union(intervals))
+    return sum(stretch.duration_ns for stretch in union(intervals))
 
 
-def common(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
+def common(some: Iterable[Interval], beside: Iterable[Interval]) -> list[Interval]:
     """Where one of the first overlaps with one of the second."""
-    mine, theirs = union(some), union(others)
+    mine, theirs = union(some), union(beside)
     shared: list[Interval] = []
     i = j = 0
     while i < len(mine) and j < len(theirs):
@@ -50,7 +50,7 @@ def parts_within(
 ) -> list[list[Interval]]:
     """For each window, the parts of the stretches in it."""
     joined = union(stretches)
-    starts = [one.start_ns for one in joined]
+    starts = [stretch.start_ns for stretch in joined]
     parts = []
     for window in windows:
         inside: list[Interval] = []
@@ -65,13 +65,13 @@ def parts_within(
     return parts
 
 
-def without(some: Iterable[Interval], others: Iterable[Interval]) -> list[Interval]:
+def without(some: Iterable[Interval], removed: Iterable[Interval]) -> list[Interval]:
     """The first less the second."""
     mine = union(some)
     if not mine:
         return []
-    taken = (edge for one in union(others) for edge in (one.start_ns, one.end_ns))
-    edges = [mine[0].start_ns, *taken, mine[-1].end_ns]
+    ends = (edge for gap in union(removed) for edge in (gap.start_ns, gap.end_ns))
+    edges = [mine[0].start_ns, *ends, mine[-1].end_ns]
     gaps = zip(edges[::2], edges[1::2], strict=True)
     return common(mine, [Interval(start_ns=a, end_ns=b) for a, b in gaps if a < b])
 
@@ -80,9 +80,9 @@ def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
     """Stretches in order, each with how many of the intervals lie over it; 1 at least."""
     edges = sorted(
         (time_ns, step)
-        for one in intervals
-        if one.duration_ns > 0
-        for time_ns, step in ((one.start_ns, +1), (one.end_ns, -1))
+        for stretch in intervals
+        if stretch.duration_ns > 0
+        for time_ns, step in ((stretch.start_ns, +1), (stretch.end_ns, -1))
     )
     stretches = []
     depth, since_ns = 0, 0
@@ -105,8 +105,8 @@ def mean_depths(intervals: Sequence[Interval]) -> list[float]:
         return areas[at] + depth * (min(time_ns, stretch.end_ns) - stretch.start_ns)
 
     return [
-        (area_until(one.end_ns) - area_until(one.start_ns)) / one.duration_ns
-        if one.duration_ns > 0
+        (area_until(stretch.end_ns) - area_until(stretch.start_ns)) / stretch.duration_ns
+        if stretch.duration_ns > 0
         else 1.0
-        for one in intervals
+        for stretch in intervals
     ]

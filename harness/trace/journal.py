@@ -223,9 +223,9 @@ class JournalWriter:
         try:
             lines = [encode(record) for record in records]
             # Texts were cleaned before they were hashed.
-            others = [n for n, record in enumerate(records) if type(record) is not Content]
-            if self._redactor.finds_any(b"".join([lines[n] for n in others])):
-                for n in others:
+            plain = [n for n, record in enumerate(records) if type(record) is not Content]
+            if self._redactor.finds_any(b"".join([lines[n] for n in plain])):
+                for n in plain:
                     lines[n] = self._redactor.clean_line(lines[n])
             first = self._lines_written + 1
             sealed = b"".join([seal(line, n) for n, line in enumerate(lines, first)])

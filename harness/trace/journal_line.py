@@ -120,10 +120,10 @@ def seal(line: bytes, number: int) -> bytes:
 
 def sealed_number(line: bytes) -> int | None:
     """The number of a line; None if its checksum does not hold."""
-    found = _SEAL.match(line, max(0, line.rfind(_LINE)))
-    if found is None or crc32(line[: found.end(1)]) != int(found[2]):
+    match = _SEAL.match(line, max(0, line.rfind(_LINE)))
+    if match is None or crc32(line[: match.end(1)]) != int(match[2]):
         return None
-    return int(found[1])
+    return int(match[1])
 
 
 def decode(line: bytes, *, number: int | None = None) -> Record:

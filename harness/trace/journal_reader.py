@@ -24,7 +24,6 @@ import heapq
 import re
 from array import array
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -104,7 +103,9 @@ class Journal:
         self.parts = len(parts)
         self._processes: list[_Process] = []
         for number, file in enumerate(files):
-            of_part = next((one for one in self._processes if one.part == file.started.part), None)
+            of_part = next(
+                (process for process in self._processes if process.part == file.started.part), None
+            )
             self._processes.append(_Process(file, number=number, of=len(files), of_part=of_part))
         self.resumed_ns = parts[-1].started.joined_ns if len(parts) > 1 else None
         self.flows = tuple(flow for process in self._processes for flow in process.flows())
@@ -135,15 +136,15 @@ class Journal:
         """The spans alone, in the order of `items`."""
         return (item for item in self.items(SpanRecord) if type(item) is SpanRecord)
 
-    def texts(self, wanted: Collection[object]) -> dict[object, str]:
+    def texts(self, hashes: Collection[object]) -> dict[object, str]:
         """The recorded texts with these SHA-256 digests; reads until all are found."""
-        found: dict[object, str] = {}
-        for item in self.items(Content) if wanted else ():
-            if type(item) is Content and item.sha256 in wanted:
-                found[item.sha256] = item.text
-                if len(found) == len(wanted):
+        texts: dict[object, str] = {}
+        for item in self.items(Content) if hashes else ():
+            if type(item) is Content and item.sha256 in hashes:
+                texts[item.sha256] = item.text
+                if len(texts) == len(hashes):
                     break
-        return found
+        return texts
 
     def resumed_after(self, time_ns: int) -> bool:
         """Whether a part of the run began at this time of the run's clock, or later."""
@@ -170,45 +171,6 @@ class Journal:
     def duration_ns(self) -> int:
         """From the first record to the last, without the pauses before it was resumed."""
         return self.last_ns - self.started.time_ns
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """A whole run in memory, some 700 bytes a span; exports and reports read as they go."""
-
-    started: RunStarted
-    ended: RunEnded | None
-    """None when the run was killed."""
-    duration_ns: int
-    spans: tuple[SpanRecord, ...]
-    """In the order of `Journal.items`."""
-    instants: tuple[Instant, ...]
-    counters: tuple[CounterSet, ...]
-    flows: tuple[Flow, ...]
-    outputs: tuple[NodeOutput, ...]
-    contents: dict[str, str]
-    """Texts by their SHA-256."""
-
-
-def load_run(path: Path) -> RunRecord:
-    """Reads the journal of a run that ended, was killed, or is still going.
-
-    Raises:
-        JournalInvalid: The file is not a journal, or cannot be read.
-    """
-    journal = Journal(path)
-    items = list(journal.items())
-    return RunRecord(
-        started=journal.started,
-        ended=journal.ended,
-        duration_ns=journal.duration_ns,
-        spans=tuple(item for item in items if isinstance(item, SpanRecord)),
-        instants=tuple(item for item in items if isinstance(item, Instant)),
-        counters=tuple(item for item in items if isinstance(item, CounterSet)),
-        flows=journal.flows,
-        outputs=tuple(item for item in items if isinstance(item, NodeOutput)),
-        contents={item.sha256: item.text for item in items if isinstance(item, Content)},
-    )
 
 
 class _Process:
@@ -280,7 +242,7 @@ def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
 
 
 def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalFile]:
-    known = {part.started.part for part in parts}
+    numbers = {part.started.part for part in parts}
     for beside in paths_beside(path):
         if part_of(beside, path) is not None:
             continue
@@ -288,7 +250,7 @@ def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalF
             started = beginning_of(beside)
             if started is None or started.run_id != parts[0].started.run_id:
                 continue
-            if started.part not in known:
+            if started.part not in numbers:
                 raise JournalInvalid(
                     f"of part {started.part} of the run, which is missing", path=beside, line=1
                 )
@@ -356,9 +318,9 @@ class JournalFile:
 
     def items(self, kinds: Collection[type[Item]] = _ITEMS) -> Iterator[Item]:
         """Every item of these classes, in the order of the lines."""
-        wanted = {*kinds, SpanStarted} if SpanRecord in kinds else {*kinds}
-        others = {*_ITEMS, SpanStarted} - wanted
-        left_out = (*_INDEXED, *map(line_start, others))
+        classes = {*kinds, SpanStarted} if SpanRecord in kinds else {*kinds}
+        skipped = {*_ITEMS, SpanStarted} - classes
+        left_out = (*_INDEXED, *map(line_start, skipped))
         with self.path.open("rb", _BUFFER) as file, self.path.open("rb") as ends:
             for number, line in enumerate(islice(file, self._lines), start=1):
                 if line.startswith(left_out) and (
@@ -367,9 +329,9 @@ class JournalFile:
                     continue
                 record = _decoded(line, self.path, number)
                 if type(record) is SpanStarted:
-                    if SpanStarted in wanted:
+                    if SpanStarted in classes:
                         yield joined(record, self._end_of(record, ends))
-                elif type(record) in wanted:
+                elif type(record) in classes:
                     yield cast(Item, record)
 
     @property
@@ -384,10 +346,10 @@ class JournalFile:
                 self._last_ns = max(map(last_moment, records))
         return self._last_ns
 
-    def _index(self, file: BinaryIO, most: int | None) -> int:
+    def _index(self, file: BinaryIO, limit: int | None) -> int:
         """Records flows, and where spans end; returns the number of whole lines."""
         number, line = 0, b""
-        for number, line in enumerate(islice(file, most), start=1):
+        for number, line in enumerate(islice(file, limit), start=1):
             if line.startswith(_INDEXED) and line.endswith(b"\n"):
                 match _decoded(line, self.path, number):
                     case SpanEnded(id=span):
@@ -448,17 +410,17 @@ def part_shift_ns(part: RunStarted) -> int:
 
 
 def joined_shift_ns(
-    own: RunStarted, ended: RunEnded | None, *, main: RunStarted, main_ended: RunEnded | None
+    joining: RunStarted, ended: RunEnded | None, *, main: RunStarted, main_ended: RunEnded | None
 ) -> int:
     """What to add to the times of a process that joined to get the main process's.
 
     From the first record of each and, if it came to its end, the last.
     """
-    by_wall_ns = (own.wall_ns - own.time_ns) - (main.wall_ns - main.time_ns)
-    if own.joined_ns is None:
+    by_wall_ns = (joining.wall_ns - joining.time_ns) - (main.wall_ns - main.time_ns)
+    if joining.joined_ns is None:
         return by_wall_ns
-    earliest_ns = own.joined_ns - own.time_ns
-    if own.boot_id is not None and own.boot_id == main.boot_id and earliest_ns <= 0:
+    earliest_ns = joining.joined_ns - joining.time_ns
+    if joining.boot_id is not None and joining.boot_id == main.boot_id and earliest_ns <= 0:
         return 0  # the clock is the same
     # Wall clocks are set, and differ between machines. It certainly was asked before it began,
     # and probably ended before the main process, if there was time for that.
@@ -489,8 +451,8 @@ def joined_path(journal: Path, process_id: int, chance: str) -> Path:
 
 def paths_beside(journal: Path) -> list[Path]:
     """The files beside a journal that may be of its run: further parts first, in order."""
-    found = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
-    return sorted(found, key=lambda path: (part_of(path, journal) or 10**9, path))
+    paths = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
+    return sorted(paths, key=lambda path: (part_of(path, journal) or 10**9, path))
 
 
 def part_of(path: Path, journal: Path) -> int | None:

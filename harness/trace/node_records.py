@@ -75,7 +75,7 @@ class NodeRecord:
     @property
     def duration_ns(self) -> int:
         """Its time of execution."""
-        return sum(one.duration_ns for one in self.times)
+        return sum(time.duration_ns for time in self.times)
 
 
 _Key = tuple[str, int | None]
@@ -110,17 +110,17 @@ class RecordedNodes:
 
     def note(self, item: Item) -> None:
         """Adds an item, in the order of the journal."""
-        found, inside = self._found, self._inside
+        nodes, inside = self._found, self._inside
         if attempt := NodeAttempt.of(item):
             key = inside[attempt.id] = attempt.node or attempt.caption, attempt.item
-            found.setdefault(key, _NodeParts()).begin(attempt)
+            nodes.setdefault(key, _NodeParts()).begin(attempt)
         elif type(item) is SpanRecord:
             if item.parent in inside and item.name not in PHASES:
                 inside[item.id] = inside[item.parent]
         elif type(item) is NodeOutput:
-            found.setdefault((item.node, item.item), _NodeParts()).keep(item)
+            nodes.setdefault((item.node, item.item), _NodeParts()).keep(item)
         elif skip := Skip.of(item):
-            found.setdefault((skip.node, skip.item), _NodeParts()).skipped = str(skip.detail)
+            nodes.setdefault((skip.node, skip.item), _NodeParts()).skipped = str(skip.detail)
         elif endpoint := EndpointEvent.of(item):
             self._endpoints.append(endpoint)
 
@@ -130,15 +130,15 @@ class RecordedNodes:
 
     def records(self, calls: Iterable[Call], *, latest: bool = False) -> tuple[NodeRecord, ...]:
         """What `node_records` returns; `calls` are all of the run."""
-        found, charged = self._found, [*calls]
+        nodes, charged = self._found, [*calls]
         for call in charged:
             if call.id in self._inside:
-                found[self._inside[call.id]].calls.append(call)
+                nodes[self._inside[call.id]].calls.append(call)
         charges = charges_of(charged, self._endpoints)
         return tuple(
-            _record(key, one, charges, since=one.made_before_ns if latest else 0)
-            for key, one in found.items()
-            if not _is_part(key, found)
+            _record(key, parts, charges, since=parts.made_before_ns if latest else 0)
+            for key, parts in nodes.items()
+            if not _is_part(key, nodes)
         )
 
 
@@ -162,8 +162,8 @@ class _NodeParts:
     @property
     def made_before_ns(self) -> int:
         """When it had been made, before the last time; 0 if it was made once."""
-        made = [span.end_ns for span in self.spans if span.status == "ok"]
-        return made[-2] if len(made) > 1 else 0
+        ends_ns = [span.end_ns for span in self.spans if span.status == "ok"]
+        return ends_ns[-2] if len(ends_ns) > 1 else 0
 
     @property
     def status(self) -> NodeStatus:
@@ -181,17 +181,17 @@ def attempt_status(span: NodeAttempt | SpanRecord | SpanEnded) -> NodeStatus:
     return _BY_ERROR.get(error_class(span.error), _BY_SPAN[span.status])
 
 
-def _is_part(key: _Key, found: Mapping[_Key, _NodeParts]) -> bool:
+def _is_part(key: _Key, nodes: Mapping[_Key, _NodeParts]) -> bool:
     """Whether it is one item of what a single call generates, item by item."""
     node, item = key
-    return item is not None and not found[key].spans and (node, None) in found
+    return item is not None and not nodes[key].spans and (node, None) in nodes
 
 
 def _record(
-    key: _Key, found: _NodeParts, charges: Mapping[int, float], *, since: int
+    key: _Key, parts: _NodeParts, charges: Mapping[int, float], *, since: int
 ) -> NodeRecord:
-    output, last = found.output, found.spans[-1] if found.spans else None
-    calls = [call for call in found.calls if call.start_ns >= since]
+    output, last = parts.output, parts.spans[-1] if parts.spans else None
+    calls = [call for call in parts.calls if call.start_ns >= since]
     # A stored reply may be of the time before, and then nothing else here says what it took.
     paid = [call for call in calls if since or not call.from_cache]
     answered = [call for call in paid if call.status == "ok"]
@@ -199,14 +199,14 @@ def _record(
     return NodeRecord(
         node=key[0],
         item=key[1],
-        status=found.status,
-        error=found.skipped or (last.error if last else None),
-        times=tuple(Interval(start_ns=one.start_ns, end_ns=one.end_ns) for one in found.spans),
+        status=parts.status,
+        error=parts.skipped or (last.error if last else None),
+        times=tuple(Interval(start_ns=span.start_ns, end_ns=span.end_ns) for span in parts.spans),
         calls=sum(not call.was_refused for call in calls),
         input_tokens=sum(call.input_tokens or 0 for call in answered),
         output_tokens=sum(call.output_tokens or 0 for call in answered),
         cost_usd=sum(charged) if charged else None,
-        models=models_by_role(found.calls),
+        models=models_by_role(parts.calls),
         digest=output.digest if output else None,
         inputs=output.inputs if output else {},
         code=output.code if output else None,
@@ -219,9 +219,9 @@ def models_by_role(calls: Iterable[Call]) -> dict[str, tuple[str, ...]]:
     # Failed attempts come last: who would have answered is known by the others.
     for call in sorted(calls, key=lambda call: call.model_id is None):
         served, names = call.model_id, roles.setdefault(call.role or "no role", {})
-        said = f"{call.model} ({served})" if served and served != call.model else call.model
-        if served or not any(name.startswith(f"{said} (") for name in names):
-            names[said] = None
+        named = f"{call.model} ({served})" if served and served != call.model else call.model
+        if served or not any(name.startswith(f"{named} (") for name in names):
+            names[named] = None
     return {role: tuple(sorted(models)) for role, models in roles.items()}
 
 
@@ -301,11 +301,11 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
             calls.setdefault(name, []).append(span)
     for span in nodes:
         if span.attempt:
-            before = [one for one in calls[span.caption] if one.end_ns <= span.start_ns]
+            before = [earlier for earlier in calls[span.caption] if earlier.end_ns <= span.start_ns]
             sources.setdefault(span.id, []).extend(before[-1:])
         # What an earlier part of the run made has a label here, and no flow.
         for name in span.needs:
-            earlier = (one for one in calls.get(name, ()) if one.end_ns <= span.start_ns)
+            earlier = (call for call in calls.get(name, ()) if call.end_ns <= span.start_ns)
             sources.setdefault(span.id, []).extend(earlier)
     return sources
 

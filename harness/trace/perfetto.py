@@ -268,10 +268,10 @@ class _Packets:
             number = self._texts.field(_TEXT_NUMBER, value) if len(value) <= _SHORT else None
             return number or _text(6, value)
         if isinstance(value, dict):
-            entries = [(str(key), one) for key, one in value.items() if one is not None]
-            return b"".join(_message(11, self._annotation(key, one)) for key, one in entries)
+            entries = [(str(key), entry) for key, entry in value.items() if entry is not None]
+            return b"".join(_message(11, self._annotation(key, entry)) for key, entry in entries)
         if isinstance(value, list):
-            return b"".join(_message(12, self._value(one)) for one in value if one is not None)
+            return b"".join(_message(12, self._value(item)) for item in value if item is not None)
         return _scalar(value)
 
 
@@ -315,10 +315,10 @@ class _Tracks:
         rank = _integer(12, track_rank(track) * _MOST_TRACKS + uuid)
         yield _descriptor(uuid, track, _IN_GIVEN_ORDER + place + rank)
 
-    def add(self, name: str, group: str, more: bytes) -> tuple[int, bytes]:
+    def add(self, name: str, group: str, fields: bytes) -> tuple[int, bytes]:
         """A new track in a group: its uuid, and the packet that describes it."""
         uuid = next(self._uuids)
-        return uuid, _descriptor(uuid, name, _integer(5, self._groups[group]) + more)
+        return uuid, _descriptor(uuid, name, _integer(5, self._groups[group]) + fields)
 
 
 class _Interned:
@@ -332,17 +332,17 @@ class _Interned:
         self._fresh = fresh
         self._fields: dict[str, bytes] = {}
 
-    def field(self, tag: bytes, said: str) -> bytes | None:
+    def field(self, tag: bytes, text: str) -> bytes | None:
         """The field that refers to a text; None if there are too many texts already.
 
         `tag` is always the same for a kind.
         """
-        known = self._fields.get(said)
-        if known is None and len(self._fields) < _MOST:
+        reference = self._fields.get(text)
+        if reference is None and len(self._fields) < _MOST:
             number = len(self._fields) + 1
-            known = self._fields[said] = tag + _varint(number)
-            self._fresh.append(_message(self._kind, _integer(1, number) + _text(2, said)))
-        return known
+            reference = self._fields[text] = tag + _varint(number)
+            self._fresh.append(_message(self._kind, _integer(1, number) + _text(2, text)))
+        return reference
 
 
 def _scalar(value: object) -> bytes:
@@ -353,5 +353,5 @@ def _scalar(value: object) -> bytes:
     return _double(5, value) if isinstance(value, float) else _text(6, str(value))
 
 
-def _descriptor(uuid: int, name: str, more: bytes) -> bytes:
-    return _message(1, _IN_SEQUENCE + _message(60, _integer(1, uuid) + _text(2, name) + more))
+def _descriptor(uuid: int, name: str, fields: bytes) -> bytes:
+    return _message(1, _IN_SEQUENCE + _message(60, _integer(1, uuid) + _text(2, name) + fields))

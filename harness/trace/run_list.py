@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from harness.errors import InvalidInput, JournalInvalid, did_you_mean
 from harness.files import private
@@ -32,7 +32,7 @@ _ID = re.compile(r"\d{8}T\d{6}Z-")
 
 
 class AuditLine(BaseModel):
-    """A line of an audit log. Further fields, as in lines of earlier versions, are kept."""
+    """A line of an audit log. Further fields are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -53,11 +53,6 @@ class AuditLine(BaseModel):
     final: str | None = None
     """How the run ended; KILLED or GOING for a run that has no line in the log."""
     error: str | None = None
-
-    @field_validator("task", "wiggum_scores", mode="before")
-    @classmethod
-    def _none(cls, value: object, field: ValidationInfo) -> object:
-        return value or cls.model_fields[field.field_name or ""].default
 
 
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
@@ -161,9 +156,9 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
             )
         except (JournalInvalid, OSError):
             continue  # not a run's, or `trace check` has more to say of it
-        listed = [one for one in listed if one.run_id != line.run_id]
+        listed = [other_line for other_line in listed if other_line.run_id != line.run_id]
         began = line.timestamp or ""
-        listed.insert(sum((one.timestamp or "") <= began for one in listed), line)
+        listed.insert(sum((line.timestamp or "") <= began for line in listed), line)
     return listed
 
 
@@ -203,7 +198,7 @@ def journals_in(directory: Path) -> list[Path]:
 
 def _journal_named(run: str, directory: Path) -> Path:
     files = sorted(filter(Path.is_file, directory.glob(f"*{JOURNAL_SUFFIX}")))
-    journals = {found.stem: found for found in files if _is_run(found)}
+    journals = {path.stem: path for path in files if _is_run(path)}
     if run == LATEST:
         # Ids begin with the time, but a directory may hold journals of other names, and a run that
         # began long ago may have been resumed since.
@@ -212,8 +207,8 @@ def _journal_named(run: str, directory: Path) -> Path:
             journal = journal_of(file)
             if file == journal or part_of(file, journal) is not None:
                 changed_ns[journal] = max(changed_ns.get(journal, 0), file.stat().st_mtime_ns)
-        by_age = sorted(journals.values(), key=lambda one: (changed_ns[one], one.name))
-        journals = {one.stem: one for one in reversed(by_age) if begins_a_run(one)}
+        by_age = sorted(journals.values(), key=lambda path: (changed_ns[path], path.name))
+        journals = {path.stem: path for path in reversed(by_age) if begins_a_run(path)}
     if not journals:
         raise InvalidInput(
             f"there are no runs in '{directory}'; name a journal's file, or run something first: "

@@ -85,7 +85,7 @@ class JournalTracer(Tracer):
         self.run_id = started.run_id
         self.part = started.part
         self.redactor = Redactor(options.secrets)
-        self.hears_text = any(getattr(one, "hears_text", False) for one in observers)
+        self.hears_text = any(getattr(observer, "hears_text", False) for observer in observers)
         self._options = options
         self._journal = JournalWriter(
             path,
@@ -139,8 +139,8 @@ class JournalTracer(Tracer):
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        status, said = self._end or (status_of(error), describe(error))
-        self._take(RunEnded(self.now_ns(), status, said))
+        status, error_text = self._end or (status_of(error), describe(error))
+        self._take(RunEnded(self.now_ns(), status, error_text))
         self._journal.close()
 
 
@@ -324,7 +324,7 @@ class JoinedTrace(JournalTracer):
                 "not an invitation to a run; hand over what RunTrace.invitation returned",
                 code="run.not-an-invitation",
             ) from error
-        own = secrets_of(environment, named=invited.secret_variables)
+        values = secrets_of(environment, named=invited.secret_variables)
         self.journal_path = joined_path(invited.journal, os.getpid(), token_hex(6))
         super().__init__(
             self.journal_path,
@@ -343,7 +343,7 @@ class JoinedTrace(JournalTracer):
             options=TraceOptions(
                 content=invited.content,
                 durability=invited.durability,
-                secrets={*own.values(), *secrets},
+                secrets={*values.values(), *secrets},
                 secret_variables=invited.secret_variables,
             ),
             clock=clock,

@@ -154,10 +154,10 @@ class Redactor:
             if form in text:
                 text = text.replace(form, REDACTED)
         folded = _folded(text.encode("utf-8", "replace"))
-        found = {hint for hint in _HINTS if hint in folded}
-        if found:
+        hinted = {hint for hint in _HINTS if hint in folded}
+        if hinted:
             for hints, pattern in _KINDS:
-                if not found.isdisjoint(hints):
+                if not hinted.isdisjoint(hints):
                     text = pattern.sub(rf"\1{REDACTED}", text)
         return text
 
@@ -183,11 +183,11 @@ class Redactor:
         if isinstance(value, str):
             return self.clean(value)
         if isinstance(value, list):
-            return [self.clean_values(one) for one in value]
+            return [self.clean_values(item) for item in value]
         if isinstance(value, dict):
             return {
-                self.clean(name): REDACTED if _is_secret(name, one) else self.clean_values(one)
-                for name, one in value.items()
+                self.clean(name): REDACTED if _is_secret(name, item) else self.clean_values(item)
+                for name, item in value.items()
             }
         return REDACTED if str(value) in self._values else value
 
@@ -207,7 +207,7 @@ def searchable(value: str) -> bool:
 def secrets_of(environment: Mapping[str, str], *, named: Iterable[str]) -> dict[str, str]:
     """The variables that are secret: by what their names say, or `named`."""
     names = {*named}
-    return {n: one for n, one in environment.items() if n in names or _is_variable(n, one)}
+    return {n: value for n, value in environment.items() if n in names or _is_variable(n, value)}
 
 
 @lru_cache(maxsize=4096)

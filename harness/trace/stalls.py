@@ -71,7 +71,7 @@ class Stalls:
         stalls = self._known()
         first = bisect_right(stalls, measured.start_ns - _AFTERWARDS_NS, key=attrgetter("end_ns"))
         until = bisect_right(stalls, measured.end_ns, key=attrgetter("start_ns"))
-        return any(one.duration_ns > _MOST_DOUBT * longest_ns for one in stalls[first:until])
+        return any(s.duration_ns > _MOST_DOUBT * longest_ns for s in stalls[first:until])
 
     @property
     def overdue_ns(self) -> int:

@@ -44,14 +44,14 @@ class SummaryTracks:
     def counters(self) -> Iterator[CounterSet]:
         """Each quantity whenever it changes, on the run's own track."""
         for name, unit in _UNITS.items():
-            value = told = 0.0
+            value = drawn = 0.0
             edges = sorted(zip(self._times[name], self._steps[name], strict=True))
             following = [time_ns for time_ns, _ in edges[1:]]
             for (time_ns, step), next_ns in zip_longest(edges, following):
                 value += step
-                if time_ns != next_ns and (now := round(value, 1)) != told:
-                    told = now
-                    yield CounterSet(name, unit, time_ns, told, None, None)
+                if time_ns != next_ns and (level := round(value, 1)) != drawn:
+                    drawn = level
+                    yield CounterSet(name, unit, time_ns, drawn, None, None)
 
     def _put(self, name: str, start_ns: int, end_ns: int, step: float) -> None:
         self._times[name].extend((start_ns, end_ns))

@@ -87,18 +87,18 @@ class Lanes:
         number, parent, _, start_ns, end_ns, _, _, attributes = span
         track = attributes.get("track")
         around = None if parent is None else self.lane_of(parent)
-        here = _Slice(number, start_ns, end_ns)
+        placed = _Slice(number, start_ns, end_ns)
         if around is not None and (track is None or track == around.track):
-            lane = around if _nest(around, here, start_ns, parent) else None
+            lane = around if _nest(around, placed, start_ns, parent) else None
             track = around.track
         else:
             lane = None
             track = self._root_track if track is None else str(track)
         if lane is None:
             lane = self._free_lane(track, start_ns)
-            lane.ended = [one.end_ns for one in reversed(lane.open)] if lane.open else _OVER
-            lane.open = [here]
-            lane.free_ns = here.until_ns
+            lane.ended = [s.end_ns for s in reversed(lane.open)] if lane.open else _OVER
+            lane.open = [placed]
+            lane.free_ns = placed.until_ns
         if number >= len(self._lane_of):
             self._lane_of.extend([_NOWHERE] * (2 * number + 64 - len(self._lane_of)))
         self._lane_of[number] = lane.number
@@ -122,7 +122,7 @@ class Lanes:
     def close(self) -> Iterator[Lane]:
         """Every lane, with its open slices as `ended`."""
         for lane in self._lanes:
-            lane.ended = [one.end_ns for one in reversed(lane.open)]
+            lane.ended = [s.end_ns for s in reversed(lane.open)]
             lane.open = []
             yield lane
 
@@ -140,7 +140,7 @@ class Lanes:
         return lane
 
 
-def _nest(lane: Lane, here: _Slice, start_ns: int, parent: int | None) -> bool:
+def _nest(lane: Lane, placed: _Slice, start_ns: int, parent: int | None) -> bool:
     """Places a slice in its parent's, if that is open and has room."""
     stack = lane.open
     depth = len(stack)
@@ -148,15 +148,17 @@ def _nest(lane: Lane, here: _Slice, start_ns: int, parent: int | None) -> bool:
         depth -= 1
         around = stack[depth]
         if around.id == parent:
-            if not (around.free_ns <= start_ns < around.until_ns and here.end_ns <= around.end_ns):
+            if not (
+                around.free_ns <= start_ns < around.until_ns and placed.end_ns <= around.end_ns
+            ):
                 return False
             if depth + 1 < len(stack):
-                lane.ended = [one.end_ns for one in reversed(stack[depth + 1 :])]
+                lane.ended = [s.end_ns for s in reversed(stack[depth + 1 :])]
                 del stack[depth + 1 :]
             else:
                 lane.ended = _OVER
-            around.free_ns = here.until_ns
-            stack.append(here)
+            around.free_ns = placed.until_ns
+            stack.append(placed)
             return True
     return False
 
@@ -201,13 +203,13 @@ class Arrows:
         return self._ends(span, lanes) if has_any else ()
 
     def _ends(self, span: SpanRecord, lanes: Lanes) -> Iterator[ArrowEnd]:
-        here = lanes.lane_of(span.id)
+        own_lane = lanes.lane_of(span.id)
         for number, (name, source, _) in self._arriving.get(span.id, ()):
             if source not in self._drawn or self._drawn[source][0] > span.start_ns:
                 continue
             lane = lanes.lane_of(source)
             goes_on = self._drawn[source][1] > span.start_ns
-            if name == _CALL or (goes_on and lane is not here):
+            if name == _CALL or (goes_on and lane is not own_lane):
                 # A number of its own: the one that left with its source leads nowhere.
                 yield ArrowEnd(self._count + number, name, leaves=True, mark=lane)
                 yield ArrowEnd(self._count + number, name, leaves=False)
@@ -218,24 +220,23 @@ class Arrows:
             yield from self._leaving[span.id]
 
 
-LOOKS = {
-    "overhead": ("overhead", "olive"),
-    "queue": ("queue", "rail_response"),
-    "load": ("loading", "rail_load"),
-    "prefill": ("read (prefill)", "detailed_memory_dump"),
-    "decode": ("decode", "rail_animation"),
+_PHASE_TITLES = {
+    "overhead": "overhead",
+    "queue": "queue",
+    "load": "loading",
+    "prefill": "read (prefill)",
+    "decode": "decode",
 }
 """The titles of phases, whose hashes are their colors in Perfetto: by their bare names queue and
-prefill would be one blue, overhead and load one olive. And the names of colors for
-`chrome://tracing`."""
+prefill would be one blue, overhead and load one olive."""
 
 
 def slice_title(span: SpanRecord) -> str:
     """The title of a slice, and how it ended if not well; of a phase always the same."""
-    said = title(span)
-    if said in LOOKS and said == span.name:
-        return LOOKS[said][0]
-    return said if span.status == "ok" else f"{said}: {span.status}"
+    name = title(span)
+    if name in _PHASE_TITLES and name == span.name:
+        return _PHASE_TITLES[name]
+    return name if span.status == "ok" else f"{name}: {span.status}"
 
 
 def on_lane(name: str, lane: Lane) -> str:
@@ -284,7 +285,7 @@ and differ at their ends. With this little, the files of 10,000 calls grow by a 
 def excerpts_of(journal: Journal) -> dict[str, str]:
     """What slices show of a run's texts, by hash; of the first hundred thousand."""
     texts = islice(journal.items(Content), _MOST_TEXTS)
-    return {one.sha256: _excerpt(one.text) for one in texts if type(one) is Content}
+    return {content.sha256: _excerpt(content.text) for content in texts if type(content) is Content}
 
 
 def _excerpt(text: str) -> str:

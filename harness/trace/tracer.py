@@ -114,8 +114,8 @@ class Tracer:
         """A span known only afterwards, such as a phase that a server reports with its reply."""
         start_ns, end_ns = int(start_ns), int(max(start_ns, end_ns))
         number, parent = next(self._ids), self.current_id
-        name, said = _words_of(event, attributes)
-        self._take(SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, said))
+        name, values = _words_of(event, attributes)
+        self._take(SpanRecord(number, parent, name, start_ns, end_ns, "ok", None, values))
 
     def later(self, make: Later) -> None:
         """Records made when they are written, so that many of them cost the caller little.
@@ -134,8 +134,8 @@ class Tracer:
     ) -> None:
         """Something that happened now, or at `at_ns`, inside the current span; as for `span`."""
         time_ns = self.now_ns() if at_ns is None else int(at_ns)
-        name, said = _words_of(event, attributes)
-        self._take(Instant(self.current_id, name, time_ns, said))
+        name, values = _words_of(event, attributes)
+        self._take(Instant(self.current_id, name, time_ns, values))
         self._relieve()
 
     def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
@@ -181,9 +181,9 @@ class Tracer:
         """
         return Text(text)
 
-    def excerpt(self, said: T) -> T | None:
+    def excerpt(self, quotation: T) -> T | None:
         """A quotation for an attribute; None where the run records no texts."""
-        return said if self._content == "full" else None
+        return quotation if self._content == "full" else None
 
     def output(
         self,

@@ -5,7 +5,6 @@ import pytest
 from harness.advise.data_tables import (
     known_device,
     known_shape,
-    managed_price,
     product,
     quantization_of,
     rows,
@@ -13,7 +12,7 @@ from harness.advise.data_tables import (
 from harness.errors import InvalidInput
 
 
-@pytest.mark.parametrize("table", ["devices", "quantizations", "managed"])
+@pytest.mark.parametrize("table", ["devices", "quantizations"])
 def test_each_row_has_its_source_and_its_date(table):
     missing = [row for row in rows(table) if not (row["source"] and row["date"])]
     assert missing == []
@@ -71,9 +70,3 @@ def test_an_unknown_device_is_told_with_the_nearest():
         known_device("h10")
     assert caught.value.code == "advise.device-unknown"
     assert "did you mean 'h100'" in str(caught.value)
-
-
-def test_a_managed_model_is_compared_only_if_it_is_of_such_a_size():
-    found = managed_price(8 * 10**9, 4)
-    assert found == ("llama-3.1-8b", pytest.approx(0.1 * 4 + 0.1))
-    assert managed_price(10**9, 1) is None

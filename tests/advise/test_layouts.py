@@ -58,7 +58,7 @@ def division(row: Layout) -> tuple[str, int, int, int]:
         ("gpt-oss-120b", device("h100"), 1, ("MXFP4", 1, 1, 1), True),
         # One of two is enough, and costs less.
         ("8B", device("h100", 2), 1, ("BF16", 1, 1, 1), True),
-        ("8B", device("h100", 4), 64, ("BF16", 1, 1, 3), True),
+        ("8B", device("h100", 4), 64, ("BF16", 1, 1, 2), True),
     ],
 )
 def test_the_first_layout_meets_most_targets_in_the_highest_precision_at_the_least_cost(

@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 from shapes import shape_by_hand
 
-from harness.advise.data_tables import DeviceSpec, device_by_hand
+from harness.advise.data_tables import (
+    DeviceSpec,
+    device_by_hand,
+    known_shape,
+    quantization_of,
+)
 from harness.advise.rates import (
     Factors,
     Rates,
@@ -135,11 +140,32 @@ def test_a_device_by_hand_has_what_was_given():
     assert not device_by_hand("24 GiB").memory_bytes_per_s
 
 
-def test_only_fp8_has_operations_of_its_own():
-    eight = replace(H100, fp8_flops_per_s=1979e12)
-    named = ("FP8", "AWQ", "MXFP4", "Q8_0", "BF16", None)
-    assert [eight.flops_with(one) for one in named] == [1979e12] + [989.4e12] * 5
+def test_fp8_and_quantized_gguf_have_operations_of_their_own():
+    eight = replace(H100, fp8_flops_per_s=1979e12, has_int8=True)
+    named = ("FP8", "AWQ", "MXFP4", "Q8_0", "IQ3_XS", "BF16", None)
+    of_integers = 2 * 989.4e12
+    assert [eight.flops_with(name) for name in named] == [
+        *(1979e12, 989.4e12, 989.4e12, of_integers, of_integers, 989.4e12, 989.4e12)
+    ]
     assert H100.flops_with("FP8") == 989.4e12
+    assert H100.flops_with("Q8_0") == 989.4e12, "of one by hand"
+
+
+def test_gpus_that_divide_layers_send_each_other_two_sums_of_each_layer():
+    linked = replace(H100, link_bytes_per_s=32e9)
+    rates = Rates(GROUPED, linked, tensor_parallel=8)
+    width = (GROUPED.active_parameters / (12 * GROUPED.layers)) ** 0.5
+    sent_bytes = 1000 * 2 * GROUPED.layers * width * 2 * (2 * 7 / 8)
+    assert rates.sending_s(1000) == pytest.approx(sent_bytes / 32e9)
+    assert replace(rates, tensor_parallel=1).sending_s(1000) == 0
+    assert replace(rates, device=H100).sending_s(1000) == 0
+
+
+def test_tables_stay_in_16_bits_when_a_model_is_quantized():
+    shape = known_shape("Llama-3.1-8B").quantized(quantization_of("FP8"))
+    table_bytes = 2 * 128_256 * 4096
+    assert shape.weight_bytes - shape.passed_bytes == table_bytes
+    assert shape.active_bytes == shape.passed_bytes
 
 
 def test_gpus_that_divide_layers_share_the_reading_and_repeat_what_is_one_head():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from harness.trace import (
     Flow,
     Instant,
     Journal,
-    NodeOutput,
     Record,
     RunEnded,
     SpanRecord,
@@ -60,8 +59,8 @@ class PlantedRun:
         self._records.append((at_ms, span))
         return self._ids
 
-    def instant(self, name: str, **said: Any) -> None:
-        self._instant(name, 0, None, **said)
+    def instant(self, name: str, *, span: int | None = None, **said: Any) -> None:
+        self._instant(name, 0, span, **said)
 
     def round(self, loop: int, **said: Any) -> None:
         self._instant("round", 0, loop, **said)
@@ -75,9 +74,6 @@ class PlantedRun:
         span = self.span("node", at_ms, ms, self.root, node=name, **more)
         self.flow("output", after, span)
         return span
-
-    def output(self, node: str, item: int, *, inputs: Mapping[str, str]) -> None:
-        self._flows.append(NodeOutput(node, item, "", inputs, code="the same"))
 
     def flow(self, name: str, sources: Iterable[int], target: int) -> None:
         self._flows += [Flow(name, source, target) for source in sources]
@@ -223,6 +219,14 @@ def queueing(backend: str = "vllm", **settings: Any) -> PlantedRun:
     for number in range(8):
         run.call(0, queue_ms=500 * number, tokens=47)
     run.counter("waiting", (0, 7), (2000, 3), (3500, 0))
+    return run
+
+
+def queueing_for_one_place() -> PlantedRun:
+    """A server takes one call at a time, and mostly reads: two at once could be as quick."""
+    run = PlantedRun("vllm")
+    for number in range(8):
+        run.call(0, queue_ms=500 * number, prefill_ms=400, tokens=11)
     return run
 
 
@@ -397,6 +401,18 @@ def places(waiting: float | None = 0) -> PlantedRun:
     return run
 
 
+def places_of_a_node() -> PlantedRun:
+    """The node's own limit lets two through, and the pipeline would run sixteen."""
+    run = PlantedRun("openai")
+    run.span("run", 0, 2400, max_parallel=16)
+    for item in range(8):
+        begins_ms = 600 * (item // 2)
+        waited = {"concurrency_wait_ns": begins_ms * MS} if begins_ms else {}
+        node = run.node("spoken", begins_ms, 600, item=item, **waited)
+        run.call(begins_ms, parent=node, tokens=50)
+    return run
+
+
 def slow_first_call() -> PlantedRun:
     """The server loads its model when the first call comes, and says nothing of it."""
     run = PlantedRun()
@@ -551,6 +567,16 @@ def out_of_reach(*, fallback: bool = False) -> PlantedRun:
         if fallback:
             run.fallback("large", "EndpointUnreachable")
             run.call(model="large")
+    return run
+
+
+def back_after_a_while() -> PlantedRun:
+    """Three calls find no server, and the next one waits until it is looked for again."""
+    run = PlantedRun("llamacpp")
+    run.call()
+    for _ in range(3):
+        run.failed_call(300, "EndpointUnreachable: small: nothing answers")
+    run.call(wait_ms=2000)
     return run
 
 
@@ -752,7 +778,19 @@ def labels_in_a_list() -> PlantedRun:
     return run
 
 
+def a_person_answers() -> PlantedRun:
+    """The node asks a person, and its question holds the event loop."""
+    run = PlantedRun()
+    run.node("draft", 0, 500, label="draft")
+    run.call(0, tokens=40)
+    asks = run.node("approved", 500, 3500, label="approved")
+    run.span("client lag", 510, 3480, track="client lag", at="mine.py:12", function="asker")
+    run.instant("answer", span=asks, key="approved#1", answer="yes")
+    return run
+
+
 HEALTHY: list[Make] = [
+    a_person_answers,
     parallel_on_a_warm_server,
     revise_loop,
     chain_in_one_function,

@@ -60,11 +60,14 @@ def test_nodes_stand_in_columns_behind_what_they_were_given(recorded: RunPage) -
     assert recorded.texts[gave].startswith("## Fitting both models in memory")
 
 
-def test_a_node_that_was_skipped_stands_behind_what_it_was_skipped_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("reason", [{"because_of": "wanted"}, {"decided_by": ["wanted", "task"]}])
+def test_a_node_that_was_skipped_stands_behind_what_it_was_skipped_for(
+    reason: dict[str, object], tmp_path: Path
+) -> None:
     page = page_of(
         tmp_path,
         span(1, 0, 5, name="node", node="wanted", label="wanted"),
-        Instant(None, "skip", 6, {"node": "text", "detail": "no", "because_of": "wanted"}),
+        Instant(None, "skip", 6, {"node": "text", "detail": "no", **reason}),
         NodeOutput("text", None, None, skipped="no"),
         RunEnded(9, "ok"),
     )

@@ -321,7 +321,7 @@ def qualities(text: str) -> list[Check]:
     titles = {tuple(w for w in terms(s.title) if not w.isdecimal()): s for s in sections_of(text)}
     return [
         CHECKS["finished"](),
-        CHECKS["headings"](titles=[s.title for k, s in titles.items() if k], stepwise=True),
+        CHECKS["headings"](titles=[s.title for k, s in titles.items() if k]),
         CHECKS["sections"](min=2 * len(titles)),
         CHECKS["excludes"](phrases=EXCLUDED),
         CHECKS["contains_all"](phrases=subjects(text)),

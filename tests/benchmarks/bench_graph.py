@@ -42,6 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 from random_graphs import WORKING, Shape, chain, depths, fan_out, graph_of, random_dag
 
 from harness.graph import Graph, NodeCall, execute
+from harness.graph.reuse import Shared
 from harness.graph.state import plan_of
 from harness.trace import RunTrace, TraceOptions
 
@@ -100,7 +101,7 @@ def run_ours(
     async def once(directory: Path) -> Took:
         with RunTrace(directory, name="bench", options=options) as trace:
             begun = time.perf_counter()
-            execution = await execute(graph, {}, run_of=run_of, tracer=trace)
+            execution = await execute(graph, {}, Shared(run_of=run_of, tracer=trace))
             executed = time.perf_counter() - begun
         closed = time.perf_counter() - begun
         assert execution.outputs == expected

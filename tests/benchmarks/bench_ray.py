@@ -29,7 +29,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray
 
-from harness import Pipeline, Resources, Run, RunResult, ScriptedBackend, Settings, load_run
+from harness import Journal, Pipeline, Resources, Run, RunResult, ScriptedBackend, Settings
 
 PARALLEL, ROUNDS = 16, 5
 WORKER = Resources(cpus=1)
@@ -134,7 +134,7 @@ async def same(items: list[str], on: Resources | None) -> tuple[float, int]:
     """Seconds from the first call to the last, and the records of the run."""
     with tempfile.TemporaryDirectory() as folder:
         done = await run_of(same_of(on), {"items": items}, folder)
-        spans = list(load_run(done.files.journal).spans)
+        spans = list(Journal(done.files.journal).spans())
         lines = done.files.journal.read_bytes().count(b"\n")
     nodes = [one for one in spans if one.name == "node"]
     return (max(one.end_ns for one in nodes) - min(one.start_ns for one in nodes)) / 1e9, lines
@@ -145,7 +145,7 @@ async def crossing(count: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         # A reply is not kept for a resume, which takes as long without Ray.
         done = await run_of(asking, {"count": count}, folder, durability="exit")
-        spans = sorted(load_run(done.files.journal).spans, key=lambda one: one.start_ns)
+        spans = sorted(Journal(done.files.journal).spans(), key=lambda one: one.start_ns)
     there = [one.duration_ns for one in spans if one.name == "question"]
     here = [one.duration_ns for one in spans if one.name == "chat"]
     return statistics.median(a - b for a, b in zip(there, here, strict=True)) / 1e9

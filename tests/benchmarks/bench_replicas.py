@@ -26,10 +26,10 @@ import structlog
 from bench_prefix_cache import DRAFTS, RUBRIC, SOURCE, TASK
 
 from harness.errors import InferenceError
-from harness.inference import ChatRequest, Endpoint, Message, as_messages
+from harness.inference import ChatRequest, Client, Endpoint, Message, as_messages
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.session import Settings
-from harness.session.models import OpenModels, open_models
+from harness.session.models import open_models
 from harness.session.settings import demo_endpoint
 from harness.trace import SpanEnded, Tracer
 
@@ -98,7 +98,7 @@ def endpoint_of(*addresses: str, tag: str = "evaluator", **fields: object) -> En
 
 def opened(
     endpoints: list[Endpoint], take: Callable[[object], None] | None = None
-) -> AbstractAsyncContextManager[OpenModels]:
+) -> AbstractAsyncContextManager[tuple[Client, object]]:
     """Their client, whose records are taken; the servers are sampled as in a run."""
     return open_models(
         {one.tag: one for one in endpoints},
@@ -119,7 +119,7 @@ async def cached_share(*servers: EmbeddedLlamaCpp, loops: int) -> float:
     judge = endpoint_of(*(str(one.address) for one in servers))
     asked = cached = 0
 
-    async with opened([judge]) as models:
+    async with opened([judge]) as (client, _):
 
         async def judged(number: int) -> None:
             nonlocal asked, cached
@@ -128,7 +128,7 @@ async def cached_share(*servers: EmbeddedLlamaCpp, loops: int) -> float:
             for draft in DRAFTS:
                 prompt = Message("user", stays + draft, shared_chars=(len(stays),))
                 request = ChatRequest(model=judge.tag, messages=(prompt,), max_output_tokens=8)
-                usage = (await models.client.chat(request)).usage
+                usage = (await client.chat(request)).usage
                 assert usage is not None
                 asked += usage.input_tokens
                 cached += usage.cached_tokens or 0
@@ -160,12 +160,12 @@ async def one_ended(
             reasons[str(record.attributes["replica_reason"])] += 1
 
     both = endpoint_of(str(first.address), str(second.address), tag="both", max_parallel=AT_ONCE)
-    async with opened([both], take) as models:
+    async with opened([both], take) as (client, _):
 
         async def ask(number: int) -> None:
             nonlocal lost, answered
             try:
-                await models.client.chat(request_of(number, "both"))
+                await client.chat(request_of(number, "both"))
             except InferenceError:
                 lost += 1
             answered += 1

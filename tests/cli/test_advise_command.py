@@ -72,7 +72,7 @@ def test_nothing_is_started_if_no_layout_meets_the_targets(project: Path) -> Non
     done = advise(project, "70B", "--memory", "8 GiB")
     assert done.exit_code == 1
     assert "in AWQ its weights take 37.5 GiB, and there is room for 7.4 GiB." in done.stdout
-    assert "What would meet the targets: " in done.stdout
+    assert "What would meet the targets, of " in done.stdout
     assert "vllm serve" not in done.stdout
     assert "llama-server" not in done.stdout
     none = advise(project, "405B", "--device", "l4", "--itl", "0.0001")
@@ -81,7 +81,7 @@ def test_nothing_is_started_if_no_layout_meets_the_targets(project: Path) -> Non
 
 def test_a_copy_has_a_server_and_gpus_of_its_own(project: Path) -> None:
     asked = ("--device", "h100", "--gpus", "2", "--users", "96", "--quantization", "q8_0")
-    done = advise(project, "8B", *asked, "--ttft", "4")
+    done = advise(project, "8B", *asked, "--ttft", "2")
     [line] = [one for one in done.stdout.splitlines() if one.startswith("llama-server: ")]
     first, second = line.removeprefix("llama-server: ").split(" & ")
     assert first.startswith("CUDA_VISIBLE_DEVICES=0 llama-server --model 8B-Q8_0.gguf ")
@@ -147,9 +147,6 @@ def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project:
         (("none.gguf",), "none.gguf: cannot be opened"),
         (("8X",), "give a GGUF file, a folder of safetensors"),
         (("llama3.1:70b",), "or a size: harness advise 70B"),
-        (("evalutor=8B",), "did you mean 'evaluator'?"),
-        (("producer=8B", "judges-b=8B"), "did you mean 'judge'?"),
-        (("evalutor2=8B",), "did you mean 'evaluator'?"),
         (("8B", "--bandwidth", "100 GB", "--device", "l4"), "give its memory too"),
         (("8B", "--memory", "much"), "'much' is not a size"),
         (("8B", "--rate", "0"), "Invalid value for '--rate'"),
@@ -196,18 +193,16 @@ def test_what_an_endpoint_does_stands_beside_what_was_predicted(project: Path) -
         first = harness("advise", *named, **cache)
         second = harness("advise", *named, "--json", **cache)
         advised = harness("advise", "small.gguf", **cache)
-        by_url = ("small.gguf", "--measure", server.url, "--users", "2")
-        named_by_url = harness("advise", *by_url, "--json", **cache)
         (project / "none").symlink_to("missing/folder")
         nowhere = {"cwd": project, "XDG_CACHE_HOME": str(project / "none")}
         unkept = [harness("advise", *named, *how, **nowhere) for how in ((), ("--json",))]
     assert first.exit_code == 0, first.stderr
     assert "2 at once, 31 tokens: " in first.stdout
-    assert named_by_url.json["learned"]["runtime"] == "openai", named_by_url.stdout
     assert {"run_id", "bursts", "learned"} == second.json.keys()
-    assert [one.exit_code for one in unkept] == [2, 2]
+    assert [one.exit_code for one in unkept] == [0, 0]
     assert "2 at once, 31 tokens: " in unkept[0].stdout
-    assert {"run_id", "bursts", "learned", "error"} <= unkept[1].json.keys()
+    assert unkept[1].json.keys() == second.json.keys()
+    assert "later advice will not use these rates" in unkept[1].stderr
     assert f"as quick as {second.json['learned']['model']} with openai in run" in advised.stdout
 
 
@@ -221,25 +216,21 @@ def test_what_is_learned_is_of_the_endpoints_own_device(project: Path) -> None:
     assert "'gpu7' is not seen" in advise(project, "--measure", "file").stderr
 
 
-HERE = "http://127.0.0.1:9/v1"
-
-
 @pytest.mark.parametrize(
     ("named", "code", "said"),
     [
         (("nobody",), "endpoint.unknown", "no endpoint is called 'nobody'"),
-        (("http://",), "endpoint.unusable", "url 'http://' must start"),
-        ((HERE, "--memory", "24 GiB"), "advise.speed-unknown", "what is measured is compared"),
-        (
-            ("http://gpu-box:8000/v1",),
-            "advise.device-of-endpoint",
-            "endpoint 'measured' is not served",
-        ),
+        (("here", "--memory", "24 GiB"), "advise.speed-unknown", "what is measured is compared"),
+        (("far",), "advise.device-of-endpoint", "endpoint 'far' is not served"),
     ],
 )
 def test_an_endpoint_to_measure_has_to_be_there(
     project: Path, named: tuple[str, ...], code: str, said: str
 ) -> None:
+    (project / "harness.toml").write_text(
+        '[endpoints.here]\nurl = "http://127.0.0.1:9/v1"\n'
+        '[endpoints.far]\nurl = "http://gpu-box:8000/v1"\n'
+    )
     done = advise(project, "small.gguf", "--measure", *named, "--json")
     assert (done.exit_code, done.code) == (2, code)
     assert done.json["error"]["message"].startswith(said)

@@ -14,9 +14,9 @@ import pytest
 from command import COMMAND, ENVIRONMENT, harness, interrupt, serving
 from demo import ROOT
 from pipelines import CHATS, WAITS
+from sample_runs import load_run
 from servers.emulated import Answer, Asked, Emulated
 
-from harness import load_run
 from harness.trace import Instant, Journal, SpanRecord
 
 LONGEST_S = 10

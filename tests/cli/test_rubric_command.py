@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
@@ -26,7 +27,7 @@ dimensions:
   anchors: { 9: Throughout, 6: Mostly, 3: Hardly }
   optional: true
 """
-BROKEN = GOOD.replace("weight: 3", "wieght: 3").replace("floor: 5", "floor: 50")
+BROKEN = GOOD.replace("weight: 3", "wieght: 3").replace("floor: 5", "floor: low")
 DOUBTFUL = GOOD.replace("pass_at: 7", "pass_at: 10")
 
 
@@ -78,7 +79,7 @@ def test_scripts_are_told_the_same_as_json(here: Path) -> None:
     assert result.exit_code == 2
     assert broken["rubric"] is None
     assert [(m["code"], m["path"], m["line"]) for m in broken["mistakes"]] == [
-        ("rubric.off-scale", "rubrics/broken.yaml", 5),
+        ("rubric.not-a-number", "rubrics/broken.yaml", 5),
         ("rubric.unknown-field", "rubrics/broken.yaml", 9),
     ]
     assert doubtful["mistakes"] == []
@@ -195,13 +196,13 @@ dimensions: [{ name: grounded, checks: [{ check: grounded_numbers }] }]
 """
 
 
-def told(*arguments: str, cwd: Path) -> dict[str, dict[str, str]]:
-    """What models are told, by the name of the prompt."""
-    said = json.loads(rubric("prompts", *arguments, "--json", cwd=cwd).stdout)
-    return {
-        one["name"]: {**one, "text": "\n".join(message["content"] for message in one["messages"])}
-        for one in said["prompts"]
-    }
+def told(*arguments: str, cwd: Path) -> dict[str, tuple[str, str, str]]:
+    """Length, origin and text of what models are told, by the name of the prompt."""
+    printed = rubric("prompts", *arguments, cwd=cwd).stdout
+    heads = r"^=== (\w+): ([\d,]+) characters \((.*)\)\n"
+    _, *parts = re.split(heads, printed, flags=re.MULTILINE)
+    rows = zip(*(parts[n::4] for n in range(4)), strict=True)
+    return {name: (length, origin, text.rstrip()) for name, length, origin, text in rows}
 
 
 def test_what_models_would_be_told_is_printed_with_where_it_stands(here: Path) -> None:
@@ -215,15 +216,17 @@ def test_what_models_would_be_told_is_printed_with_where_it_stands(here: Path) -
     )
 
     assert list(found) == ["draft", "section", "afresh", "edits", "whole", "judge", "judge_repair"]
-    section = found["section"]
-    assert section["text"].startswith("A clock has a spring.\n\nSchreib „Uhr“ neu.\n- ")
-    assert "7 is not in the sources" in section["text"]
-    assert section["from"].endswith("notiz.yaml:4")
-    assert section["chars"] == len(section["text"])
-    assert "Quelle 1: <source-" in found["judge"]["text"]
-    assert found["judge"]["from"].endswith("notiz.yaml:9")
-    assert "Was ist eine Uhr?" in found["draft"]["text"]
-    assert found["draft"]["from"] == "as it ships"
+    length, origin, text = found["section"]
+    assert text.startswith("A clock has a spring.\n\nSchreib „Uhr“ neu.\n- ")
+    assert "7 is not in the sources" in text
+    assert origin.endswith("notiz.yaml:4")
+    assert length == str(len(text))
+    _, origin, text = found["judge"]
+    assert "Quelle 1: <source-" in text
+    assert origin.endswith("notiz.yaml:9")
+    _, origin, text = found["draft"]
+    assert "Was ist eine Uhr?" in text
+    assert origin == "as it ships"
 
 
 def test_without_a_draft_what_is_not_given_stands_in_parentheses(here: Path) -> None:
@@ -252,9 +255,7 @@ def test_a_copy_of_a_rubrics_prompts_can_be_named_by_another(here: Path) -> None
     text = (here / "rubrics/p.yaml").read_text()
     assert text.count("# Fields: ") == len(yaml.safe_load(text)) == 11
     theirs, ours = told("notiz", cwd=here), told("other", cwd=here)
-    assert {name: one["text"] for name, one in ours.items()} == {
-        name: one["text"] for name, one in theirs.items()
-    }
+    assert [text for _, _, text in ours.values()] == [text for _, _, text in theirs.values()]
     assert rubric("prompts", "notiz", "--write", "rubrics/p.yaml", cwd=here).exit_code == 2
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from command import NOBODY, harness
 from pipelines import CHATS, ECHO, FILLS, WAITS
+from sample_runs import load_run
 
 from harness import __version__
-from harness.trace import load_run
 
 FILES = {
     "echo.py": ECHO,

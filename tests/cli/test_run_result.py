@@ -7,21 +7,26 @@ import io
 import json
 from dataclasses import replace
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from golden import assert_shown, printed
 from rich.console import Console
 
 from harness import Pipeline, Run, ScriptedBackend, Settings
+from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, print_rounds, rounds_as_json
-from harness.cli.run_result import print_failure, print_result, result_as_json, spent_line
+from harness.cli.run_result import print_failure, print_result, result_fields, spent_line
 from harness.inference import Spent
 from harness.session import RunResult
 from harness.trace import Journal
 from harness.wiggum.policy import StopReason
 
 GOOD = "The server must read the weights from disk before it can process the prompt, in 8 s or so."
+
+
+def as_json(result: RunResult) -> Any:
+    return json.loads(json_object(result_fields(result)))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +81,7 @@ def test_the_rounds_of_a_recorded_run_have_all_that_its_report_shortens(result: 
 
     assert_shown("trace rounds", printed(partial(print_rounds, journal), width=100))
     (loop,) = rounds_as_json(journal)
-    said = json.loads(result_as_json(result))["loops"][0]
+    said = as_json(result)["loops"][0]
     as_written = json.loads(json.dumps(loop, default=str))
     for one, other in zip(as_written["rounds"], said["rounds"], strict=True):
         assert one == {name: value for name, value in other.items() if name != "spent"}
@@ -115,7 +120,7 @@ def test_what_was_tried_again_is_said_to_people_and_to_scripts(result: RunResult
     again = replace(result, retries={"findings[2]": 2, "writer": 1})
     said = shown(again)
     assert [name for name in ("findings[2]: 2", "writer: 1") if name not in said] == []
-    assert json.loads(result_as_json(again))["retries"] == again.retries
+    assert as_json(again)["retries"] == again.retries
 
 
 def test_a_resumed_run_says_what_was_not_asked_again(result: RunResult) -> None:
@@ -123,7 +128,7 @@ def test_a_resumed_run_says_what_was_not_asked_again(result: RunResult) -> None:
     assert "3 replies" in shown(resumed)
     assert "All 2 parts of the run took" in spent_line(resumed)
     assert "none of them" not in shown(resumed)
-    assert json.loads(result_as_json(resumed))["replies_used_again"] == 3
+    assert as_json(resumed)["replies_used_again"] == 3
 
 
 def test_the_result_is_printed_apart_from_all_the_rest(result: RunResult) -> None:
@@ -140,7 +145,7 @@ def test_every_reason_to_stop_has_words(result: RunResult) -> None:
 
 
 def test_json_has_what_each_round_changed_and_took(result: RunResult) -> None:
-    loop = json.loads(result_as_json(result))["loops"][0]
+    loop = as_json(result)["loops"][0]
     first, second = loop["rounds"]
     assert loop["spent"]["calls"] == 1
     assert (first["base_round"], first["changed_chars"]) == (None, 0)

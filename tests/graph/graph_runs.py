@@ -12,7 +12,11 @@ from pathlib import Path
 import orjson
 import virtual_time
 
-from harness.graph import Earlier, Execution, Graph, NodeCall, bind_inputs, execute
+from harness.graph import Earlier, Execution, Graph, NodeCall, bind_inputs
+from harness.graph import execute as execute_shared
+from harness.graph.node_call import Watcher
+from harness.graph.reuse import Shared
+from harness.graph.state import Places
 from harness.trace import Flows, Journal, NodeOutput, RunTrace, SpanStarted, TraceOptions, Tracer
 
 PATIENCE_S = 5.0
@@ -141,14 +145,28 @@ class SlowTracer(Tracer):
         await asyncio.sleep(0.75)
 
 
+async def execute(
+    graph: Graph,
+    inputs: Mapping[str, object],
+    *,
+    max_parallel: int | Places | None = None,
+    deadline_s: float | None = None,
+    watcher: Watcher | None = None,
+    **shared,
+) -> Execution:
+    """A run with these surroundings."""
+    places = max_parallel if isinstance(max_parallel, Places) else Places(max_parallel)
+    around = Shared(**{"run_of": lambda call: call, "places": places, **shared})
+    return await execute_shared(graph, inputs, around, deadline_s=deadline_s, watcher=watcher)
+
+
 async def execute_graph(
     graph: Graph, inputs: Mapping[str, object] | None = None, *, tracer: Tracer | None = None, **how
 ) -> Execution:
     """As a session does it, with the call itself as the `run` of its node."""
     graph.check()
     values = bind_inputs(graph, inputs or {})
-    how = {"run_of": lambda call: call, "tracer": tracer or Tracer(), **how}
-    return await execute(graph, values, **how)
+    return await execute(graph, values, **{"tracer": tracer or Tracer(), **how})
 
 
 def run(graph: Graph, inputs: Mapping[str, object] | None = None, **how) -> Execution:

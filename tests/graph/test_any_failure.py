@@ -8,6 +8,7 @@ from random import Random
 import virtual_time
 from graph_runs import (
     cancels_itself,
+    execute,
     forever,
     gives_when_cancelled,
     ignores_its_cancellation,
@@ -18,7 +19,7 @@ from random_graphs import SEED
 from watched import Watched, all_spans_ended, unended_tasks, watch
 
 from harness.errors import RunLimitReached
-from harness.graph import Concurrency, Default, Graph, Retry, Skipped, Timeout, bind_inputs, execute
+from harness.graph import Concurrency, Default, Graph, Retry, Skipped, Timeout, bind_inputs
 from harness.trace import Tracer
 
 DEADLINE_S = 40.0

@@ -9,6 +9,7 @@ import pytest
 import virtual_time
 from graph_runs import (
     SlowTracer,
+    execute,
     forever,
     gives_when_cancelled,
     ignores_its_cancellation,
@@ -18,7 +19,7 @@ from graph_runs import (
 )
 from watched import all_spans_ended, unended_tasks, watch
 
-from harness.graph import Cache, Default, Graph, Retry, Timeout, execute
+from harness.graph import Cache, Default, Graph, Retry, Timeout
 from harness.trace import NodeOutput, Tracer
 
 GRACE_S = 1.0
@@ -330,6 +331,7 @@ def test_a_when_that_raises_what_is_no_failure_ends_the_run(graph):
 HANGING = """
 import asyncio, threading
 from harness.graph import Graph, Timeout, execute
+from harness.graph.reuse import Shared
 from harness.trace import Tracer
 
 graph = Graph("essay", timeout=Timeout(total_s=0.05))
@@ -351,7 +353,7 @@ async def threads_of_asyncio():
     await asyncio.to_thread(lambda: None)
 
 async def main():
-    ended = await execute(graph, {}, run_of=str, tracer=Tracer())
+    ended = await execute(graph, {}, Shared(run_of=str, tracer=Tracer()))
     print(sorted(one.node for one in ended.failures), ended.status, flush=True)
 
 asyncio.run(main())

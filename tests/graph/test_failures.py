@@ -6,11 +6,11 @@ from functools import partial
 import orjson
 import pytest
 import virtual_time
-from graph_runs import SlowTracer, forever, ignores_its_cancellation, nests, step
+from graph_runs import SlowTracer, execute, forever, ignores_its_cancellation, nests, step
 from watched import watch
 
 from harness.errors import NodeFailed, RunLimitReached
-from harness.graph import Default, Graph, NodeCall, Retry, execute
+from harness.graph import Default, Graph, NodeCall, Retry
 from harness.trace import NodeOutput, Tracer
 
 

@@ -484,8 +484,8 @@ def node(text): return helper(text) * LIMITS["words"]
     ("old", "new", "told"),
     [
         ("strip", "rstrip", "'innermost' (nodes.py:4)"),
-        ('"a"', '"b"', "'PROMPT' (nodes.py:2)"),
-        ("1}", "2}", "'LIMITS' (nodes.py:3)"),
+        ('"a"', '"b"', "'PROMPT'"),
+        ("1}", "2}", "'LIMITS'"),
         ("helper(text) *", "helper(text) +", "'node' (nodes.py:6)"),
         (" + PROMPT", "", "'helper' (nodes.py:5), 'PROMPT', which is gone"),
     ],

@@ -7,10 +7,11 @@ from functools import partial
 from random import Random
 
 import virtual_time
+from graph_runs import execute
 from hypothesis import given
 from random_graphs import SEED, WORKING, Shape, depths, graph_of, random_dag
 
-from harness.graph import NodeCall, execute
+from harness.graph import NodeCall
 from harness.trace import Tracer
 
 WORKERS = (1, 2, 3, 5, 8)

@@ -14,6 +14,7 @@ from graph_runs import (
     SlowTracer,
     UnderWay,
     cancels_itself,
+    execute,
     execute_graph,
     forever,
     ignores_its_cancellation,
@@ -23,7 +24,7 @@ from graph_runs import (
 from watched import watch
 
 from harness.errors import NodeFailed
-from harness.graph import Concurrency, Graph, Retry, Timeout, execute
+from harness.graph import Concurrency, Graph, Retry, Timeout
 from harness.graph.state import Places
 from harness.trace import SpanStarted, Tracer
 

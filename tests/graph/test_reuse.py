@@ -237,15 +237,13 @@ class Kept:
     """A cache of outputs in memory."""
 
     def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-        self.asked: list[float | None] = []
+        self.values: dict[str, str] = {}
 
-    async def find(self, key: str, *, max_age_s: float | None) -> bytes | None:
-        self.asked.append(max_age_s)
+    async def find(self, key: str) -> str | None:
         return self.values.get(key)
 
-    def keep(self, key: str, value: bytes) -> None:
-        self.values[key] = value
+    def keep(self, key: str, text: str) -> None:
+        self.values[key] = text
 
 
 def cached(calls, *, ending=""):
@@ -271,7 +269,6 @@ def test_outputs_of_other_runs_will_do_where_a_node_says_so(calls):
     assert calls.counts == {"a": 1, "b": 1, "c": 1}
     assert ended.reused == ("page[0]", "page[1]")
     assert [one.topic for one in ended.outputs["page"]] == ["b", "a", "c"]
-    assert set(cache.asked) == {60}
     # They are in this run's journal too: it can be resumed without the cache.
     assert [label(one) for one in as_read(records)][:2] == ["page[0]", "page[1]"]
     again, _ = resumed(cached(calls), records, texts)

@@ -48,6 +48,18 @@ def test_a_predicate_sees_nodes_and_inputs_that_its_node_does_not_take(graph):
     assert outputs_of(graph, text="abc", words="3", at_most="2")["shortened"] == "a"
 
 
+def test_the_record_of_a_skip_names_what_its_predicate_was_given(graph):
+    step(graph, "route", gives="left")
+    step(graph, "right", gives="", when=lambda route, text: route == text)
+
+    _, records = run_recorded(graph, {"text": "a"})
+
+    (skip,) = [one for one in records if isinstance(one, Instant) and one.name == "skip"]
+    assert (skip.attributes["because_of"], skip.attributes["decided_by"]) == (
+        None, ("route", "text"),
+    )  # fmt: skip
+
+
 def test_a_mapped_node_is_asked_item_by_item(graph):
     step(graph, "large", each=EACH, gives=int, when=lambda n, least: n >= least)
     step(graph, "largest", each=EACH, gives=int, when=lambda n, numbers: n == max(numbers))

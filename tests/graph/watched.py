@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import virtual_time
+from graph_runs import execute
 
-from harness.graph import Execution, Graph, bind_inputs, execute
+from harness.graph import Execution, Graph, bind_inputs
 from harness.trace import NodeOutput, Record, SpanEnded, SpanStarted, SpanStatus, Tracer
 
 RunsCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]

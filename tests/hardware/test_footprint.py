@@ -105,13 +105,6 @@ def test_a_cache_type_whose_blocks_do_not_fit_the_heads_is_refused():
     assert caught.value.code == "model.cache-type-does-not-fit"
 
 
-@pytest.mark.parametrize(("context_tokens", "slots"), [(0, 1), (4096, 0), (-1, 1)])
-def test_no_context_or_no_slot_is_refused(context_tokens, slots):
-    with pytest.raises(InvalidInput) as caught:
-        Loading(context_tokens=context_tokens, slots=slots)
-    assert caught.value.code == "model.nothing-served"
-
-
 # --- compute buffers -------------------------------------------------------------------------
 
 

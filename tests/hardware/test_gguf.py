@@ -49,7 +49,6 @@ def test_the_real_header_is_read(demo_model):
         output_bytes=2304,
         shared_bytes=30_081_024,  # the vocabulary's matrix is used at both ends
         expert_bytes=0,
-        draft_bytes=0,
     )
 
 
@@ -63,18 +62,16 @@ def changed(changes):
     return {key: pair for key, pair in (SMALL | changes).items() if pair is not None}
 
 
+def layers(*heads, length):
+    return tuple(LayerCache(heads=n, key_length=length, value_length=length) for n in heads)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({KV: (I32, [0, 2])}, {"head_count_kv": (0, 2)}),  # one for each layer
-        (
-            {HEADS: (U32, [8, 4]), KV: None},
-            {"head_count": 8, "head_count_kv": (8, 4), "key_length": 8},
-        ),
-        (
-            {HEADS: None, KV: None},
-            {"head_count": 0, "head_count_kv": (0, 0), "key_length": 0, "value_length": 0},
-        ),
+        ({KV: (I32, [0, 2])}, {"caches": layers(0, 2, length=16)}),  # one for each layer
+        ({HEADS: (U32, [8, 4]), KV: None}, {"head_count": 8, "caches": layers(8, 4, length=8)}),
+        ({HEADS: None, KV: None}, {"head_count": 0, "caches": (LayerCache(),) * 2}),
         (
             {"llama.expert_used_count": (U32, 8), "llama.expert_feed_forward_length": (U32, 48)},
             {"expert_used_count": 8, "feed_forward_length": 384},

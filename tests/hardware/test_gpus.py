@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.hardware.gpus import gpus_of, read_gpus
+from harness.hardware.gpus import opened_gpus, read_gpus
 
 GIB = 1 << 30
 
@@ -75,22 +75,22 @@ LARGE, SMALL = 80 * GIB, 24 * GIB
         pytest.param(Nvml(LARGE, has_driver=False), {}, id="no driver"),
     ],
 )
-def test_the_driver_tells_of_its_gpus_and_is_closed_again(nvml, sizes):
-    with gpus_of(nvml) as gpus:
-        found = gpus.found if gpus else ()
-    assert {gpu.name: gpu.capacity_bytes for gpu in found} == sizes
+def test_the_driver_tells_of_its_gpus_and_is_closed_again(nvml, sizes, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert {gpu.name: gpu.capacity_bytes for gpu in read_gpus()} == sizes
     assert nvml.open == 0
 
 
-def test_bandwidth_is_what_the_makers_sheet_says_of_an_h100():
-    with gpus_of(Nvml(LARGE)) as gpus:
-        assert gpus is not None
-        assert gpus.found[0].memory_bytes_per_s == pytest.approx(3.35e12, rel=0.01)
-        assert gpus.found[0].product == "NVIDIA H100 80GB HBM3"
+def test_bandwidth_is_what_the_makers_sheet_says_of_an_h100(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(LARGE))
+    (gpu,) = read_gpus()
+    assert gpu.memory_bytes_per_s == pytest.approx(3.35e12, rel=0.01)
+    assert gpu.product == "NVIDIA H100 80GB HBM3"
 
 
-def test_a_state_lacks_what_the_driver_does_not_tell():
-    with gpus_of(Nvml(LARGE)) as gpus:
+def test_a_state_lacks_what_the_driver_does_not_tell(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(LARGE))
+    with opened_gpus() as gpus:
         assert gpus is not None
         state = gpus.state(0)
     assert (state.busy, state.memory_busy, state.used_bytes) == (1.0, 0.4, GIB)

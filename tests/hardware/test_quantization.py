@@ -3,7 +3,7 @@
 import pytest
 
 from harness.hardware import file_type_name, is_below_evaluator_floor
-from harness.hardware.quantization import TENSOR_FORMATS, cache_format, label_bits
+from harness.hardware.quantization import CACHE_FORMATS, TENSOR_FORMATS, label_bits
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_tensor_type_takes_its_published_bits(name, bits):
 
 @pytest.mark.parametrize(("name", "row_bytes"), published(HEAD_BYTES))
 def test_a_cached_head_of_64_elements_takes_exact_bytes(name, row_bytes):
-    assert cache_format(name).row_bytes(64) == row_bytes
+    assert CACHE_FORMATS[name].row_bytes(64) == row_bytes
 
 
 # --- of evaluators ----------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend, ScriptedReply
+from harness.inference.call_spans import conversation_text
 from harness.inference.providers.openai_wire import openai_schema
 from harness.inference.strict_schema import strict_schema
 from harness.inference.structured import ReplyType, SchemaKnowledge
+from harness.trace import Content, SpanEnded, Tracer
 
 T = TypeVar("T")
 REFUSED = {"oneOf", "allOf", "not", "prefixItems", "uniqueItems", "default", "minLength"}
@@ -204,3 +206,20 @@ def test_a_call_that_fails_without_its_schema_too_does_not_blame_it():
     assert len(backend.requests) == 2
     refuses[0] = False
     assert asyncio.run(client.chat(request)).structured == "enforced"
+
+
+def test_a_call_is_recorded_with_the_schema_that_was_sent_in_words():
+    records = []
+    backend = ScriptedBackend(lambda _: ScriptedReply(text='{"gears": 7}'))
+    client = client_of(
+        backend, tracer=Tracer(records.append), line={"schemas": SchemaKnowledge("advisory")}
+    )
+    messages = (Message("user", "Which bike?"),)
+    schema = ReplyType(Bike).schema
+    asyncio.run(client.chat(ChatRequest(model="m", messages=messages, reply_schema=schema)))
+
+    texts = {one.sha256: one.text for one in records if isinstance(one, Content)}
+    ends = [one.attributes for one in records if isinstance(one, SpanEnded)]
+    (prompt,) = [texts[said["prompt_sha256"]] for said in ends if "prompt_sha256" in said]
+    assert prompt == conversation_text(backend.requests[0].messages)
+    assert '"gears"' in prompt

@@ -7,7 +7,8 @@ import pytest
 from stored import failing
 
 from harness.errors import ConfigurationInvalid, InvalidInput
-from harness.memory import MemoryStore, PostgresUrl, place_of
+from harness.memory import MemoryStore, place_of
+from harness.memory.postgres_url import PostgresUrl
 
 URLS = {
     "all of it": "postgresql://ann%40x@[::1]:5433/my%20db?schema=mine",

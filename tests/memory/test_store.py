@@ -19,7 +19,7 @@ from stored import Letters, failing
 from structlog.testing import capture_logs
 
 from harness.errors import EndpointUnreachable, InvalidInput, MemoryStoreFailed
-from harness.memory import MemoryStore, Mode, Passage, PostgresUrl, Turn
+from harness.memory import MemoryStore, Mode, Passage, StoreUrl, Turn
 from harness.memory.store import Upkeep
 
 MODES = ("hybrid", "lexical", "vector")
@@ -348,7 +348,7 @@ def test_another_open_store_sees_what_was_written(place, store, embedder):
     with MemoryStore.open(place, embedder=embedder) as other:
         other.search("otters")
         store.add([Passage(text="Badgers dig setts.", title="Badgers")])
-        if isinstance(place, PostgresUrl):
+        if isinstance(place, StoreUrl):
             assert other.wait(30)
 
         for mode in MODES:

@@ -485,9 +485,8 @@ def test_a_verdict_says_that_sources_were_shortened_and_its_checks_read_all_of_t
         ("joint", ("a", "b", "c"), "Short."),
         ("split", ("a",), "Short."),
         ("split", ("a", "b", "c"), LONG_TEXT),
-        ("logprob", ("a", "b", "c"), "Short."),
     ],
-    ids=["joint panel", "split", "split panel long", "logprob panel"],
+    ids=["joint panel", "split", "split panel long"],
 )
 def test_no_evaluation_takes_more_tokens_than_it_said(way, models, text):
     reply = scores(clear=1, useful=1, tone=1) if way == "joint" else alone(1)

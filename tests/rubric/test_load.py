@@ -165,45 +165,16 @@ def test_an_unknown_name_is_answered_by_the_nearest_known(tmp_path, monkeypatch,
     assert near in str(caught.value)
 
 
-# --- defaults and presets ------------------------------------------------------------------------
+# --- defaults ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("preset", "step", "shorten"),
-    [
-        ("", 0.5, Shortening(evaluate_over=6_000, revise_over=5_000, cap=20_000)),
-        ("preset: book\n", 0.5, Shortening(evaluate_over=6_000, revise_over=5_000, cap=20_000)),
-        ("preset: code\n", 1, Shortening(evaluate_over=32_000, revise_over=5_000, cap=None)),
-    ],
-    ids=["none, so the book", "book", "code"],
-)
-def test_what_is_left_out_has_the_presets_values(load, preset, step, shorten):
-    rubric = load(preset + MINE)
+def test_what_is_left_out_has_the_usual_values(load):
+    rubric = load(MINE)
 
-    assert rubric.scale == Scale(min=0, max=10, step=step)
+    assert rubric.scale == Scale(min=0, max=10, step=0.5)
     assert (rubric.pass_at, rubric.focus_below, rubric.purpose) == (8, 7, "")
-    assert rubric.shorten == shorten
+    assert rubric.shorten == Shortening(evaluate_over=6_000, revise_over=5_000, cap=20_000)
     assert rubric.dimensions == (Dimension(name="a", weight=1, floor=None, judge="Good?"),)
-    assert (rubric.sha256 == load(MINE).sha256) is (step == 0.5)
-
-
-@pytest.mark.parametrize(
-    ("own", "base", "expected"),
-    [
-        (f"{MINE}preset: code\npass_at: 6\nshorten: {{ cap: 7000 }}\n", "", (6, 1, 7000)),
-        ("extends: base\npreset: code\n", "pass_at: 5\n", (5, 1, None)),
-        ("extends: base\npreset: code\npass_at: 6\n", "scale: { step: 2 }\n", (6, 2, None)),
-    ],
-    ids=[
-        "its own before its preset",
-        "what it extends before its preset",
-        "all three",
-    ],
-)
-def test_the_file_goes_before_its_base_and_the_base_before_the_preset(load, own, base, expected):
-    rubric = load(own, MINE + base)
-
-    assert (rubric.pass_at, rubric.scale.step, rubric.shorten.cap) == expected
 
 
 BASE = """\

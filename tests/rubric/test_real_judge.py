@@ -77,16 +77,3 @@ def test_a_constrained_judges_scores_are_always_on_the_scale(runner, model, scal
         for score in verdict.scores:
             assert len(score.findings) <= MOST_ISSUES + 1
             assert len(score.reason) <= REASON_CHARS + 80
-
-
-def test_a_real_models_probabilities_give_an_expected_score(runner, model):
-    scale = Scale(min=1, max=5, step=1)
-    by = rubric(DEEP, scale=scale, pass_at=5, focus_below=5, judge="logprob")
-
-    verdict = runner.run(Evaluator(by, ask=model.chat, models=["small"]).evaluate(DRAFT))
-
-    (score,) = verdict.scores
-    assert score.from_logprobs
-    assert 1 <= score.score <= 5
-    # So small a model is never sure, and the mean of several scores is none of them.
-    assert score.score not in scores_of(scale)

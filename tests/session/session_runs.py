@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from sample_runs import load_run
 
-from harness import NodeFailed, Pipeline, ScriptedBackend, Settings, load_run
+from harness import NodeFailed, Pipeline, ScriptedBackend, Settings
 from harness.errors import HarnessError
 
 GOOD = (

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from sample_runs import load_run
 from session_runs import Calls, instants_of, pipeline_of, refused, run, settings_of, spans_of
 from session_runs import fail as failed
 
@@ -33,7 +34,6 @@ from harness import (
     ScriptedReply,
     Tool,
     ToolCall,
-    load_run,
 )
 from harness.errors import NotOffered, RunLimitReached, ServerError
 from harness.session.agent import AgentStep, next_move

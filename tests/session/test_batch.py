@@ -6,10 +6,11 @@ import json
 
 import pyarrow.parquet
 import pytest
+from sample_runs import load_run
 from servers.llama_router import LlamaRouter, Routed
 from session_runs import ONE_QUESTION, Calls, settings_of
 
-from harness import Limits, Pipeline, Run, ScriptedBackend, load_run
+from harness import Limits, Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
 from harness.session.batch import Batch
 from harness.session.batch_rows import BatchRows

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from harness import Run, ScriptedBackend, Settings, load_settings
 from harness.errors import SameFamily, SameModel
 from harness.inference import Endpoint
-from harness.session.separation import EvaluatorPool
+from harness.session.separation import drawn_evaluator
 
 ENDPOINTS = """
 [endpoints.qwen]
@@ -278,14 +278,13 @@ def test_a_run_draws_its_evaluator_by_its_task(tmp_path):
         (drawn,) = instants_of(result, "evaluator drawn")
         assert (drawn["evaluator"], drawn["seed"]) == (evaluator, task)
         assert (drawn["pool"], drawn["excluded"]) == (["llama", "mistral"], EXCLUDED)
-        assert drawn["pool_sha256"] == result.evaluator_draw.pool_sha256
 
 
 def test_the_settings_seed_goes_before_the_task_and_without_both_it_is_the_runs_id(tmp_path):
     head = '[separation]\npool_seed = "week 7"\n'
-    assert cast(tmp_path, POOL, task="task-1", head=head).evaluator_draw.seed == "week 7"
+    assert cast(tmp_path, POOL, task="task-1", head=head).evaluator_pool.seed == "week 7"
     bare = cast(tmp_path, POOL)
-    assert bare.evaluator_draw.seed == bare.run_id
+    assert bare.evaluator_pool.seed == bare.run_id
 
 
 def test_a_task_that_may_not_be_recorded_is_not_recorded_as_a_seed(tmp_path):
@@ -305,10 +304,10 @@ def test_the_drawn_evaluator_is_who_is_asked(tmp_path):
 
 def test_a_panel_is_the_whole_pool_without_the_producers_kin(tmp_path):
     result = cast(tmp_path, PANEL, task="task-1")
-    panel = result.evaluator_panel
+    panel = result.evaluator_pool
     assert (panel.members, panel.combine) == (("llama", "mistral"), "median")
     assert panel.excluded == EXCLUDED
-    assert result.evaluator_draw is None
+    assert panel.drawn is None
     assert result.separation.evaluators == {"llama": "different", "mistral": "different"}
     assert line_of(result)["evaluator_model"] == "llama, mistral"
     (seated,) = instants_of(result, "evaluator panel")
@@ -335,21 +334,18 @@ def pooled(tmp_path, *roots, **tables):
 )
 def test_whom_their_servers_show_to_be_kin_of_the_producer_does_not_judge(tmp_path, tables):
     result = pooled(tmp_path, *ROOTS, **tables)
-    chosen = result.evaluator_draw or result.evaluator_panel
+    chosen = result.evaluator_pool
     assert chosen.excluded == {
         "e": "it and the producer 'p' are the same model, as their servers say",
         "g": "it and the producer 'p' are of one family (qwen), as their servers say",
     }
-    pool = EvaluatorPool(members=("f", "h"), excluded={})
-    if result.evaluator_draw:
-        expected = pool.draw(tables["separation"]["pool_seed"])
-        assert chosen.pool == ("f", "h")
-        assert chosen.evaluator == expected.evaluator, "the same seed, the same draw"
-        assert result.separation.evaluators == {chosen.evaluator: "different"}
+    assert chosen.members == ("f", "h")
+    if chosen.drawn:
+        expected = drawn_evaluator(("f", "h"), tables["separation"]["pool_seed"])
+        assert chosen.drawn == expected, "the same seed, the same draw"
+        assert result.separation.evaluators == {chosen.drawn: "different"}
         (drawn,) = instants_of(result, "evaluator drawn")
         assert drawn["excluded"] == chosen.excluded
-    else:
-        assert chosen.members == ("f", "h")
 
 
 def test_a_panel_of_one_model_twice_is_warned_of(tmp_path):

@@ -13,6 +13,8 @@ from session_runs import fail, pipeline_of, run, settings_of
 from harness import Pipeline, Retry, Run, ScriptedBackend
 from harness.errors import ServerError
 from harness.graph import execute
+from harness.graph.reuse import Shared
+from harness.graph.state import Places
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session import open_session, read_earlier_run
 from harness.session.demand import Forecaster, Players, demand_of
@@ -79,11 +81,13 @@ async def run_watched(
         return await execute(
             pipeline,
             inputs,
-            run_of=lambda call: Run(session, call, demand=forecaster.call(call.label)),
-            tracer=session.trace,
+            Shared(
+                run_of=lambda call: Run(session, call, demand=forecaster.call(call.label)),
+                tracer=session.trace,
+                earlier=earlier,
+                places=Places(max_parallel),
+            ),
             watcher=forecaster,
-            earlier=earlier,
-            max_parallel=max_parallel,
         )
 
 

@@ -6,10 +6,11 @@ import os
 from contextlib import contextmanager
 
 import pytest
+from sample_runs import load_run
 from servers.openai_api import OpenAIAPI
 from session_runs import codes, run, settings_of, spans_of
 
-from harness import Pipeline, Run, ScriptedBackend, load_run
+from harness import Pipeline, Run, ScriptedBackend
 from harness.trace import Journal
 
 resource = pytest.importorskip("resource", reason="file sizes cannot be limited here")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -12,7 +14,7 @@ from session_runs import Calls, codes, fail, pipeline_of, run, settings_of
 from harness import Cache, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
 from harness.graph import Retry
-from harness.graph.reuse import OUTPUT_CACHE, OutputCache
+from harness.graph.reuse import OUTPUT_CACHE
 from harness.inference import ScriptedReply
 from harness.session.resume import remembered_in
 from harness.trace import Journal
@@ -348,24 +350,16 @@ def test_an_output_of_another_run_will_do_where_code_and_inputs_are_the_same(set
 
 
 @pytest.mark.parametrize(
-    ("max_age_s", "age_s", "is_found"), [(None, 1e9, True), (60.0, 60.0, True), (60.0, 60.5, False)]
+    ("max_age_s", "age_s", "is_found"), [(None, 1e9, True), (600.0, 500, True), (600.0, 700, False)]
 )
-def test_an_output_is_found_until_it_is_too_old(tmp_path, *, max_age_s, age_s, is_found):
-    async def find():
-        now_s = [1_000.0]
-
-        def opened():
-            return OutputCache(tmp_path / "o.sqlite", warn=print, wall_s=lambda: now_s[0])
-
-        first = opened()
-        first.keep("key", b'"line\\none"')
-        await first.aclose()
-        now_s[0] += age_s
-        again = opened()
-        try:
-            assert await again.find("other", max_age_s=None) is None
-            return await again.find("key", max_age_s=max_age_s)
-        finally:
-            await again.aclose()
-
-    assert asyncio.run(find()) == (b'"line\\none"' if is_found else None)
+def test_an_output_is_found_until_it_is_too_old(settings, *, max_age_s, age_s, is_found):
+    calls = Calls()
+    run(counted(calls, Cache()), settings, {"word": "a"})
+    with closing(sqlite3.connect(settings.traces / OUTPUT_CACHE)) as store, store:
+        store.execute(
+            "UPDATE reply SET text = json_set(text, '$.stored_s', text ->> '$.stored_s' - ?) "
+            "WHERE text LIKE '{%'",
+            (age_s,),
+        )
+    run(counted(calls, Cache(max_age_s=max_age_s)), settings, {"word": "a"})
+    assert calls.made == (["a"] if is_found else ["a", "a"])

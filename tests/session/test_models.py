@@ -294,10 +294,10 @@ def test_a_tag_that_does_not_exist_is_named_before_anything_is_called(tags, tabl
 def test_of_an_unusable_endpoint_every_call_says_the_same_and_leaves_nothing_behind():
     async def main():
         depths = set()
-        async with opened(endpoints_of(small=KEYLESS)) as models:
+        async with opened(endpoints_of(small=KEYLESS)) as (client, _):
             for _ in range(3):
                 with refused("endpoint.key-not-set") as caught:
-                    await models.client.chat(request("small"))
+                    await client.chat(request("small"))
                 depths.add(len(traceback.extract_tb(caught.value.__traceback__)))
         return depths
 
@@ -383,8 +383,8 @@ def test_one_server_is_sampled_once_however_its_address_is_written():
                 tracks.put_nowait(record.track)
 
         endpoints = endpoints_of(a=vllm(server.url), b=vllm(other_spelling(server.url)))
-        async with opened(endpoints, tracer=Tracer(take), sample_every_s=60.0) as models:
-            await models.client.chat(request("b"))
+        async with opened(endpoints, tracer=Tracer(take), sample_every_s=60.0) as (client, _):
+            await client.chat(request("b"))
             async with asyncio.timeout(60):
                 return await tracks.get()
 

@@ -7,9 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 from embedding_backend import DIMENSIONS, EmbeddingBackend, vectors_by_words
+from sample_runs import load_run
 from session_runs import codes, fail, instants_of, pipeline_of, refused, run, settings_of, spans_of
 
-from harness import Run, ScriptedBackend, load_run
+from harness import Run, ScriptedBackend
 from harness.errors import EndpointUnreachable, InferenceError, ServerError
 from harness.inference.completion import Ranking
 from harness.session.passages import EndpointEmbedder

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 import pytest
 from pydantic import BaseModel, Field
+from sample_runs import load_run
 from session_runs import (
     BAD,
     GOOD,
@@ -26,7 +27,7 @@ from session_runs import (
     spans_of,
 )
 
-from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, load_run
+from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout
 from harness.analysis import report_of
 from harness.errors import NodeFailed, ServerError, StreamCut
 from harness.inference import Limits

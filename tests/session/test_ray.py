@@ -16,10 +16,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sample_runs import load_run
 from session_runs import codes, fail, instants_of, pipeline_of, refused, run, settings_of, spans_of
 from structlog.testing import capture_logs
 
-from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout, load_run
+from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout
 from harness.errors import NodeFailed, ReplyCut, RunLimitReached
 from harness.graph.on_ray import _RayConnection, on_ray
 from harness.graph.worker_calls import clock_bounds

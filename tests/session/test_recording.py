@@ -9,11 +9,12 @@ import traceback
 
 import pytest
 from loopback import Loopback, Reply
+from sample_runs import load_run
 from servers.emulated import event
 from session_runs import GOOD, fail, instants_of, line_of, pipeline_of, run, settings_of
 from structlog.testing import capture_logs
 
-from harness import JoinedTrace, Run, ScriptedBackend, load_run
+from harness import JoinedTrace, Run, ScriptedBackend
 from harness.errors import NodeFailed
 from harness.inference import Endpoint
 from harness.session.trust import known_secrets, secret_variables, warn_of_secrets

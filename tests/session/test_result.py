@@ -74,23 +74,6 @@ def test_only_what_was_judged_passes(settings, node, final):
     assert line_of(result)["final"] == final
 
 
-@pytest.mark.parametrize(
-    ("inputs", "said"),
-    [({}, ["pipeline.input-like-node"]), ({"anwser": "given"}, [])],
-    ids=["a default", "given"],
-)
-def test_a_parameter_that_is_nearly_a_node_is_doubted_unless_it_is_given(settings, inputs, said):
-    def answer() -> str:
-        return "the answer"
-
-    def shown(anwser: str = "nothing", question: str = "none", show: str = "none") -> str:
-        return anwser + show
-
-    result = run(pipeline_of(answer, shown), settings, inputs)
-
-    assert codes(result.warnings) == said
-
-
 def test_a_result_is_shown_in_a_line(settings):
     result = run(essay(wanted=True), settings, {"task": "tea " * 1000})
     assert result.run_id in repr(result)

@@ -27,7 +27,7 @@ from harness.errors import InvalidInput, ServerError
 from harness.graph import Default, Question, Retry
 from harness.inference import Limits
 from harness.session import read_earlier_run, rehearse
-from harness.session.resume import match_answers, only_question
+from harness.session.resume import match_answers, question_named
 from harness.trace import Journal
 
 
@@ -282,8 +282,8 @@ SHIP, BOTH = [question("ship/ask")], [question("ship/ask"), question("ship/ask#2
         pytest.param(
             {"sip/ask": "y"}, SHIP, "answer.question-unknown", "'ship/ask'", id="misspelt"
         ),
-        pytest.param({"ship": "y"}, BOTH, "answer.several-of-node", "ship/ask#2", id="two of one"),
-        pytest.param({"ship": "y"}, [], "answer.none-waits", "'ship'", id="no question"),
+        pytest.param({"ship": "y"}, BOTH, "answer.several-asked", "ship/ask#2", id="two of one"),
+        pytest.param({"ship": "y"}, [], "answer.none-asked", "--answer", id="no question"),
     ],
 )
 def test_an_answer_that_is_none_is_refused(answers, asked, code, said):
@@ -294,9 +294,9 @@ def test_an_answer_that_is_none_is_refused(answers, asked, code, said):
 
 
 def test_an_answer_without_a_name_is_for_the_only_question():
-    assert only_question(SHIP) == SHIP[0]
+    assert question_named("", SHIP) == SHIP[0]
     with refused("answer.several-asked"):
-        only_question(BOTH)
+        question_named("", BOTH)
 
 
 def test_an_answer_that_is_none_is_refused_before_anything_runs(settings):
@@ -483,10 +483,11 @@ AGAIN = r"{sources}\n\n{task}\n\n{draft}\n\n{findings}"
 def test_a_loop_goes_on_with_other_prompts_unless_they_are_the_evaluators(
     settings, tmp_path, changed, replies
 ):
-    prompts = tmp_path / "prompts.yaml"
+    prompts, rubric = tmp_path / "prompts.yaml", tmp_path / "own.yaml"
+    rubric.write_text("title: Own\nextends: answer\nprompts: prompts.yaml\n")
 
     async def text(run: Run, task: str) -> str:
-        result = await run.wiggum(task, sources=[SOURCE], rubric="answer", prompts=prompts)
+        result = await run.wiggum(task, sources=[SOURCE], rubric=rubric)
         if result.stop_reason == "producer_failed":
             raise ValueError(result.stop_detail)
         return result.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 
 import pytest
@@ -13,9 +12,9 @@ from harness.session.demand import Players
 from harness.session.roles import Roles, with_backends
 from harness.session.separation import (
     ComparedModels,
-    EvaluatorPool,
     chains_from,
     check_fallbacks,
+    drawn_evaluator,
     evaluator_pool,
 )
 
@@ -148,9 +147,9 @@ def pool_of(*tags, producer="qwen", same_family="refuse", **fallbacks):
 
 
 def test_the_producer_its_model_and_its_family_are_excluded_each_with_its_reason():
-    found = pool_of("qwen", "llama", "qwen-q8", "qwen3", "mistral")
-    assert found.members == ("llama", "mistral")
-    assert found.excluded == {
+    pool = pool_of("qwen", "llama", "qwen-q8", "qwen3", "mistral")
+    assert pool.members == ("llama", "mistral")
+    assert pool.excluded == {
         "qwen": "is the producer",
         "qwen-q8": "it and the producer 'qwen' are the same model",
         "qwen3": "it and the producer 'qwen' are of one family (qwen)",
@@ -161,9 +160,9 @@ def test_the_producer_its_model_and_its_family_are_excluded_each_with_its_reason
 
 
 def test_whoever_falls_back_on_the_producer_is_excluded():
-    found = pool_of("llama", "mistral", llama="qwen")
-    assert found.members == ("mistral",)
-    assert "llama -> qwen" in found.excluded["llama"]
+    pool = pool_of("llama", "mistral", llama="qwen")
+    assert pool.members == ("mistral",)
+    assert "llama -> qwen" in pool.excluded["llama"]
 
 
 def test_an_empty_pool_says_why_each_was_excluded():
@@ -180,15 +179,11 @@ def test_an_empty_pool_says_why_each_was_excluded():
     [("task-1", "c"), ("Schreibe über Tee.", "c"), ("0", "b"), ("2", "a")],
 )
 def test_a_draw_is_the_md5_of_the_seed_modulo_the_pool(seed, drawn):
-    draw = EvaluatorPool(members=("a", "b", "c"), excluded={"p": "why"}).draw(seed)
-    assert (draw.evaluator, draw.seed, draw.pool) == (drawn, seed, ("a", "b", "c"))
-    assert draw.excluded == {"p": "why"}
-    assert draw.pool_sha256 == hashlib.sha256(b"a\nb\nc").hexdigest()
+    assert drawn_evaluator(("a", "b", "c"), seed) == drawn
 
 
 def test_every_member_is_drawn_about_as_often():
-    members = EvaluatorPool(members=("a", "b", "c"), excluded={})
-    drawn = Counter(members.draw(f"task {n}").evaluator for n in range(3000))
+    drawn = Counter(drawn_evaluator(("a", "b", "c"), f"task {n}") for n in range(3000))
     # Six standard deviations of a binomial with n = 3000, p = 1/3.
     assert all(abs(count - 1000) < 6 * 25.8 for count in drawn.values())
     assert len(drawn) == 3

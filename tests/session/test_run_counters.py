@@ -12,7 +12,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from harness.errors import ServerError
-from harness.hardware import gpus
 from harness.inference import ChatRequest, as_messages
 from harness.inference.providers.counters import Sample
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
@@ -225,8 +224,7 @@ class Nvml:
 
 
 def test_cores_this_process_engines_and_gpus_have_tracks(monkeypatch):
-    monkeypatch.setattr(gpus, "opened_gpus", lambda: gpus.gpus_of(Nvml()))
-    monkeypatch.setattr("harness.session.run_counters.opened_gpus", gpus.opened_gpus)
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
     written, all_told = {}, asyncio.Event()
 
     def take(record):

@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import pytest
 from manual_clock import ManualClock
+from sample_runs import load_run
 from scripted_judge import verdict
 from session_runs import BAD, GOOD, ONE_QUESTION, Calls, Charging, codes, fail, pipeline_of, run
 from session_runs import settings_of as plain_settings_of
 
-from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend, load_run
+from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend
 from harness.errors import HarnessError, RunLimitReached, ServerError
 from harness.inference import ChatRequest, Limits, Spent
 from harness.inference.request import most_prompt_tokens

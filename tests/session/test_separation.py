@@ -15,7 +15,6 @@ from harness.errors import SameFamily, SameModel
 from harness.inference import ChatRequest, Completion, Endpoint, Message, ModelMetadata
 from harness.session.casting import Casting, ServedModels
 from harness.session.separation import ComparedModels
-from harness.trace import Tracer
 
 
 def served(tag, model_id="", *, port=8000, fallback="", family=None):
@@ -225,12 +224,12 @@ class Asked:
         roles = {"producer": "p", "evaluator": evaluator}
         settings = Settings.model_validate({"roles": roles, **tables})
         self.casting = Casting({one.tag: one for one in endpoints}, settings)
-        self.casting.choose_evaluators(Tracer(), task="t", run_id="r")
+        self.casting.choose_evaluators(task="t")
         if begun:
-            self.casting.begin(Tracer())
+            self.casting.begin()
         self.said = len(self.casting.warnings)
         self.calls = 0
-        self._served = ServedModels(casting=self.casting, tracer=Tracer())
+        self._served = ServedModels(self.casting)
 
     def call(self, tag, model_id, *, role=None, endpoint=None):
         """One call in a role, to a server that answers by this name."""
@@ -281,7 +280,7 @@ def test_servers_that_turn_out_to_serve_one_model_end_the_run_whoever_is_asked_f
 def test_what_answered_before_anybody_judged_is_compared_once_somebody_does():
     asked = Asked(begun=False)
     asked.call("p", "Qwen2.5-7B-Instruct-Q4_K_M.gguf")
-    asked.casting.begin(Tracer())
+    asked.casting.begin()
     with pytest.raises(SameModel, match="'e' was answered by"):
         asked.call("e", "qwen2.5:7b")
 

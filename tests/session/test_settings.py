@@ -220,24 +220,6 @@ def test_all_mistakes_of_a_file_are_said_at_once_in_its_order(tmp_path):
     assert places == [f"{path}:2", f"{path}:5", f"{path}:7"]
 
 
-@pytest.mark.parametrize(
-    ("given", "warned"),
-    [
-        pytest.param({"evaluator": "a"}, ["roles.producer-changed"], id="the producer's model"),
-        pytest.param({"evaluator": "a", "producer": "b"}, [], id="both"),
-        pytest.param({"planner": "b"}, [], id="another role"),
-        pytest.param({"planner": "nobody"}, [], id="one that is none"),
-    ],
-)
-def test_a_role_that_takes_the_producers_model_says_so(tmp_path, given, warned):
-    path = tmp_path / "harness.toml"
-    served = 'url = "http://127.0.0.1:9/v1"\nmodel_id = "m"\nbackend = "vllm"\n'
-    path.write_text(f'[roles]\nevaluator = "b"\n[endpoints.a]\n{served}[endpoints.b]\n{served}')
-    with capture_logs() as logs:
-        load_settings(path, environment={}, roles=given)
-    assert [one["code"] for one in logs] == warned
-
-
 def test_what_is_no_settings_is_refused_by_name():
     with pytest.raises(ConfigurationInvalid) as caught:
         asyncio.run(chat("m", "Hello.", settings="x"))

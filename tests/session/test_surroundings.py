@@ -89,7 +89,7 @@ async def tooled(run: Run, text: str) -> str:
 
 @flow.node
 async def revised(run: Run, text: str) -> str:
-    return (await run.wiggum(text, rubric="own", prompts="prompts.yaml", max_rounds=1)).text
+    return (await run.wiggum(text, rubric="own", max_rounds=1)).text
 
 
 @flow.node
@@ -136,7 +136,6 @@ class Project:
         self.seed = None
         (folder / "rubrics").mkdir()
         self.write("rubrics/own.yaml", RUBRIC)
-        self.write("prompts.yaml", "opening: 'Write now.'\n")
         self.numbers = count()
 
     def write(self, name, text):
@@ -213,9 +212,9 @@ CHANGES = {
         "rubric 'own' changed",
     ),
     "prompts": (
-        lambda project: project.write("prompts.yaml", "opening: 'Do write now.'\n"),
+        lambda p: p.write("rubrics/own.yaml", f"{RUBRIC}prompts: {{ opening: Do write. }}\n"),
         {"revised"},
-        "'prompts.yaml' changed",
+        "a prompt of rubric 'own' changed",
     ),
     "tool": (lambda p: p.edit("name.upper()", "name.lower()"), {"tooled"}, "'look_up'"),
     "closure": (lambda p: p.edit('"bye"', '"see you"'), {"closed"}, "'word'"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from random_runs import write_random_run
-from sample_runs import journal_lines
+from sample_runs import journal_lines, load_run
 
 from harness.errors import InvalidInput, JournalInvalid
 from harness.trace import (
@@ -26,7 +26,6 @@ from harness.trace import (
     SpanRecord,
     SpanStarted,
     TraceOptions,
-    load_run,
 )
 from harness.trace.journal_line import decode
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 from manual_clock import ManualClock
-from sample_runs import STARTED, journal_lines, whole_lines
+from sample_runs import STARTED, journal_lines, load_run, whole_lines
 from structlog.testing import capture_logs
 
 from harness.errors import InvalidInput
@@ -26,7 +26,6 @@ from harness.trace import (
     SpanRecord,
     SpanStarted,
     TraceOptions,
-    load_run,
 )
 from harness.trace.journal import JournalWriter
 from harness.trace.tracer import RecordMaker

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sample_runs import STARTED, random_spans, sealed, write_journal
+from sample_runs import STARTED, load_run, random_spans, sealed, write_journal
 from structlog.testing import capture_logs
 
 from harness.errors import JournalInvalid
@@ -21,7 +21,6 @@ from harness.trace import (
     SpanEnded,
     SpanRecord,
     SpanStarted,
-    load_run,
 )
 from harness.trace.journal_line import encode, seal
 from harness.trace.journal_reader import (

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from demo import ROOT
+from sample_runs import load_run
 
-from harness.trace import Journal, load_run
+from harness.trace import Journal
 from harness.trace.chrome import write_chrome_trace
 
 RECORDED = ROOT / "traces/recorded"

@@ -5,7 +5,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from sample_runs import journal_lines
+from sample_runs import journal_lines, load_run
 
 from harness.trace import (
     Content,
@@ -16,7 +16,6 @@ from harness.trace import (
     Redactor,
     RunTrace,
     TraceOptions,
-    load_run,
 )
 from harness.trace.journal_line import decode, encode, seal
 from harness.trace.secrets import REDACTED, searchable, secrets_of

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from sample_runs import load_run
 from scripted_loops import FIRST, PARTED, World, journal_of, run_loop, scores
 
 from harness.errors import InvalidInput
@@ -18,7 +19,6 @@ from harness.trace import (
     SpanEnded,
     SpanStarted,
     TraceOptions,
-    load_run,
 )
 from harness.wiggum import LoopPolicy, Round, rounds_from
 from harness.wiggum.record import record_round

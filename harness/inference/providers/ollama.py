@@ -410,7 +410,7 @@ PROVIDER = Provider(
     title="Ollama",
     remedies=remedies(
         "start Ollama with ",
-        keep_loaded="OLLAMA_KEEP_ALIVE=-1 (5m by default), and load ahead: ollama run {tag} ''",
+        keep_loaded="OLLAMA_KEEP_ALIVE=-1 (5m by default), and load ahead: ollama run {model} ''",
         let_both_stay="OLLAMA_MAX_LOADED_MODELS=2 or more, if both fit",
         answer_more_at_once="a larger OLLAMA_NUM_PARALLEL (1 by default)",
         bound_queue="a smaller OLLAMA_MAX_QUEUE, to refuse early what cannot be served soon",

@@ -64,7 +64,8 @@ class Aim(StrEnum):
 Remedies = Mapping[Aim, tuple[str, ...]]
 """Changes to a server's start or to its endpoint, as of its version that the provider's file names.
 
-`{tag}`, `{file}`, `{slots}`, `{context_tokens}` and `{threads}` stand for the endpoint's own.
+`{tag}`, `{model}`, `{file}`, `{slots}`, `{context_tokens}` and `{threads}` stand for the endpoint's
+own.
 """
 
 

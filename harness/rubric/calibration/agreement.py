@@ -21,7 +21,6 @@ Values = NDArray[np.float64]
 
 _DRAWS = 1_000
 _DRAWS_OF_MANY, _MANY_GROUPS = 200, 10_000
-_ICC_SAMPLES = (1, 2, 3, 5, 10, 20)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +45,14 @@ class Agreement:
     drafts: int
     estimates: Mapping[str, Estimate]
     """`pearson`, `spearman`; `kendall`, tau-b among the drafts of a group, the mean over groups;
-    `kappa`, Cohen's with quadratic weights; `offset`, the mean of
-    evaluator minus people; `slope`, by how much the evaluator's score rises with a point of
-    people's."""
+    `kappa`, Cohen's with quadratic weights; `offset`, the mean of evaluator minus people."""
     is_frozen: bool
     """Whether the evaluator gave every draft the same."""
     length_bias: float
     """Spearman's rho of evaluator minus people with the draft's length; NaN if unknown."""
-    ceiling: tuple[float, float]
-    """Pearson's r of one person with the mean of the others, averaged; and that of the evaluator
-    with the same means. NaN if no two people scored the same drafts."""
+    ceiling: float
+    """Pearson's r of one person with the mean of the others, averaged; NaN if no two people scored
+    the same drafts."""
 
 
 class Resamples:
@@ -82,15 +79,15 @@ class Resamples:
         is too small by (n - 1) / n. So they are taken farther out (Hesterberg 2015, "What teachers
         should know about the bootstrap"), with n - 2 in place of n - 1: two things are compared.
         """
-        known = values[1:][np.isfinite(values[1:])]
+        finite = values[1:][np.isfinite(values[1:])]
         free = self._times.shape[1] - 2
         low = high = np.nan
-        if len(known) and free > 0:
+        if len(finite) and free > 0:
             z = NormalDist().inv_cdf((1 - confidence) / 2)
             # Student's t, by the first terms of Cornish and Fisher.
             t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
             tail = NormalDist().cdf(t * math.sqrt((free + 2) / free))
-            low, high = np.quantile(known, [tail, 1 - tail])
+            low, high = np.quantile(finite, [tail, 1 - tail])
         return Estimate(value=float(values[0]), low=float(low), high=float(high))
 
 
@@ -111,25 +108,25 @@ def agreement(
     mean = mean_of(people)
     both = ~np.isnan(evaluator) & ~np.isnan(mean)
     x, y, lengths = mean[both], evaluator[both], lengths[both]
-    found = linear(resamples, both, x, y)
+    statistics = linear(resamples, both, x, y)
     # A resample keeps the ranks that its drafts have among all.
-    found["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
-    found["kendall"] = _within_groups(resamples, both, x, y)
+    statistics["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
+    statistics["kendall"] = _within_groups(resamples, both, x, y)
     return Agreement(
         name=name,
         drafts=len(x),
-        estimates={n: resamples.estimate(v, confidence=confidence) for n, v in found.items()},
+        estimates={n: resamples.estimate(v, confidence=confidence) for n, v in statistics.items()},
         is_frozen=len(y) > 1 and bool(np.all(y == y[0])),
         length_bias=np.nan if np.isnan(lengths).any() else _pearson(rank(y - x), rank(lengths)),
-        ceiling=_ceiling(people[both], y),
+        ceiling=_ceiling(people[both]),
     )
 
 
 def mean_of(people: Values) -> Values:
     """`(drafts,)`: the mean over raters; NaN for an unscored draft."""
-    known = ~np.isnan(people)
+    scored = ~np.isnan(people)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, people, 0).sum(axis=1) / known.sum(axis=1))
+        return np.asarray(np.where(scored, people, 0).sum(axis=1) / scored.sum(axis=1))
 
 
 def linear(
@@ -157,7 +154,6 @@ def linear(
             # have by chance: with quadratic weights, kappa needs no table.
             "kappa": 1 - squares / (vx + vy + apart),
             "offset": my - mx,
-            "slope": np.where(vx > 0, cov / vx, np.nan),
         }
 
 
@@ -167,9 +163,9 @@ def _within_groups(resamples: Resamples, both: NDArray[np.bool_], x: Values, y: 
     places, codes = np.flatnonzero(both), resamples.codes[both]
     features = np.zeros((len(both), 2))
     for code in np.unique(codes):
-        own = codes == code
-        if own.sum() > 1 and not np.isnan(found := tau(x[own], y[own]).statistic):
-            features[places[own][0]] = found, 1
+        inside = codes == code
+        if inside.sum() > 1 and not np.isnan(rank := tau(x[inside], y[inside]).statistic):
+            features[places[inside][0]] = rank, 1
     sums = resamples.sums(features)
     with np.errstate(invalid="ignore"):
         return np.asarray(sums[:, 0] / sums[:, 1])
@@ -180,15 +176,13 @@ def _pearson(x: Values, y: Values) -> float:
     return np.nan if is_flat else float(np.corrcoef(x, y)[0, 1])
 
 
-def _ceiling(people: Values, evaluator: Values) -> tuple[float, float]:
-    pairs = []
+def _ceiling(people: Values) -> float:
+    alike = []
     for rater in range(people.shape[1]):
         rest = mean_of(np.delete(people, rater, axis=1))
-        own = ~np.isnan(people[:, rater]) & ~np.isnan(rest)
-        pairs.append([_pearson(v[own], rest[own]) for v in (people[:, rater], evaluator)])
-    known = [pair for pair in pairs if not np.isnan(pair).any()] or [[np.nan, np.nan]]
-    person, machine = np.mean(known, axis=0)
-    return float(person), float(machine)
+        both = ~np.isnan(people[:, rater]) & ~np.isnan(rest)
+        alike.append(_pearson(people[both, rater], rest[both]))
+    return float(np.mean([r for r in alike if not np.isnan(r)] or [np.nan]))
 
 
 def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) -> Values:
@@ -204,23 +198,3 @@ def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) ->
     below = np.cumsum(bad, axis=1) - bad / 2
     with np.errstate(invalid="ignore"):
         return np.asarray((good * below).sum(axis=1) / (good.sum(axis=1) * bad.sum(axis=1)))
-
-
-def reliability(samples: Sequence[Sequence[float]]) -> dict[int, float]:
-    """By number of samples, the reliability of their mean; empty if no two drafts have several.
-
-    The intraclass correlation ICC(1, k) by a one-way analysis of variance (Shrout and Fleiss 1979),
-    and the Spearman-Brown formula for other numbers.
-    """
-    repeated = [np.asarray(one, dtype=float) for one in samples if len(one) > 1]
-    sizes = np.array([len(one) for one in repeated])
-    if len(repeated) < 2:
-        return {}
-    means = np.array([one.mean() for one in repeated])
-    between = (sizes * (means - np.average(means, weights=sizes)) ** 2).sum() / (len(sizes) - 1)
-    within = sum(((one - one.mean()) ** 2).sum() for one in repeated) / (sizes - 1).sum()
-    size = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / (len(sizes) - 1)
-    if between + within == 0:
-        return {}
-    one = max(0.0, float((between - within) / (between + (size - 1) * within)))
-    return {k: k * one / (1 + (k - 1) * one) for k in _ICC_SAMPLES}

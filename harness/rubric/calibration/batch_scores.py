@@ -36,8 +36,8 @@ def batch_scores(rubric: Rubric, scores: Sequence[Mapping[str, Any]]) -> BatchSc
     """The summary of scores that have `composite`, `passed` and `scores`; None without any."""
     if not scores:
         return None
-    composites = np.array([one["composite"] for one in scores], dtype=float)
-    passed = sum(one["passed"] for one in scores)
+    composites = np.array([row["composite"] for row in scores], dtype=float)
+    passed = sum(row["passed"] for row in scores)
     resamples = Resamples([str(n) for n in range(len(scores))], np.random.default_rng(0))
     means = resamples.sums(composites[:, None])[:, 0] / len(scores)
     mean = resamples.estimate(means, confidence=0.95)
@@ -53,7 +53,7 @@ def batch_scores(rubric: Rubric, scores: Sequence[Mapping[str, Any]]) -> BatchSc
         mean=mean.value,
         mean_within=(mean.low, mean.high),
         quantiles=tuple(map(float, np.quantile(composites, [0, 0.25, 0.5, 0.75, 1]))),
-        dimensions={name: float(np.mean(each)) for name, each in by_name.items() if each},
+        dimensions={name: float(np.mean(values)) for name, values in by_name.items() if values},
     )
 
 

@@ -155,10 +155,11 @@ def most_wrong(drafts: int, aim: RiskAim) -> Counts:
     sizes = np.arange(drafts + 1)
     # The quantile is the first number whose probability is not below the error: mostly one more.
     roots = np.ceil(np.nan_to_num(special.bdtrik(aim.error, np.maximum(sizes, 1), aim.target)))
-    most = np.minimum(roots, sizes).astype(np.int64)
+    limits = np.minimum(roots, sizes).astype(np.int64)
     for _ in range(2):
-        most -= (most >= 0) & (special.bdtr(np.maximum(most, 0), sizes, aim.target) > aim.error)
-    return np.asarray(most)
+        tails = special.bdtr(np.maximum(limits, 0), sizes, aim.target)
+        limits -= (limits >= 0) & (tails > aim.error)
+    return np.asarray(limits)
 
 
 def least_drafts(aim: RiskAim) -> int:
@@ -171,17 +172,17 @@ def least_drafts(aim: RiskAim) -> int:
 
 def named_step(steps: Steps, aim: RiskAim) -> Counts:
     """`(…)`: the index of the lowest threshold that keeps the aim, -1 if there is none."""
-    most = most_wrong(steps.drafts, aim)
+    limits = most_wrong(steps.drafts, aim)
     if aim.risk == "accepted":
-        first = first_size(most, steps.drafts)
+        first = first_size(limits, steps.drafts)
         early = steps.accepted < first
-        kept = early | (steps.wrong <= most[steps.accepted])
+        holds = early | (steps.wrong <= limits[steps.accepted])
     else:
         everything = np.full_like(steps.rejects, steps.drafts)
         trials = steps.rejects if aim.risk == "rejected" else everything
         early = np.zeros_like(steps.accepted, dtype=bool)
-        kept = steps.wrong <= most[trials][..., None]
-    run = np.logical_and.accumulate(kept, axis=-1)
+        holds = steps.wrong <= limits[trials][..., None]
+    run = np.logical_and.accumulate(holds, axis=-1)
     tested = (run & ~early).sum(axis=-1)
     return np.where(tested > 0, run.sum(axis=-1) - 1, -1)
 
@@ -192,12 +193,12 @@ def named_threshold(steps: Steps, aim: RiskAim) -> AtThreshold | None:
     return steps.at(float(steps.thresholds[place])) if place >= 0 else None
 
 
-def first_size(most: Counts, drafts: int) -> int:
+def first_size(limits: Counts, drafts: int) -> int:
     """How many drafts the strictest threshold of the sequence accepts at least.
 
     One wrong draft must not end the sequence at its beginning; and begun with very few, it would
     get stuck where a judge errs at the very top.
     """
-    with_one = np.flatnonzero(most >= 1)
-    least = int(with_one[0]) if len(with_one) else drafts + 1
-    return max(least, math.ceil(_STRICTEST_SHARE * drafts))
+    with_one = np.flatnonzero(limits >= 1)
+    fewest = int(with_one[0]) if len(with_one) else drafts + 1
+    return max(fewest, math.ceil(_STRICTEST_SHARE * drafts))

@@ -15,13 +15,13 @@ from shutil import copymode
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from harness.errors import InvalidInput, RubricInvalid
 from harness.files import shipped_directory, writing
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.load import RubricFile
-from harness.rubric.noise import Noise, RubricRecord
+from harness.rubric.noise import RubricRecord
 from harness.rubric.prompt import prompt_sha256
 from harness.rubric.rubric import FILLED_IN, Rubric
 
@@ -36,10 +36,10 @@ class Attempt(BaseModel):
     scores: dict[str, float | None]
     """By the labels' digests: the highest threshold at which a draft passes; None for none."""
 
-    def has_scores_of(self, other: Attempt) -> bool:
+    def has_scores_of(self, look: Attempt) -> bool:
         """Whether it saw some of the same labels, and the same scores of each."""
-        shared = self.scores.keys() & other.scores.keys()
-        return bool(shared) and all(self.scores[one] == other.scores[one] for one in shared)
+        shared = self.scores.keys() & look.scores.keys()
+        return bool(shared) and all(self.scores[label] == look.scores[label] for label in shared)
 
 
 class Attempts(RubricRecord):
@@ -56,10 +56,10 @@ class Attempts(RubricRecord):
         Raises:
             InvalidInput: One of the files is another.
         """
-        found = cls.read(rubric, directory) or cls()
+        attempts = cls.read(rubric, directory) or cls()
         for path in sorted(directory.glob(f"*.{cls.kind}.json")):
-            found = found.joined(cls.read_file(path).attempts)
-        return found
+            attempts = attempts.joined(cls.read_file(path).attempts)
+        return attempts
 
     def after(self, pass_at: float, scores: Mapping[str, float | None], *, drafts: int) -> Self:
         """With another look at so many drafts; the same scores are the same attempt."""
@@ -67,26 +67,27 @@ class Attempts(RubricRecord):
 
     def joined(self, looks: Iterable[Attempt]) -> Self:
         """With other looks; the same scores are the same attempt."""
-        kept = [*self.attempts]
+        attempts = [*self.attempts]
         for look in looks:
-            same = [one for one in (*kept, look) if one.has_scores_of(look)]
-            kept = [one for one in kept if one not in same]
+            same = [attempt for attempt in (*attempts, look) if attempt.has_scores_of(look)]
+            attempts = [attempt for attempt in attempts if attempt not in same]
             new = Attempt(
-                pass_at=tuple(sorted({at for one in same for at in one.pass_at})),
-                drafts=tuple(sorted({size for one in same for size in one.drafts})),
-                scores={label: score for one in same for label, score in one.scores.items()},
+                pass_at=tuple(sorted({at for attempt in same for at in attempt.pass_at})),
+                drafts=tuple(sorted({size for attempt in same for size in attempt.drafts})),
+                scores={label: score for a in same for label, score in a.scores.items()},
             )
-            kept.append(new)
-        return self.model_copy(update={"attempts": tuple(kept)})
+            attempts.append(new)
+        return self.model_copy(update={"attempts": tuple(attempts)})
 
     def on(self, scores: Mapping[str, float | None]) -> tuple[Attempt, ...]:
         """Those that saw any of these labels."""
-        return tuple(one for one in self.attempts if one.scores.keys() & scores.keys())
+        return tuple(attempt for attempt in self.attempts if attempt.scores.keys() & scores.keys())
 
 
 class Calibration(RubricRecord):
     """What a rubric's threshold rests on."""
 
+    model_config = ConfigDict(extra="ignore")  # older files have the noise of the samples, too
     kind = "calibration"
 
     rubric_sha256: str
@@ -105,23 +106,21 @@ class Calibration(RubricRecord):
     method: str
     accept_at: float | None
     """The mean of people's scores from which they accept; None if they decided themselves."""
-    noise: Noise | None = None
-    """Of the evaluator, by the samples of each draft; None if drafts had one."""
 
     def differences(self, rubric: Rubric, evaluator: str) -> tuple[str, ...]:
         """What is not as it was calibrated, in words; empty if the claim holds.
 
         The evaluator is empty where code alone judges.
         """
-        found = []
+        parts = []
         if rubric.sha256 != self.rubric_sha256:
-            found.append("the rubric")
+            parts.append("the rubric")
         if prompts_digest(rubric) != self.prompt_sha256:
-            found.append("the evaluator's prompts")
+            parts.append("the evaluator's prompts")
         if rubric.judged and evaluator != (self.evaluator or ""):
-            then, now = self.evaluator or "none", evaluator or "none"
-            found.append(f"the evaluator ({then} then, {now} now)")
-        return tuple(found)
+            then, present = self.evaluator or "none", evaluator or "none"
+            parts.append(f"the evaluator ({then} then, {present} now)")
+        return tuple(parts)
 
 
 def prompts_digest(rubric: Rubric) -> str:
@@ -146,12 +145,12 @@ def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubr
             path=path,
         )
     trial = path.with_name(f".{path.stem}.{token_hex(4)}.partial{path.suffix}")
-    wanted = _values(file.rubric) | {"pass_at": value}
+    goal = _values(file.rubric) | {"pass_at": value}
     try:
         with writing(path):
             trial.write_bytes(_with_pass_at(path.read_bytes().decode(), value).encode())
             copymode(path, trial)
-            if _values_in(trial, load) != wanted:
+            if _values_in(trial, load) != goal:
                 raise InvalidInput(
                     f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
                     code="tune.threshold-not-written",
@@ -177,9 +176,9 @@ def _values(rubric: Rubric) -> dict[str, Any]:
 def _with_pass_at(text: str, value: float) -> str:
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     fields = {key.value: field for key, field in root.value}
-    if (own := fields.get("pass_at")) is not None:
-        return f"{text[: own.start_mark.index]}{value:g}{text[own.end_mark.index :]}"
-    # So far it was the base's or the preset's; now it stands below the title.
+    if (node := fields.get("pass_at")) is not None:
+        return f"{text[: node.start_mark.index]}{value:g}{text[node.end_mark.index :]}"
+    # So far it was the base's or the usual one; now it stands below the title.
     above = fields.get("title", root.value[0][1])
     end = text.find("\n", above.end_mark.index - 1) + 1 or len(text)
     line_end = "\r\n" if "\r\n" in text else "\n"

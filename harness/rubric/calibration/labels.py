@@ -1,7 +1,7 @@
 """Reads drafts that people labeled.
 
-The rows are those of any table. A draft may have several, with different `dimension` (the long
-form) or `rater`; a repeated score is another sample. All mistakes are reported at once.
+The rows are those of any table. A draft may have several, with different `rater`; a repeated score
+is another sample. All mistakes are reported at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _READ = {*_TEXTS, *_LABELS, "score", "unjudged", "rubric_sha256", "samples", "sh
 _OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric"}
 _OF_SCORING |= {"compressed", "scores", "judges", "error", "outdated"}
 """Columns of `harness rubric score` that are ignored here."""
-_KNOWN = {*_READ, *_OF_SCORING, "dimension", "rater", "seed"}
+_KNOWN = {*_READ, *_OF_SCORING, "rater", "seed"}
 _OF_A_JUDGE = {"score", "evaluator", "unjudged", "rubric_sha256", "samples"}
 """Columns that do not count in a row that is outdated."""
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
@@ -61,8 +61,8 @@ def _samples(value: object) -> list[Any]:
 
 def _lower(words: Mapping[str, str]) -> BeforeValidator:
     def read(value: object) -> object:
-        said = str(value).strip().lower()
-        return words.get(said, said)
+        word = str(value).strip().lower()
+        return words.get(word, word)
 
     return BeforeValidator(read)
 
@@ -122,8 +122,8 @@ class Labeled(BaseModel):
         Its text, task and sources tell it; without a text, its id.
         """
         number = self.id.rpartition(":")[2]
-        known = self.content or (self.id if self.named else f"{self.among} {number}")
-        return hashlib.sha256(known.encode()).hexdigest()[:12]
+        identity = self.content or (self.id if self.named else f"{self.among} {number}")
+        return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
     @property
     def said(self) -> str:
@@ -162,13 +162,13 @@ def read_labels(
     rubric: Rubric,
     *,
     columns: Mapping[str, str],
-    least: Literal["labels", "scores"] = "labels",
+    need: Literal["labels", "scores"] = "labels",
     unreadable: Unreadable = "drop",
     off_scale: OffScale = "refuse",
 ) -> Labels:
     """The labels of a file.
 
-    `columns` has the file's name of a column by its name here; `least` is what the file must have.
+    `columns` has the file's name of a column by its name here; `need` is what the file must have.
     `unreadable` and `off_scale` are for the evaluator's scores; what people give off the scale is a
     mistake.
 
@@ -176,7 +176,7 @@ def read_labels(
         InvalidInput: The file cannot be read, or has no labels.
         LabelsInvalid: It has mistakes.
     """
-    reading = _Reading(path, rubric, columns, least, unreadable, off_scale)
+    reading = _Reading(path, rubric, columns, need, unreadable, off_scale)
     labels = reading.labels()
     reading.refuse()
     return labels
@@ -189,7 +189,7 @@ class _Reading:
     path: Path
     rubric: Rubric
     columns: Mapping[str, str]
-    least: Literal["labels", "scores"]
+    need: Literal["labels", "scores"]
     unreadable: Unreadable
     off_scale: OffScale
     unread: Counter[str] = field(default_factory=Counter)
@@ -210,7 +210,7 @@ class _Reading:
                 self.mistakes.append(("row", row))
         names = dict.fromkeys(name for row in rows for name in row.fields)
         kinds = {name.partition(".")[0]: name for name in names}
-        scores = {"score"} if self.least == "scores" else set()
+        scores = {"score"} if self.need == "scores" else set()
         if not kinds.keys() & {"accept", "human", *scores}:
             self.refuse()
             raise InvalidInput(
@@ -228,42 +228,42 @@ class _Reading:
                 self._check_dimension(_Cell(header, name, of))
 
         # 2. What they mean, by draft.
-        found: dict[str, dict[_Place, _Cell]] = {}
-        by_row = not kinds.keys() & {"dimension", "rater"}
+        by_draft: dict[str, dict[_Place, _Cell]] = {}
         for row in rows:
             # A file of scores has a new row for what has changed since.
             if "sha256" in row.fields:
-                found.pop(row.id, None)
-            if by_row and row.id in found:
-                said = (
+                by_draft.pop(row.id, None)
+            if "rater" not in kinds and row.id in by_draft:
+                problem = (
                     f"'{row.id}' occurs twice; give each draft its own, or say who is the 'rater'"
                 )
-                self._wrong(_Cell(row, "id", row.id), said, code="labels.duplicate-id")
+                self._wrong(_Cell(row, "id", row.id), problem, code="labels.duplicate-id")
                 continue
-            known = {"id": row.id, "named": _is_named(row)}
-            cells = found.setdefault(row.id, {(n,): _Cell(row, "id", v) for n, v in known.items()})
+            cells = by_draft.setdefault(row.id, {})
+            cells.setdefault(("id",), _Cell(row, "id", row.id))
+            cells.setdefault(("named",), _Cell(row, "id", _is_named(row)))
             self._gather(row, cells)
         ignored = tuple(name for kind, name in kinds.items() if kind not in _KNOWN)
-        drafts = tuple(filter(None, map(self._value, found.values())))
-        people = sorted(one.model_dump_json(include={"people", "accept"}) for one in drafts)
+        drafts = tuple(filter(None, map(self._value, by_draft.values())))
+        people = sorted(draft.model_dump_json(include={"people", "accept"}) for draft in drafts)
         among = hashlib.sha256("".join(people).encode()).hexdigest()
-        drafts = tuple(one.model_copy(update={"among": among}) for one in drafts)
+        drafts = tuple(draft.model_copy(update={"among": among}) for draft in drafts)
         counts = {"unreadable": self.unread, "off_scale": self.beyond}
         return Labels(path=self.path, drafts=drafts, ignored=ignored, **counts)
 
     def refuse(self) -> None:
         """Raises all mistakes at once; of each kind, the message has the first few."""
         kinds = Counter[tuple[str, str]]()
-        said = []
+        lines = []
         for column, mistake in self.mistakes:
             kinds[column, mistake.code] += 1
             if kinds[column, mistake.code] <= _SHOWN_OF_A_KIND:
-                said.append(str(mistake))
+                lines.append(str(mistake))
         for (column, _), count in kinds.items():
             if count > _SHOWN_OF_A_KIND:
-                said.append(f"{self.path}: {column}: {count - _SHOWN_OF_A_KIND} more like it")
-        if said:
-            raise LabelsInvalid("\n".join(said), problems=[one for _, one in self.mistakes])
+                lines.append(f"{self.path}: {column}: {count - _SHOWN_OF_A_KIND} more like it")
+        if lines:
+            raise LabelsInvalid("\n".join(lines), problems=[m for _, m in self.mistakes])
 
     def _wrong(self, cell: _Cell, message: str, *, code: str) -> None:
         column = self.columns.get(cell.column, cell.column)
@@ -272,22 +272,21 @@ class _Reading:
         self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{of}", code=code)))
 
     def _check_dimension(self, cell: _Cell) -> None:
-        known = [dimension.name for dimension in self.rubric.dimensions]
-        if str(cell.value) not in known:
-            said = f"the rubric has no dimension '{cell.value}'; {did_you_mean(cell.value, known)}"
-            self._wrong(cell, said, code="labels.unknown-dimension")
+        names = [dimension.name for dimension in self.rubric.dimensions]
+        if str(cell.value) not in names:
+            nearest = did_you_mean(cell.value, names)
+            problem = f"the rubric has no dimension '{cell.value}'; {nearest}"
+            self._wrong(cell, problem, code="labels.unknown-dimension")
 
     def _gather(self, row: Row, cells: dict[_Place, _Cell]) -> None:
         """Adds a row's cells to those of its draft."""
-        if "dimension" in row.fields:
-            self._check_dimension(_Cell(row, "dimension", row.fields["dimension"]))
         try:
             draft, sources = row.draft, row.sources
         except InvalidInput as error:
             self.mistakes.append(("draft", error))
             return
         texts = {"draft": draft, "path": draft, "sources": sources}
-        not_judged = {one.name for one in self.rubric.checked}
+        not_judged = {dimension.name for dimension in self.rubric.checked}
         not_judged.update(map(str, listed(row.fields.get("unjudged", []))))
         for name, column in wide(row).items():
             place = _place_of(name)
@@ -306,8 +305,8 @@ class _Reading:
                 samples = [*_samples(before.value), *_samples(value)]
                 cell = _Cell(row, column, samples)
             elif before is not None and before.value != value:
-                said = f"another value than on line {before.row.line}, for the same id"
-                self._wrong(cell, said, code="labels.two-values")
+                problem = f"another value than on line {before.row.line}, for the same id"
+                self._wrong(cell, problem, code="labels.two-values")
             cells[place] = cell
 
     def _value(self, cells: Mapping[_Place, _Cell]) -> Labeled | None:
@@ -325,11 +324,11 @@ class _Reading:
         try:
             return Labeled.model_validate(nested)
         except ValidationError as error:
-            for one in error.errors():
-                place = tuple(map(str, one["loc"]))
+            for fault in error.errors():
+                place = tuple(map(str, fault["loc"]))
                 cell = next(cell for at, cell in cells.items() if at == place[: len(at)])
-                code, said = _EXPLAINED.get(one["type"], ("labels.malformed", one["msg"]))
-                self._wrong(cell, f"{str(one['input'])!r:.40}: {said}", code=code)
+                code, problem = _EXPLAINED.get(fault["type"], ("labels.malformed", fault["msg"]))
+                self._wrong(cell, f"{str(fault['input'])!r:.40}: {problem}", code=code)
         return None
 
     def _score(self, cell: _Cell, value: object, name: str) -> float | None:
@@ -339,9 +338,9 @@ class _Reading:
         if score is None:
             self._wrong(cell, f"{str(value)!r:.40}: {_NO_NUMBER}", code="labels.not-a-number")
         elif not scale.min <= score <= scale.max:
-            said = f"{str(value)!r:.40}: not on its scale, {scale.min:g} to {scale.max:g}"
-            said += " (--off-scale can clip or drop it)" * (cell.column.startswith("score"))
-            self._wrong(cell, said, code="labels.off-scale")
+            problem = f"{str(value)!r:.40}: not on its scale, {scale.min:g} to {scale.max:g}"
+            problem += " (--off-scale can clip or drop it)" * (cell.column.startswith("score"))
+            self._wrong(cell, problem, code="labels.off-scale")
         return score
 
     def _of_evaluator(self, cell: _Cell, name: str) -> tuple[float, ...]:
@@ -381,9 +380,9 @@ def _is_named(row: Row) -> bool:
 
 def labels_in(row: Row) -> dict[str, str | float | bool]:
     """What people said of a row's draft, by columns of the wide form."""
-    said = {name: row.fields[own] for name, own in wide(row).items()}
+    cells = {name: row.fields[column] for name, column in wide(row).items()}
     plain = (str, int, float, bool)
-    return {n: v if isinstance(v, plain) else str(v) for n, v in said.items() if is_label(n)}
+    return {n: v if isinstance(v, plain) else str(v) for n, v in cells.items() if is_label(n)}
 
 
 def is_label(column: str) -> bool:
@@ -396,8 +395,8 @@ def wide(row: Row) -> dict[str, str]:
 
     Those that say which row it is, or mean nothing, and labels that are missing are left out.
     """
-    dimension, rater = (str(row.fields.get(name, "")).strip() for name in ("dimension", "rater"))
-    found = {}
+    rater = str(row.fields.get("rater", "")).strip()
+    columns = {}
     for name, value in row.fields.items():
         kind, _, rest = name.partition(".")
         missing = isinstance(value, str) and value.strip().lower() in _MISSING
@@ -407,10 +406,10 @@ def wide(row: Row) -> dict[str, str]:
             continue
         if kind in _OF_A_JUDGE and "outdated" in row.fields:
             continue
-        of, _, who = (rest or dimension).partition(".")
+        of, _, who = rest.partition(".")
         parts = {"accept": (rest or rater,), "human": (of, who or rater), "score": (of,)}
-        found[".".join((kind, *parts[kind])).rstrip(".") if kind in parts else name] = name
-    return found
+        columns[".".join((kind, *parts[kind])).rstrip(".") if kind in parts else name] = name
+    return columns
 
 
 def _place_of(column: str) -> _Place:

@@ -99,8 +99,8 @@ def labeled_by(scores: Sequence[Labeled], labels: Sequence[Labeled]) -> list[Lab
     Raises:
         InvalidInput: Labels or texts differ.
     """
-    by_id = {one.id: one for one in labels}
-    pairs = [(one, by_id[one.id]) for one in scores if one.id in by_id]
+    by_id = {draft.id: draft for draft in labels}
+    pairs = [(draft, by_id[draft.id]) for draft in scores if draft.id in by_id]
     if differ := [a.id for a, b in pairs if not _may_be_one(a, b)]:
         raise InvalidInput(
             f"labels, groups or texts of {len(differ)} drafts differ between the files, for "
@@ -109,16 +109,17 @@ def labeled_by(scores: Sequence[Labeled], labels: Sequence[Labeled]) -> list[Lab
         )
     names = ("draft", "task", "sources", "people", "accept", "group", "split")
     return [
-        one.model_copy(update={n: said for n in names if (said := getattr(other, n))})
-        for one, other in pairs
+        score.model_copy(update={n: value for n in names if (value := getattr(label, n))})
+        for score, label in pairs
     ]
 
 
-def _may_be_one(one: Labeled, other: Labeled) -> bool:
+def _may_be_one(first: Labeled, second: Labeled) -> bool:
     """Whether nothing that both say differs."""
-    people = [(one.people[name], other.people[name]) for name in one.people.keys() & other.people]
-    said = [(one.content, other.content), (one.group, other.group), (one.accept, other.accept)]
-    return all(a == b for a, b in [*said, *people] if a and b)
+    names = first.people.keys() & second.people
+    people = [(first.people[name], second.people[name]) for name in names]
+    fields = ((getattr(first, n), getattr(second, n)) for n in ("content", "group", "accept"))
+    return all(a == b for a, b in [*fields, *people] if a and b)
 
 
 def paired(
@@ -131,12 +132,12 @@ def paired(
     Raises:
         InvalidInput: Labels or texts differ, or no draft has both scores.
     """
-    other = labeled_by(second, first)
+    labeled = labeled_by(second, first)
     sides = [
-        {one.labeled.id: one for one in scored_drafts(side, rubric, accept_at=accept_at)}
-        for side, rubric in zip((first, other), rubrics, strict=True)
+        {rated.labeled.id: rated for rated in scored_drafts(side, rubric, accept_at=accept_at)}
+        for side, rubric in zip((first, labeled), rubrics, strict=True)
     ]
-    pairs = [(one, sides[1][name]) for name, one in sides[0].items() if name in sides[1]]
+    pairs = [(rated, sides[1][name]) for name, rated in sides[0].items() if name in sides[1]]
     have_both = (
         a.scores.keys() & b.scores.keys() or not np.isnan(a.composite + b.composite)
         for a, b in pairs
@@ -161,24 +162,24 @@ def compare(
 
     The arguments are as for `paired` and `tune`.
     """
-    resamples = Resamples([one.group for one, _ in pairs], generator)
+    resamples = Resamples([rated.group for rated, _ in pairs], generator)
     scores = _scores(pairs, rubrics)
     shifts = {}
     for name, (first, second) in scores.items():
         both = ~np.isnan(first + second)
         if both.any():
-            found = linear(resamples, both, first[both], second[both])
-            apart = resamples.estimate(found["offset"], confidence=aim.confidence)
+            sums = linear(resamples, both, first[both], second[both])
+            apart = resamples.estimate(sums["offset"], confidence=aim.confidence)
             means = float(first[both].mean()), float(second[both].mean())
             shifts[name] = Shift(
                 drafts=int(both.sum()),
                 mean=Difference(first=means[0], second=means[1], difference=apart),
-                pearson=resamples.estimate(found["pearson"], confidence=aim.confidence),
+                pearson=resamples.estimate(sums["pearson"], confidence=aim.confidence),
             )
-    whole = [pair for pair in pairs if not any(np.isnan(one.composite) for one in pair)]
+    whole = [pair for pair in pairs if not any(np.isnan(rated.composite) for rated in pair)]
     passed = {
         pair[0].labeled.id: tuple(
-            one.reached >= by.pass_at for one, by in zip(pair, rubrics, strict=True)
+            rated.reached >= by.pass_at for rated, by in zip(pair, rubrics, strict=True)
         )
         for pair in whole
     }
@@ -216,16 +217,16 @@ def _preference(
         people = mean_of(people_of(firsts, COMPOSITE if name == "composite" else name))
         both = ~np.isnan(people + sides[0] + sides[1])
         if both.any():
-            each = [linear(resamples, both, people[both], side[both]) for side in sides]
+            figures = [linear(resamples, both, people[both], side[both]) for side in sides]
             kinds = ("pearson", "kappa", "offset")
-            agreement[name] = {kind: told([one[kind] for one in each]) for kind in kinds}
-    counted = np.array([not (one.lacks or other.lacks) for one, other in pairs])
+            agreement[name] = {kind: told([figure[kind] for figure in figures]) for kind in kinds}
+    counted = np.array([not (a.lacks or b.lacks) for a, b in pairs])
     if not counted.any():
         raise InvalidInput(
             "no draft has labels and a composite of both; drafts are matched by id",
             code="compare.no-pairs",
         )
-    accepted = np.array([one.accept for one, _ in pairs])
+    accepted = np.array([rated.accept for rated, _ in pairs])
     composites = np.where(counted, scores["composite"], np.nan)
     areas = [auc(side, accepted, resamples=resamples) for side in composites]
     agreement["composite"] = {**agreement.get("composite", {}), "auc": told(areas)}
@@ -254,15 +255,15 @@ def _scores(pairs: Sequence[Pair], rubrics: Rubrics) -> dict[str, Values]:
 
     All are on the first side's scale.
     """
-    others = {dimension.name for dimension in rubrics[1].dimensions}
-    names = [one.name for one in rubrics[0].dimensions if one.name in others]
-    found = {
-        name: np.array([[one.scores.get(name, np.nan) for one in pair] for pair in pairs]).T
+    shared = {dimension.name for dimension in rubrics[1].dimensions}
+    names = [dimension.name for dimension in rubrics[0].dimensions if dimension.name in shared]
+    scores = {
+        name: np.array([[rated.scores.get(name, np.nan) for rated in pair] for pair in pairs]).T
         for name in names
     }
-    found["composite"] = np.array([[one.composite for one in pair] for pair in pairs]).T
-    for name, (_, second) in found.items():
-        own, other = (rubric.scale_of(name) for rubric in rubrics)
-        if (own.min, own.max) != (other.min, other.max):
-            second[:] = own.min + other.share(second) * (own.max - own.min)
-    return found
+    scores["composite"] = np.array([[rated.composite for rated in pair] for pair in pairs]).T
+    for name, (_, second) in scores.items():
+        a, b = (rubric.scale_of(name) for rubric in rubrics)
+        if (a.min, a.max) != (b.min, b.max):
+            second[:] = a.min + b.share(second) * (a.max - a.min)
+    return scores

@@ -18,7 +18,6 @@ from harness.rubric.calibration.agreement import (
     Resamples,
     agreement,
     auc,
-    reliability,
 )
 from harness.rubric.calibration.bounds import (
     AtThreshold,
@@ -97,16 +96,12 @@ class Tuning:
     agreements: tuple[Agreement, ...]
     discrimination: Estimate
     """The area under the ROC curve of the composite against people's decision."""
-    reliability: Mapping[str, Mapping[int, float]]
-    """By dimension: of the mean of so many samples."""
     disagreements: tuple[Rated, ...]
     """At the rubric's own threshold, the worst first; none of those held back."""
     accept_at: float | None
     """The mean of people's scores from which they accept; None if they decided themselves."""
     attempts: Attempts
     """Includes this one."""
-    sampled: tuple[tuple[float, ...], ...]
-    """By draft, the composite of each sample alone; of those with as many in each dimension."""
     outdated: tuple[str, ...]
     """Ids of drafts with scores by another version of the rubric."""
     uneven: tuple[str, ...]
@@ -117,14 +112,14 @@ class Tuning:
     @property
     def evaluators(self) -> str | None:
         """Who gave the scores; None if the labels do not say of all."""
-        names = {one.labeled.evaluator for one in self.counted if one.labeled.scores}
+        names = {rated.labeled.evaluator for rated in self.counted if rated.labeled.scores}
         return None if "" in names else ", ".join(sorted(names)) or None
 
     @property
     def labels_sha256(self) -> str:
         """Of what people said of the drafts that count."""
-        said = sorted(one.labeled.said for one in self.counted)
-        return hashlib.sha256("".join(said).encode()).hexdigest()
+        texts = sorted(rated.labeled.said for rated in self.counted)
+        return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 def tune(
@@ -147,11 +142,11 @@ def tune(
     """
     # 1. Drafts with a composite and a decision. Those that count are independent.
     everything = scored_drafts(drafts, rubric, accept_at=accept_at)
-    scored = [one for one in everything if not one.lacks]
+    scored = [rated for rated in everything if not rated.lacks]
     dropped: dict[str, tuple[str, ...]] = {}
-    for one in everything:
-        if one.lacks:
-            dropped[one.lacks] = (*dropped.get(one.lacks, ()), one.labeled.id)
+    for rated in everything:
+        if rated.lacks:
+            dropped[rated.lacks] = (*dropped.get(rated.lacks, ()), rated.labeled.id)
     if not scored:
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in dropped.items())
         raise InvalidInput(
@@ -160,7 +155,7 @@ def tune(
             code="tune.nothing-to-count",
         )
     decided = _is_decided(drafts)
-    if not decided and not any(one.accept for one in scored):
+    if not decided and not any(rated.accept for rated in scored):
         raise InvalidInput(
             f"no draft has a mean human score of {accept_at:g} or more; set the score from which "
             "people accept a draft: --accept-at",
@@ -176,16 +171,15 @@ def tune(
     aim = shared_aim(aim, looks)
 
     # 3. The threshold there is, and the one that the labels allow.
-    reached = np.array([one.reached for one in counted])
-    steps = steps_of(reached, np.array([not one.accept for one in counted]))
+    reached = np.array([rated.reached for rated in counted])
+    steps = steps_of(reached, np.array([not rated.accept for rated in counted]))
     rows = tuple(steps.at(float(threshold)) for threshold in steps.thresholds)
     own = steps.at(rubric.pass_at)
     named = named_threshold(steps, aim)
 
     # 4. How well the evaluator agrees.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
-    resamples = Resamples([one.group for one in everything], generator)
-    samples = {name: [one.scores.get(name, ()) for one in drafts] for name in _names(rubric)}
+    resamples = Resamples([rated.group for rated in everything], generator)
     return Tuning(
         aim=aim,
         own=own,
@@ -202,94 +196,92 @@ def tune(
         agreements=tuple(_agreements(everything, rubric, resamples, aim.confidence)),
         discrimination=resamples.estimate(
             auc(
-                np.array([math.nan if one.lacks else one.composite for one in everything]),
-                np.array([one.accept for one in everything]),
+                np.array([math.nan if rated.lacks else rated.composite for rated in everything]),
+                np.array([rated.accept for rated in everything]),
                 resamples=resamples,
             ),
             confidence=aim.confidence,
         ),
-        reliability={name: by for name, all_ in samples.items() if (by := reliability(all_))},
-        disagreements=_worst([one for one in scored if one.labeled.split != HOLD], rubric),
+        disagreements=_worst([rated for rated in scored if rated.labeled.split != HOLD], rubric),
         accept_at=None if decided else accept_at,
         attempts=attempts,
-        sampled=tuple(filter(None, (_sampled(one, rubric) for one in scored))),
-        outdated=tuple(one.id for one in drafts if one.rubric_sha256 not in versions),
+        outdated=tuple(draft.id for draft in drafts if draft.rubric_sha256 not in versions),
         uneven=tuple(
-            one.id
-            for one in drafts
-            if rubric.repeats > 1 and one.rubric_sha256 and one.evaluator and not one.samples
+            draft.id
+            for draft in drafts
+            if rubric.repeats > 1 and draft.rubric_sha256 and draft.evaluator and not draft.samples
         ),
-        samples=tuple(sorted({len(s) for one in counted for s in _judged(one, rubric).values()})),
+        samples=tuple(sorted({len(s) for r in counted for s in _judged(r, rubric).values()})),
     )
 
 
 def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Rated]:
     """The drafts with their scores; with a composite and a decision, unless they lack something."""
     # Where people decide, a draft on which they did not is left out, whatever its scores.
-    labeled = set() if _is_decided(drafts) else {n for one in drafts for n in one.people}
+    labeled = set() if _is_decided(drafts) else {n for draft in drafts for n in draft.people}
     # Without any score of an optional dimension, there was no evaluator to ask.
-    known = {name for one in drafts for name in one.scores}
-    left_out = {d.name for d in rubric.judged if d.optional and d.name not in known}
-    scored = [_scored(one, rubric, left_out) for one in drafts]
-    decisions = [_decision(one, rubric, labeled, accept_at) for one in drafts]
+    names = {name for draft in drafts for name in draft.scores}
+    left_out = {d.name for d in rubric.judged if d.optional and d.name not in names}
+    scored = [_scored(draft, rubric, left_out) for draft in drafts]
+    decisions = [_decision(draft, rubric, labeled, accept_at) for draft in drafts]
     return [
-        replace(one, lacks="no label by people") if accept is None else replace(one, accept=accept)
-        for one, accept in zip(scored, decisions, strict=True)
+        replace(d, lacks="no label by people") if accept is None else replace(d, accept=accept)
+        for d, accept in zip(scored, decisions, strict=True)
     ]
 
 
 def _is_decided(drafts: Iterable[Labeled]) -> bool:
-    return any(one.accept for one in drafts)
+    return any(draft.accept for draft in drafts)
 
 
-def _decision(one: Labeled, rubric: Rubric, labeled: set[str], accept_at: float) -> bool | None:
+def _decision(draft: Labeled, rubric: Rubric, labeled: set[str], accept_at: float) -> bool | None:
     """What more than half of the people say."""
-    if one.accept:
-        return statistics.fmean(one.accept.values()) > 0.5
-    if not labeled or labeled - one.people.keys():
+    if draft.accept:
+        return statistics.fmean(draft.accept.values()) > 0.5
+    if not labeled or labeled - draft.people.keys():
         return None
-    by_name = {name: statistics.fmean(by.values()) for name, by in one.people.items()}
+    by_name = {name: statistics.fmean(by.values()) for name, by in draft.people.items()}
     means = {name: rubric.shared(name, mean) for name, mean in by_name.items()}
     weights = {d.name: d.weight for d in rubric.dimensions if d.name in means}
     total = sum(weights[name] * means[name] for name in weights)
     return means.get(COMPOSITE, total / (sum(weights.values()) or 1)) >= accept_at
 
 
-def _scored(one: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
+def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     """The draft with its composite, or with what it lacks for one."""
-    means = {name: half_up(statistics.fmean(s), 0.01) for name, s in one.scores.items()}
+    means = {name: half_up(statistics.fmean(s), 0.01) for name, s in labeled.scores.items()}
     if COMPOSITE in means:
-        whole = half_up(statistics.fmean(one.scores[COMPOSITE]), rubric.scale.composite_step)
-        return Rated(labeled=one, composite=whole, scores=means)
-    draft = one.text
+        whole = half_up(statistics.fmean(labeled.scores[COMPOSITE]), rubric.scale.composite_step)
+        return Rated(labeled=labeled, composite=whole, scores=means)
+    draft = labeled.text
     scores: list[DimensionScore] = []
     unjudged: list[str] = []
     lacks: list[str] = []
     for dimension in (*rubric.checked, *rubric.judged):
         name = dimension.name
-        found: DimensionScore | None = None
-        lacks_sources = dimension.needs_sources and not one.sources
+        score: DimensionScore | None = None
+        lacks_sources = dimension.needs_sources and not labeled.sources
         if name in means:
-            found = DimensionScore(name=name, score=means[name], source="judged", reason="")
-        elif dimension.checks and draft is None and name not in one.unjudged:
+            score = DimensionScore(name=name, score=means[name], source="judged", reason="")
+        elif dimension.checks and draft is None and name not in labeled.unjudged:
             lacks.append(f"no 'score.{name}', nor a text to check")
         elif dimension.checks and draft is not None:
-            found = checked_score(dimension, draft, rubric)
+            score = checked_score(dimension, draft, rubric)
         elif name not in left_out and not lacks_sources and not shut_gates(rubric, scores):
             lacks.append(f"no 'score.{name}'")
-        if found is None:
+        if score is None:
             unjudged.append(name)
         else:
-            scores.append(found)
+            scores.append(score)
     if lacks or not scores:
         reason = "; ".join(lacks) or "no score"
-        by_name = {score.name: score.score for score in scores}
-        return Rated(labeled=one, lacks=reason, scores=by_name)
+        by_name = {s.name: s.score for s in scores}
+        return Rated(labeled=labeled, lacks=reason, scores=by_name)
     # What fails at the lowest threshold fails at every one.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
     verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
     return Rated(
-        labeled=one,
+        labeled=labeled,
         composite=verdict.composite,
         blocked=not verdict.passed,
         scores=verdict.vector,
@@ -311,40 +303,27 @@ def people_of(drafts: Iterable[Rated], name: str) -> NDArray[np.float64]:
 
 def one_per_group(drafts: Iterable[Rated]) -> tuple[Rated, ...]:
     """One draft of each group, picked by its id alone: not by score or label."""
-    found: dict[str, Rated] = {}
-    for one in sorted(drafts, key=lambda one: hashlib.sha256(one.labeled.id.encode()).digest()):
-        found.setdefault(one.group, one)
-    return tuple(found.values())
+    by_group: dict[str, Rated] = {}
+    for draft in sorted(drafts, key=lambda d: hashlib.sha256(d.labeled.id.encode()).digest()):
+        by_group.setdefault(draft.group, draft)
+    return tuple(by_group.values())
 
 
-def _judged(one: Rated, rubric: Rubric) -> dict[str, tuple[float, ...]]:
+def _judged(rated: Rated, rubric: Rubric) -> dict[str, tuple[float, ...]]:
     """What the evaluator gave it, sample by sample."""
     names = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
-    return {name: given for name, given in one.labeled.scores.items() if name in names}
-
-
-def _sampled(one: Rated, rubric: Rubric) -> tuple[float, ...]:
-    given, step = _judged(one, rubric), rubric.scale.composite_step
-    if len({len(samples) for samples in given.values()}) != 1:
-        return ()
-    weights = {d.name: d.weight for d in rubric.dimensions if d.name in one.scores}
-    composites = []
-    for together in zip(*given.values(), strict=True):
-        scores = {**one.scores, **dict(zip(given, together, strict=True))}
-        total = sum(w * rubric.shared(name, scores[name]) for name, w in weights.items())
-        composites.append(scores.get(COMPOSITE, total / (sum(weights.values()) or 1)))
-    return tuple(half_up(one, step) for one in composites)
+    return {name: samples for name, samples in rated.labeled.scores.items() if name in names}
 
 
 def seen_in(counted: Iterable[Rated]) -> dict[str, float | None]:
     """What a look at drafts that count sees: scores by the labels' digests, as in `Attempt`."""
-    return {one.labeled.digest: None if one.blocked else one.composite for one in counted}
+    return {rated.labeled.digest: None if rated.blocked else rated.composite for rated in counted}
 
 
 def shared_aim(aim: RiskAim, looks: Iterable[Attempt]) -> RiskAim:
     """The aim of one look among all that a claim could have come of."""
-    least = least_drafts(aim)
-    claims = sum(size >= least for look in looks for size in look.drafts)
+    fewest = least_drafts(aim)
+    claims = sum(size >= fewest for look in looks for size in look.drafts)
     return replace(aim, looks=max(1, claims))
 
 
@@ -353,33 +332,29 @@ def _missing(rows: Sequence[AtThreshold], aim: RiskAim) -> tuple[int, float] | N
     if not rows:
         return None
     # Ten wrong ones of a hundred need several times as many drafts at 5 %.
-    most = most_wrong(math.ceil(4 * (rows[0].drafts + 100) / aim.target), aim)
+    limits = most_wrong(math.ceil(4 * (rows[0].drafts + 100) / aim.target), aim)
     lacking = []
     for row in rows:
         # The sequence begins where one wrong draft would be allowed for.
-        enough = np.flatnonzero(most >= max(row.wrong, int(aim.risk == "accepted")))
+        enough = np.flatnonzero(limits >= max(row.wrong, int(aim.risk == "accepted")))
         if len(enough):
             lacking.append((max(1, int(enough[0]) - row.trials(aim.risk)), row.threshold))
     return min(lacking, default=None)
 
 
 def _left_out(scored: Sequence[Rated], rubric: Rubric) -> tuple[str, ...]:
-    if any(COMPOSITE in one.labeled.scores for one in scored):
+    if any(COMPOSITE in rated.labeled.scores for rated in scored):
         return ()
-    known = {name for one in scored for name in one.scores}
-    return tuple(one.name for one in rubric.judged if one.optional and one.name not in known)
-
-
-def _names(rubric: Rubric) -> list[str]:
-    return [*(dimension.name for dimension in rubric.dimensions), COMPOSITE]
+    names = {name for rated in scored for name in rated.scores}
+    return tuple(d.name for d in rubric.judged if d.optional and d.name not in names)
 
 
 def _agreements(
     scored: Sequence[Rated], rubric: Rubric, resamples: Resamples, confidence: float
 ) -> Iterator[Agreement]:
     """By dimension, for drafts that both scored."""
-    lengths = np.array([len(one.labeled.draft or "") or np.nan for one in scored])
-    for name in _names(rubric):
+    lengths = np.array([len(rated.labeled.draft or "") or np.nan for rated in scored])
+    for name in (*(dimension.name for dimension in rubric.dimensions), COMPOSITE):
         people = people_of(scored, name)
         evaluator = np.array([draft.scores.get(name, np.nan) for draft in scored])
         if people.size and not np.isnan(evaluator).all():
@@ -395,6 +370,6 @@ def _agreements(
 
 def _worst(scored: Iterable[Rated], rubric: Rubric) -> tuple[Rated, ...]:
     """Drafts decided otherwise than by people, the farthest from the threshold first."""
-    wrong = [one for one in scored if (one.reached >= rubric.pass_at) != one.accept]
-    wrong.sort(key=lambda one: -abs(one.composite - rubric.pass_at))
+    wrong = [rated for rated in scored if (rated.reached >= rubric.pass_at) != rated.accept]
+    wrong.sort(key=lambda rated: -abs(rated.composite - rubric.pass_at))
     return tuple(wrong[:_DISAGREEMENTS])

@@ -119,35 +119,33 @@ class InRange(Check):
         return mean_over_chapters(
             draft,
             lambda index, section: self._grade(count(index, section), what, section, index),
-            least=self.min,
+            low=self.min,
         )
 
 
-def mean_over_chapters(
-    draft: Draft, grade: Callable[[int, Section], Grade], *, least: int
-) -> Grade:
+def mean_over_chapters(draft: Draft, grade: Callable[[int, Section], Grade], *, low: int) -> Grade:
     """The mean grade of a draft's chapters; of a draft without text, 0 if it needs any."""
     if not draft.chapters:
-        return Grade(0.0, (NO_TEXT,)) if least else Grade(1.0)
+        return Grade(0.0, (NO_TEXT,)) if low else Grade(1.0)
     return mean_of([grade(index, section) for index, section in draft.chapters])
 
 
-def share_in_range(count: int, least: int, most: int | None) -> float:
+def share_in_range(count: int, low: int, high: int | None) -> float:
     """1 inside the range, falling off with the distance from it."""
-    if count < least:
-        return count / least
-    if most is not None and count > most:
-        return max(0.0, 1 - (count - most) / max(1, most))
+    if count < low:
+        return count / low
+    if high is not None and count > high:
+        return max(0.0, 1 - (count - high) / max(1, high))
     return 1.0
 
 
-def range_in_words(least: int, most: int | None) -> str:
+def range_in_words(low: int, high: int | None) -> str:
     """`at least 3`, `at most 9`, `3 to 9` or `3`, to be followed by what is counted."""
-    if most is None:
-        return f"at least {least}"
-    if least == most:
-        return str(least)
-    return f"{least} to {most}" if least else f"at most {most}"
+    if high is None:
+        return f"at least {low}"
+    if low == high:
+        return str(low)
+    return f"{low} to {high}" if low else f"at most {high}"
 
 
 def share_without(findings: Iterable[Finding], total: int) -> float:

@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from harness.rubric.checks.base import Check, Grade, quoted
+from harness.rubric.checks.base import Check, Grade, quoted, share_without
 from harness.rubric.draft import Draft, Finding
 
 _LABELS = {"py", "python", "python3"}
@@ -49,23 +47,17 @@ def python_blocks(draft: Draft) -> Iterator[PythonBlock]:
 class ParsesAsPython(Check):
     """Every fence labelled `python` or `py` holds Python that parses; it is never run.
 
-    A draft without one is not judged, unless `min` asks for some.
+    A draft without one is not judged.
     """
 
     check: Literal["python"] = "python"
-    min: int = Field(default=0, ge=0)
-    """How many such fences there must be at least."""
 
-    @property
-    def requirement(self) -> str:
-        """For the author."""
-        some = f"There are at least {self.min} blocks of Python, and every" if self.min else "Every"
-        return f"{some} fence labelled python holds whole, valid Python."
+    asks: ClassVar[str] = "Every fence labelled python holds whole, valid Python."
 
     def grade(self, draft: Draft) -> Grade:
-        """The share of fences that parse, of as many as there are or must be."""
+        """The share of fences that parse."""
         blocks = list(python_blocks(draft))
-        if not blocks and not self.min:
+        if not blocks:
             return NO_PYTHON
         findings = [
             draft.finding(
@@ -76,15 +68,7 @@ class ParsesAsPython(Check):
             for block in blocks
             if block.tree is None
         ]
-        if lacking := max(0, self.min - len(blocks)):
-            findings.append(
-                Finding(
-                    f"{len(blocks)} fences labelled python; at least {self.min} are needed",
-                    code="check.too-few",
-                )
-            )
-        parsed = sum(block.tree is not None for block in blocks)
-        return Grade(parsed / (len(blocks) + lacking), tuple(findings))
+        return Grade(share_without(findings, len(blocks)), tuple(findings))
 
 
 def _typed(code: str) -> str:
@@ -104,8 +88,8 @@ def _parse(code: str) -> ast.Module | str:
     except SyntaxError as error:
         lines = code.splitlines()
         line = error.lineno or 0
-        shown = quoted(lines[line - 1]) if 0 < line <= len(lines) else "its end"
-        return f"{error.msg}, at line {line} of the block, {shown}"
+        excerpt = quoted(lines[line - 1]) if 0 < line <= len(lines) else "its end"
+        return f"{error.msg}, at line {line} of the block, {excerpt}"
     except ValueError as error:  # half a surrogate pair, a null byte, a number of 5,000 digits
         return f"it holds what Python cannot read ({error})"
     except (RecursionError, MemoryError):

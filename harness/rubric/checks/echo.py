@@ -56,19 +56,19 @@ _TALK = re.compile(
 
 def echoes(draft: Draft) -> tuple[Finding, ...]:
     """A finding for each line with words of the loop."""
-    own, sources = _spaced(draft.evidence), _spaced("\n".join(draft.sources))
-    told = [words for piece in _pieces(draft) if (words := _spaced(piece)) not in own]
+    evidence, sources = _spaced(draft.evidence), _spaced("\n".join(draft.sources))
+    prompts = [words for piece in _pieces(draft) if (words := _spaced(piece)) not in evidence]
     # Beside sources, a draft may have the title of the task, and no whole sentence of it.
     task = map(_spaced, sentences_of(draft.task) if draft.has_sources else [draft.task])
-    whole = [*told, *(words for words in task if words not in sources)]
+    whole = [*prompts, *(words for words in task if words not in sources)]
     long = [words for words in whole if len(words.split()) >= _LONG_WORDS]
-    short = {words for words in told if len(words.split()) >= _SHORT_WORDS}
+    short = {words for words in prompts if len(words.split()) >= _SHORT_WORDS}
     findings = []
     for index, section in enumerate(draft.sections):
         for line in section.text.splitlines():
             talk, is_heading = _TALK.search(line), line.lstrip().startswith("#")
             if (
-                (talk and _spaced(talk[0]) not in own)
+                (talk and _spaced(talk[0]) not in evidence)
                 or _spaced(line.partition(":")[0]) in short
                 or (not is_heading and any(words in _spaced(line) for words in long))
             ):

@@ -44,9 +44,6 @@ class Function(Check):
     call: str = Field(pattern=r"^(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_]\w*$")
     """`package.module:function` of something installed, or `./file.py:function` of a file, by its
     path from this rubric's directory."""
-    requires: str = ""
-    """What the function asks of a draft, as the author is told; else the first line of its
-    docstring."""
 
     _function: _Score = PrivateAttr()
     _sha256: str = PrivateAttr()
@@ -88,10 +85,9 @@ class Function(Check):
 
     @property
     def requirement(self) -> str:
-        """For the author."""
+        """For the author: the first line of the function's docstring."""
         first_line = (inspect.getdoc(self._function) or "").partition("\n")[0]
-        said = self.requires or first_line or f"The text satisfies {self.call}"
-        return said.strip().rstrip(".") + "."
+        return (first_line or f"The text satisfies {self.call}").strip().rstrip(".") + "."
 
     def grade(self, draft: Draft) -> Grade:
         """What the function says."""
@@ -189,10 +185,10 @@ def _as_grade(result: object) -> Grade | None:
 
 def _holds(grade: Grade, draft: Draft) -> bool:
     """Whether the share is in range and every finding names a section that exists."""
-    there = {None, *range(len(draft.sections))}
+    places = {None, *range(len(draft.sections))}
     try:
         # A share that is no number (NaN) is not between them either.
-        return 0 <= grade.share <= 1 and all(f.section_index in there for f in grade.findings)
+        return 0 <= grade.share <= 1 and all(f.section_index in places for f in grade.findings)
     except (TypeError, AttributeError):  # a user's grade may hold anything
         return False
 
@@ -204,5 +200,5 @@ def _titled(finding: Finding, draft: Draft) -> Finding:
 
 
 def _shown(result: object) -> str:
-    shown = repr(result)
-    return shown if len(shown) <= 80 else shown[:79] + "…"
+    excerpt = repr(result)
+    return excerpt if len(excerpt) <= 80 else excerpt[:79] + "…"

@@ -114,20 +114,20 @@ class Regex(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range; with `scope: section`, the mean of them."""
-        found = self._matches(draft)
+        by_section = self._matches(draft)
         if self.scope == "section":
             return mean_over_chapters(
-                draft, lambda index, one: self._grade(found[index], one, index), least=self._least
+                draft, lambda i, section: self._grade(by_section[i], section, i), low=self._least
             )
-        every = [match for matches in found for match in matches]
+        every = [match for matches in by_section for match in matches]
         grade = self._grade(every)
         if len(every) < self._least or not grade.findings:
             return grade
         # A surplus match is in some section: each such section gets a finding.
         findings = tuple(
-            self._too_many(found[index], len(every), section, index)
+            self._too_many(by_section[index], len(every), section, index)
             for index, section in enumerate(draft.sections)
-            if found[index]
+            if by_section[index]
         )
         return Grade(grade.share, findings)
 
@@ -157,21 +157,21 @@ class Regex(Check):
         self, matches: list[str], count: int, section: Section | None, index: int | None
     ) -> Finding:
         title = section.title if section else None
-        shown = ", ".join(dict.fromkeys(quoted(match, 40) for match in matches[:20]))
+        texts = ", ".join(dict.fromkeys(quoted(match, 40) for match in matches[:20]))
         if self.max == 0:
-            message = f"remove {shown}: there must be none of this: {self._meaning}"
+            message = f"remove {texts}: there must be none of this: {self._meaning}"
             return Finding(message, title, index, code="check.match-forbidden")
-        message = f"{count} of this: {self._meaning}; at most {self.max} are allowed; here: {shown}"
+        message = f"{count} of this: {self._meaning}; at most {self.max} are allowed; here: {texts}"
         return Finding(message, title, index, code="check.too-many")
 
     def _matches(self, draft: Draft) -> list[list[str]]:
         texts = [section.text for section in draft.sections]
-        asked = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
+        search = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
         what = f"the pattern {self.pattern}"
-        found: list[list[str]] = _answer(
-            ["-S", "-c", _SEARCH], asked, what=what, timeout_s=self.timeout_s
+        matches: list[list[str]] = _answer(
+            ["-S", "-c", _SEARCH], search, what=what, timeout_s=self.timeout_s
         )
-        return found
+        return matches
 
 
 _Schema = Annotated[dict[str, JsonValue], WithJsonSchema({"type": ["object", "string"]})]
@@ -209,7 +209,7 @@ class Json(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """0 for what is not JSON; else a half, a third … for one fault, two …; 1 without any."""
-        fenced = [one for one in draft.fences if one[2].language == "json"]
+        fenced = [fence for fence in draft.fences if fence[2].language == "json"]
         text, title, index = draft.text, None, None
         if fenced:
             index, section, fence = fenced[0]
@@ -238,18 +238,18 @@ class Json(Check):
                 raise EvaluationFailed(
                     f"the JSON Schema of a check refers to '{error.ref}', which is not in it"
                 ) from error
-        found = _answer(
+        faults = _answer(
             [schema_faults.__file__],
             {"path": sys.path, "schema": self.against, "instance": instance},
             what="a pattern in a JSON Schema",
             timeout_s=self.timeout_s,
         )
-        if found is None:
+        if faults is None:
             raise RecursionError
-        return [str(fault) for fault in found]
+        return [str(fault) for fault in faults]
 
 
-def _answer(program: Sequence[str], asked: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
+def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
     """What a program of this package answers, which a pattern may keep from ever ending.
 
     Raises:
@@ -258,7 +258,7 @@ def _answer(program: Sequence[str], asked: object, *, what: str, timeout_s: floa
     try:
         done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
             [sys.executable or "", "-I", *program],
-            input=json.dumps(asked),
+            input=json.dumps(question),
             capture_output=True,
             encoding="ascii",
             timeout=timeout_s,

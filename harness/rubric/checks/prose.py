@@ -56,12 +56,12 @@ class Excludes(_Phrases):
         """The share of sections without any of the phrases."""
         findings = []
         for index, section in enumerate(draft.sections):
-            if found := self._found_in(visible_text(section.blocks), draft):
-                message = f"remove {_quoted(found)}"
+            if matches := self._found_in(visible_text(section.blocks), draft):
+                message = f"remove {_quoted(matches)}"
                 findings.append(draft.finding(message, index, code="check.phrase-excluded"))
-            elif found := self._found_in(section.title, draft):
+            elif matches := self._found_in(section.title, draft):
                 # About the whole draft: a section that is written again keeps its heading.
-                message = f'remove {_quoted(found)} from the heading "{section.title}"'
+                message = f'remove {_quoted(matches)} from the heading "{section.title}"'
                 findings.append(Finding(message, code="check.phrase-excluded"))
         return Grade(share_without(findings, len(draft.sections)), tuple(findings))
 
@@ -75,11 +75,11 @@ class ContainsAll(_Phrases):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of phrases that occur."""
-        found = self._found_in(draft.visible, draft)
+        matches = self._found_in(draft.visible, draft)
         findings = tuple(
             Finding(f'say "{phrase}" where it belongs', code="check.phrase-missing")
             for phrase in self.phrases
-            if phrase not in found
+            if phrase not in matches
         )
         return Grade(share_without(findings, len(self.phrases)), findings)
 
@@ -217,19 +217,19 @@ class NoRepetition(Check):
             for index, _, sentence in draft.sentences
         ]
         findings, repeated = [], set()
-        seen = _Seen((words for _, _, words in sentences), share=self.similarity)
+        history = _Seen((words for _, _, words in sentences), share=self.similarity)
         for index, sentence, words in sentences:
             values = values_in(sentence)
             if any(
                 len(words) > 2
                 and values == theirs
                 and len(words & earlier) / len(words | earlier) >= self.similarity
-                for earlier, theirs in seen.near(words, values)
+                for earlier, theirs in history.near(words, values)
             ):
                 repeated.add(quoted(sentence))
                 message = f"this was said before: {quoted(sentence)}"
                 findings.append(draft.finding(message, index, code="check.repeated"))
-            seen.add(words, values)
+            history.add(words, values)
         findings += _said_in_other_words(draft, repeated=repeated)
         return Grade(share_without(findings, len(sentences)), tuple(findings))
 
@@ -252,18 +252,18 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
         if block.kind == "paragraph"
     ]
     findings = []
-    seen = _Seen((words for _, _, words in paragraphs), share=_PARAGRAPH_SHARE)
+    history = _Seen((words for _, _, words in paragraphs), share=_PARAGRAPH_SHARE)
     for index, text, words in paragraphs:
         if len(words) < _PARAGRAPH_WORDS:
             continue
         values = values_in(text)
         if any(
             len(words & earlier) >= _PARAGRAPH_SHARE * len(words) and values <= theirs
-            for earlier, theirs in seen.near(words, values)
+            for earlier, theirs in history.near(words, values)
         ) and repeated.isdisjoint(map(quoted, sentences_of(text))):
             message = f"an earlier paragraph says this in other words: {quoted(text)}"
             findings.append(draft.finding(message, index, code="check.repeated"))
-        seen.add(words, values)
+        history.add(words, values)
     return findings
 
 
@@ -279,9 +279,9 @@ class _Seen:
     quadratic time.
     """
 
-    def __init__(self, said: Iterable[frozenset[str]], *, share: float) -> None:
+    def __init__(self, texts: Iterable[frozenset[str]], *, share: float) -> None:
         self._share = share
-        self._count = Counter(word for words in said for word in words)
+        self._count = Counter(word for words in texts for word in words)
         self._known: set[_Said] = set()
         self._by_word: dict[str, list[_Said]] = {}
 
@@ -333,14 +333,14 @@ class Language(Check):
         right = 0
         findings: list[Finding] = []
         for indices, text in texts:
-            found = language_of(text)
-            if same_language(found, self.code):
+            language = language_of(text)
+            if same_language(language, self.code):
                 right += letter_bytes(text)
             else:
-                message = f"this reads as '{found}'; write it in '{self.code}'"
+                message = f"this reads as '{language}'; write it in '{self.code}'"
                 findings += [draft.finding(message, i, code="check.language") for i in indices]
         total = sum(letter_bytes(text) for _, text in texts)
-        return Grade(right / total, tuple(sorted(findings, key=lambda one: one.section_index or 0)))
+        return Grade(right / total, tuple(sorted(findings, key=lambda f: f.section_index or 0)))
 
 
 def _prose(draft: Draft) -> dict[int, str]:

@@ -52,20 +52,20 @@ class GroundedNumbers(Check):
         total = 0
         findings = []
         for index, section in enumerate(draft.sections):
-            own = draft.own_sources(index)
-            known = every
-            if own:
-                known = _named("\n".join((draft.task, *own)), draft.language)
-            found = numbers(visible_text(section.blocks), draft.language)
-            total += len(found)
+            sources = draft.own_sources(index)
+            named = every
+            if sources:
+                named = _named("\n".join((draft.task, *sources)), draft.language)
+            in_section = numbers(visible_text(section.blocks), draft.language)
+            total += len(in_section)
             findings += [
                 draft.finding(
                     f"the number {number.text} is not in the sources",
                     index,
                     code="check.number-not-in-sources",
                 )
-                for number in found
-                if not _is_among(number, known)
+                for number in in_section
+                if not _is_among(number, named)
             ]
         return Grade(share_without(findings, total), tuple(findings))
 
@@ -78,15 +78,15 @@ def _named(text: str, language: str | None) -> _Named:
     """The numbers that a text names, in digits or in words."""
     in_words = set(words(folded(text)))
     spelt = [pair for code in {"en", language} for pair in enumerate(numerals(code))]
-    found: dict[Value, set[str]] = {
+    named: dict[Value, set[str]] = {
         Decimal(n): {""} for n, word in spelt if folded(word) in in_words
     }
     for number in numbers(text):
         for value, unit in (*number.readings, *((part, "") for part in number.parts)):
             # `Falls by 5` is said of -5.
-            for one in {value, abs(value)} if isinstance(value, Decimal) else {value}:
-                found.setdefault(one, set()).add(unit)
-    return found
+            for amount in {value, abs(value)} if isinstance(value, Decimal) else {value}:
+                named.setdefault(amount, set()).add(unit)
+    return named
 
 
 def _is_among(number: Number, named: _Named) -> bool:
@@ -95,8 +95,8 @@ def _is_among(number: Number, named: _Named) -> bool:
         return True
     # Parts of a date are of no other date in its year.
     years = {value[:5] for value, _ in number.readings if isinstance(value, str)}
-    other = any(isinstance(value, str) and value[:5] in years for value in named)
-    return bool(number.parts) and number.parts <= named.keys() and not other
+    clash = any(isinstance(value, str) and value[:5] in years for value in named)
+    return bool(number.parts) and number.parts <= named.keys() and not clash
 
 
 def _fits(unit: str, units: Collection[str]) -> bool:
@@ -184,12 +184,12 @@ class GroundedSentences(Check):
         """The share of sentences that rest on some source."""
         if not draft.has_sources:
             return _NO_SOURCES
-        known = {source: _Basis(source, by_sentence=self.verbatim > 0) for source in draft.sources}
+        every = {source: _Basis(source, by_sentence=self.verbatim > 0) for source in draft.sources}
         findings = []
         for index, _, sentence in draft.sentences:
-            own = draft.own_sources(index) or draft.sources
-            bases = [source for source, basis in known.items() if self._rests(sentence, basis)]
-            if not set(own).isdisjoint(bases):
+            sources = draft.own_sources(index) or draft.sources
+            bases = [source for source, basis in every.items() if self._rests(sentence, basis)]
+            if not set(sources).isdisjoint(bases):
                 continue
             message, code = "no source says this", "check.not-in-sources"
             if bases:
@@ -199,14 +199,14 @@ class GroundedSentences(Check):
         return Grade(share_without(findings, len(draft.sentences)), tuple(findings))
 
     def _rests(self, sentence: str, basis: _Basis) -> bool:
-        said = terms(sentence)
-        matter = list(filter(is_long, said))
-        pairs = [*pairwise(said)] if self.verbatim else []
+        claim = terms(sentence)
+        matter = list(filter(is_long, claim))
+        pairs = [*pairwise(claim)] if self.verbatim else []
         return _share_in(matter, basis.words) >= self.overlap and (
             not pairs
             or (
-                said[-1] in basis.ends
-                and max(_share_in(pairs, one) for one in basis.pairs) >= self.verbatim
+                claim[-1] in basis.ends
+                and max(_share_in(pairs, neighbors) for neighbors in basis.pairs) >= self.verbatim
             )
         )
 
@@ -217,16 +217,16 @@ class _Basis:
     def __init__(self, source: str, *, by_sentence: bool) -> None:
         self.words = frozenset(terms(source))
         sentences = sentences_of(source) if by_sentence else ()
-        self.pairs = [frozenset(pairwise(terms(one))) for one in sentences] or [frozenset()]
-        clauses = (terms(clause) for one in sentences for clause in _MARKS.split(one))
+        self.pairs = [frozenset(pairwise(terms(s))) for s in sentences] or [frozenset()]
+        clauses = (terms(clause) for s in sentences for clause in _MARKS.split(s))
         self.ends = frozenset(clause[-1] for clause in clauses if clause)
 
 
 _MARKS = re.compile(r"[^\w\s'\u2019/-]+")
 
 
-def _share_in(said: Sequence[object], source: Set[object]) -> float:
-    return sum(one in source for one in said) / len(said) if said else 1.0
+def _share_in(parts: Sequence[object], source: Set[object]) -> float:
+    return sum(part in source for part in parts) / len(parts) if parts else 1.0
 
 
 class _Known:
@@ -341,18 +341,18 @@ def identifier_parts(text: str) -> list[str]:
 
 def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
     label = _LABEL.match(prose)
-    said = prose[label.end() :] if label else prose
-    tokens = list(_TOKEN.finditer(said))
-    if not tokens or _is_title(said, tokens):
+    sentence = prose[label.end() :] if label else prose
+    tokens = list(_TOKEN.finditer(sentence))
+    if not tokens or _is_title(sentence, tokens):
         return
     run: list[str] = []
     end = 0
     for token in tokens:
-        gap = said[end : token.start()]
+        gap = sentence[end : token.start()]
         end = token.end()
         opens = nouns_have_capitals or token is tokens[0] or _OPENS.search(gap) is not None
         word = _AFFIX.sub("", token[0])
-        is_number = said[end : end + 2].strip()[:1].isdigit() and word.lower() in _NUMBERED
+        is_number = sentence[end : end + 2].strip()[:1].isdigit() and word.lower() in _NUMBERED
         is_name = _is_name(word, opens=opens) and not is_number
         if run and not (is_name and gap.isspace()):
             yield run
@@ -369,10 +369,10 @@ def _is_name(word: str, *, opens: bool) -> bool:
     return capital_inside or (word[0].isupper() and not opens)
 
 
-def _is_title(said: str, tokens: list[re.Match[str]]) -> bool:
+def _is_title(sentence: str, tokens: list[re.Match[str]]) -> bool:
     """Whether the capitals are those of a title, or of someone shouting."""
-    if not any(c.islower() for c in said):
+    if not any(c.islower() for c in sentence):
         return True
     capitals = sum(token[0][0].isupper() for token in tokens)
-    stops = set(said[tokens[-1].end() :]) & set(".!?\u2026")
+    stops = set(sentence[tokens[-1].end() :]) & set(".!?\u2026")
     return not stops and len(tokens) > 3 and capitals * 10 >= len(tokens) * 7

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from harness.compress import Section
 from harness.errors import Mistake
-from harness.rubric.checks.base import Check, Grade, InRange, Phrase, mean_of
+from harness.rubric.checks.base import Check, Grade, InRange, Phrase
 from harness.rubric.draft import Draft, Finding, items_of_scripts, visible_text
 from harness.text.folding import composed
 from harness.text.languages import has_blanks
@@ -56,8 +55,8 @@ class Characters(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
-        seen = " ".join(_NO_WIDTH.sub("", draft.visible).split())
-        return self._grade(len(composed(seen)), "characters in all")
+        visible = " ".join(_NO_WIDTH.sub("", draft.visible).split())
+        return self._grade(len(composed(visible)), "characters in all")
 
 
 class Sections(InRange):
@@ -130,25 +129,21 @@ class Items(InRange):
 
 
 class Headings(Check):
-    """Required headings, in order, and levels that go down one at a time.
+    """Required headings, in order.
 
     All findings are about the whole draft: a section that is written again keeps its heading.
     """
 
     check: Literal["headings"] = "headings"
-    titles: tuple[Phrase, ...] = ()
+    titles: tuple[Phrase, ...] = Field(min_length=1)
     """Headings there must be, in this order; others may stand between them. Case, markup,
     punctuation and a number in front do not matter."""
-    stepwise: bool = False
-    """Whether each heading must be at most one level deeper than the one before it."""
+
+    asks: ClassVar[str] = "There are these headings, in this order: {self._listed}."
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not self.titles and not self.stepwise:
-            raise Mistake(
-                "give 'titles', 'stepwise: true' or both", code="rubric.headings-ask-nothing"
-            )
-        wanted: dict[tuple[str, ...], str] = {}
+        by_words: dict[tuple[str, ...], str] = {}
         for title in self.titles:
             compared = _compared(title)
             if not compared:
@@ -156,64 +151,37 @@ class Headings(Check):
                     f"the title '{title}' has no letter or digit to match",
                     code="rubric.heading-without-words",
                 )
-            if compared in wanted:
+            if compared in by_words:
                 raise Mistake(
-                    f"the titles '{wanted[compared]}' and '{title}' are the same",
+                    f"the titles '{by_words[compared]}' and '{title}' are the same",
                     code="rubric.heading-twice",
                 )
-            wanted[compared] = title
+            by_words[compared] = title
         return self
 
     @property
-    def requirement(self) -> str:
-        """For the author."""
-        said = []
-        if self.titles:
-            said.append(f"There are these headings, in this order: {', '.join(self.titles)}.")
-        if self.stepwise:
-            said.append("No heading is more than one level deeper than the one before it.")
-        return " ".join(said)
+    def _listed(self) -> str:
+        return ", ".join(self.titles)
 
     def grade(self, draft: Draft) -> Grade:
-        """The share of titles in place, the share of headings at their level, or the mean."""
+        """The share of titles in place."""
         headings = [section for section in draft.sections if section.level]
-        grades = []
-        if self.titles:
-            grades.append(self._grade_titles(headings))
-        if self.stepwise:
-            grades.append(_grade_levels(headings))
-        return mean_of(grades)
-
-    def _grade_titles(self, headings: list[Section]) -> Grade:
         places: dict[tuple[str, ...], int] = {}
         for place, section in enumerate(headings):
             places.setdefault(_compared(section.title), place)
             places.setdefault(tuple(terms(section.title)), place)
-        found = {title: places.get(_compared(title)) for title in self.titles}
-        kept = _longest_rising([place for place in found.values() if place is not None])
+        by_title = {title: places.get(_compared(title)) for title in self.titles}
+        rising = _longest_rising([place for place in by_title.values() if place is not None])
         order = ", ".join(f'"{name}"' for name in self.titles)
         findings = []
-        for title, where in found.items():
+        for title, where in by_title.items():
             if where is None:
                 message = f'add the heading "{title}", which is missing'
                 findings.append(Finding(message, code="check.heading-missing"))
-            elif where not in kept:
+            elif where not in rising:
                 message = f'move the heading "{title}": the order is {order}'
                 findings.append(Finding(message, code="check.heading-misplaced"))
         return Grade(1 - len(findings) / len(self.titles), tuple(findings))
-
-
-def _grade_levels(headings: list[Section]) -> Grade:
-    findings = [
-        Finding(
-            f'the heading "{section.title}" has level {section.level} and follows one of level '
-            f"{before.level}; make it level {before.level + 1}",
-            code="check.level-skipped",
-        )
-        for before, section in pairwise(headings)
-        if section.level > before.level + 1
-    ]
-    return Grade(1 - len(findings) / max(1, len(headings) - 1), tuple(findings))
 
 
 def _compared(title: str) -> tuple[str, ...]:

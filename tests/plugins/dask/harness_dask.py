@@ -1,8 +1,9 @@
 """Nodes on Dask: calls that ask for `Resources` are tasks of a cluster, all others run here.
 
 `harness run pipeline.py --on dask`; the address is a scheduler's, or `local` for a cluster of this
-process. A worker counts `cpus` as threads only; memory and GPUs are Dask's resources `MEMORY` and
-`GPU`, which a worker declares: `dask worker … --resources GPU=1`.
+process. Memory and GPUs are Dask's resources `MEMORY` and `GPU`, which a worker declares: `dask
+worker … --resources GPU=1`. Start a scheduler of your own with
+`DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES=0`, or it repeats calls of lost workers unseen.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+import dask
 from distributed import Client, KilledWorker, LocalCluster, Queue, worker_client
 from distributed.client import FutureCancelledError
 
@@ -45,6 +47,8 @@ async def on_dask(
     """
     try:
         if address in {None, LOCAL}:
+            # A lost call is `WorkerLost` at once: Dask would send it again by itself.
+            dask.config.set({"distributed.scheduler.allowed-failures": 0})
             cluster = await LocalCluster(asynchronous=True, dashboard_address=None)
             client = await Client(cluster, asynchronous=True)
         else:

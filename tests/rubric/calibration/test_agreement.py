@@ -9,7 +9,6 @@ from harness.rubric.calibration.agreement import (
     Resamples,
     agreement,
     auc,
-    reliability,
 )
 
 stats = pytest.importorskip("scipy.stats", reason="scipy is not installed")
@@ -49,7 +48,6 @@ def test_statistics_are_those_of_their_definitions(seed, count):
         "spearman": stats.spearmanr(people, evaluator).statistic,
         "kappa": quadratic_kappa(people, evaluator),
         "offset": np.mean(evaluator - people),
-        "slope": line.slope,
     }
     assert values == pytest.approx(expected)
 
@@ -105,15 +103,13 @@ def test_the_ceiling_is_one_person_against_the_others():
     quality = generator.normal(6, 1.5, 400)
     people = quality[:, None] + generator.normal(0, 1, (400, 3))
     found = of(quality, people)
-    person, evaluator = found.ceiling
     by_hand = [
         np.corrcoef(people[:, rater], np.delete(people, rater, axis=1).mean(axis=1))[0, 1]
         for rater in range(3)
     ]
 
-    assert person == pytest.approx(np.mean(by_hand))
-    assert evaluator > person  # it knows the quality itself
-    assert np.isnan(of(quality, people[:, 0]).ceiling).all()
+    assert found.ceiling == pytest.approx(np.mean(by_hand))
+    assert np.isnan(of(quality, people[:, 0]).ceiling)
 
 
 def test_constant_scores_and_a_taste_for_length_are_noticed():
@@ -138,14 +134,3 @@ def test_discrimination_is_the_share_of_pairs_in_order():
 
     assert found.value == pytest.approx(pairs.mean())
     assert found.low < found.value < found.high
-
-
-def test_reliability_grows_with_the_samples_as_shrout_and_fleiss_have_it():
-    # Their table 2, by draft: four judges, ICC(1, 1) .17 and ICC(1, 4) .44.
-    table = [[9, 2, 5, 8], [6, 1, 3, 2], [8, 4, 6, 8], [7, 1, 2, 6], [10, 5, 6, 9], [6, 2, 4, 7]]
-    found = reliability(table)
-
-    assert found[1] == pytest.approx(0.17, abs=0.005)
-    assert 4 * found[1] / (1 + 3 * found[1]) == pytest.approx(0.44, abs=0.005)
-    assert list(found.values()) == sorted(found.values())
-    assert reliability([[5], [6], [7, 8]]) == {}

@@ -52,11 +52,6 @@ EXPECTED = {
             id="one row a rater",
         ),
         pytest.param(
-            "a.csv",
-            "id,dimension,rater,human,score,group\n1,clear,anna,7,7,g\n1,clear,bob,8.5,8,g\n",
-            id="the long form",
-        ),
-        pytest.param(
             "a.jsonl",
             '{"id": 1, "human": {"clear": {"anna": 7, "bob": 8.5}}, "score": {"clear": [7, 8]}, '
             '"group": "g"}\n',

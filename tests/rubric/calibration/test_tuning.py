@@ -175,18 +175,6 @@ def test_samples_are_averaged_and_one_score_for_the_whole_is_taken_as_it_is():
     assert [one.composite for one in found] == [7.67, 4.2]
 
 
-def test_each_sample_has_a_composite_of_its_own_if_all_dimensions_have_as_many():
-    drafts = [
-        draft(1, {"clear": (7, 9), "tone": (5, 5), "length": (10,)}, YES),
-        draft(2, {"clear": (7, 9), "tone": (5,), "length": (10,)}, YES),
-        draft(3, {"": (4.12, 4.28)}, NO),
-    ]
-    found = tuned(drafts, rubric(CLEAR, TONE, LENGTH))
-
-    assert found.sampled == ((7.2, 8.4), (4.1, 4.3))
-    assert found.samples == (1, 2)
-
-
 @pytest.mark.parametrize(
     ("evaluators", "who"),
     [(("a", "a"), "a"), (("b", "a"), "a, b"), (("a", ""), None), (("", ""), None)],

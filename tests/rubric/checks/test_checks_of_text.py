@@ -125,7 +125,6 @@ IN_EACH_SECTION = {
     ),
 }
 ORDER = Headings(titles=("Aim", "Method", "Result"))
-STEPS = Headings(stepwise=True)
 MISSING, MISPLACED = "heading-missing", "heading-misplaced"
 HEADINGS = {
     "all": row(ORDER, "# Aim\n# Method\n# Result\n", 1, []),
@@ -139,11 +138,6 @@ HEADINGS = {
     "no heading": row(ORDER, "", 0, [MISSING] * 3),
     "a number that is part of a title": row(
         Headings(titles=("2026 Plan", "5 Whys")), "# 2026 Plan\n\n# 5 whys\n", 1, []
-    ),
-    "down by one, up by any": row(STEPS, "# A\n## B\n### C\n# D\n## E\n", 1, []),
-    "one skipped": row(STEPS, "# A\n### B\n## C\n", 0.5, ["level-skipped"]),
-    "titles and levels count alike": row(
-        Headings(titles=("A", "X"), stepwise=True), "# A\n### B\n", 0.25, ["level-skipped", MISSING]
     ),
 }
 FOUND_WORDS = {
@@ -254,7 +248,6 @@ def test_findings_name_what_is_to_be_changed():
 
     assert '"Aim"' in say(ORDER, "# Method\n# Result\n# Aim\n")
     assert '"Method"' in say(ORDER, "# Aim\n# Result\n")
-    assert "level 2" in say(STEPS, "# A\n### B\n## C\n")
     assert '"x", "y"' in say(Excludes(phrases=("x", "y")), "y and x")
     assert '"cost"' in say(ContainsAll(phrases=("cost",)), "It is.")
     assert '"(1999)", "(2001)"' in say(year(max=3), YEARS)
@@ -490,7 +483,7 @@ def test_too_short_a_prose_is_not_judged_and_says_so(text):
 SENSELESS = [
     *((check, {}, "range-without-bounds") for check in (Words, Sections, SectionWords, Items)),
     (Items, {"min": 3, "max": 2}, "range-upside-down"),
-    (Headings, {}, "headings-ask-nothing"),
+    (Headings, {"titles": ()}, "too_short"),
     (Headings, {"titles": ("A", "a")}, "heading-twice"),
     (Headings, {"titles": ("***",)}, "heading-without-words"),
     *((check, {"phrases": ()}, "too_short") for check in (ContainsAll, ContainsAny, Excludes)),
