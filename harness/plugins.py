@@ -25,12 +25,13 @@ def plugin_names(group: Group) -> tuple[str, ...]:
     return tuple(_plugins(group))
 
 
-def load_plugin(group: Group, name: str) -> Any:  # noqa: ANN401 - whatever it names
-    """Imports the object of a group that has this name.
+def load_plugin(group: Group, name: str, *, of: type = object) -> Any:  # noqa: ANN401 - whatever it names
+    """Imports the object of a group that has this name: an instance or a subclass of a class.
 
     Raises:
         ConfigurationInvalid: There is none (`plugin.unknown`), a package that it needs is missing
-            (`plugin.package-missing`), or it cannot be imported (`plugin.broken`).
+            (`plugin.package-missing`), or it cannot be imported or is of no such class
+            (`plugin.broken`).
     """
     plugins = _plugins(group)
     if name not in plugins:
@@ -41,18 +42,19 @@ def load_plugin(group: Group, name: str) -> Any:  # noqa: ANN401 - whatever it n
         )
     plugin = plugins[name]
     try:
-        return plugin.load()
+        loaded = plugin.load()
+        if isinstance(loaded, of) or (isinstance(loaded, type) and issubclass(loaded, of)):
+            return loaded
+        problem, cause = f"is no {of.__name__}", None
     except ModuleNotFoundError as error:
         raise ConfigurationInvalid(
             f"{_described(plugin)} needs a package that is not installed ({error.name}); "
             f"{_remedy(plugin)}",
             code="plugin.package-missing",
         ) from error
-    except Exception as error:
-        raise ConfigurationInvalid(
-            f"{_described(plugin)} cannot be imported: {type(error).__name__}: {error}",
-            code="plugin.broken",
-        ) from error
+    except Exception as error:  # noqa: BLE001 - whatever its module raises
+        problem, cause = f"cannot be imported: {type(error).__name__}: {error}", error
+    raise ConfigurationInvalid(f"{_described(plugin)} {problem}", code="plugin.broken") from cause
 
 
 def load_plugins(

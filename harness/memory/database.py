@@ -32,43 +32,33 @@ class Database(Protocol):
     @property
     def place(self) -> Place:
         """As it was opened."""
-        ...
 
     def listed(self, values: Iterable[int] | Iterable[str]) -> object:
         """Any number of values as one, for `among`."""
-        ...
 
     def reading(self) -> AbstractContextManager[Statements]:
         """A connection for reading."""
-        ...
 
     def writing(self) -> AbstractContextManager[Statements]:
         """A transaction of the only writer: durable once this is left, and nothing if it raises."""
-        ...
 
     def failed(self, message: str, *, code: str) -> MemoryStoreFailed:
         """The error to raise about this store."""
-        ...
 
     def seen(self) -> int | None:
         """The number of the last write, if it is known without asking a server."""
-        ...
 
     def follow(self, notify: Callable[[], None]) -> None:
         """Calls `notify`, in another thread, soon after another machine has written."""
-        ...
 
     def free(self) -> None:
         """Gives room of removed rows back."""
-        ...
 
     def size_bytes(self) -> int:
         """Of the tables that are not in `directory`."""
-        ...
 
     def close(self) -> None:
         """Closes it; every later call raises."""
-        ...
 
 
 class StoreKind(Protocol):
@@ -76,7 +66,6 @@ class StoreKind(Protocol):
 
     def parse(self, text: str) -> StoreUrl:
         """Reads a url; raises `InvalidInput` without repeating what may be a password."""
-        ...
 
     def open(self, url: Any, *, indexes: Path, wait_s: float, make: bool) -> Database:  # noqa: ANN401 - of its own class
         """Opens the database, and makes its tables if they are missing and `make`.
@@ -91,4 +80,3 @@ class StoreKind(Protocol):
             MemoryStoreFailed: It cannot be opened.
             ConfigurationInvalid: A package is missing.
         """
-        ...

@@ -78,13 +78,7 @@ def provider_of(endpoint: Endpoint) -> Provider:
 
 @cache
 def _installed(name: str) -> Provider:
-    provider = load_plugin("providers", name)
-    if not isinstance(provider, Provider):
-        raise ConfigurationInvalid(
-            f"the provider '{name}' that is installed is of type {type(provider).__name__}, not "
-            "harness.inference.providers.provider.Provider",
-            code="plugin.broken",
-        )
+    provider: Provider = load_plugin("providers", name, of=Provider)
     return provider
 
 

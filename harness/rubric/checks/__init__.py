@@ -16,7 +16,7 @@ from pydantic import (
     WrapValidator,
 )
 
-from harness.errors import ConfigurationInvalid, Mistake, fault_of
+from harness.errors import Mistake, fault_of
 from harness.plugins import load_plugin, plugin_names
 from harness.rubric.checks.base import Check, Grade, mean_of
 from harness.rubric.checks.code import NoStubs, ParsesAsPython
@@ -77,28 +77,14 @@ def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInf
     if name in CHECKS or name not in plugin_names("checks"):
         return read(value)
     try:
-        return installed_check(str(name)).model_validate(value, context=info.context)
+        check = load_plugin("checks", str(name), of=Check)
+        return check.model_validate(value, context=info.context)
     except ValidationError as error:
         faults = (
             ": ".join([*map(str, fault["loc"]), fault_of(cast("dict[str, Any]", fault))])
             for fault in error.errors()
         )
         raise Mistake("; ".join(faults), code="rubric.check-invalid") from error
-
-
-def installed_check(name: str) -> type[Check]:
-    """A check that another distribution adds.
-
-    Raises:
-        ConfigurationInvalid: It cannot be imported, or is no check.
-    """
-    check = load_plugin("checks", name)
-    if isinstance(check, type) and issubclass(check, Check):
-        return check
-    raise ConfigurationInvalid(
-        f"the check '{name}' that is installed is no subclass of harness.Check",
-        code="plugin.broken",
-    )
 
 
 AnyCheck = Annotated[_ShippedCheck, WrapValidator(_read), SerializeAsAny()]

@@ -163,7 +163,7 @@ class DuckDbDatabase:
                 db.execute("CREATE TABLE harness (version BIGINT)")
                 db.execute("INSERT INTO harness VALUES (?)", (SCHEMA_VERSION,))
                 values = (DEFAULT_LANGUAGE, uuid4().hex)
-                db.execute("INSERT INTO state VALUES (0, 0, ?, NULL, ?)", values)
+                db.execute("INSERT INTO state VALUES (0, ?, ?)", values)
             (version,) = db.execute("SELECT version FROM harness").fetchone()
         check_version(version, self.failed)
 
