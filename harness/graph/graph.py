@@ -15,11 +15,16 @@ from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, Val
 
 from harness.errors import PipelineInvalid, did_you_mean
 from harness.graph.annotations import described, fits, item_of, remembered
-from harness.graph.node import EMPTY, Node, NodeOptions, Parameter, PolicyOptions, read_node
-from harness.graph.policies import (
-    Default,
-    Policies,
+from harness.graph.node import (
+    EMPTY,
+    Node,
+    NodeOptions,
+    Parameter,
+    PolicyOptions,
+    check_options,
+    read_node,
 )
+from harness.graph.policies import Default, Policies
 from harness.graph.values import value_form
 
 if TYPE_CHECKING:
@@ -64,6 +69,8 @@ class Graph(Generic[ResultT]):
         self.result = result
         self.nodes: dict[str, Node] = {}
         self.fail_fast = fail_fast
+        known = ("fail_fast", "limits", "max_parallel", "result", *PolicyOptions.__optional_keys__)
+        check_options(policies, known)
         self.policies = Policies(**policies)
         if (mistake := self.policies.mistake()) is not None:
             raise PipelineInvalid(f"pipeline '{name}': {mistake}", code="pipeline.option-invalid")

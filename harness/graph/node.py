@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -188,6 +188,12 @@ def _read_annotation(function: Callable[..., object], name: str) -> object:
 _known_annotation = lru_cache(maxsize=1024)(_read_annotation)
 
 
+def check_options(options: PolicyOptions, known: Iterable[str]) -> None:
+    """Raises `TypeError` for a misspelled option, with the nearest of those that are known."""
+    for name in options.keys() - PolicyOptions.__optional_keys__:
+        raise TypeError(f"there is no option '{name}'; {did_you_mean(name, known)}")
+
+
 # --- a function as a node -----------------------------------------------------------------------
 
 
@@ -219,6 +225,7 @@ def read_node(
     chosen = function.__name__ if name is None else name
     # One role's name is a sequence too, of its letters.
     roles = (models,) if isinstance(models, str) else models
+    check_options(options, NodeOptions.__optional_keys__)
     policies = Policies(**options, on=on, models=None if roles is None else tuple(roles))
     reader = _SignatureReader(chosen, Path(code.co_filename), code.co_firstlineno)
     reader.check_name()

@@ -339,3 +339,10 @@ def test_a_default_may_be_nothing(graph):
 
     assert watched.ended.outputs == {"fails": None}
     assert watched.recorded == {"fails"}
+
+
+def test_a_misspelt_option_is_named_with_the_nearest():
+    with pytest.raises(TypeError, match="no option 'retrys'; did you mean 'retry'"):
+        Graph("g").node(retrys=3)(lambda: 1)
+    with pytest.raises(TypeError, match="no option 'concurency'; did you mean 'concurrency'"):
+        Graph("g", concurency=3)
