@@ -74,10 +74,10 @@ CHECKS: dict[str, type[Check]] = {
 def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
     """A check that another distribution adds is no member of the union."""
     name = value.get("check") if isinstance(value, Mapping) else getattr(value, "check", None)
-    if name in CHECKS or name not in plugin_names("checks"):
+    if not isinstance(name, str) or name in CHECKS or name not in plugin_names("checks"):
         return read(value)
     try:
-        check = load_plugin("checks", str(name), of=Check)
+        check = load_plugin("checks", name, of=Check)
         return check.model_validate(value, context=info.context)
     except ValidationError as error:
         faults = (

@@ -60,3 +60,11 @@ def test_what_is_installed_as_a_check_and_is_none_is_refused(rubric: Path) -> No
     with pytest.raises(ConfigurationInvalid) as caught:
         load_rubric(rubric)
     assert caught.value.code == "plugin.broken"
+
+
+@pytest.mark.parametrize("name", ["[a]", "{a: b}", "3", "true"])
+def test_a_name_that_is_no_text_is_an_unknown_check(rubric: Path, name: str) -> None:
+    rubric.write_text(rubric.read_text().replace("no_shouting", name))
+    with pytest.raises(RubricInvalid) as caught:
+        load_rubric(rubric)
+    assert (caught.value.code, caught.value.line) == ("rubric.unknown-check", 7)
