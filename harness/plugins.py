@@ -11,7 +11,7 @@ What each group's objects must be is said in docs/plugins.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
@@ -25,12 +25,12 @@ def plugin_names(group: Group) -> tuple[str, ...]:
     return tuple(_plugins(group))
 
 
-def load_plugin(group: Group, name: str, *, of: type = object) -> Any:  # noqa: ANN401 - whatever it names
-    """Imports the object of a group that has this name: an instance or a subclass of a class.
+def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  # noqa: ANN401 - as it says
+    """Imports the object of a group that has this name, and tests whether it `fits` there.
 
     Raises:
         ConfigurationInvalid: There is none (`plugin.unknown`), a package that it needs is missing
-            (`plugin.package-missing`), or it cannot be imported or is of no such class
+            (`plugin.package-missing`), or it cannot be imported or does not fit
             (`plugin.broken`).
     """
     plugins = _plugins(group)
@@ -43,26 +43,26 @@ def load_plugin(group: Group, name: str, *, of: type = object) -> Any:  # noqa: 
     plugin = plugins[name]
     try:
         loaded = plugin.load()
-        if isinstance(loaded, of) or (isinstance(loaded, type) and issubclass(loaded, of)):
+        if fits(loaded):
             return loaded
-        problem, cause = f"is no {of.__name__}", None
+        problem, cause = f"is {type(loaded).__name__}, which does not fit there", None
     except ModuleNotFoundError as error:
         raise ConfigurationInvalid(
             f"{_described(plugin)} needs a package that is not installed ({error.name}); "
             f"{_remedy(plugin)}",
             code="plugin.package-missing",
         ) from error
-    except Exception as error:  # noqa: BLE001 - whatever its module raises
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever its module raises
         problem, cause = f"cannot be imported: {type(error).__name__}: {error}", error
     raise ConfigurationInvalid(f"{_described(plugin)} {problem}", code="plugin.broken") from cause
 
 
 def load_plugins(
-    group: Group, *, taken: Collection[str] = ()
+    group: Group, fits: Callable[[Any], bool], *, taken: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigurationInvalid]]:
     """All objects of a group, by name, and the errors of those that are left out.
 
-    These are the ones that cannot be imported, and those whose name is `taken`.
+    These are the ones that cannot be imported or do not fit, and those whose name is `taken`.
     """
     loaded, errors = {}, []
     for name, plugin in _plugins(group).items():
@@ -71,7 +71,7 @@ def load_plugins(
                 raise ConfigurationInvalid(
                     f"{_described(plugin)} has a name that is taken", code="plugin.name-taken"
                 )
-            loaded[name] = load_plugin(group, name)
+            loaded[name] = load_plugin(group, name, fits)
         except ConfigurationInvalid as error:
             errors.append(error)
     return loaded, errors

@@ -71,7 +71,9 @@ class LazyGroup(click.Group):
     def _plugins(self) -> dict[str, click.Command]:
         if not self._takes_plugins:
             return {}
-        commands, errors = load_plugins("commands", taken=self._lazy)
+        commands, errors = load_plugins(
+            "commands", lambda command: isinstance(command, click.Command), taken=self._lazy
+        )
         for error in errors:
             click.echo(f"harness: left out: {error}", err=True)
         return commands

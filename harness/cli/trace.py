@@ -121,7 +121,7 @@ def export(
                     + did_you_mean(form, [*TIMELINES, *names]),
                     code="option.format-unknown",
                 )
-            export_run: Exporter = load_plugin("exporters", form)
+            export_run: Exporter = load_plugin("exporters", form, callable)
         elif endpoint or headers or content:
             raise InvalidInput(
                 f"{form} writes a file; --endpoint, --header and --content are for exporters that "

@@ -63,5 +63,10 @@ def place_of(given: Place | str) -> Place:
             f"no store for urls '{scheme}://' is installed; {did_you_mean(scheme, names)}",
             code="memory.url-invalid",
         )
-    place: StoreUrl = load_plugin("stores", scheme).parse(given)
+    place: StoreUrl = load_plugin("stores", scheme, is_store_kind).parse(given)
     return place
+
+
+def is_store_kind(added: object) -> bool:
+    """Whether a plugin may be a `StoreKind`."""
+    return callable(getattr(added, "parse", None)) and callable(getattr(added, "open", None))

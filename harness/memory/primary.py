@@ -39,7 +39,7 @@ from harness.memory.passage import (
     amounts_of,
     tags_of,
 )
-from harness.memory.place import Place
+from harness.memory.place import Place, is_store_kind
 from harness.memory.sqlite import ADD_AMOUNT, FILE_NAME, SqliteDatabase, checksum_of, no_store
 from harness.memory.terms import check_language
 from harness.plugins import load_plugin
@@ -108,7 +108,7 @@ class PrimaryStore:
             check_language(language)
         database: Database
         if not isinstance(place, Path):
-            kind: StoreKind = load_plugin("stores", str(place).partition(":")[0])
+            kind: StoreKind = load_plugin("stores", str(place).partition(":")[0], is_store_kind)
             cache = cache or cache_folder(os.environ) / "memory"
             database = kind.open(place, indexes=cache, wait_s=wait_s, make=make)
         elif not make and not (place / FILE_NAME).is_file():

@@ -246,7 +246,7 @@ class PipelineRun:
             execution = self.settings.execution
             if execution.engine != IN_PROCESS:
                 check_workers(execution, os.environ)
-                open_executor: OpenExecutor = load_plugin("executors", execution.engine)
+                open_executor: OpenExecutor = load_plugin("executors", execution.engine, callable)
                 opened = open_executor(
                     execution.address,
                     tracer=trace,

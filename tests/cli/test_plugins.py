@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import click
 import pytest
 from command import harness
 from installed import Distribution
@@ -20,10 +21,16 @@ def hello():
     '''Say hello.'''
     click.echo("hello")
 
+NUMBER = 5
+
 def export_lines(journal, target):
     target.output.write_text(str(sum(1 for _ in journal.spans())))
     return f"{target.output} written"
 """
+
+
+def is_command(added: object) -> bool:
+    return isinstance(added, click.Command)
 
 
 @pytest.fixture
@@ -65,22 +72,26 @@ def test_an_exporter_of_another_distribution_writes_where_it_is_told(
 def test_what_is_broken_or_has_a_name_that_is_taken_is_left_out_and_named(
     distribution: Distribution, tmp_path: Path
 ) -> None:
+    (tmp_path / "ends.py").write_text("raise SystemExit('bye')\n")
     distribution(
         "mixed",
         "[harness.commands]\nhello = added:hello\nlost = added:nothing\nrun = added:hello\n"
+        "number = added:NUMBER\nends = ends:hello\n"
         "far = not_installed:hello [far]\n",
     )
 
-    commands, errors = load_plugins("commands", taken=["run"])
+    commands, errors = load_plugins("commands", is_command, taken=["run"])
     shown = harness("--help", cwd=tmp_path)
 
     assert [*commands] == ["hello"]
-    assert [error.code for error in errors] == [
-        "plugin.package-missing",
-        "plugin.broken",
-        "plugin.name-taken",
-    ]
-    assert "pip install 'mixed[far]'" in str(errors[0])
+    assert {str(error).split("'")[1]: error.code for error in errors} == {
+        "ends": "plugin.broken",
+        "far": "plugin.package-missing",
+        "lost": "plugin.broken",
+        "number": "plugin.broken",
+        "run": "plugin.name-taken",
+    }
+    assert "pip install 'mixed[far]'" in " ".join(map(str, errors))
     assert "Say hello." in shown.stdout
     assert "command 'lost' of mixed" in shown.stderr
 
@@ -90,7 +101,7 @@ def test_one_that_is_asked_for_by_name_and_is_not_there_is_an_error(
 ) -> None:
     distribution("greeting", "[harness.commands]\nhello = added:hello\n")
     with pytest.raises(ConfigurationInvalid, match="did you mean 'hello'") as caught:
-        load_plugin("commands", "helo")
+        load_plugin("commands", "helo", is_command)
     assert caught.value.code == "plugin.unknown"
 
 
@@ -99,4 +110,4 @@ def test_of_two_with_one_name_that_of_the_first_distribution_counts(
 ) -> None:
     distribution("b-second", "[harness.commands]\nhello = added:export_lines\n")
     distribution("a-first", "[harness.commands]\nhello = added:hello\n")
-    assert load_plugin("commands", "hello").name == "hello"
+    assert load_plugin("commands", "hello", callable).name == "hello"

@@ -78,7 +78,7 @@ def provider_of(endpoint: Endpoint) -> Provider:
 
 @cache
 def _installed(name: str) -> Provider:
-    provider: Provider = load_plugin("providers", name, of=Provider)
+    provider: Provider = load_plugin("providers", name, lambda it: isinstance(it, Provider))
     return provider
 
 

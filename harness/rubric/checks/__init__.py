@@ -71,13 +71,17 @@ CHECKS: dict[str, type[Check]] = {
 """Every check that ships, by the name rubrics use."""
 
 
+def _is_check(added: object) -> bool:
+    return isinstance(added, type) and issubclass(added, Check)
+
+
 def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
     """A check that another distribution adds is no member of the union."""
     name = value.get("check") if isinstance(value, Mapping) else getattr(value, "check", None)
     if not isinstance(name, str) or name in CHECKS or name not in plugin_names("checks"):
         return read(value)
     try:
-        check = load_plugin("checks", name, of=Check)
+        check = load_plugin("checks", name, _is_check)
         return check.model_validate(value, context=info.context)
     except ValidationError as error:
         faults = (

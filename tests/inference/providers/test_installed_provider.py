@@ -34,7 +34,7 @@ def test_an_endpoint_of_an_installed_provider_is_reached_by_it() -> None:
 
 @pytest.mark.usefixtures("gateway")
 def test_what_is_installed_as_a_provider_and_is_none_is_refused() -> None:
-    with pytest.raises(ConfigurationInvalid, match="is no Provider") as caught:
+    with pytest.raises(ConfigurationInvalid, match="is int, which does not fit") as caught:
         connect(Endpoint(tag="writer", backend="number", url=URL))
     assert caught.value.code == "plugin.broken"
 
