@@ -14,7 +14,7 @@ from harness.errors import HarnessError, NodeFailed
 from harness.rows import Row, RowFile, write_rows
 from harness.rubric import Rubric
 from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, failure_of
-from harness.trace import NodeOutput, Record, RunStarted, SpanEnded, SpanStarted, events
+from harness.trace import NodeOutput, Record, RunStarted, SpanEnded, SpanStarted, describe, events
 from harness.trace.node_records import attempt_status
 from harness.trace.records import error_class
 from harness.trace.secrets import Redactor
@@ -155,6 +155,9 @@ class BatchFiles:
             self._take(record)
         except HarnessError as error:
             self.error = self.error or error
+        except Exception as error:  # noqa: BLE001 - a line must not be lost without a word
+            failure = HarnessError(f"an output cannot be written: {describe(error)}")
+            self.error = self.error or failure
 
     def _take(self, record: Record) -> None:
         match record:

@@ -353,7 +353,13 @@ def _rows_of(
         if isinstance(source, Mapping):
             ours = {theirs: mine for mine, theirs in columns.items()}
             fields = {ours.get(name, name): value for name, value in source.items()}
-            yield Row(fields=fields, path=Path("inputs"), line=number)
+            row = Row(fields=fields, path=Path("inputs"), line=number)
+            try:
+                orjson.dumps(fields, default=str)
+            except TypeError as error:
+                yield row.refusal(f"it has no JSON ({error})", code="batch.row-not-json")
+            else:
+                yield row
         elif isinstance(source, str | Path):
             yield from read_rows([str(source)], columns=columns, whole=whole)
         else:

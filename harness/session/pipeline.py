@@ -62,11 +62,7 @@ class Pipeline(Graph[ResultT]):
     ) -> None:
         super().__init__(name, fail_fast=fail_fast, result=result, **policies)
         _check_limits(limits)
-        if max_parallel is not None and max_parallel < 1:
-            raise InvalidInput(
-                f"max_parallel={max_parallel} would let no call begin; give 1 or more",
-                code="pipeline.parallel-calls-not-positive",
-            )
+        _check_parallel(max_parallel)
         self.limits = limits
         self.max_parallel = max_parallel
 
@@ -277,6 +273,11 @@ class Pipeline(Graph[ResultT]):
         """
         _check_limits(limits)
         _check_backends(backends)
+        _check_parallel(max_parallel)
+        if sample is not None and sample < 1:
+            raise InvalidInput(
+                f"sample={sample} draws no row; give 1 or more", code="batch.sample-not-positive"
+            )
         rows = BatchRows(
             self,
             inputs,
@@ -309,6 +310,14 @@ class Pipeline(Graph[ResultT]):
                     f'mapping, run({{"{name}": …}}), beside which {name}= is the option',
                     code="pipeline.input-is-option",
                 )
+
+
+def _check_parallel(max_parallel: int | None) -> None:
+    if max_parallel is not None and max_parallel < 1:
+        raise InvalidInput(
+            f"max_parallel={max_parallel} would let no call begin; give 1 or more",
+            code="pipeline.parallel-calls-not-positive",
+        )
 
 
 def _check_limits(limits: object) -> None:

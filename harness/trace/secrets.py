@@ -186,7 +186,9 @@ class Redactor:
             return [self.clean_values(item) for item in value]
         if isinstance(value, dict):
             return {
-                self.clean(name): REDACTED if _is_secret(name, item) else self.clean_values(item)
+                self.clean_values(name): REDACTED
+                if isinstance(name, str) and _is_secret(name, item)
+                else self.clean_values(item)
                 for name, item in value.items()
             }
         return REDACTED if str(value) in self._values else value

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from sample_runs import load_run
 from servers.llama_router import LlamaRouter, Routed
-from session_runs import ONE_QUESTION, Calls, settings_of
+from session_runs import ONE_QUESTION, Calls, refused, settings_of
 
 from harness import Limits, Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
@@ -539,3 +539,27 @@ def test_where_models_take_turns_each_load_serves_eight_times_as_many_rows(tmp_p
     rows, loads = asyncio.run(main())
     assert rows == 16
     assert loads <= 4  # 16 if two rows at a time took turns
+
+
+def test_a_row_that_has_no_json_is_refused_and_no_line_of_another_is_lost(tmp_path):
+    pipeline = Pipeline("texts")
+
+    @pipeline.node
+    def keys(text: str) -> dict[int, str]:
+        return {1: text}
+
+    def batch(rows, **options):
+        output = tmp_path / "o.jsonl"
+        settings = settings_of(tmp_path)
+        return asyncio.run(pipeline.batch(rows, output=output, settings=settings, **options))
+
+    done = batch([{"text": "a"}])
+    assert done.rows == 1
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 1
+    for row in ({"text": "b", "extra": {1: "a"}}, {"text": "b", "id": 2**70}, {1: "a"}):
+        with pytest.raises(InvalidInput, match="it has no JSON"):
+            batch([row])
+    with refused("pipeline.parallel-calls-not-positive"):
+        batch([{"text": "a"}], max_parallel=0)
+    with refused("batch.sample-not-positive"):
+        batch([{"text": "a"}], sample=0)
