@@ -72,6 +72,8 @@ class Passage:
     content has an equal id."""
 
     def __post_init__(self) -> None:
+        for name in ("text", "title", "source", "id"):
+            _check_encodes(getattr(self, name), name)
         if not self.searchable.strip():
             raise InvalidInput(
                 "a passage has neither title nor text; leave it out", code="passage.empty"
@@ -85,8 +87,6 @@ class Passage:
             raise InvalidInput(
                 f"created is {self.created}; it must have a time zone", code="passage.no-time-zone"
             )
-        for name in ("text", "title", "source", "id"):
-            _check_encodes(getattr(self, name), name)
         for key, value in self.metadata.items():
             _check_metadata(key, value)
         # A copy: later changes to the caller's mapping don't reach the passage.
@@ -156,7 +156,11 @@ def _is_finite(value: Scalar) -> bool:
         return False
 
 
-def _check_encodes(value: str, name: str) -> None:
+def _check_encodes(value: object, name: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidInput(
+            f"a passage's {name} is {value!r}; it must be a text", code="passage.field-type"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:

@@ -190,8 +190,8 @@ def recency(created: datetime | None, *, half_life_days: float | None, now: date
     """Halved by each half-life since `created`; 1 if age does not count or is unknown."""
     if half_life_days is None or created is None:
         return 1.0
-    age = max(timedelta(0), now - created)
-    return float(0.5 ** (age / timedelta(days=half_life_days)))
+    days = max(0.0, (now - created) / timedelta(days=1))
+    return float(0.5 ** (days / half_life_days))
 
 
 def is_relevant(

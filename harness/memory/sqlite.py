@@ -352,7 +352,8 @@ def upgrade(db: Any, version: int) -> None:  # noqa: ANN401 - a connection, as s
 def _amounts_in(metadata: str) -> list[tuple[str, float, str]]:
     # A damaged passage has none.
     with suppress(ValueError, HarnessError):
-        return amounts_of(Passage(text="any", metadata=json.loads(metadata)))
+        fields = json.loads(metadata)
+        return amounts_of(Passage(text="any", metadata=fields)) if isinstance(fields, dict) else []
     return []
 
 

@@ -7,6 +7,7 @@ and follow it; `ranking` asks both.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -194,9 +195,10 @@ class MemoryStore:
                 f"no search mode '{mode}'; {did_you_mean(mode, get_args(Mode))}",
                 code="memory.unknown-mode",
             )
-        if half_life_days is not None and not half_life_days > 0:
+        is_time = isinstance(half_life_days, int | float) and 0 < half_life_days < math.inf
+        if half_life_days is not None and not is_time:
             raise InvalidInput(
-                f"half_life_days is {half_life_days!r}; it must be greater than 0",
+                f"half_life_days is {half_life_days!r}; it must be a number greater than 0",
                 code="memory.half-life-not-positive",
             )
         tags = wanted_tags(where, self._primary.tags_within) if where else None

@@ -190,14 +190,14 @@ class _ReplyReader:
                 self.statements.append(statement)
 
     def _judgements(
-        self, value: _Value, limits: Sequence[str] = ()
+        self, value: _Value, limits: Sequence[float] = ()
     ) -> Iterator[tuple[str, Judgement]]:
         """What a value says of dimensions; `limits` are the ends of the scales around it."""
         for item in value if isinstance(value, list) else ():
             yield from self._judgements(item, limits)
         if not isinstance(value, dict):
             return
-        limits = _stated_limits(value) or limits
+        limits = self._limits_of(value) or limits
         names = {key: self._find(key) for key in value}
         places: list[tuple[str, _Value]] = []
         for key, inner in value.items():
@@ -215,14 +215,14 @@ class _ReplyReader:
                 yield name, judgement
 
     def _judgement(
-        self, name: str, value: _Value, beside: Mapping[str, _Value], limits: Sequence[str]
+        self, name: str, value: _Value, beside: Mapping[str, _Value], limits: Sequence[float]
     ) -> Judgement | None:
         leaf = _score_in(value, name)
         if name not in self._rules or leaf is None:
             return None
         members = value if isinstance(value, dict) else {}
         number = _ALONE.fullmatch(leaf.text)
-        limits = _stated_limits(members) or limits
+        limits = self._limits_of(members) or limits
         score = _on_scale(number, self._scales[name], limits) if number else None
         if number is None or score is None:
             return None
@@ -237,6 +237,14 @@ class _ReplyReader:
             rules=_answers(members, self._rules[name]),
         )
 
+    def _limits_of(self, members: Mapping[str, _Value]) -> list[float]:
+        """Where the scale ends, by an object that says so: `{"score": 4, "max_score": 5}`."""
+        scale = members.get("scale")
+        values = [members.get(key) for key in _MOST_KEYS if not self._find(key)]
+        values += [scale.get("max")] if isinstance(scale, dict) else []
+        texts = [value.text for value in values if isinstance(value, _Leaf)]
+        return [number for text in texts if (number := _highest_in(text))]
+
     # --- labelled scores
 
     def read_lines(self, text: str) -> None:
@@ -244,7 +252,7 @@ class _ReplyReader:
         self._text, self._name, self._turns = text, self._alone, [0]
         self._limits = _limits_in(text)
         before = len(self.statements)
-        for line in re.finditer(r"[^\n]*\S[^\n]*", text):
+        for line in re.finditer(r"[^\n]+", text):
             is_row = line[0].lstrip().startswith("|")
             (self._row if is_row else self._line)(line.start(), line.end())
         # Hardly more than a number: `8`, or `8/10` and then a reason.
@@ -274,7 +282,14 @@ class _ReplyReader:
             if not label:
                 continue
             name = self._find(label["name"]) if label["name"] else self._name
+            if limit := _LIMIT_BESIDE.match(self._text, label.end(), end):
+                self._limits = [float(limit["most"])]
             number = _STATED.match(self._text, label.end(), end)
+            # `The depth of 3 metres`, where `The depth is 3` states a score.
+            is_phrase = place == first and opening and opening["article"] and label["name"]
+            if number and is_phrase and not number["most"]:
+                states = _STATES.search(self._text, label.end(), number.start("number"))
+                number = number if states else None
             is_head = place == first and _HEADS.match(self._text, label.end(), end)
             if label["name"] and (number or is_head):
                 self._turn_to(name, label.end())
@@ -290,6 +305,8 @@ class _ReplyReader:
             has_words = self._scales[name].is_pass_fail
             numbers = [m for m in matches if m and (has_words or m["number"][-1].isdigit())]
             if len(numbers) == 1:
+                if limit := _LIMIT_BESIDE.search(self._text, start, numbers[0].start()):
+                    self._limits = [float(limit["most"])]
                 self._turn_to(name, numbers[0].start("number"))
                 self._state(name, numbers[0], start)
             self._turn_to(self._alone, end)
@@ -301,7 +318,8 @@ class _ReplyReader:
     def _state(
         self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
     ) -> None:
-        limits = _limits_in(number[0]) or self._limits
+        # A number of ten says itself where its scale ends.
+        limits = [] if number["most"] else self._limits
         score = _on_scale(number, self._scales[name], limits) if name in self._rules else None
         # Among several dimensions, a total belongs to the whole.
         if score is not None and (self._alone or not is_total):
@@ -418,14 +436,6 @@ def _score_in(value: _Value, name: str) -> _Leaf | None:
     return _score_in(value[keys[0]], name) if len(keys) == 1 else None
 
 
-def _stated_limits(members: Mapping[str, _Value]) -> list[str]:
-    """Where the scale ends, by an object that says so: `{"score": 4, "max_score": 5}`."""
-    scale = members.get("scale")
-    values = [members.get(key) for key in _MOST_KEYS]
-    values += [scale.get("max")] if isinstance(scale, dict) else []
-    return [value.text for value in values if isinstance(value, _Leaf)]
-
-
 def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
     texts = (value.text for key in keys if isinstance(value := members.get(key), _Leaf))
     return next((" ".join(text.split()) for text in texts if text.strip()), "")
@@ -470,8 +480,8 @@ _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
 _BECAUSE = r"because|since|due|as|but|although|though|given|points?|reason(?:ing)?(?=[ \t*]*:)"
 _END = (
     r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!(\u2026\u5206\uff08\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
-    # Ticks and warning signs, but neither stars, which may be four of five, nor arrows.
-    r"|[\u2607-\u2793\U0001f320-\U0001faff]"
+    # Ticks, crosses, lights: neither stars, which may be four of five, nor arrows or signs of sums.
+    r"|[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]"
     r"|\|(?!\w)|[.,:](?!\d)|[-\u2013\u2014](?![ \t]*{range})|(?:{words})\b))"
 )
 # A number of ten is a score too in `8/10 for style and …`, in `8/10 It is clear.`, and in
@@ -494,10 +504,12 @@ _FILLER = (
 _STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
 """A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
 minus."""
+_STATES = re.compile(r"\bis\b|[:\uff1a=]")
 _OPENING = re.compile(
     r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
     r"|\d{1,2}[.)](?=[\s*]))*)"
-    r"(?:(?:dimension|criterion|category|aspect)[ \t]*+\d{0,2}[ \t:*_.-]*+|(?:the|my)[ \t])?",
+    r"(?:(?:dimension|criterion|category|aspect)[ \t]*+\d{0,2}[ \t:*_.-]*+"
+    r"|(?P<article>the|my)[ \t])?",
     re.IGNORECASE,
 )
 """What may stand before a label at the start of a line: list marks, ticks, stars."""
@@ -523,26 +535,37 @@ _MARKUP = re.compile(
 _HEADING = re.compile(r"(?P<title>[^\W\d][\w /&-]{0,40}?)[*_]*[ \t]*(?::|[*_]+[ \t\r]*$)")
 
 
+_RANGE = (
+    r"(?:[01][ ]?(?:[-\u2013\u2014]|to)[ ]?|out of )(?P<most>\d{1,4}(?:\.\d+)?)(?![\d%]|[.,]\d)"
+)
 _LIMIT = re.compile(
-    r"(?:(?:\(|\b(?:scale|scores?|ratings?|range)\b[^\n\d]{0,12})"
-    r"(?:[01][ ]?(?:[-\u2013\u2014]|to)[ ]?|out of )|\u6ee1\u5206[ ]?)(\d{1,4})(?![\d%]|[.,]\d)"
-    r"|\b(\w{1,7})[- ]point\b[^\n]{0,12}\bscale",
+    rf"\b(?:scale|scores?|ratings?|range)\b[^\n\d]{{0,12}}{_RANGE}"
+    r"|\u6ee1\u5206[ ]?(?P<full>\d{1,4})|\b(?P<points>\w{1,7})[- ]point\b[^\n]{0,12}\bscale",
     re.IGNORECASE,
 )
-"""The end of a scale, where a reply says which it goes by: `(1-5)`, `a scale of 1 to 5`, `a five-
-point scale`, `\u6ee1\u52065\u5206`."""
+"""The end of a scale, where a reply says which it goes by: `a scale of 1 to 5`, `a five-point
+scale`, `\u6ee1\u52065\u5206`."""
+_LIMIT_BESIDE = re.compile(rf"[ \t*_]*+\({_RANGE}", re.IGNORECASE)
+"""The same behind a label: `(1-5)`, which elsewhere may be a range of anything."""
+_POINTS = {"three": 3.0, "four": 4.0, "five": 5.0, "six": 6.0, "seven": 7.0, "ten": 10.0}
 
 
-def _limits_in(text: str) -> list[str]:
-    return [limit[limit.lastindex or 0] for limit in _LIMIT.finditer(text)]
+def _limits_in(text: str) -> list[float]:
+    ends = (limit[limit.lastgroup or 0].casefold() for limit in _LIMIT.finditer(text))
+    return [number for end in ends if (number := _POINTS.get(end) or _highest_in(end))]
 
 
-def _on_scale(number: re.Match[str], scale: Scale, limits: Iterable[str]) -> float | None:
+def _highest_in(text: str) -> float | None:
+    """Of `10`, `1-10` and `0 to 10, where 10 is best`."""
+    return max(map(float, re.findall(r"\d+(?:\.\d+)?", text)), default=None)
+
+
+def _on_scale(number: re.Match[str], scale: Scale, limits: Iterable[float]) -> float | None:
     """None off the scale, for `8/20` on a scale that ends at 10, and `80%` but from 0 to 100.
 
     Of pass and fail, there is nothing between. `limits` say where the scale of the reply ends.
     """
-    ends = {float((re.findall(r"\d+", limit) or ["nan"])[-1]) for limit in limits}
+    ends = set(limits)
     word = number["number"].casefold()
     if ends and scale.max not in ends:
         return None

@@ -138,10 +138,15 @@ def _paragraphs(template: str) -> list[tuple[str, set[str], set[str]]]:
     """Each with the fields that it has or asks for, and those without which it is left out."""
     paragraphs = []
     for paragraph in _BLANK.split(template):
-        names = {field["words"].split()[-1] for field in FIELD.finditer(paragraph)}
-        always = {field["words"] for field in FIELD.finditer(_IF.sub("", paragraph))}
+        names = {words.split()[-1] for words in _asked(paragraph)}
+        always = _asked(_IF.sub("", paragraph))
         paragraphs.append((paragraph, names, always & _MAY_BE_EMPTY))
     return paragraphs
+
+
+def _asked(text: str) -> set[str]:
+    """What stands in braces, without those that a backslash makes a text."""
+    return {field["words"] for field in FIELD.finditer(text) if not field["escape"]}
 
 
 def shared_chars(template: str, values: Mapping[str, str | bool]) -> tuple[int, ...]:

@@ -164,7 +164,14 @@ class _YamlNodes:
         return RubricInvalid(message, code=code, path=self._path, line=line)
 
     def root(self) -> Written:
-        node = self._loader.get_single_node()
+        try:
+            node = self._loader.get_single_node()
+        except (ValueError, OverflowError) as error:  # such as "\U00110000"
+            raise self._invalid(
+                f"a character is written by a number that none has ({error})",
+                self._loader.line + 1,
+                code="rubric.no-such-character",
+            ) from error
         return Written(None, self._path, 1) if node is None else self._written(node, 1)
 
     def _written(self, node: yaml.Node, line: int) -> Written:
@@ -219,7 +226,8 @@ class _YamlNodes:
     def _scalar(self, node: yaml.Node, line: int) -> object:
         try:
             return self._loader.construct_object(node)
-        except ValueError as error:  # such as !!int without digits
+        # What the library raises at `!!int` without digits, `!!bool x` and `!!timestamp x`.
+        except (ValueError, LookupError, AttributeError, TypeError) as error:
             message = f"a value cannot be read ({error}); put it in quotes"
             raise self._invalid(message, line, code="rubric.value-unreadable") from error
 

@@ -145,6 +145,12 @@ def test_a_turn_has_a_conversation_and_a_whole_number(place):
         Turn(conversation=place[0], position=place[1])
 
 
+@pytest.mark.parametrize("fields", [{"text": 3}, {"text": "a", "title": None}, {"source": b"a"}])
+def test_the_words_of_a_passage_are_texts(fields):
+    with failing(InvalidInput, "passage.field-type"):
+        Passage(**{"text": "a", **fields})
+
+
 def test_what_is_said_twice_is_two_turns():
     yes = Passage(text="Yes.", turn=Turn(conversation="a", position=1, speaker="Ann"))
     again = replace(yes, id="", turn=Turn(conversation="a", position=2, speaker="Ann"))

@@ -110,3 +110,4 @@ def test_relevance_is_halved_by_each_half_life(age, share):
     aged = recency(now - age, half_life_days=30, now=now)
     assert aged == pytest.approx(share)
     assert recency(now - age, half_life_days=None, now=now) == 1
+    assert recency(now - timedelta(days=1), half_life_days=1e-12, now=now) == 0

@@ -200,9 +200,20 @@ def test_what_is_added_does_not_wait_for_the_vectors_of_a_slow_embedder(place):
         ({"limit": 2.5}, "memory.limit-not-positive"),
         ({"mode": "lexicl"}, "memory.unknown-mode"),
         ({"half_life_days": 0}, "memory.half-life-not-positive"),
+        ({"half_life_days": "30"}, "memory.half-life-not-positive"),
+        ({"half_life_days": float("inf")}, "memory.half-life-not-positive"),
         ({"where": {"year": {"=": 1}}}, "filter.range"),
     ],
-    ids=["no hits", "a text", "not whole", "an unknown mode", "no half-life", "no comparison"],
+    ids=[
+        "no hits",
+        "a text",
+        "not whole",
+        "an unknown mode",
+        "no half-life",
+        "no number",
+        "no end",
+        "no comparison",
+    ],
 )
 def test_what_cannot_be_asked_is_refused(store, options, code):
     with failing(InvalidInput, code):

@@ -141,6 +141,10 @@ FILES = {
     "aliases of aliases": row(BOMB, "1 too-many-values", "10,000"),
     "key that is a list": row("title: T\n[a]: b\n", "2 name-not-plain"),
     "control character": row("title: T\npurpose: \x00\n", "2 control-character"),
+    "no such character": row('title: "\\U00110000"\n', "1 no-such-character"),
+    "no boolean": row("title: T\ndimensions: !!bool x\n", "2 value-unreadable"),
+    "no time": row("title: T\npurpose: !!timestamp x\n", "2 value-unreadable"),
+    "no digits": row("title: T\npass_at: !!int ''\n", "2 value-unreadable"),
     "number without digits": row("title: T\npass_at: !!int x\n", "2 value-unreadable", "'x'"),
 }
 YAML = {

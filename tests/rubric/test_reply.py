@@ -507,3 +507,47 @@ def test_a_score_of_the_draft_in_another_form_is_not_the_judges():
     assert read == {}
     own = read_reply("My view.\nclear: 4\nuseful: 3", rubric, rubric.judged, draft=draft)
     assert {name: judgement.score for name, judgement in own.items()} == {"clear": 4, "useful": 3}
+
+
+OF_LIMITS = {
+    '{"relevance": {"score": 8, "max": "not applicable"}}': 8,
+    '{"relevance": {"score": 8, "scale": "0 to 10, where 0 is worst"}}': 8,
+    '{"relevance": {"score": 8, "max_score": 10.0}}': 8,
+    '{"relevance": {"score": 4, "scale": "1-5"}}': None,
+    '{"relevance": {"score": 4, "max_score": 5.0}}': None,
+    "Parts (1-5) are fine.\nRelevance: 8": 8,
+    "On a scale of 1-5 the author gives 4.\nRelevance: 8/10": 8,
+    "It is a bullet-point list on another scale.\nRelevance: 8": 8,
+    "Relevance (1-5): 4": None,
+    "**Relevance (1-5)**\nScore: 4": None,
+    "I use a five-point scale.\nRelevance: 4": None,
+    "| Dimension | Score |\n|---|---|\n| Relevance (1-5) | 4 |": None,
+    "Relevance (1-5): 4\nDepth (0-10): 7": None,
+    "The relevance of 3 paragraphs is in doubt.": None,
+    "My relevance is 7.": 7,
+    "The relevance: 7": 7,
+    "Relevance: 4 \u2716\ufe0f 2 = 8": None,
+    "Relevance: 6 \U0001f449 8": None,
+    "Relevance: 4 \u272d\u272d\u272d": None,
+    "Relevance: 7 \u2705": 7,
+}
+
+
+@pytest.mark.parametrize("text", OF_LIMITS)
+def test_a_score_counts_on_the_scale_that_the_reply_goes_by_and_only_if_it_is_stated(text):
+    assert scores(text).get(R) == OF_LIMITS[text]
+
+
+def test_a_dimension_may_be_called_like_the_end_of_a_scale():
+    rubric = Rubric(
+        id="song",
+        title="A song",
+        dimensions=(Dimension(name="scale", judge="?"), Dimension(name="max", judge="?")),
+    )
+    assert scores('{"scale": 8, "max": 7}', rubric=rubric) == {"scale": 8, "max": 7}
+
+
+def test_long_blank_lines_are_read_in_a_moment():
+    begin = time.perf_counter()
+    assert scores(f"Relevance: 8\n{' ' * 99_000}")[R] == 8
+    assert time.perf_counter() - begin < 2

@@ -36,6 +36,7 @@ VALUES = {"task": "Say it.", "sources": "", "history": "", "good": "It is.", "cu
         pytest.param("a\n{if history}b\n{history}{end}\n", "a", id="nor of several lines"),
         pytest.param('{"score": {task}}', '{"score": Say it.}', id="JSON"),
         pytest.param(r"\{task} \{if x} { } {}", "{task} {if x} { } {}", id="braces themselves"),
+        pytest.param(r"a \{good} \{sources}", "a {good} {sources}", id="names that are no fields"),
     ],
 )
 def test_a_template_is_filled(template, made):

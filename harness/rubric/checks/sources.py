@@ -263,7 +263,9 @@ class _Known:
         )
 
 
-_SMALL, _FIRST = re.compile(r"\b(?:of|for|the|and)\b"), re.compile(r"\b[^\W\d_]")
+_SMALL = re.compile(r"\b(?:of|for|the|and)\b")
+# First letters, and the marks at which one thought ends: not the full stop of `J. F. Kennedy`.
+_FIRST = re.compile(r"\b[^\W\d_]|(?<!\b[^\W\d_])[.!?](?=\s)|[;:()|]|\n[ \t]*\n")
 _STEM, _ENDING = 3, 3
 """The least letters of a stem, and the most of an ending."""
 
