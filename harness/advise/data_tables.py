@@ -68,12 +68,12 @@ class DeviceSpec:
 
         FP8 has units of its own. llama.cpp multiplies quantized weights on a GPU as 8-bit integers,
         which takes half of the time of 16 bits (its pull requests 7676 and 7860). Others, AWQ
-        included, are unpacked to 16.
+        and MXFP4 in safetensors included, are unpacked to 16.
         """
         name = (quantization or "").upper()
         if name.startswith("FP8") and self.fp8_flops_per_s:
             return self.fp8_flops_per_s
-        is_integer = self.has_int8 and re.match(r"I?Q\d", name) is not None
+        is_integer = self.has_int8 and re.match(r"I?Q\d|MXFP4_MOE", name) is not None
         return self.flops_per_s and self.flops_per_s * (1 + is_integer)
 
 

@@ -165,6 +165,7 @@ class LearnedRates(BaseModel):
     """With the overhead of a step in it."""
     cache_bytes_per_s: _Rate | None
     flops_per_s: _Rate | None
+    """As many as it would do with weights of 16 bits."""
     model: str
     run_id: str
 
@@ -208,6 +209,8 @@ def learn(
             rest_s -= 2 * model.active_parameters / flops
         least_s = model.active_bytes / device.memory_bytes_per_s / 4
         weights = model.active_bytes / max(rest_s, least_s)
+    if flops and (with_weights := device.flops_with(model.quantization)) and device.flops_per_s:
+        flops *= device.flops_per_s / with_weights
     return LearnedRates(
         device=device.name,
         runtime=runtime,

@@ -179,6 +179,7 @@ def read_model_shape(path: Path) -> ModelShape:
         passed_bytes=header.weights.passed_bytes,
         active_bytes=header.active_bytes,
         table_parameters=round(header.parameters * (1 - header.weights.passed_bytes / weights)),
+        output_parameters=header.vocabulary_size * header.embedding_length * header.has_output,
         expert_share=max(header.expert_used_count, 1) / max(header.expert_count, 1),
         heads=header.head_count,
         compute_bytes=-(-compute_bytes(header, loading) // batch),
@@ -267,6 +268,11 @@ class _Config(NamedTuple):
     part: Mapping[str, Any]
     """What describes the language model: all of it, or one of its tables."""
 
+    @property
+    def kind(self) -> str:
+        """Its architecture, such as `llama`; empty if missing."""
+        return str(self.get("model_type") or "")
+
     def get(self, *names: str) -> Any:  # noqa: ANN401 - whatever the JSON has
         """The value of the first of these names that has one; null counts as missing."""
         held = (values.get(name) for values in (self.part, self.whole) for name in names)
@@ -304,6 +310,8 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     if not 0 < layers <= _MAX_LAYERS:
         raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {_MAX_LAYERS:,}")
     width = config.count("hidden_size", "n_embd", "d_model")
+    if not width:
+        raise config.unusable("hidden_size", "is 0")
     caches, is_exact = _caches(config, layers=layers, width=width)
 
     # 1. Parameters by kind.
@@ -321,7 +329,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     first = config.product("first_k_dense_replace")
     sparse = len(range(first, layers, step)) if experts else 0
     # Feed-forward layers have 3 matrices, or without a gate 2.
-    inner = (2 if config.get("model_type") in _UNGATED else 3) * width
+    inner = (2 if config.kind in _UNGATED else 3) * width
     dense_count = inner * ((layers - sparse) * dense_length + sparse * shared)
     attention_count = sum(_attention(config, cache, width) for cache in caches)
     expert_count = inner * sparse * experts * length
@@ -343,7 +351,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     rest = attention_count + dense_count + routers
     return ModelShape(
         title=title,
-        family=str(config.get("model_type") or ""),
+        family=config.kind,
         quantization=label and label.upper(),
         packing="safetensors",
         parameters=rest + expert_count + tables,
@@ -384,7 +392,7 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     is_recurrent = any(name in _RECURRENT or name.startswith("mamba_") for name in names)
     if not window:
         return (full,) * layers, kinds is None and not is_recurrent and not full.index_length
-    if config.get("model_type") == "mistral":
+    if config.kind == "mistral":
         return (narrow,) * layers, True
     period = config.get("sliding_window_pattern", "_sliding_window_pattern")
     if type(period) is not int or period < 1:
@@ -398,7 +406,7 @@ _LATENT_NOT_CACHED = frozenset({"minicpm3", "plm"})
 
 def _full_cache(config: _Config, width: int) -> LayerCache:
     rank = config.product("kv_lora_rank")
-    if rank and config.get("model_type") not in _LATENT_NOT_CACHED:
+    if rank and config.kind not in _LATENT_NOT_CACHED:
         return LayerCache(
             heads=1,
             key_length=rank + config.product("qk_rope_head_dim"),

@@ -340,10 +340,11 @@ def _waited_for(load: events.LoadEvent, observed: Observed) -> list[Interval]:
 def _one_context(observed: Observed, tags: Sequence[str]) -> tuple[str, ...]:
     """Where endpoints name one model of one server, which it loads anew for another context."""
     servers = [observed.server(tag) for tag in tags]
-    if len(servers) < 2 or len({(server.url, server.model_id) for server in servers}) > 1:
+    models = {(server.url, server.model_id) for server in servers}
+    sizes = [server.context_tokens for server in servers]
+    if len(models) > 1 or not servers[0].url or len(set(sizes)) < 2:
         return ()
-    sizes = " and ".join(f"{server.context_tokens}" for server in servers)
-    return (f"give {named(tags)} the same context_tokens (now {sizes})",)
+    return (f"give {named(tags)} the same context_tokens (now {' and '.join(map(str, sizes))})",)
 
 
 def _room_for_all(observed: Observed) -> tuple[str, ...]:

@@ -133,6 +133,14 @@ def test_what_calls_alone_show_predicts_others(device):
         assert figure.startswith("TTFT") or said == pytest.approx(measured, rel=0.02), figure
 
 
+def test_operations_are_learned_as_of_16_bits():
+    gpu = replace(GPU, has_int8=True)
+    packed = replace(MODEL, quantization="Q4_K_M")
+    truth = Rates(model=packed, device=gpu, factors=FACTORS)
+    learned = learn(packed, gpu, [burst_of(truth, 1, 512)], runtime="llamacpp", run_id="r")
+    assert learned.factors_on(gpu).compute == pytest.approx(FACTORS.compute)
+
+
 def test_a_processor_that_hides_all_reading_has_a_factor():
     one = replace(burst_of(Rates(model=MODEL, device=CPU), 1, 64), step_s=1e-6)
     factors = learn(MODEL, CPU, [one], runtime="llamacpp", run_id="r").factors_on(CPU)

@@ -187,6 +187,7 @@ def test_a_gguf_is_known_to_the_byte(demo_model):
     shape = read_model_shape(demo_model)
     assert shape.parameters == pytest.approx(134.5e6, rel=0.001)
     assert (shape.layers, shape.quantization, shape.packing) == (30, "Q4_1", "gguf")
+    assert shape.output_parameters == 49_152 * 576  # the input's table again
     loading = Loading(context_tokens=4096, cache_type_k="q8_0", cache_type_v="q8_0")
     expected = gguf_footprint(read_gguf_header(demo_model), loading)
     assert shape.weight_bytes == expected.weights_bytes
@@ -239,6 +240,7 @@ def test_a_file_that_is_damaged_is_refused(write, data):
         ("num_hidden_layers", None),
         ("num_hidden_layers", 10**9),
         ("hidden_size", "64"),
+        ("hidden_size", 0),
         ("num_attention_heads", 0),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_device_by_hand_has_what_was_given():
 
 def test_fp8_and_quantized_gguf_have_operations_of_their_own():
     eight = replace(H100, fp8_flops_per_s=1979e12, has_int8=True)
-    named = ("FP8", "AWQ", "MXFP4", "Q8_0", "IQ3_XS", "BF16", None)
+    named = ("FP8", "AWQ", "MXFP4", "Q8_0", "MXFP4_MOE", "BF16", None)
     of_integers = 2 * 989.4e12
     assert [eight.flops_with(name) for name in named] == [
         *(1979e12, 989.4e12, 989.4e12, of_integers, of_integers, 989.4e12, 989.4e12)
