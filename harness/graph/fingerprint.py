@@ -88,6 +88,17 @@ def code_of(function: object) -> Fingerprint:
     return cached.code
 
 
+def digest_of_parts(value: object) -> str | None:
+    """The digest of an object by its `code_parts()`; None if one of them has no parts.
+
+    Such a one counts by its class alone, so that another of its class would have the same digest.
+    """
+    writer = _FingerprintWriter()
+    writer.add(value)
+    code = writer.finished().code
+    return code.digest if writer.is_whole else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckedFingerprint:
     """A fingerprint, and the names that it rests on."""
@@ -125,6 +136,9 @@ class _FingerprintWriter:
     """
 
     def __init__(self) -> None:
+        self.is_whole = True
+        """Whether no value counts by its class alone, but for those that functions refer to."""
+        self._is_in_code = False
         self._words: list[str] = []
         self._words_of_parts: dict[str, list[str]] = {}
         self._part = "its code"
@@ -168,6 +182,7 @@ class _FingerprintWriter:
         else:
             parts = parts_of(value)
             if parts is None:
+                self.is_whole &= self._is_in_code
                 self._write("object")
                 self.add(kind)
             elif parts.may_recur:
@@ -179,6 +194,7 @@ class _FingerprintWriter:
         """Writes everything that was met, and everything that leads to."""
         for number, value in enumerate(self._met):  # which grows meanwhile
             self._part = getattr(value, "__qualname__", None) or self._called[number]
+            self._is_in_code = isinstance(value, FunctionType | type)
             if isinstance(value, FunctionType):
                 self._write_function(value)
                 code = value.__code__

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from pydantic_core import from_json, to_json
 
 from harness.graph.annotations import item_of, members_of
-from harness.graph.fingerprint import Fingerprint, code_of
+from harness.graph.fingerprint import Fingerprint, code_of, digest_of_parts
 from harness.graph.graph import Graph, returned
 from harness.graph.node import Node, Parameter
 from harness.graph.outcome import Skipped
@@ -505,7 +505,7 @@ def digest_of_value(value: object) -> str:
     An object that has `code_parts()`, such as a handle of a database, counts by these.
     """
     if hasattr(type(value), "code_parts"):
-        return code_of(value).digest
+        return digest_of_parts(value) or NO_DIGEST
     if isinstance(value, Iterator | AsyncIterator):
         return NO_DIGEST  # it can be read only once
     if type(value) in _JSON:

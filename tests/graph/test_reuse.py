@@ -159,6 +159,20 @@ def test_a_handle_that_says_what_tells_it_from_others_is_an_input_like_any(graph
     assert reruns(other) == [("page", "its input 'shop' changed")]
 
 
+def test_a_handle_that_is_told_from_others_by_something_without_a_form_is_made_again(graph):
+    step(graph, "page", "shop", gives="page")
+
+    def go_on(records):
+        shop = Shop(sqlite3.connect(":memory:"))
+        with closing(shop.handle), closing(shop.place):
+            return resumed(graph, records, {"shop": shop})
+
+    _, records = go_on([])
+    again, _ = go_on(records)
+
+    assert again.reused == ()
+
+
 def test_an_input_that_can_be_read_only_once_is_not_read_to_compare_it(graph):
     step(graph, "total", "numbers", gives=sum)
 
