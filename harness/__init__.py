@@ -54,7 +54,9 @@ if TYPE_CHECKING:
         RunEvent,
         RunEvents,
         RunResult,
+        Session,
         Settings,
+        SyncSession,
         Tool,
         ToolResult,
         chat,
@@ -62,8 +64,9 @@ if TYPE_CHECKING:
         embed,
         load_settings,
         mcp,
-        open_session,
+        open,  # noqa: A004 - harness.open, as gzip.open is
         open_shim,
+        open_sync,
         stream,
     )
     from harness.trace import (
@@ -122,8 +125,10 @@ __all__ = [
     "RunTrace",
     "ScriptedBackend",
     "ScriptedReply",
+    "Session",
     "Settings",
     "Skipped",
+    "SyncSession",
     "TextStream",
     "Timeout",
     "Tool",
@@ -143,8 +148,9 @@ __all__ = [
     "load_rubric",
     "load_settings",
     "mcp",
-    "open_session",
+    "open",
     "open_shim",
+    "open_sync",
     "rounds_from",
     "stream",
 ]
@@ -161,8 +167,8 @@ _HOMES = {
     "rubric.checks": "Check Grade",
     "session": (
         "AgentResult BatchResult BatchScores Pipeline RowFailure Run RunEvent RunEvents "
-        "RunResult Settings Tool ToolResult chat chat_sync embed load_settings mcp open_session "
-        "open_shim stream"
+        "RunResult Session Settings SyncSession Tool ToolResult chat chat_sync embed load_settings "
+        "mcp open open_shim open_sync stream"
     ),
     "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions",
     "wiggum": "Round Tried WiggumResult rounds_from",

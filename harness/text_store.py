@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 from harness.errors import ConfigurationInvalid
 from harness.files import make_private
 from harness.log import log_warning
-from harness.threads import resolve, to_its_end
+from harness.threads import to_its_end
 
 T = TypeVar("T")
 
@@ -46,14 +45,9 @@ class TextStore:
         *,
         clean: Callable[[str], str] = str,
         unusable: Callable[[ConfigurationInvalid], None] | None = None,
-        before: Callable[[], None] = lambda: None,
     ) -> None:
         self._path = path
         self._clean = clean
-        self._before = before
-        # What `keep_now` was given and is not written yet, and who waits for it.
-        self._unwritten = deque[tuple[Mapping[str, str], asyncio.Future[None]]]()
-        self._is_writing = False
         self._unusable = unusable
         self._db = _open(path) if unusable is None else None
         self._is_used = unusable is None
@@ -66,24 +60,7 @@ class TextStore:
 
     def keep(self, key: str, text: str) -> None:
         """Stores a text, soon: found from now on, written at the latest on closing."""
-        self._soon(self._keep, {key: text})
-
-    async def keep_now(self, texts: Mapping[str, str]) -> None:
-        """Stores texts; returns when a killed process would not lose them.
-
-        Those of calls that end together are written together. Who is cancelled does not wait.
-        """
-        loop = asyncio.get_running_loop()
-        written = loop.create_future()
-        self._unwritten.append((texts, written))
-        if not self._is_writing:
-            self._is_writing = True
-            try:
-                self._soon(self._write, loop)
-            except RuntimeError:  # closed: whoever comes next must not wait for a thread
-                self._is_writing = False
-                raise
-        await written
+        self._soon(self._keep, key, text)
 
     async def aclose(self) -> None:
         """Writes what is still to be written, and closes the file."""
@@ -121,27 +98,12 @@ class TextStore:
             return None
         return row[0] if row else None
 
-    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._is_writing = False  # before the rest: what comes from now on has its own turn
-        waiting = [self._unwritten.popleft() for _ in range(len(self._unwritten))]
-        try:
-            self._before()
-            self._keep({key: text for texts, _ in waiting for key, text in texts.items()})
-        finally:
-            with suppress(RuntimeError):  # the loop is closed by now
-                loop.call_soon_threadsafe(resolve, [future for _, future in waiting])
-
-    def _keep(self, texts: Mapping[str, str]) -> None:
-        rows = [(key, text) for key, text in texts.items() if self._clean(text) == text]
-        if self._db is None or not rows:
+    def _keep(self, key: str, text: str) -> None:
+        if self._db is None or self._clean(text) != text:
             return
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany("INSERT OR REPLACE INTO reply VALUES (?, ?)", rows)
-            self._db.execute("COMMIT")
+            self._db.execute("INSERT OR REPLACE INTO reply VALUES (?, ?)", (key, text))
         except sqlite3.Error as error:
-            with suppress(sqlite3.Error):
-                self._db.rollback()
             self._warn("a reply cannot be kept in the call cache", error, code="cache.not-written")
 
     def _warn(self, what: str, error: sqlite3.Error, *, code: str) -> None:

@@ -13,12 +13,17 @@ T = TypeVar("T")
 
 
 @cache
-def _threads(_process_id: int) -> ThreadPoolExecutor:
+def _threads(name: str, _process_id: int) -> ThreadPoolExecutor:
     """Those of a process; a forked child has none of its parent's.
 
     They are not started for each run: that took a fifth of what a short run takes.
     """
-    return ThreadPoolExecutor(max_workers=64, thread_name_prefix="harness to its end")
+    return ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"harness {name}")
+
+
+def disk_threads() -> ThreadPoolExecutor:
+    """For work that others wait for, and that is over as soon as the disk has it."""
+    return _threads("disk", os.getpid())
 
 
 async def to_its_end(
@@ -33,7 +38,9 @@ async def to_its_end(
     an interrupted run is closed this way too: so it is the given `thread`, or one of our own.
     `stop` is called when it is cancelled.
     """
-    running = asyncio.get_running_loop().run_in_executor(thread or _threads(os.getpid()), function)
+    running = asyncio.get_running_loop().run_in_executor(
+        thread or _threads("to its end", os.getpid()), function
+    )
     cancelled = None
     while not running.done():
         try:

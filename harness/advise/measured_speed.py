@@ -18,7 +18,7 @@ from harness.errors import InvalidInput, ServerError
 from harness.files import cache_folder, write_whole
 from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
 from harness.log import log_warning
-from harness.session.session import Session, open_session
+from harness.session.open_run import OpenRun, open_run
 from harness.session.settings import Settings
 from harness.trace import events
 from harness.trace.intervals import length_ns
@@ -72,22 +72,22 @@ async def measure_speed(
     only = {"endpoints": {alone.tag: alone}, "roles": {}, "cache": None, "seed": None}
     settings = settings.model_copy(update=only)
     measured: list[MeasuredBurst] = []
-    async with open_session(settings, name="measure", environment=environment) as session:
-        await _answers(session, alone.tag, Burst(1, 64, 16))
+    async with open_run(settings, name="measure", environment=environment) as opened:
+        await _answers(opened, alone.tag, Burst(1, 64, 16))
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 for burst in bursts:
-                    with session.trace.span(events.Measure(burst.sequences)):
-                        answers = await _answers(session, alone.tag, burst)
+                    with opened.trace.span(events.Measure(burst.sequences)):
+                        answers = await _answers(opened, alone.tag, burst)
                     measured.append(measured_burst(burst, answers))
-    return session.trace.run_id, measured
+    return opened.trace.run_id, measured
 
 
 Answer = tuple[Completion, Usage, Sequence[int]]
 """A call's reply, its tokens, and when its pieces came, in nanoseconds."""
 
 
-async def _answers(session: Session, tag: str, burst: Burst) -> list[Answer]:
+async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
     async def answer() -> Answer:
         words = random.choices(_WORDS, k=burst.prompt_tokens)  # noqa: S311
         pieces_ns: list[int] = []
@@ -96,9 +96,9 @@ async def _answers(session: Session, tag: str, burst: Burst) -> list[Answer]:
             messages=(Message("user", " ".join(words) + _TASK),),
             max_output_tokens=burst.output_tokens,
             ignore_eos=True,
-            on_piece=lambda: pieces_ns.append(session.trace.now_ns()),
+            on_piece=lambda: pieces_ns.append(opened.trace.now_ns()),
         )
-        reply = await session.client.chat(request)
+        reply = await opened.client.chat(request)
         if reply.usage is None:
             problem = "the server reports no token counts, so its speed cannot be measured"
             raise ServerError(problem, endpoint=tag)

@@ -34,7 +34,7 @@ from harness.session.casting import Casting
 from harness.session.demand import MEMORY, Players, demand_of
 from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR, Roles
-from harness.session.session import models_for
+from harness.session.setup import models_for
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields, replace
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Ranking, Usage
@@ -94,7 +94,7 @@ def record_answer(
 def token_counts(usage: Usage) -> dict[str, int | None]:
     """Usage as the attributes of a span; rarely reported figures are left out if missing."""
     rare = {"reasoning_tokens", "draft_tokens", "accepted_tokens"}
-    counts = asdict(usage).items()
+    counts = ((field.name, getattr(usage, field.name)) for field in fields(usage))
     return {name: count for name, count in counts if count is not None or name not in rare}
 
 

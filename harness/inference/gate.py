@@ -204,6 +204,11 @@ class Gate:
         finally:
             self._give_back(place)
 
+    def try_again(self) -> None:
+        """For a further run: the outage that ended another is waited for anew."""
+        if self._end is not None:
+            self._end, self._down_since_ns = None, self._tracer.now_ns()
+
     def check(self) -> None:
         """Raises `RunLimitReached` once the endpoint was down for too long: the run is to end."""
         if self._end is not None:

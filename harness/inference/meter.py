@@ -1,7 +1,8 @@
 """The meter: reserves a call's highest use, counts it, refuses calls over a limit.
 
-It is a tree of scopes, as Inspect AI's tree of limits is: a run, a command that makes a part of it,
-loops. A call counts in the innermost scope that it is made in, and in every scope around it.
+It is a tree of scopes, as Inspect AI's tree of limits is: a session and its tenants, a run, a
+command that makes a part of it, loops. A call counts in the innermost scope that it is made in, and
+in every scope around it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ _OF_USE = 256
 _PER_TEXT = 4
 """Tokens that an embedder adds to a text."""
 
+Whose = Literal["session", "tenant", "run", "command", "loop"]
+_RAISED_BY: dict[Whose, str] = {
+    "session": "harness.open(limits=...)",
+    "tenant": "harness.open(tenants=...)",
+    "run": "Pipeline(limits=...), or [limits] in harness.toml",
+}
+"""Where a limit is set."""
+
 _innermost: ContextVar[Meter | None] = ContextVar("harness_meter", default=None)
 """The scope that calls of this context are made in, of whatever run."""
 
@@ -70,7 +79,7 @@ class Meter:
         clock: Clock,
         began_ns: int,
         tracer: Tracer,
-        whose: Literal["run", "command", "loop"] = "run",
+        whose: Whose = "run",
         around: Meter | None = None,
     ) -> None:
         self.limits = limits
@@ -97,7 +106,7 @@ class Meter:
         self._turn = asyncio.Lock()
         self._turn_to_send = asyncio.Lock()
 
-    def inside(self, limits: Limits, *, whose: Literal["command", "loop"]) -> Meter:
+    def inside(self, limits: Limits, *, whose: Whose) -> Meter:
         """A scope in this one, whose time begins now."""
         return Meter(
             limits=limits,
@@ -207,6 +216,11 @@ class Meter:
         if not is_cut or call.scope.whose == "loop" or self._charges.is_full(call.request):
             return reply
         return replace(reply, cut_by="tokens" if call.scope.left("tokens") else "cost")
+
+    @property
+    def of_run(self) -> Meter:
+        """The scope of the run that this one is in, or is."""
+        return next(scope for scope in self.chain if scope.whose == "run")
 
     @property
     def spent(self) -> Spent:
@@ -392,7 +406,7 @@ class Meter:
             }
             message += (
                 f"; to go on it needs {field} to be {enough.get(limit, 'more')} "
-                "(Pipeline(limits=...), or [limits] in harness.toml)"
+                f"({_RAISED_BY[self.whose]})"
             )
         return RunLimitReached(f"the {self.whose} is at its limit: {message}", limit=limit)
 

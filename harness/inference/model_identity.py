@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Literal
@@ -272,6 +273,7 @@ def is_here(url: str) -> bool:
     return httpx2.URL(url).host in _THIS_MACHINE
 
 
+@lru_cache(maxsize=1024)
 def server_address(url: str) -> str:
     """The same text for every spelling of one server's address.
 

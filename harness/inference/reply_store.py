@@ -22,6 +22,7 @@ from harness.errors import ModelFileInvalid, Notice
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import file_fingerprint
+from harness.inference.reply_log import ReplyLog
 from harness.inference.request import ChatRequest, Message
 from harness.text_store import TextStore
 from harness.trace import Clock, RunTrace
@@ -44,7 +45,7 @@ _DECIDES = {
     *_NEWER,
 }
 """The fields of an endpoint that decide its replies, beside its address and its file."""
-_REPLIES_ENDING = ".replies.sqlite"
+_REPLIES_ENDING = ".replies"
 VARIATION = "~"
 """In the label of a call, before the number of its variation."""
 
@@ -140,17 +141,14 @@ class KeptReplies:
         self._begun_again: set[str] = set()
         self._renewed: set[str] = set()
         """Keys of replies of this part to calls that were asked anew."""
-        self._store = TextStore(
+        self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
-            unusable=lambda error: warn(
+            troubled=lambda what: warn(
                 Notice(
                     code="resume.replies-not-kept",
-                    message=f"replies are not kept, so a resumed run repeats its calls: {error}",
+                    message=f"replies are not kept, so a resumed run repeats their calls: {what}",
                 )
             ),
-            # The record of their cost first, so that the run knows the price of all that is kept;
-            # and at once, since a kill between the two has them asked and paid again.
-            before=trace.flush,
         )
 
     @asynccontextmanager
@@ -167,10 +165,10 @@ class KeptReplies:
         is_anew = node in self._anew and key not in self._renewed
         if (self._resumed or node in self._begun_again) and not is_anew:
             asked_ns = self._trace.now_ns()
-            stored = _read_completion(await self._store.find(key))
+            stored = _read_completion(await self._log.find(key))
             if stored is not None and stored.endpoint is not None:
                 # A fallback answered, whose settings are no part of the key.
-                same = await self._store.find(f"{key} by") == self._identity(stored.endpoint)
+                same = await self._log.find(f"{key} by") == self._identity(stored.endpoint)
                 stored = stored if same else None
             if stored is not None:
                 self.used_again += 1
@@ -183,7 +181,7 @@ class KeptReplies:
         if slot.reply is not None:
             if node in self._anew:
                 self._renewed.add(key)
-            await self._keep(key, slot.reply)
+            self._keep(key, slot.reply)
 
     def ask_anew(self, labels: Collection[str]) -> None:
         """Forgets the replies to these calls of nodes, which would fail again with them."""
@@ -199,14 +197,13 @@ class KeptReplies:
         """Has the file deleted on closing: there is nothing left to resume."""
         self._is_finished = True
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Closes the file, and deletes it when there is nothing left to resume."""
-        await self._store.aclose()
+        self._log.close()
         if self._is_finished:
-            for ending in ("", "-wal", "-shm", "-journal"):
-                self._path.with_name(self._path.name + ending).unlink(missing_ok=True)
+            self._path.unlink(missing_ok=True)
 
-    async def _keep(self, key: str, reply: Completion) -> None:
+    def _keep(self, key: str, reply: Completion) -> None:
         # The resumed run asks again for what a limit cut: it may have a higher one.
         # What a filter ended is nothing to give a further attempt.
         is_filtered = reply.finish_reason == "content_filter"
@@ -215,7 +212,10 @@ class KeptReplies:
         texts = {key: _completion_as_text(reply)}
         if reply.endpoint is not None:
             texts[f"{key} by"] = self._identity(reply.endpoint)
-        await self._store.keep_now(texts)
+        # The record of their cost first, so that the run knows the price of all that is kept, and
+        # both at once: a kill between the two has them asked and paid again.
+        self._trace.flush()
+        self._log.keep(texts)
 
     def _identity(self, model: str) -> str:
         if model not in self._identities:

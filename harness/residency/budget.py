@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
@@ -40,6 +40,17 @@ class _BudgetWaiter(PlaceWaiter[WaitingCall]):
     """Whether its span records that."""
 
 
+@dataclass(slots=True, kw_only=True)
+class _RunShare:
+    """What the budget knows of a run, and tells it."""
+
+    lend: Callable[[int], None]
+    max_parallel: int | None
+    lent: int = 0
+    forecast: Forecast = NOTHING_KNOWN
+    was_surprised: bool = False
+
+
 class KeepAliveBudget:
     """Lends models to calls, and decides which of them are in memory.
 
@@ -51,6 +62,7 @@ class KeepAliveBudget:
         max_wait_s: How long a call is put off in favor of others, if calls and loads take no
             longer than before.
         left: Models that stay in memory when the budget closes: those of other servers.
+        outlives_runs: Whether there may be another run after those that it serves.
 
     Raises:
         DoesNotFit: Pinned models do not fit beside each other.
@@ -65,6 +77,7 @@ class KeepAliveBudget:
         tracer: Tracer,
         max_wait_s: float = MAX_WAIT_S,
         left: Collection[str] = (),
+        outlives_runs: bool = False,
     ) -> None:
         self._devices = {device.name: device for device in devices}
         self._tracer = tracer
@@ -78,13 +91,11 @@ class KeepAliveBudget:
             changed=self._note_change,
         )
         self._left = frozenset(left)
-        self._lend: Callable[[int], None] = lambda _count: None
-        self._lent = 0
-        self._max_parallel: int | None = None
-        self._leases: Counter[str | None] = Counter()
+        self._outlives_runs = outlives_runs
+        self._runs: dict[str, _RunShare] = {}
+        """By their ids."""
+        self._leases: Counter[tuple[str, str] | None] = Counter()
         """By the node that has them."""
-        self._forecast = NOTHING_KNOWN
-        self._was_surprised = False
         self._waiting = WaitingLine[_BudgetWaiter, WaitingCall](
             tracer=tracer, serve=self._consider, why=self._why, take_back=self._end
         )
@@ -108,6 +119,18 @@ class KeepAliveBudget:
     def tenants(self) -> Mapping[str, Tenant]:
         """The models by tag, with the facts learned about them."""
         return self._residents.tenants
+
+    @property
+    def forecast(self) -> Forecast:
+        """What all runs expect; that no more will come is only known of a single one."""
+        if len(self._runs) == 1 and not self._outlives_runs:
+            return next(iter(self._runs.values())).forecast
+        strands = [
+            strand.of_run(run)
+            for run, share in self._runs.items()
+            for strand in share.forecast.strands
+        ]
+        return Forecast(strands=tuple(strands))
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -140,19 +163,33 @@ class KeepAliveBudget:
                 await self._residents.unload_all(but=self._left, reason="end of run")
                 self._report()
 
-    def expect(self, forecast: Forecast) -> None:
-        """Replaces the forecast."""
-        self._forecast = replace(forecast, is_complete=False) if self._was_surprised else forecast
+    @contextmanager
+    def serving(
+        self, run: str, *, lend: Callable[[int], None], max_parallel: int | None
+    ) -> Iterator[None]:
+        """Around the nodes of a run.
+
+        `lend` is told how many of them wait for a model not in memory, if there is no room for all
+        models, so that further ones can begin, and each load serves more of them. While calls of
+        more than `max_parallel` nodes are here, a model whose slots are unknown gets so many at one
+        time.
+        """
+        self._runs[run] = _RunShare(lend=lend, max_parallel=max_parallel)
+        try:
+            yield
+        finally:
+            del self._runs[run]
+            if self._runs:
+                self._consider()
+
+    def expect(self, forecast: Forecast, *, run: str = "") -> None:
+        """Replaces the forecast of a run, as long as it is served."""
+        share = self._runs.get(run)
+        if share is None:
+            return
+        share.forecast = replace(forecast, is_complete=False) if share.was_surprised else forecast
         self._residents.expect_other()
         self._consider()
-
-    def tell_waiting(self, lend: Callable[[int], None], *, max_parallel: int | None) -> None:
-        """Tells how many nodes wait for a model not in memory, if there is no room for all models.
-
-        So further ones can begin, and each load serves more of them. While calls of more than
-        `max_parallel` nodes are here, a model whose slots are unknown gets so many at one time.
-        """
-        self._lend, self._lent, self._max_parallel = lend, 0, max_parallel
 
     def lease_for(
         self, request: Request, *, context_tokens: int | None = None
@@ -176,17 +213,19 @@ class KeepAliveBudget:
         """
         assert self._is_open, "a budget lends nothing outside of its block"
         check_fits(model, self._residents.tenants, self._devices)
+        run, node = self._tracer.current_run, self._tracer.current_node
         call = WaitingCall(
             id=next(self._ids),
             model=model,
             since_ns=self._tracer.now_ns(),
             kv_tokens=kv_tokens,
-            node=self._tracer.current_node,
+            node=None if node is None else (run, node),
         )
-        if self._forecast.is_complete and not self._forecast.expects(model):
+        share = self._runs.get(run)
+        if share and share.forecast.is_complete and not share.forecast.expects(model):
             # A forecast that has left out a model may do so again.
-            self._was_surprised = True
-            self._forecast = replace(self._forecast, is_complete=False)
+            share.was_surprised = True
+            share.forecast = replace(share.forecast, is_complete=False)
         waiter = _BudgetWaiter(rank=(call.id,), call=call)
         self._waiting.join(waiter)
         await self._waiting.place_of(waiter)
@@ -257,7 +296,9 @@ class KeepAliveBudget:
     # --- decisions --------------------------------------------------------------------------------
 
     def _state(self) -> BudgetState:
-        tenants, slots = self._residents.tenants, self._max_parallel
+        tenants = self._residents.tenants
+        parallel = [share.max_parallel for share in self._runs.values()]
+        slots = None if None in parallel else sum(filter(None, parallel)) or None
         nodes = {waiter.call.node for waiter in self._waiting} | self._leases.keys()
         if slots is not None and len(nodes) > slots:
             tenants = {
@@ -268,7 +309,7 @@ class KeepAliveBudget:
             ledger=self.ledger,
             tenants=tenants,
             waiting=tuple(waiter.call for waiter in self._waiting),
-            forecast=self._forecast,
+            forecast=self.forecast,
             max_wait_ns=self._max_wait_ns,
             failed=self._residents.failed,
         )
@@ -290,12 +331,14 @@ class KeepAliveBudget:
                     self._residents.begin(move, state)
 
     def _tell_waiting(self, state: BudgetState) -> None:
-        residents = state.ledger.residents
-        waiting = {call.node for call in state.waiting if call.model not in residents} - {None}
-        lent = len(waiting) if state.is_crowded else 0
-        if lent != self._lent:
-            self._lent = lent
-            self._lend(lent)
+        residents, is_crowded = state.ledger.residents, state.is_crowded
+        nodes = {call.node for call in state.waiting if call.model not in residents} - {None}
+        waiting = Counter(node[0] for node in nodes if node is not None)
+        for run, share in self._runs.items():
+            lent = waiting[run] if is_crowded else 0
+            if lent != share.lent:
+                share.lent = lent
+                share.lend(lent)
 
     def _note_change(self, refused: Mapping[str, Exception]) -> None:
         """What is in memory, or its size, has changed.

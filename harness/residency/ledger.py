@@ -128,6 +128,11 @@ class Strand:
     """Names of the strands that must end before this one begins; a name that is not in the forecast
     has ended."""
 
+    def of_run(self, run: str) -> Strand:
+        """The strand as others than its run name it."""
+        after = frozenset(f"{run} {name}" for name in self.after)
+        return replace(self, name=f"{run} {self.name}", after=after)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
@@ -161,8 +166,8 @@ class WaitingCall:
     since_ns: int
     kv_tokens: int = 0
     """At most, in the model's KV cache."""
-    node: str | None = None
-    """That makes it."""
+    node: tuple[str, str] | None = None
+    """The run and the node that make it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

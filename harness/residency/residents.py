@@ -20,7 +20,7 @@ from harness.residency.ledger import (
     Tenant,
     UnloadModel,
 )
-from harness.trace import Tracer, describe, events
+from harness.trace import Span, Tracer, describe, events
 
 _LOOK_EVERY_S = 10.0
 """Between two looks whether a model is still where the ledger has it."""
@@ -73,7 +73,7 @@ class Residents:
         self._doubt = asyncio.Event()
         self._move: LoadModel | UnloadModel | None = None
         self._begun = asyncio.Event()
-        self._load: tuple[str, int] | None = None
+        self._load: tuple[str, Span] | None = None
         self._leaving: asyncio.Task[Exception | None] | None = None
         self._free: Need = {}
 
@@ -132,7 +132,9 @@ class Residents:
 
     def load_of(self, model: str) -> int | None:
         """The span of a model's load, while it is being loaded."""
-        return self._load[1] if self._load is not None and self._load[0] == model else None
+        if self._load is None or self._load[0] != model:
+            return None
+        return self._tracer.id_of(self._load[1])
 
     def begin(self, move: LoadModel | UnloadModel, state: BudgetState) -> None:
         """Starts a move; none may be under way."""
@@ -258,7 +260,7 @@ class Residents:
                 source="measured",
             )
             with self._tracer.span(load) as span, errors_of(model):
-                self._load = model, span.id
+                self._load = model, span
                 self._load_began(model)
                 async with asyncio.timeout(tenant.load_timeout_s):
                     await self._hosts[model].load()

@@ -13,7 +13,7 @@ from harness.session.result import RunResult
 from harness.session.resume import EarlierRun, Origin, question_named, read_earlier_run
 from harness.session.run import Run
 from harness.session.run_events import RunEvent, RunEvents
-from harness.session.session import open_session
+from harness.session.session import Session, SyncSession, open, open_sync  # noqa: A004
 from harness.session.settings import Settings, load_settings
 from harness.session.tools import Tool, ToolResult
 
@@ -31,7 +31,9 @@ __all__ = [
     "RunEvent",
     "RunEvents",
     "RunResult",
+    "Session",
     "Settings",
+    "SyncSession",
     "Tool",
     "ToolResult",
     "chat",
@@ -39,8 +41,9 @@ __all__ = [
     "embed",
     "load_settings",
     "mcp",
-    "open_session",
+    "open",
     "open_shim",
+    "open_sync",
     "question_named",
     "read_earlier_run",
     "refuse_running_loop",

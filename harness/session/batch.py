@@ -183,7 +183,7 @@ class Batch:
                 assert rubric is not None
                 with ended.counted(row):
                     return await evaluate(
-                        run._session,
+                        run._opened,
                         table.draft(row),
                         rubric,
                         ask=run._chat,
@@ -206,7 +206,7 @@ class Batch:
             assert rubric is not None
             with ended.counted(row):
                 draft = table.draft(row, output)
-                verdict = (await evaluate(run._session, draft, rubric, ask=run._chat)).verdict
+                verdict = (await evaluate(run._opened, draft, rubric, ask=run._chat)).verdict
             fields = {"composite": verdict.composite, "passed": verdict.passed}
             return fields | {"scores": dict(verdict.vector)}
 

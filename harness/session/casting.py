@@ -51,12 +51,17 @@ class Casting:
     """
 
     def __init__(
-        self, endpoints: Mapping[str, Endpoint], settings: Settings, *, produces: bool = True
+        self,
+        endpoints: Mapping[str, Endpoint],
+        settings: Settings,
+        *,
+        produces: bool = True,
+        models: ComparedModels | None = None,
     ) -> None:
         check_fallbacks(endpoints)
         rules = settings.separation
         self.roles = Roles(endpoints, settings.roles, produces=produces)
-        self.models = ComparedModels(endpoints, same_family=rules.same_family)
+        self.models = models or ComparedModels(endpoints, same_family=rules.same_family)
         self.tracer = Tracer()
         self.pool: EvaluatorPool | None = None
         self.separation: Separation | None = None
@@ -115,9 +120,14 @@ class Casting:
             for endpoint in (*reachable, *in_use)
             if endpoint.urls or endpoint in reachable
         }
-        to_ask = [endpoint for endpoint in compared.values() if provider_of(endpoint).served]
+        to_ask = [
+            endpoint
+            for tag, endpoint in compared.items()
+            if provider_of(endpoint).served and tag not in self.models.asked
+        ]
         if not to_ask:
             return
+        self.models.asked |= {endpoint.tag for endpoint in to_ask}
         with self.tracer.span(events.AskServers([endpoint.tag for endpoint in to_ask])) as span:
             async with asyncio.TaskGroup() as group:
                 answers = [

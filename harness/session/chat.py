@@ -50,8 +50,8 @@ async def open_shim(
         environment=os.environ,
         required=models,
         tracer=Tracer() if tracer is None else tracer,
-    ) as (client, _):
-        yield client
+    ) as opened:
+        yield opened.client
 
 
 class CallOptions(ChatOptions, total=False):

@@ -116,8 +116,8 @@ async def _check(
             environment=environment,
             required={endpoint.tag},
             tracer=Tracer(),
-        ) as (client, _):
-            trial = _Trial(client, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
+        ) as opened:
+            trial = _Trial(opened.client, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
             await trial.begin()
             report = _with_facts(blank, await facts_of(alone, environment))
             # It was called, and answered, whatever its pages do.

@@ -1,4 +1,4 @@
-"""How a session judges and revises drafts: the rubric, the evaluators and their noise."""
+"""How a run judges and revises drafts: the rubric, the evaluators and their noise."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from harness.rubric import (
 )
 from harness.rubric.calibration.calibration_files import Calibration
 from harness.session.casting import warn_of_no_price
+from harness.session.open_run import OpenRun
 from harness.session.roles import PRODUCER
-from harness.session.session import Session
 from harness.session.tenancy import slots_of
 from harness.session.trust import refusal_to_run
 from harness.trace import events
@@ -85,7 +85,7 @@ def choose_rubric(
 
 
 async def evaluate(
-    session: Session,
+    opened: OpenRun,
     draft: Draft,
     chosen: ChosenRubric,
     *,
@@ -101,25 +101,25 @@ async def evaluate(
             not all(dimension.optional for dimension in rubric.judged),
         )
     if rubric.judged:
-        await session.seat()
+        await opened.seat()
     # With a fixed number of samples, noise decides nothing: they may be what it is measured by.
-    noise = noise_of(session, chosen) if samples is None else None
-    evaluator = evaluator_of(session, rubric, ask=ask, noise=noise)
-    tracer = session.trace
+    noise = noise_of(opened, chosen) if samples is None else None
+    evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
+    tracer = opened.trace
     with tracer.span(events.Evaluate(draft_sha256=tracer.content(draft.text))) as span:
         verdict = await evaluator.evaluate(draft, samples=samples)
         span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
-    session.served.before()
+    opened.served.before()
     return Scored(
         verdict=replace(verdict, rubric_sha256=chosen.rubric.sha256),
         passed=None if is_open and not verdict.below_floor else verdict.passed,
-        evaluator=", ".join(session.roles.calibrated),
+        evaluator=", ".join(opened.roles.calibrated),
         samples=samples,
     )
 
 
 async def run_loop(
-    session: Session,
+    opened: OpenRun,
     task: str,
     *,
     ask: Ask,
@@ -137,15 +137,15 @@ async def run_loop(
 ) -> WiggumResult:
     """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`."""
     # 1. Whatever can be wrong with the arguments, before any model is asked.
-    rubric, defaults = chosen.rubric, session.settings.evaluation
+    rubric, defaults = chosen.rubric, opened.settings.evaluation
     several = defaults.candidates or rubric.candidates if candidates is None else candidates
     offered = defaults.finalists or rubric.finalists if finalists is None else finalists
-    seed = first_seed(session.settings.seed)
+    seed = first_seed(opened.settings.seed)
     check_sources(rubric, by_section(sources)[0])
-    noise = noise_of(session, chosen)
-    evaluator = evaluator_of(session, rubric, ask=ask, noise=noise)
-    producer = session.roles.model(PRODUCER)
-    endpoint = session.casting.models.endpoints[producer]
+    noise = noise_of(opened, chosen)
+    evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
+    producer = opened.roles.model(PRODUCER)
+    endpoint = opened.casting.models.endpoints[producer]
     at_once = endpoint.max_parallel or slots_of(endpoint)
     reviser = Reviser(
         ask=ask,
@@ -160,7 +160,7 @@ async def run_loop(
         at_once=at_once,
         first_seed=seed,
         check=evaluator.checked,
-        tracer=session.trace,
+        tracer=opened.trace,
     )
 
     # 2. The first draft: of an earlier part of the run, given, chosen from several, or written now.
@@ -193,7 +193,7 @@ async def run_loop(
             ask=ask,
             evaluator=evaluator,
             meter=meter,
-            tracer=session.trace,
+            tracer=opened.trace,
             max_rounds=policy.max_rounds,
             candidates=several,
             finalists=offered,
@@ -215,36 +215,36 @@ async def run_loop(
             focus_below=rubric.focus_below,
             noise=0.0 if noise is None else noise.repeatability,
         ),
-        tracer=session.trace,
+        tracer=opened.trace,
         draft_span=draft_span,
         first_drafts=selection,
         finalists=offered,
         rounds=rounds,
         key=key,
     )
-    session.served.before()
-    warn_of_no_price(meter, session.casting)
-    session.loops.append(result)
+    opened.served.before()
+    warn_of_no_price(meter, opened.casting)
+    opened.loops.append(result)
     return result
 
 
-def evaluator_of(session: Session, rubric: Rubric, *, ask: Ask, noise: Noise | None) -> Evaluator:
+def evaluator_of(opened: OpenRun, rubric: Rubric, *, ask: Ask, noise: Noise | None) -> Evaluator:
     """The evaluator, or the panel, of this run.
 
     Raises:
         ConfigurationInvalid: The rubric needs a judge, and there is no evaluator.
     """
-    pool = session.casting.pool
+    pool = opened.casting.pool
     return Evaluator(
         rubric,
         ask=ask,
-        models=session.roles.evaluators,
+        models=opened.roles.evaluators,
         combine=(pool and pool.combine) or "mean",
         noise=None if noise is None else noise.deviation,
     )
 
 
-def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
+def noise_of(opened: OpenRun, chosen: ChosenRubric) -> Noise | None:
     """The measured noise of this run's evaluators by this rubric; it is read and recorded once.
 
     Noise that does not fit, and a calibration of another state, add a warning to the run.
@@ -252,10 +252,10 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
     Raises:
         InvalidInput: A file cannot be read.
     """
-    rubric, evaluator = chosen.rubric, ", ".join(session.roles.calibrated)
+    rubric, evaluator = chosen.rubric, ", ".join(opened.roles.calibrated)
     key = rubric.sha256, chosen.directory, evaluator
-    if key in session.noises:
-        return session.noises[key]
+    if key in opened.noises:
+        return opened.noises[key]
     noise, why_not = None, ""
     calibration = Calibration.read(rubric, chosen.directory)
     differs = calibration.differences(rubric, evaluator) if calibration else ()
@@ -267,16 +267,16 @@ def noise_of(session: Session, chosen: ChosenRubric) -> Noise | None:
             "tune'"
         )
         notice = Notice(code="evaluator.calibration-differs", message=problem)
-        session.warn(notice)
+        opened.warn(notice)
     if evaluator and rubric.judged:
         noise, why_not = load_noise(rubric, evaluator, directory=chosen.directory)
     if why_not:
         notice = Notice(code="evaluator.noise-unusable", message=why_not)
-        session.warn(notice)
+        opened.warn(notice)
     if noise is not None:
         deviation, drafts, judgements = noise.deviation, noise.drafts, noise.judgements
-        session.trace.instant(
+        opened.trace.instant(
             events.EvaluatorNoise(rubric.id, noise.evaluator, deviation, drafts, judgements)
         )
-    session.noises[key] = noise
+    opened.noises[key] = noise
     return noise

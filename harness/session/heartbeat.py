@@ -39,13 +39,13 @@ _LOOP = {"asyncio.events", "asyncio.base_events", "asyncio.runners"}
 
 @contextmanager
 def heartbeat(tracer: Tracer) -> Iterator[None]:
-    """Beats inside the block, for a recorded run; enter it in the run's loop.
+    """Beats inside the block, for recorded runs; enter it in their loop.
 
     Each stall is a span `client lag`. `at` is the place where the loop was found, as file and line,
     and `function` is the innermost function there, if possible the user's own. Both are missing for
     a short stall, and for one in which the whole process did not run.
     """
-    if not tracer.run_id:
+    if not tracer.is_recorded:
         yield
         return
     heart = _Heart(tracer)

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +50,7 @@ from harness.inference.tool_offers import ToolKnowledge
 from harness.log import log_warning
 from harness.residency import KeepAliveBudget, Tenant, check_fits
 from harness.session.heartbeat import heartbeat
-from harness.session.machine_speed import machine_speed_recorded
+from harness.session.machine_speed import FileOf, machine_speed_recorded
 from harness.session.run_counters import Sampled, device_sources, sampling
 from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
@@ -59,7 +65,7 @@ from harness.session.tenancy import (
 )
 from harness.session.trust import api_key_of, known_secrets, not_allowed
 from harness.text_store import TextStore
-from harness.trace import Clock, Tracer, describe, events, monotonic
+from harness.trace import Clock, RunTrace, SharedTracer, Tracer, describe, events, monotonic
 from harness.trace.secrets import Redactor
 
 CALL_CACHE = "calls.sqlite"
@@ -94,6 +100,48 @@ def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> Non
         tracer.instant(events.EndpointEvent(model=tag, more=description))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenModels:
+    """Models that calls can be made to."""
+
+    client: Client
+    budget: KeepAliveBudget | None
+    """None if no models share memory."""
+    usable: Sequence[Endpoint]
+    file_of: FileOf
+    """Finds the files of models behind a URL."""
+    settings: Settings
+    _heart: ExitStack = field(default_factory=ExitStack)
+
+    @asynccontextmanager
+    async def serving(
+        self, trace: RunTrace, *, required: Collection[str]
+    ) -> AsyncIterator[OpenModels]:
+        """Themselves, around a run that shares them: its trace has what happens to them.
+
+        Raises:
+            HarnessError: A required endpoint cannot be used.
+        """
+        tracer, routes = self.client.tracer, self.client.routes
+        assert isinstance(tracer, SharedTracer), "they were opened for one run"
+        for tag in required:
+            if error := routes[tag].error:
+                raise error.with_traceback(None)
+        for route in routes.values():
+            route.gate.try_again()
+        if self.budget is not None:
+            _describe_budget(self.budget, trace)
+        async with _speed_recorded(self.usable, self.settings, trace, self.file_of):
+            if not tracer.has_runs:
+                self._heart.enter_context(heartbeat(tracer))
+            try:
+                with tracer.heard_by(trace):
+                    yield self
+            finally:
+                if not tracer.has_runs:
+                    self._heart.close()
+
+
 @asynccontextmanager
 async def open_models(
     endpoints: Mapping[str, Endpoint],
@@ -105,10 +153,8 @@ async def open_models(
     tracer: Tracer,
     sample_every_s: float = 0.0,
     warn: Callable[[Notice], None] | None = None,
-) -> AsyncIterator[tuple[Client, KeepAliveBudget | None]]:
+) -> AsyncIterator[OpenModels]:
     """The client in front of these endpoints, and the budget that shares memory among their models.
-
-    Without models that share memory, there is no budget.
 
     Nothing is loaded or connected to until the first call.
 
@@ -136,7 +182,7 @@ async def open_models(
     async with AsyncExitStack() as stack:
         # Closed in reverse: the sampling ends, the budget unloads what it loaded, then the backends
         # close, then the cache; all the while a recorded run's heart beats.
-        stack.enter_context(heartbeat(tracer))
+        stack.enter_context(heartbeat(tracer) if tracer.run_id else nullcontext())
 
         # 1. Each for itself.
         named = [name for name in settings.trace.secrets if name in environment]
@@ -184,21 +230,15 @@ async def open_models(
         sampled = _to_sample(opened.values()) if sample_every_s else {}
         devices = (
             stack.enter_context(device_sources(_processes(opened.values()), clock=tracer.now_ns))
-            if sample_every_s and tracer.run_id
+            if sample_every_s and tracer.is_recorded
             else []
         )
         await stack.enter_async_context(
             sampling([*sampled.values(), *devices], tracer=tracer, every_s=sample_every_s)
         )
         usable = [entry.endpoint for entry in opened.values() if entry.error is None]
-        await stack.enter_async_context(
-            machine_speed_recorded(
-                usable,
-                directory=settings.traces,
-                tracer=tracer,
-                file_of=partial(_served_file, opened=opened, sampled=sampled),
-            )
-        )
+        file_of = partial(_served_file, opened=opened, sampled=sampled)
+        await stack.enter_async_context(_speed_recorded(usable, settings, tracer, file_of))
         knowledge = _knowledge(endpoints)
 
         # 3. The way to each.
@@ -225,7 +265,19 @@ async def open_models(
                 kv_bytes=None if opening.error else kv_bytes_of(opening.endpoint),
                 error=opening.error,
             )
-        yield Client(routes=routes, tracer=tracer, cache=cache, warn=warn), budget
+        yield OpenModels(
+            client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn),
+            budget=budget,
+            usable=usable,
+            file_of=file_of,
+            settings=settings,
+        )
+
+
+def _speed_recorded(
+    usable: Sequence[Endpoint], settings: Settings, tracer: Tracer, file_of: FileOf
+) -> AbstractAsyncContextManager[None]:
+    return machine_speed_recorded(usable, directory=settings.traces, tracer=tracer, file_of=file_of)
 
 
 def _lease(
@@ -326,18 +378,25 @@ def _open_budget(
         if model in required or tenants[model].pin:
             check_fits(model, tenants, {device.name: device for device in devices})
     hosts = {entry.endpoint.tag: entry.host for entry in opened if entry.host is not None}
-    for device in devices:
-        room, reserve = device.room_bytes, device.reserve_bytes
-        budget = events.Budget(device=device.name, capacity_bytes=room, reserve_bytes=reserve)
-        tracer.instant(budget)
-    return KeepAliveBudget(
+    budget = KeepAliveBudget(
         devices=devices,
         tenants=tenants.values(),
         hosts={tag: hosts[tag] for tag in tenants},
         tracer=tracer,
         max_wait_s=settings.budget.max_wait_s,
         left=[entry.endpoint.tag for entry in opened if entry.endpoint.url is not None],
+        outlives_runs=isinstance(tracer, SharedTracer),
     )
+    _describe_budget(budget, tracer)
+    return budget
+
+
+def _describe_budget(budget: KeepAliveBudget, tracer: Tracer) -> None:
+    for device in budget.ledger.devices.values():
+        room, reserve = device.room_bytes, device.reserve_bytes
+        tracer.instant(
+            events.Budget(device=device.name, capacity_bytes=room, reserve_bytes=reserve)
+        )
 
 
 def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from threading import Thread
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from harness.errors import InvalidInput
 
 T = TypeVar("T")
+R = TypeVar("R")
 P = ParamSpec("P")
 
 _GRACE_S = 1.0
@@ -70,6 +75,53 @@ def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
         raise
     finally:
         _close(runner)
+
+
+@contextmanager
+def in_background(opening: AbstractAsyncContextManager[T]) -> Iterator[Background[T]]:
+    """Opens something in an event loop of a thread of its own, for code without a loop."""
+    opened: Future[tuple[T, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        over = asyncio.Event()
+        async with opening as served:
+            opened.set_result((served, asyncio.get_running_loop(), over))
+            await over.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if opened.done():
+                raise
+            opened.set_exception(error)
+
+    # The context, so that the thread's work belongs to the span, and its warnings to the run.
+    thread = Thread(target=copy_context().run, args=(run,), name="harness loop", daemon=True)
+    thread.start()
+    served, loop, over = opened.result()
+    try:
+        yield Background(served=served, loop=loop)
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Background(Generic[T]):
+    """What is open in the event loop of another thread."""
+
+    served: T
+    loop: asyncio.AbstractEventLoop
+
+    def result_of(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        """Its result; Ctrl-C here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
 
 def _close(runner: asyncio.Runner) -> None:

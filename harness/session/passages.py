@@ -10,14 +10,23 @@ import asyncio
 import contextvars
 import os
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -41,9 +50,10 @@ from harness.memory import (
     Vectors,
 )
 from harness.session.chat import open_shim
+from harness.session.own_loop import in_background
 from harness.session.settings import MINILM, OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.trust import check_store
-from harness.trace import RunTrace, events, sha256_of
+from harness.trace import RunTrace, Tracer, events, sha256_of
 
 T = TypeVar("T")
 
@@ -54,39 +64,109 @@ _THREADS = 8
 
 Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 
+_asks: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
+"""Makes the vectors of what a run asks of the store."""
 _BATCH = 64
 """Texts in one call: servers rarely compute more at once, and some accept at most 100."""
 _RANKED_PER_HIT, _MOST_RANKED = 4, 100
 """How many hits of a search are ranked again for each that is asked for, and at most."""
 
 
-class PassageLibrary:
-    """Remembers documents and recalls passages that answer a question.
+class PassageStore:
+    """The store of `[memory]`, opened at its first use, and worked with in threads of its own.
 
-    Without a path in the settings, they last as long as the run. `warn` is called for each refused
-    passage.
+    A run without a path for it has one of its own, which is removed with the run.
+
+    Args:
+        settings: Of the memory.
+        ask: Makes vectors for work that no run has asked for.
     """
 
-    def __init__(
-        self,
-        settings: MemorySettings,
-        *,
-        tracer: RunTrace,
-        ask: Ask,
-        rank: Callable[[RerankRequest], Awaitable[Ranking]],
-        warn: Callable[[Notice], None],
-    ) -> None:
-        self._settings = settings
-        self._tracer = tracer
+    def __init__(self, settings: MemorySettings, *, ask: Ask) -> None:
+        self.settings = settings
         self._ask = ask
-        self._rank = rank
-        self._warn = warn
         self._store: MemoryStore | None = None
         self._opening = asyncio.Lock()
         self._opened = AsyncExitStack()
         # Not the event loop's own threads: all of these may wait for an endpoint's vectors while
         # the loop needs a thread to look up its address.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memory")
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the passages outlive the run."""
+        return self.settings.path is not None
+
+    async def open(self, tracer: Tracer) -> MemoryStore:
+        """The store; the tracer sees that it is opened."""
+        async with self._opening:
+            if self._store is None:
+                async with AsyncExitStack() as stack:
+                    with tracer.span(events.OpenMemory(self.is_kept)) as span:
+                        self._store = await self._opened_in(stack)
+                        span.set(passages=len(self._store))
+                    self._opened = stack.pop_all()
+        return self._store
+
+    async def in_thread(self, work: Callable[[], T], *, ask: Ask) -> T:
+        """The result of the work, which gets its vectors from `ask`."""
+        # With the context, so that calls for vectors stand under the right span.
+        context = contextvars.copy_context()
+        context.run(_asks.set, ask)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(context.run, work))
+
+    async def aclose(self) -> None:
+        """Closes the store, and removes it if it was temporary."""
+        await self._opened.aclose()
+
+    async def _opened_in(self, stack: AsyncExitStack) -> MemoryStore:
+        """The store; leaving the stack closes it with everything it uses."""
+        settings = self.settings
+        path: Place | None = settings.path
+        if path is None:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-memory-")))
+        endpoint = None
+        if settings.embedder not in OFFLINE_EMBEDDERS:
+            endpoint = await EndpointEmbedder.open(settings.embedder, ask=self._ask)
+        opening = partial(_opened_store, settings, path, endpoint=endpoint)
+        store = await self.in_thread(opening, ask=self._ask)
+        stack.push_async_callback(asyncio.to_thread, store.close)
+        # A thread may still do the work of a node that was cancelled.
+        stack.push_async_callback(
+            asyncio.to_thread, self._threads.shutdown, wait=True, cancel_futures=True
+        )
+        if endpoint is not None:
+            stack.callback(endpoint.close)
+        return store
+
+
+class PassageLibrary:
+    """Remembers documents for a run, and recalls passages that answer a question.
+
+    Args:
+        store: Of the run, or of all runs of a session.
+        tracer: The run's.
+        ask: Makes vectors, within the run's limits.
+        rank: Ranks hits, within these.
+        warn: Called for each refused passage.
+    """
+
+    def __init__(
+        self,
+        store: PassageStore,
+        *,
+        tracer: RunTrace,
+        ask: Ask,
+        rank: Callable[[RerankRequest], Awaitable[Ranking]],
+        warn: Callable[[Notice], None],
+    ) -> None:
+        self._shared = store
+        self._settings = store.settings
+        self._tracer = tracer
+        self._ask = ask
+        self._rank = rank
+        self._warn = warn
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -96,7 +176,7 @@ class PassageLibrary:
     @property
     def is_kept(self) -> bool:
         """Whether the passages outlive the run."""
-        return self._settings.path is not None
+        return self._shared.is_kept
 
     async def remember(
         self,
@@ -252,44 +332,11 @@ class PassageLibrary:
             span.set(novelty=novelty)
         return novelty
 
-    async def aclose(self) -> None:
-        """Closes the store, and removes it if it was temporary."""
-        await self._opened.aclose()
-
     async def _open(self) -> MemoryStore:
-        async with self._opening:
-            if self._store is None:
-                async with AsyncExitStack() as stack:
-                    with self._tracer.span(events.OpenMemory(self.is_kept)) as span:
-                        self._store = await self._opened_in(stack)
-                        span.set(passages=len(self._store))
-                    self._opened = stack.pop_all()
-        return self._store
-
-    async def _opened_in(self, stack: AsyncExitStack) -> MemoryStore:
-        """The store; leaving the stack closes it with everything it uses."""
-        settings = self._settings
-        path: Place | None = settings.path
-        if path is None:
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="harness-memory-")))
-        endpoint = None
-        if settings.embedder not in OFFLINE_EMBEDDERS:
-            endpoint = await EndpointEmbedder.open(settings.embedder, ask=self._ask)
-        store = await self._in_thread(partial(_opened_store, settings, path, endpoint=endpoint))
-        stack.push_async_callback(asyncio.to_thread, store.close)
-        # A thread may still do the work of a node that was cancelled.
-        stack.push_async_callback(
-            asyncio.to_thread, self._threads.shutdown, wait=True, cancel_futures=True
-        )
-        if endpoint is not None:
-            stack.callback(endpoint.close)
-        return store
+        return await self._shared.open(self._tracer)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        # With the context, so that calls for vectors stand under the right span.
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, partial(context.run, work))
+        return await self._shared.in_thread(work, ask=self._ask)
 
     def _with_run(self, metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
         if RUN_FIELD in metadata:
@@ -384,33 +431,18 @@ def _opened_store(
 @contextmanager
 def _called_in_background(settings: Settings) -> Iterator[EndpointEmbedder]:
     """The endpoint's embedder, its event loop in a thread of its own."""
-    opened: Future[tuple[EndpointEmbedder, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    tag = settings.memory.embedder
 
-    async def serve() -> None:
-        over = asyncio.Event()
-        tag = settings.memory.embedder
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[EndpointEmbedder]:
         async with open_shim(tag, settings=settings) as shim:
-            embedder = await EndpointEmbedder.open(tag, ask=shim.embed)
-            opened.set_result((embedder, asyncio.get_running_loop(), over))
-            await over.wait()
+            yield await EndpointEmbedder.open(tag, ask=shim.embed)
 
-    def run() -> None:
+    with in_background(opened()) as background:
         try:
-            asyncio.run(serve())
-        except BaseException as error:
-            if opened.done():
-                raise
-            opened.set_exception(error)
-
-    thread = Thread(target=run, name="embedding endpoint", daemon=True)
-    thread.start()
-    embedder, loop, over = opened.result()
-    try:
-        yield embedder
-    finally:
-        embedder.close()
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
+            yield background.served
+        finally:
+            background.served.close()
 
 
 class EndpointEmbedder:
@@ -496,7 +528,7 @@ class EndpointEmbedder:
         return embeddings.vectors
 
     async def _call(self, request: EmbedRequest) -> Embeddings:
-        return await self._ask(request)
+        return await (_asks.get() or self._ask)(request)
 
     def _over(self) -> InferenceError:
         return InferenceError("the run that asked for these vectors has ended", endpoint=self._tag)

@@ -23,6 +23,7 @@ from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
+from harness.session.setup import SharedParts
 from harness.trace import Journal, Sink
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Pipeline(Graph[ResultT]):
         **policies: Unpack[PolicyOptions],
     ) -> None:
         super().__init__(name, fail_fast=fail_fast, result=result, **policies)
-        _check_limits(limits)
+        check_limits(limits)
         _check_parallel(max_parallel)
         self.limits = limits
         self.max_parallel = max_parallel
@@ -152,50 +153,19 @@ class Pipeline(Graph[ResultT]):
                 cannot be resumed.
             NodeFailed: A node raised. The cause is chained; `result` has the outputs that exist.
         """
-        options = {
-            "resume": resume,
-            "answers": answers,
-            "asker": asker,
-            "limits": limits,
-            "settings": settings,
-            "backends": backends,
-            "observers": observers or None,
-            "origin": origin,
-        }
-        arguments = {**(inputs or {}), **named}
-        if inputs is None:
-            self._refuse_inputs_among(options)
-        elif twice := inputs.keys() & named.keys():
-            raise InvalidInput(
-                f"input '{min(twice)}' is given twice, in the mapping and by name",
-                code="pipeline.input-given-twice",
-            )
-        if resume is not None and not isinstance(resume, str | Path):
-            raise InvalidInput(
-                f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file",
-                code="resume.not-a-run",
-            )
-        _check_limits(limits)
-        _check_backends(backends)
-        run = PipelineRun(
-            graph=self,
-            settings=settings_or_default(settings),
+        return await run_pipeline(
+            self,
+            inputs,
+            named,
+            resume=resume,
+            answers=answers,
+            asker=asker,
             limits=limits,
-            own_limits=self.limits,
-            max_parallel=self.max_parallel,
+            settings=settings,
             backends=backends,
             observers=observers,
-            asker=asker,
             origin=origin,
         )
-        if resume is None:
-            if answers:
-                raise InvalidInput(
-                    "an answer belongs to a run that asked; name the run to resume",
-                    code="answer.without-run",
-                )
-            return await run.begin(arguments)
-        return await run.resume(resume, arguments, answers=answers or {})
 
     run = in_own_loop(run_async, instead="pipeline.run_async(…)")
 
@@ -271,8 +241,8 @@ class Pipeline(Graph[ResultT]):
             InvalidInput: A row does not fit the pipeline, the output is not of this batch, or
                 another argument is invalid; nothing was run.
         """
-        _check_limits(limits)
-        _check_backends(backends)
+        check_limits(limits)
+        check_backends(backends)
         _check_parallel(max_parallel)
         if sample is not None and sample < 1:
             raise InvalidInput(
@@ -300,16 +270,83 @@ class Pipeline(Graph[ResultT]):
         )
         return await batch.run()
 
-    def _refuse_inputs_among(self, options: Mapping[str, object]) -> None:
-        """An option with the name of an input is ambiguous."""
-        parameters = graph_inputs(self)
-        for name, value in options.items():
-            if value is not None and name in parameters:
-                raise InvalidInput(
-                    f"'{name}' is an input of '{self.name}' and an option of run; give inputs as a "
-                    f'mapping, run({{"{name}": …}}), beside which {name}= is the option',
-                    code="pipeline.input-is-option",
-                )
+
+async def run_pipeline(
+    pipeline: Pipeline[ResultT],
+    inputs: Mapping[str, object] | None,
+    named: Mapping[str, object],
+    *,
+    shared: SharedParts | None = None,
+    tenant: str | None = None,
+    resume: str | Path | None = None,
+    answers: Mapping[str, object] | None = None,
+    asker: Asker | None = None,
+    limits: Limits | None = None,
+    settings: Settings | None = None,
+    backends: Mapping[str, Backend] | None = None,
+    observers: Sequence[Sink] = (),
+    origin: Origin | None = None,
+) -> RunResult[ResultT]:
+    """See `Pipeline.run_async`, or `Session.run` if there are shared parts."""
+    options = {
+        "resume": resume,
+        "answers": answers,
+        "asker": asker,
+        "limits": limits,
+        "settings": settings,
+        "backends": backends,
+        "observers": observers or None,
+        "origin": origin,
+        "tenant": tenant,
+    }
+    arguments = {**(inputs or {}), **named}
+    if inputs is None:
+        _refuse_inputs_among(pipeline, options)
+    elif twice := inputs.keys() & named.keys():
+        raise InvalidInput(
+            f"input '{min(twice)}' is given twice, in the mapping and by name",
+            code="pipeline.input-given-twice",
+        )
+    if resume is not None and not isinstance(resume, str | Path):
+        raise InvalidInput(
+            f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file",
+            code="resume.not-a-run",
+        )
+    check_limits(limits)
+    check_backends(backends)
+    run = PipelineRun(
+        graph=pipeline,
+        settings=settings_or_default(settings) if shared is None else shared.setup.settings,
+        limits=limits,
+        own_limits=pipeline.limits,
+        max_parallel=pipeline.max_parallel,
+        backends=backends if shared is None else shared.setup.backends,
+        shared=shared,
+        tenant=tenant,
+        observers=observers,
+        asker=asker,
+        origin=origin,
+    )
+    if resume is None:
+        if answers:
+            raise InvalidInput(
+                "an answer belongs to a run that asked; name the run to resume",
+                code="answer.without-run",
+            )
+        return await run.begin(arguments)
+    return await run.resume(resume, arguments, answers=answers or {})
+
+
+def _refuse_inputs_among(pipeline: Pipeline, options: Mapping[str, object]) -> None:
+    """An option with the name of an input is ambiguous."""
+    parameters = graph_inputs(pipeline)
+    for name, value in options.items():
+        if value is not None and name in parameters:
+            raise InvalidInput(
+                f"'{name}' is an input of '{pipeline.name}' and an option of run; give inputs as a "
+                f'mapping, run({{"{name}": …}}), beside which {name}= is the option',
+                code="pipeline.input-is-option",
+            )
 
 
 def _check_parallel(max_parallel: int | None) -> None:
@@ -320,7 +357,8 @@ def _check_parallel(max_parallel: int | None) -> None:
         )
 
 
-def _check_limits(limits: object) -> None:
+def check_limits(limits: object) -> None:
+    """Raises `InvalidInput` unless they are `Limits`, or None."""
     if not isinstance(limits, Limits | None):
         raise InvalidInput(
             f"limits={limits!r} is no Limits object; write Limits(max_calls=9), for example",
@@ -328,7 +366,8 @@ def _check_limits(limits: object) -> None:
         )
 
 
-def _check_backends(backends: object) -> None:
+def check_backends(backends: object) -> None:
+    """Raises `InvalidInput` unless they are backends by tag, or None."""
     if backends is None:
         return
     candidates = backends.values() if isinstance(backends, Mapping) else [None]

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from harness.errors import NodeFailed, Notice
@@ -27,6 +28,7 @@ from harness.inference import NOTHING, Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
 from harness.session.demand import Forecaster, Players, demand_of, judges
+from harness.session.open_run import OpenRun, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
@@ -43,8 +45,8 @@ from harness.session.resume import (
 )
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
-from harness.session.session import Session, open_session
 from harness.session.settings import IN_PROCESS, Settings, check_workers
+from harness.session.setup import SharedParts
 from harness.session.surroundings import Surroundings
 from harness.text_store import TextStore
 from harness.trace import Record, Sink, describe, events, monotonic
@@ -73,7 +75,7 @@ class _RunPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRun:
-    """Runs a graph with the parts of a session, and records all that a resume needs.
+    """Runs a graph, and records all that a resume needs.
 
     See `Pipeline.run_async` for most fields.
     """
@@ -85,6 +87,9 @@ class PipelineRun:
     own_limits: Limits | None
     max_parallel: int | None
     backends: Mapping[str, Backend] | None
+    shared: SharedParts | None = None
+    """Of the session that it is a run of."""
+    tenant: str | None = None
     observers: Sequence[Sink]
     asker: Asker | None
     origin: Origin | None
@@ -143,15 +148,17 @@ class PipelineRun:
     async def _run(self, part: _RunPart) -> RunResult:
         started_ns = monotonic()
         ended: Execution | None = None
-        session: Session | None = None
+        opened: OpenRun | None = None
         await _turn_to_open()
         try:
-            async with open_session(
+            async with open_run(
                 self.settings,
                 name=self.graph.name,
                 task=str(part.inputs.get("task", "")),
                 environment=os.environ,
                 backends=self.backends,
+                shared=self.shared,
+                tenant=self.tenant,
                 observers=(*self.observers, self._note_retry),
                 limits=merged(part.limits, self.own_limits),
                 command_limits=part.origin.limits if part.origin else None,
@@ -161,43 +168,43 @@ class PipelineRun:
                 resume=part.earlier.journal.path if part.earlier else None,
                 spent=part.earlier.spent if part.earlier else NOTHING,
                 surroundings=part.surroundings,
-            ) as session:
+            ) as opened:
                 if part.earlier is not None:
                     part.earlier.check_unchanged()
                     for notice in part.earlier.notices:
-                        session.warn(notice)
-                    session.replies.ask_anew(part.earlier.misled)
+                        opened.warn(notice)
+                    opened.replies.ask_anew(part.earlier.misled)
                 run = events.RunSpanEvent(label=self.graph.name, max_parallel=self.max_parallel)
-                with session.trace.span(run):
-                    await self._record_beginning(session, part)
+                with opened.trace.span(run):
+                    await self._record_beginning(opened, part)
                     if part.earlier is not None:
-                        await _remember_again(session, part.earlier)
-                    ended = await self._execute(session, part)
-                    session.trace.flush()  # so that observers have heard all of it
-                    session.scored.extend(self.scored())
-                    record_outcome(session.trace, ended)
+                        await _remember_again(opened, part.earlier)
+                    ended = await self._execute(opened, part)
+                    opened.trace.flush()  # so that observers have heard all of it
+                    opened.scored.extend(self.scored())
+                    record_outcome(opened.trace, ended)
                     for notice in result_notices(self.graph, ended):
-                        session.warn(notice)
+                        opened.warn(notice)
                     if ended.status == "finished" and not self.is_batch:
-                        session.replies.drop()
+                        opened.replies.drop()
                     if ended.failures:
                         raise ended.error
                 if ended.stopped_by is not None:
-                    session.trace.end_as("stopped", describe(ended.stopped_by))
+                    opened.trace.end_as("stopped", describe(ended.stopped_by))
                 elif ended.questions:
-                    session.trace.end_as("waiting")
+                    opened.trace.end_as("waiting")
         except NodeFailed as error:
-            if session is not None and ended is not None:
-                error.result = self._result(session, ended, part, started_ns=started_ns)
+            if opened is not None and ended is not None:
+                error.result = self._result(opened, ended, part, started_ns=started_ns)
             raise
-        return self._result(session, ended, part, started_ns=started_ns)
+        return self._result(opened, ended, part, started_ns=started_ns)
 
     def _note_retry(self, record: Record) -> None:
         if retry := events.RetryEvent.of(record):
             self._retries[str(retry.node or retry.model)] += 1
 
-    async def _record_beginning(self, session: Session, part: _RunPart) -> None:
-        trace = session.trace
+    async def _record_beginning(self, opened: OpenRun, part: _RunPart) -> None:
+        trace = opened.trace
         record_beginning(
             trace,
             self.graph,
@@ -217,14 +224,14 @@ class PipelineRun:
         # From here on the run can be killed and resumed.
         await trace.persisted()
 
-    async def _execute(self, session: Session, part: _RunPart) -> Execution:
-        earlier, trace = part.earlier, session.trace
+    async def _execute(self, opened: OpenRun, part: _RunPart) -> Execution:
+        earlier, trace = part.earlier, opened.trace
 
-        forecaster = self._forecaster(session)
+        forecaster = self._forecaster(opened)
 
         def run_of(call: NodeCall) -> Run:
             return Run(
-                session,
+                opened,
                 call,
                 earlier=earlier.loops if earlier else None,
                 demand=None if forecaster is None else forecaster.call(call.label),
@@ -233,7 +240,7 @@ class PipelineRun:
         async with AsyncExitStack() as stack:
             cache = TextStore(
                 self.settings.traces / OUTPUT_CACHE,
-                unusable=lambda error: session.warn(
+                unusable=lambda error: opened.warn(
                     Notice(
                         code="cache.outputs-not-kept",
                         message=f"outputs are not kept for other runs: {error}",
@@ -247,16 +254,19 @@ class PipelineRun:
             if execution.engine != IN_PROCESS:
                 check_workers(execution, os.environ)
                 open_executor: OpenExecutor = load_plugin("executors", execution.engine, callable)
-                opened = open_executor(
+                workers = open_executor(
                     execution.address,
                     tracer=trace,
                     content=self.settings.trace.content,
-                    give_again=session.replies.give_again,
+                    give_again=opened.replies.give_again,
                 )
-                executor = await stack.enter_async_context(opened)
+                executor = await stack.enter_async_context(workers)
             places = Places(self.max_parallel)
-            if session.budget is not None:
-                session.budget.tell_waiting(places.lend, max_parallel=self.max_parallel)
+            if opened.budget is not None:
+                serving = opened.budget.serving(
+                    trace.run_id, lend=places.lend, max_parallel=self.max_parallel
+                )
+                stack.enter_context(serving)
             ended = await execute(
                 self.graph,
                 part.inputs,
@@ -267,34 +277,35 @@ class PipelineRun:
                     places=places,
                     earlier=earlier.outputs if earlier else None,
                     cache=cache,
-                    changes=session.surroundings.change_since,
+                    changes=opened.surroundings.change_since,
                     answers=dict(part.answers),
                     asker=self.asker,
                 ),
-                deadline_s=_deadline_s(session.meter),
+                deadline_s=_deadline_s(opened.meter),
                 watcher=forecaster,
             )
         if earlier is not None:
-            session.earlier_loops.extend(earlier.loops.within(labels_before(ended)))
+            opened.earlier_loops.extend(earlier.loops.within(labels_before(ended)))
             for notice in rename_notices(ended):
-                session.warn(notice)
+                opened.warn(notice)
         return ended
 
-    def _forecaster(self, session: Session) -> Forecaster | None:
+    def _forecaster(self, opened: OpenRun) -> Forecaster | None:
         """Forecasts calls for the budget; None without a budget."""
-        budget = session.budget
+        budget = opened.budget
         if budget is None:
             return None
-        players = Players(roles=session.roles, memory=session.passages.models)
-        return Forecaster(self.graph, demand_of(self.graph), players=players, expect=budget.expect)
+        players = Players(roles=opened.roles, memory=opened.passages.models)
+        expect = partial(budget.expect, run=opened.trace.run_id)
+        return Forecaster(self.graph, demand_of(self.graph), players=players, expect=expect)
 
     def _result(
-        self, session: Session, ended: Execution, part: _RunPart, *, started_ns: int
+        self, opened: OpenRun, ended: Execution, part: _RunPart, *, started_ns: int
     ) -> RunResult:
-        trace, casting = session.trace, session.casting
+        trace, casting = opened.trace, opened.casting
         stopped = ended.stopped_by
         limit = next((name for name in FIELD_OF if stopped and stopped.limit == name), None)
-        rest = session.meter.left(limit) if limit else None
+        rest = opened.meter.left(limit) if limit else None
         return RunResult(
             run_id=trace.run_id,
             pipeline=self.graph.name,
@@ -309,12 +320,12 @@ class PipelineRun:
             reused=ended.reused,
             reruns=ended.reruns,
             retries=dict(self._retries),
-            replies_used_again=session.replies.used_again,
+            replies_used_again=opened.replies.used_again,
             parts=part.earlier.journal.parts + 1 if part.earlier else 1,
-            loops=tuple(session.loops),
-            earlier_loops=tuple(session.earlier_loops),
-            models=tuple(session.models),
-            spent=session.meter.chain[-1].spent,
+            loops=tuple(opened.loops),
+            earlier_loops=tuple(opened.earlier_loops),
+            models=tuple(opened.models),
+            spent=opened.meter.of_run.spent,
             duration_s=(monotonic() - started_ns) / 1e9,
             files=RunFiles.beside(trace.journal_path),
             separation=casting.separation,
@@ -323,12 +334,12 @@ class PipelineRun:
         )
 
 
-async def _remember_again(session: Session, earlier: EarlierRun) -> None:
+async def _remember_again(opened: OpenRun, earlier: EarlierRun) -> None:
     """Restores lost documents of nodes that are not called again."""
-    if not session.passages.is_kept:
+    if not opened.passages.is_kept:
         documents, lost = remembered_in(earlier.journal)
         for document in documents:
-            await session.passages.remember(**document)
+            await opened.passages.remember(**document)
         if lost:
             notice = Notice(
                 code="resume.documents-lost",
@@ -336,7 +347,7 @@ async def _remember_again(session: Session, earlier: EarlierRun) -> None:
                 "remembered cannot be recalled now: their texts hold secrets, which the journal "
                 "leaves out",
             )
-            session.warn(notice)
+            opened.warn(notice)
 
 
 def _deadline_s(meter: Meter) -> float | None:

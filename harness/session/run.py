@@ -36,10 +36,10 @@ from harness.session.agent import AgentOptions, AgentReplyOptions, AgentResult, 
 from harness.session.demand import CallDemand
 from harness.session.evaluation import choose_rubric, evaluate, run_loop
 from harness.session.mcp_tools import ToolSource
+from harness.session.open_run import OpenRun
 from harness.session.passages import PassageLibrary
 from harness.session.result import CallResult, call_result
 from harness.session.roles import EVALUATOR, PRODUCER
-from harness.session.session import Session
 from harness.session.tools import Offered, tool_specs
 from harness.trace import Span
 from harness.wiggum import (
@@ -85,7 +85,7 @@ class Run:
     """Everything a node may use. Each call of a node receives its own `Run`.
 
     Args:
-        session: The open parts.
+        opened: The open parts.
         call: The call of the node.
         earlier: Loops of the run's earlier parts.
         demand: Receives the models that the call asks; None without a forecast.
@@ -93,25 +93,25 @@ class Run:
 
     def __init__(
         self,
-        session: Session,
+        opened: OpenRun,
         call: NodeCall,
         *,
         earlier: EarlierLoops | None = None,
         demand: CallDemand | None = None,
     ) -> None:
-        self._session = session
+        self._opened = opened
         self._call = call
         self._earlier = earlier or EarlierLoops()
         self._demand = demand
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
         self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
         if call.repeats:
-            session.replies.give_again(call.label)
+            opened.replies.give_again(call.label)
 
     @property
     def id(self) -> str:
         """The run's id, also the name of its files."""
-        return self._session.trace.run_id
+        return self._opened.trace.run_id
 
     def span(self, name: str, /, **attributes: object) -> Span:
         """Shows work of the node in the timeline: `with run.span("parse", rows=7):`.
@@ -121,11 +121,11 @@ class Run:
                 taken.
             attributes: JSON values.
         """
-        return self._session.trace.span(name, **attributes)
+        return self._opened.trace.span(name, **attributes)
 
     def counter(self, name: str, value: float, *, unit: str) -> None:
         """Shows a quantity's new value on the node's track of the timeline."""
-        self._session.trace.counter(name, value, unit=unit)
+        self._opened.trace.counter(name, value, unit=unit)
 
     def invitation(self) -> str:
         """A text that lets another process record its work for this node.
@@ -134,7 +134,7 @@ class Run:
         tracer whose records are merged into the run's when its journal is read. The text names the
         run's secret variables without their values; the other process needs its own.
         """
-        return self._session.trace.invitation()
+        return self._opened.trace.invitation()
 
     def beat(self) -> None:
         """Gives a sign of life, for `Timeout(idle_s=…)`; every piece of a reply is one too.
@@ -270,8 +270,8 @@ class Run:
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         if role == EVALUATOR:
-            await self._session.seat()
-        model = self._session.casting.model(role)
+            await self._opened.seat()
+        model = self._opened.casting.model(role)
         on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
         request, reply_type = chat_request(
             prompt,
@@ -354,7 +354,7 @@ class Run:
         """
         # Before anything is awaited, so that agents that begin together have different names.
         number = self._call.count("agents")
-        usable = await self._session.mcp.tools(tools, timeout_s=timeout_s)
+        usable = await self._opened.mcp.tools(tools, timeout_s=timeout_s)
         before = () if system is None else (Message("system", system),)
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
@@ -368,7 +368,7 @@ class Run:
             (*before, *as_messages(task)),
             name="agent" if number == 1 else f"agent{number}",
             call=self._call,
-            tracer=self._session.trace,
+            tracer=self._opened.trace,
             role=role,
             max_steps=max_steps,
             max_result_chars=max_result_chars,
@@ -401,12 +401,12 @@ class Run:
             NotOffered: Its server does not embed.
             InferenceError: There are no vectors.
         """
-        model = self._session.casting.model(role)
+        model = self._opened.casting.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
         self._asks(model)
-        self._call.use(self._session.surroundings.of_call(request))
+        self._call.use(self._opened.surroundings.of_call(request))
         with self._call.pulse.doing("call"):
-            return await self._session.client.embed(request, caller=self._caller)
+            return await self._opened.client.embed(request, caller=self._caller)
 
     async def remember(
         self,
@@ -576,12 +576,12 @@ class Run:
         drafts = None if draft is None else as_texts(draft)
         chosen = await self._choose(rubric, prompts, whole=True)
         several = (
-            candidates or self._session.settings.evaluation.candidates or chosen.rubric.candidates
+            candidates or self._opened.settings.evaluation.candidates or chosen.rubric.candidates
         )
         if several not in (None, 1):
-            self._call.use(self._session.surroundings.noted("seed"))
+            self._call.use(self._opened.surroundings.noted("seed"))
         # With another model a loop begins again: its rounds would be of both.
-        players = self._session.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
+        players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
         call_key = "-".join([call_key, *(player.digest for player in players.values())])
         about = [text for part in by_section(sources) for text in part]
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
@@ -593,9 +593,9 @@ class Run:
             forecast = self._demand.revising(
                 rounds=rounds_left, has_draft=has_draft, is_judged=bool(chosen.rubric.judged)
             )
-        with forecast, self._session.meter.loop(limits) as meter:
+        with forecast, self._opened.meter.loop(limits) as meter:
             return await run_loop(
-                self._session,
+                self._opened,
                 task,
                 ask=self._chat,
                 chosen=chosen,
@@ -641,23 +641,23 @@ class Run:
         texts, headings = by_section(sources)
         written = Draft(text=draft, task=task, sources=texts, source_sections=headings)
         chosen = await self._choose(rubric, prompts)
-        scored = await evaluate(self._session, written, chosen, ask=self._chat, samples=samples)
+        scored = await evaluate(self._opened, written, chosen, ask=self._chat, samples=samples)
         return scored.verdict
 
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
         self._asks(request.model)
-        surroundings = self._session.surroundings
+        surroundings = self._opened.surroundings
         self._call.use(surroundings.of_call(request))
         request = replace(request, on_piece=self.beat, seed=self._seed_of(request))
         with self._call.pulse.doing("call"):
-            reply = await self._session.client.chat(request, caller=self._caller)
+            reply = await self._opened.client.chat(request, caller=self._caller)
         self._call.use(surroundings.of_reply(request, reply))
         return reply
 
     def _seed_of(self, request: ChatRequest) -> int | None:
         """The request's seed; of a sampled call without one, made of the run's."""
-        seed = self._session.settings.seed
+        seed = self._opened.settings.seed
         if request.seed is not None or not request.temperature or seed is None:
             return request.seed
         material = [seed, self._label, *(m.content for m in request.messages)]
@@ -666,11 +666,11 @@ class Run:
 
     def _passages(self) -> PassageLibrary:
         """The memory, for a call that may ask models."""
-        passages = self._session.passages
+        passages = self._opened.passages
         for model in passages.models:
             self._asks(model)
         if passages.models:
-            self._call.use(self._session.surroundings.noted("embedder", "reranker"))
+            self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
         return passages
 
     def _asks(self, model: str | None) -> None:
@@ -694,7 +694,7 @@ class Run:
                 code="resume.loop-anew",
                 message=f"a loop of node '{self._call.label}' begins again: {error}",
             )
-            self._session.warn(notice)
+            self._opened.warn(notice)
             return ()
         return rounds
 
@@ -705,14 +705,14 @@ class Run:
         *,
         whole: bool = False,
     ) -> ChosenRubric:
-        surroundings = self._session.surroundings
+        surroundings = self._opened.surroundings
 
         def choose() -> tuple[ChosenRubric, dict[str, Use]]:
-            chosen = choose_rubric(rubric, rubrics=self._session.settings.rubrics, prompts=prompts)
+            chosen = choose_rubric(rubric, rubrics=self._opened.settings.rubrics, prompts=prompts)
             return chosen, surroundings.of_rubric(rubric, whole=whole)
 
         chosen, uses = await asyncio.to_thread(choose)
         self._call.use(uses)
         if chosen.rubric.judged:
-            await self._session.seat()
+            await self._opened.seat()
         return chosen

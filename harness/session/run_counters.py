@@ -72,6 +72,7 @@ async def _sample(server: Sampled, *, tracer: Tracer, every_s: float) -> None:
     written: dict[str, float] = {}
     try:
         while True:
+            await tracer.listened_to()
             for reading in await server.source.read():
                 if reading.value != written.get(reading.name):
                     written[reading.name] = reading.value

@@ -70,11 +70,15 @@ class ComparedModels:
     """The models behind a run's endpoints. A model file is read when it is first compared.
 
     A served model is known by its name only, until `take_word` says more.
+
+    Attributes:
+        asked: Tags of the endpoints whose servers were asked.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
         self.endpoints = endpoints
         self.same_family = same_family
+        self.asked: set[str] = set()
         self._identities: dict[str, ModelIdentity] = {}
 
     def identity(self, tag: str) -> ModelIdentity:

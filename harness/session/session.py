@@ -1,358 +1,278 @@
-"""The session: the one place that joins the parts of a run and closes them again."""
+"""`harness.open`: models, memory and limits that outlive runs, for services and notebooks."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+import asyncio
+import os
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any, TypedDict, Unpack
 
-from harness.errors import ConfigurationInvalid, Notice, did_you_mean
-from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent
-from harness.inference.limits import merged
+from harness.errors import InvalidInput, did_you_mean
+from harness.graph import Asker
+from harness.graph.graph import ResultT
+from harness.inference import Backend, Limits, Meter, Spent
 from harness.inference.meter import token_prices
-from harness.inference.reply_store import KeptReplies
-from harness.log import log_warning, warnings_heard_by
-from harness.residency import KeepAliveBudget
-from harness.rubric import Noise
-from harness.session.audit import audit_line
-from harness.session.casting import Casting, ServedModels, warn_of_no_price
-from harness.session.mcp_tools import McpServers
-from harness.session.models import describe_endpoints, known_endpoints, open_models
-from harness.session.passages import PassageLibrary
-from harness.session.roles import EVALUATOR, Roles, with_backends
-from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
-from harness.session.surroundings import Surroundings
-from harness.session.trust import check_store, known_secrets, secret_variables, warn_of_secrets
-from harness.threads import to_its_end
-from harness.trace import (
-    AUDIT_LOG,
-    CallGroup,
-    RunTrace,
-    Sink,
-    TraceOptions,
-    append_line,
-    calls_of,
-    describe,
-    dump_json,
-    group_calls,
-    monotonic,
-)
-from harness.wiggum import RecordedLoop, WiggumResult
+from harness.log import warnings_heard_by
+from harness.session.casting import Casting
+from harness.session.own_loop import Background, in_background, refuse_running_loop
+from harness.session.passages import PassageStore
+from harness.session.pipeline import Pipeline, check_backends, check_limits, run_pipeline
+from harness.session.result import RunResult
+from harness.session.resume import Origin
+from harness.session.run_events import RunEvents
+from harness.session.settings import Settings, settings_or_default
+from harness.session.setup import Setup, SharedParts
+from harness.trace import Redactor, SharedTracer, Sink, monotonic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions(TypedDict, total=False):
+    """The options of `harness.open`."""
+
+    settings: Settings | None
+    """Used in place of the settings of the directory and the environment."""
+    limits: Limits | None
+    """On tokens, calls and dollars of all runs together; those of `settings` are for each run."""
+    tenants: Limits | Mapping[str, Limits] | None
+    """Limits on what a tenant's runs take together: the same for each tenant, or by name. Then only
+    those named exist."""
+    backends: Mapping[str, Backend] | None
+    """Ready-made backends by tag, as for `Pipeline.run_async`; closed with the session."""
+
+
+class SessionRunOptions(TypedDict, total=False):
+    """The options of a run in a session; those but `tenant` are `Pipeline.run_async`'s."""
+
+    tenant: str | None
+    """For whom it is made: its calls count in the tenant's limits too."""
+    resume: str | Path | None
+    answers: Mapping[str, object] | None
+    asker: Asker | None
+    limits: Limits | None
+    observers: Sequence[Sink]
+    origin: Origin | None
+
+
+_OPTIONS = SessionRunOptions.__optional_keys__
+
+
 class Session:
-    """The open parts of one run."""
+    """Models, memory and limits that any number of runs share; `harness.open` makes it.
 
-    trace: RunTrace
-    client: Client
-    casting: Casting
-    """Which model plays which role, and the run's warnings."""
-    warn: Callable[[Notice], None]
-    """Adds a warning to the log, the timeline, and the result."""
-    served: ServedModels
-    """Compares the models that the servers name in their replies."""
-    seat: Callable[[], Awaitable[None]]
-    """Before a judgement: readies the evaluators, if that was not done when the run began."""
-    meter: Meter
-    """What calls took, and may take."""
-    replies: KeptReplies
-    """Replies for nodes that have not ended, for when the run is resumed."""
-    passages: PassageLibrary
-    mcp: McpServers
-    surroundings: Surroundings
-    """What calls of nodes use, for when the run is resumed."""
-    budget: KeepAliveBudget | None
-    """None if no models share memory."""
-    settings: Settings
-    loops: list[WiggumResult] = field(default_factory=list)
-    earlier_loops: list[RecordedLoop] = field(default_factory=list)
-    """Loops of earlier parts of the run, in nodes that were not called again; known when all nodes
-    have ended."""
-    scored: list[bool] = field(default_factory=list)
-    """Of each text of a scoring batch, whether it passed; one that has no verdict did not."""
-    models: list[CallGroup] = field(default_factory=list)
-    """The calls of each model; known when the session is closed."""
-    noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
-    """The evaluators' noise, by rubric, the folder of its files, and evaluators."""
+    Models stay in memory between runs, as far as the budget allows. Connections stay open, and what
+    was found out about servers stays known. Each run has its own roles, limits, journal and
+    warnings.
+    """
 
-    @property
-    def roles(self) -> Roles:
-        """As cast."""
-        return self.casting.roles
+    def __init__(self, parts: SharedParts, tenants: TenantMeters) -> None:
+        self._parts = parts
+        self._tenants = tenants
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._is_open = True
+
+    async def run(
+        self,
+        pipeline: Pipeline[ResultT],
+        inputs: Mapping[str, object] | None = None,
+        /,
+        **options: Any,  # noqa: ANN401 - `SessionRunOptions`, and inputs by name
+    ) -> RunResult[ResultT]:
+        """Runs a pipeline as `Pipeline.run_async` does, with what the session has open.
+
+        When its task is cancelled, or the session ends, the run ends as cancelled, and can be
+        resumed, in this session or elsewhere.
+
+        Args:
+            pipeline: It may be another one each time.
+            inputs: By name.
+            options: See `SessionRunOptions`; all others are inputs by name.
+
+        Raises:
+            InvalidInput: As there; or the session is closed, belongs to another event loop, or does
+                not know the tenant.
+            NodeFailed: A node raised.
+        """
+        if not self._is_open:
+            raise InvalidInput(
+                "the session is closed; run pipelines inside its block", code="session.closed"
+            )
+        if asyncio.get_running_loop() is not self._loop:
+            raise InvalidInput(
+                "the session belongs to another event loop; open one in each loop, or use "
+                "harness.open_sync(), which any thread may call",
+                code="session.other-loop",
+            )
+        if own := {"settings", "backends"} & options.keys():
+            raise InvalidInput(
+                f"{min(own)} are the session's: give them to harness.open(), or call "
+                "pipeline.run_async()",
+                code="session.option-of-session",
+            )
+        named = {name: value for name, value in options.items() if name not in _OPTIONS}
+        chosen = {name: value for name, value in options.items() if name in _OPTIONS}
+        self._tenants.meter_of(chosen.get("tenant"))
+        task = asyncio.current_task()
+        assert task is not None, "a coroutine is run by a task"
+        is_outermost = task not in self._tasks
+        self._tasks.add(task)
+        try:
+            return await run_pipeline(pipeline, inputs, named, shared=self._parts, **chosen)
+        finally:
+            if is_outermost:
+                self._tasks.discard(task)
+
+    def events(
+        self,
+        pipeline: Pipeline[Any],
+        inputs: Mapping[str, object] | None = None,
+        /,
+        **options: Any,  # noqa: ANN401
+    ) -> RunEvents:
+        """Runs a pipeline as `run` does; yields its events, as `Pipeline.events` does."""
+        observers = options.pop("observers", ())
+
+        def run(observer: Sink) -> Coroutine[Any, Any, RunResult[Any]]:
+            return self.run(pipeline, inputs, observers=(*observers, observer), **options)
+
+        return RunEvents(run)
+
+    def spent(self, tenant: str | None = None) -> Spent:
+        """What calls took since the session was opened: all, or those made for a tenant."""
+        return self._tenants.meter_of(tenant).spent
+
+    async def _end(self) -> None:
+        self._is_open = False
+        tasks = self._tasks - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
 
 @asynccontextmanager
-async def open_session(
-    settings: Settings,
-    *,
-    name: str,
-    task: str = "",
-    environment: Mapping[str, str],
-    backends: Mapping[str, Backend] | None = None,
-    observers: Sequence[Sink] = (),
-    limits: Limits | None = None,
-    command_limits: Limits | None = None,
-    needed_roles: Mapping[str, str] | None = None,
-    resume: Path | None = None,
-    spent: Spent = NOTHING,
-    produces: bool = True,
-    judges: bool = True,
-    surroundings: Surroundings | None = None,
-) -> AsyncIterator[Session]:
-    """Opens everything that a run needs, and closes it in reverse order.
+async def open(**options: Unpack[SessionOptions]) -> AsyncIterator[Session]:  # noqa: A001 - harness.open
+    """Opens models, memory and limits once, for any number of runs.
 
-    The run's journal, its timelines and its line in the audit log are written however the block
-    ends.
+        async with harness.open() as session:
+            result = await session.run(pipeline, task="…")
+
+    Models are loaded and servers connected at the first call. Leaving the block cancels runs that
+    still go on, and then closes everything.
 
     Args:
-        settings: What to open.
-        name: The pipeline's.
-        task: What the run is for, for the audit log.
-        environment: Holds the API keys that endpoints name.
-        backends: Ready-made backends by tag, beside those of the settings. A backend with a role's
-            name as its tag plays that role, over the settings.
-        observers: Receive each record of the run as it happens.
-        limits: Limits of the whole run; each overrides the same limit of the settings.
-        command_limits: Limits of this part alone, inside those of the run.
-        needed_roles: Roles that must have a usable model before the block begins, and the nodes
-            that need them.
-        resume: The journal of a run to resume.
-        spent: The use of earlier parts of the run.
-        produces: Whether drafts are also written, not only judged; see `Roles`.
-        judges: Whether it is known that drafts are judged; otherwise mistakes that matter only then
-            are found at the first judgement.
-        surroundings: Of these settings, if earlier parts of the run were compared with them.
+        options: See `SessionOptions`.
 
     Raises:
-        ConfigurationInvalid: The settings contradict themselves, a role has no model, or runs
-            cannot be written.
-        InvalidInput: The run to resume is still going.
+        ConfigurationInvalid: The settings are invalid, or an endpoint with a role is not usable.
+        InvalidInput: A limit is not one, or is on time.
         SameModel: Producer and evaluator, or their fallbacks, are one model.
-        SameFamily: They are of one family, and the settings refuse that.
-        ModelFileInvalid: An embedded model's file is missing or not a GGUF.
     """
-    # 1. Mistakes that the settings alone show, before there is a run.
-    endpoints = known_endpoints(settings, backends)
-    roles = with_backends(settings.roles, backends or {})
-    settings = settings.model_copy(update={"roles": roles})
-    casting = Casting(endpoints, settings, produces=produces)
-    if judges:
-        casting.check()
-    memory = settings.memory
-    check_store(memory.path, written_in=memory.written_in, environment=environment)
-    needed = casting.roles.in_use | models_for(needed_roles or {}, casting.roles)
-    needed |= _asked_by(settings.memory, endpoints)
-    early: list[tuple[str, Mapping[str, object]]] = []
-
-    def keep(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
-        early.append((message, details))
-        return {}
-
-    named = settings.trace.secrets
-    options = TraceOptions(
-        content=settings.trace.content,
-        durability=settings.trace.durability,
-        on_failure=settings.trace.on_failure,
-        timelines=settings.trace.timelines,
-        secrets=known_secrets(endpoints.values(), environment=environment, named=named),
-        secret_variables=secret_variables(endpoints.values(), named=named),
-    )
-    with warnings_heard_by(keep):
-        warn_of_secrets(endpoints.values(), environment=environment, named=named)
-        trace = _start_record(settings.traces, name, options, observers, resume=resume)
-    began_ns = monotonic()
-    session: Session | None = None
-    try:
-        async with AsyncExitStack() as stack:
-            # 2. The record first, so that everything after it is recorded.
-            await stack.enter_async_context(_recorded(trace))
-            for message, details in early:
-                trace.warned(message, details)
-            describe_endpoints(endpoints, trace)
-            casting.tracer = trace
-            seat = partial(casting.seat, environment=environment, task=task)
-            if judges:
-                await seat()
-            else:
-                await casting.ask_servers(environment=environment, judges=False)
-            client, budget = await stack.enter_async_context(
-                open_models(
-                    endpoints,
-                    settings=settings,
-                    environment=environment,
-                    backends=backends,
-                    required=needed,
-                    tracer=trace,
-                    sample_every_s=settings.trace.sample_ms / 1000,
-                    warn=casting.warn,
-                )
-            )
-            served = ServedModels(casting)
+    settings = settings_or_default(options.get("settings"))
+    backends, limits = options.get("backends"), options.get("limits")
+    check_backends(backends)
+    _check_limit(limits)
+    setup = Setup.of(settings, backends, os.environ)
+    casting = Casting(setup.endpoints, setup.settings, models=setup.compared)
+    casting.check()
+    tracer = SharedTracer()
+    tracer.redactor = Redactor(setup.trace_options.secrets)
+    required = setup.required(casting.roles, {})
+    with warnings_heard_by(tracer.warned):
+        async with setup.opened(tracer, required=required) as models:
             meter = Meter(
-                limits=merged(limits, settings.limits.limits),
-                prices=token_prices(endpoints),
-                before=spent,
+                limits=limits or Limits(),
+                prices=token_prices(setup.endpoints),
                 clock=monotonic,
-                began_ns=began_ns,
-                tracer=trace,
+                began_ns=monotonic(),
+                tracer=tracer,
+                whose="session",
             )
-            if command_limits is not None:
-                meter = meter.inside(command_limits, whose="command")
-            stack.callback(warn_of_no_price, meter, casting)
-            replies = KeptReplies(
-                endpoints,
-                trace=trace,
-                resumed=resume is not None,
-                is_wanted=settings.trace.is_resumable,
-                warn=casting.warn,
-            )
-            stack.push_async_callback(replies.aclose)
-            client = replace(
-                client,
-                meter=meter,
-                replies=replies,
-                before_call=served.before,
-                after_reply=served.look_at,
-            )
-            passages = PassageLibrary(
-                settings.memory,
-                tracer=trace,
-                ask=client.embed,
-                rank=client.rerank,
-                warn=casting.warn,
-            )
-            stack.push_async_callback(passages.aclose)
-            mcp = McpServers(trace)
-            stack.push_async_callback(mcp.aclose)
-            session = Session(
-                trace=trace,
-                client=client,
-                casting=casting,
-                warn=casting.warn,
-                served=served,
-                seat=seat,
-                meter=meter,
-                replies=replies,
-                passages=passages,
-                mcp=mcp,
-                surroundings=surroundings
-                or Surroundings(settings, backends, environment=environment),
-                budget=budget,
-                settings=settings,
-            )
-            yield session
-    finally:
-        # 3. The audit log's line, now that the journal is closed and can be read.
-        await to_its_end(
-            partial(_conclude, trace, settings, task=task, casting=casting, session=session)
+            tenants = TenantMeters(options.get("tenants"), around=meter)
+            store = PassageStore(settings.memory, ask=models.client.embed)
+            parts = SharedParts(setup=setup, models=models, store=store, meter_of=tenants.meter_of)
+            session = Session(parts, tenants)
+            try:
+                yield session
+            finally:
+                await session._end()  # noqa: SLF001 - the two are one
+                await store.aclose()
+
+
+class TenantMeters:
+    """The scopes of a session's tenants, inside the session's own."""
+
+    def __init__(self, limits: Limits | Mapping[str, Limits] | None, *, around: Meter) -> None:
+        for limit in limits.values() if isinstance(limits, Mapping) else [limits]:
+            _check_limit(limit)
+        self._limits = limits
+        self._around = around
+        self._meters: dict[str, Meter] = {}
+
+    def meter_of(self, tenant: str | None) -> Meter:
+        """A tenant's scope; without one, the session's.
+
+        Raises:
+            InvalidInput: It is not among the tenants that were named.
+        """
+        if tenant is None:
+            return self._around
+        limits = self._limits
+        if isinstance(limits, Mapping):
+            if tenant not in limits:
+                raise InvalidInput(
+                    f"no tenant is called '{tenant}'; {did_you_mean(tenant, limits)}",
+                    code="session.tenant-unknown",
+                )
+            limits = limits[tenant]
+        if tenant not in self._meters:
+            self._meters[tenant] = self._around.inside(limits or Limits(), whose="tenant")
+        return self._meters[tenant]
+
+
+def _check_limit(limits: object) -> None:
+    check_limits(limits)
+    if isinstance(limits, Limits) and limits.max_seconds is not None:
+        raise InvalidInput(
+            "max_seconds limits a run, and not a session; give it to session.run(limits=…), or "
+            "under [limits] in harness.toml",
+            code="session.limit-on-time",
         )
 
 
-def models_for(needed_roles: Mapping[str, str], roles: Roles) -> set[str]:
-    """Tags of the models that play roles.
+class SyncSession:
+    """A `Session` for code without an event loop, from any thread; `harness.open_sync` makes it."""
+
+    def __init__(self, background: Background[Session]) -> None:
+        self._background = background
+
+    def run(
+        self,
+        pipeline: Pipeline[ResultT],
+        inputs: Mapping[str, object] | None = None,
+        /,
+        **options: Any,  # noqa: ANN401
+    ) -> RunResult[ResultT]:
+        """See `Session.run`. Ctrl-C cancels the run, which can be resumed."""
+        session = self._background.served
+        return self._background.result_of(session.run(pipeline, inputs, **options))
+
+    def spent(self, tenant: str | None = None) -> Spent:
+        """See `Session.spent`."""
+        return self._background.served.spent(tenant)
+
+
+@contextmanager
+def open_sync(**options: Unpack[SessionOptions]) -> Iterator[SyncSession]:
+    """Opens a session as `open` does, with the same options, for code without an event loop.
+
+        with harness.open_sync() as session:
+            result = session.run(pipeline, task="…")
 
     Raises:
-        ConfigurationInvalid: One has none.
+        InvalidInput: An event loop is running here, as in a notebook: `async with harness.open()`.
     """
-    tags = set()
-    for role, who in needed_roles.items():
-        if role == EVALUATOR and roles.pool is not None:
-            continue  # chosen when the run begins
-        try:
-            tags.add(roles.model(role))
-        except ConfigurationInvalid as error:
-            raise ConfigurationInvalid(f"{who} needs '{role}': {error}", code=error.code) from error
-    return tags
-
-
-def _asked_by(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> set[str]:
-    """The tags of the endpoints that embed and rank passages.
-
-    Raises:
-        ConfigurationInvalid: There is no such endpoint.
-    """
-    if (unknown := next((tag for tag in memory.models if tag not in endpoints), None)) is None:
-        return set(memory.models)
-    if unknown == memory.rerank:
-        raise ConfigurationInvalid(
-            f"[memory] rerank is '{unknown}', which is not an endpoint; "
-            + did_you_mean(unknown, endpoints),
-            code="memory.reranker-unknown",
-        )
-    raise ConfigurationInvalid(
-        f"[memory] embedder is '{unknown}', which is not an endpoint; "
-        + did_you_mean(unknown, [*OFFLINE_EMBEDDERS, *endpoints]),
-        code="memory.embedder-unknown",
-    )
-
-
-@asynccontextmanager
-async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
-    """The trace's block, which ends in a thread: drawing a long run takes a while."""
-    trace.__enter__()
-    try:
-        with warnings_heard_by(trace.warned):
-            yield
-    except BaseException as error:
-        await to_its_end(partial(trace.__exit__, type(error), error, error.__traceback__))
-        raise
-    await to_its_end(partial(trace.__exit__, None, None, None))
-
-
-def _conclude(
-    trace: RunTrace, settings: Settings, *, task: str, casting: Casting, session: Session | None
-) -> None:
-    """Sums up the calls, and adds the run's line to the audit log.
-
-    A record that cannot be read or written must not cost the run's result, or hide its error.
-    """
-    path = trace.journal_path.parent / AUDIT_LOG
-    if trace.failure is not None:
-        lost = f"the journal lacks what came last ({trace.failure.strerror}): {trace.journal_path}"
-        casting.warnings.append(Notice(code="trace.journal-incomplete", message=lost))
-    journal = trace.journal()
-    if journal is None:
-        return
-    try:
-        calls = calls_of(journal.spans())
-        if session is not None:
-            session.models.extend(group_calls(calls, by=lambda call: call.model))
-        line = audit_line(
-            journal,
-            calls=calls,
-            task=task,
-            casting=casting,
-            loops=session.loops if session else (),
-            earlier_loops=session.earlier_loops if session else (),
-            scored=session.scored if session else (),
-            content=settings.trace.content,
-        )
-        append_line(path, trace.redactor.clean_line(dump_json(line) + b"\n"))
-    except Exception as error:  # noqa: BLE001 - as above
-        log_warning(
-            "the run is not in the audit log",
-            code="audit.not-written",
-            path=str(path),
-            error=describe(error),
-        )
-
-
-def _start_record(
-    traces: Path,
-    name: str,
-    options: TraceOptions,
-    observers: Sequence[Sink],
-    *,
-    resume: Path | None,
-) -> RunTrace:
-    try:
-        return RunTrace(traces, name=name, options=options, observers=observers, resume=resume)
-    except OSError as error:
-        raise ConfigurationInvalid(
-            f"runs cannot be written to '{traces}' ({error.strerror}); set traces in "
-            "harness.toml to a directory that can be written",
-            code="config.traces-unwritable",
-        ) from error
+    refuse_running_loop("harness.open()")
+    with in_background(open(**options)) as background:
+        yield SyncSession(background)

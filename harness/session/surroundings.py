@@ -54,6 +54,7 @@ class Surroundings:
         settings: As for the run.
         backends: Ready-made backends by tag.
         environment: Holds the API keys of servers that are asked for their models.
+        facts: What has which name; runs with the same settings may share it.
     """
 
     def __init__(
@@ -62,12 +63,13 @@ class Surroundings:
         backends: Mapping[str, Backend] | None = None,
         *,
         environment: Mapping[str, str] = os.environ,
+        facts: dict[str, Use | None] | None = None,
     ) -> None:
         self._settings = settings
         self._environment = environment
         self._endpoints = known_endpoints(settings, backends)
         self._roles = Roles(self._endpoints, with_backends(settings.roles, backends or {}))
-        self._now: dict[str, Use | None] = {}
+        self._now = {} if facts is None else facts
         self._served: dict[str, ModelMetadata] = {}
         self._changes: dict[tuple[tuple[str, str], ...], str | None] = {}
 

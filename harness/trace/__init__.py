@@ -30,6 +30,7 @@ from harness.trace.records import (
 from harness.trace.run_list import AUDIT_LOG, AuditLine, append_line, list_runs
 from harness.trace.run_trace import TIMELINES, JoinedTrace, RunTrace, TimelineFormat, TraceOptions
 from harness.trace.secrets import Redactor
+from harness.trace.shared_tracer import SharedTracer
 from harness.trace.tracer import ContentPolicy, Sink, Span, Tracer, sha256_of
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "RunEnded",
     "RunStarted",
     "RunTrace",
+    "SharedTracer",
     "Sink",
     "Span",
     "SpanEnded",

@@ -1,7 +1,7 @@
 """Writes a run's journal, the source of all other files about the run.
 
 Traced code only appends to a queue. Some forty times a second, a thread makes records of the
-queue's entries, encodes them and writes them. So a killed process loses at most the last moments,
+queues' entries, encodes them and writes them. So a killed process loses at most the last moments,
 and nothing that code waited for: see `Durability`.
 """
 
@@ -13,15 +13,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import ENOENT
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Literal
 
 from harness.log import log_warning
-from harness.threads import resolve
+from harness.threads import disk_threads, resolve
 from harness.trace.journal_line import encode, seal
 from harness.trace.records import Content, Piece, Record, SpanEnded, SpanStarted, describe, joined
 from harness.trace.secrets import Redactor
@@ -76,25 +75,26 @@ class JournalWriter:
         self._descriptor: int | None = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600
         )
-        if durability != "exit":
-            sync_path(path.parent)
+        # The file's name has to be on the disk as well, before anybody relies on what is in it.
+        self._is_name_synced = durability == "exit"
         self._process_id = os.getpid()
         self._entries: deque[Entry] = deque()
-        # Those that wait for the disk; None wakes the thread for the last time.
-        self._waiting: SimpleQueue[asyncio.Future[None] | None] = SimpleQueue()
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        """Those that wait for the disk."""
+        self._is_open = False
         # Held while writing. Reentrant, since making a record may end a span, at the least by
         # collecting garbage; the loop around it writes what that adds.
         self._lock = threading.RLock()
         self._is_writing = False
         self._lines_written = 0
-        self._thread = threading.Thread(target=self._work, name="harness journal", daemon=True)
         # The queue's own method, for speed: this is all that traced code pays.
         self.append = self._append_durably if durability == "sync" else self._entries.append
 
     def start(self) -> None:
-        """Writes what was appended so far, and starts the thread that writes the rest."""
+        """Writes what was appended so far, and has a thread write the rest."""
         self.flush()
-        self._thread.start()
+        self._is_open = True
+        _flusher.add(self)
         # An interpreter that ends with the journal open takes the thread with it.
         atexit.register(self.flush)
 
@@ -103,9 +103,11 @@ class JournalWriter:
 
         Callers that wait at the same time share one `fsync`.
         """
-        if self._durability == "node" and self._thread.is_alive() and not self.is_forked:
+        if self._durability == "node" and self._is_open and not self.is_forked:
             waiting = asyncio.get_running_loop().create_future()
-            self._waiting.put(waiting)
+            self._waiting.append(waiting)
+            if len(self._waiting) == 1:
+                disk_threads().submit(self._write_for_waiting)
             await waiting
 
     def relieve(self) -> None:
@@ -117,11 +119,10 @@ class JournalWriter:
         """Writes the rest, to the disk, and closes the file; later entries are dropped."""
         if self.is_forked:
             return
-        self._waiting.put(None)
-        if self._thread.is_alive():
-            self._thread.join()
+        self._is_open = False
+        _flusher.remove(self)
         atexit.unregister(self.flush)
-        self._write_for([*self._others_waiting()])
+        self._write_for_waiting()
         self._sync()
         with self._lock:
             if self._descriptor is not None:
@@ -134,33 +135,16 @@ class JournalWriter:
         """Whether this is a forked child: the file is its parent's, and maybe the lock too."""
         return os.getpid() != self._process_id
 
-    def _work(self) -> None:
-        while True:
-            try:
-                first = self._waiting.get(timeout=_EVERY_S)
-            except Empty:
-                self.flush()
-                continue
-            if first is None:
-                return
-            self._write_for([first, *self._others_waiting()])
-
-    def _others_waiting(self) -> Iterator[asyncio.Future[None]]:
-        """The entries waiting now; the `None` that ends the thread is put back."""
-        for _ in range(self._waiting.qsize()):
-            waiting = self._waiting.get()
-            if waiting is None:
-                self._waiting.put(None)
-            else:
-                yield waiting
-
-    def _write_for(self, waiting: Sequence[asyncio.Future[None]]) -> None:
+    def _write_for_waiting(self) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        for future in waiting:
-            by_loop.setdefault(future.get_loop(), []).append(future)
+        # To the last: only who waits alone has this called.
+        with suppress(IndexError):
+            while True:
+                future = self._waiting.popleft()
+                by_loop.setdefault(future.get_loop(), []).append(future)
         try:
             self.flush()
-            if waiting:
+            if by_loop:
                 self._sync()
         finally:
             # All of a loop at once: waking it is what takes long.
@@ -255,6 +239,9 @@ class JournalWriter:
             return
         with self._lock:
             if self._descriptor is not None and self.failure is None:
+                if not self._is_name_synced:
+                    sync_path(self.path.parent)
+                    self._is_name_synced = True
                 try:
                     os.fsync(self._descriptor)
                 except OSError as error:
@@ -269,6 +256,54 @@ class JournalWriter:
             path=str(self.path),
             error=str(error),
         )
+
+
+class _Flusher:
+    """Writes what has gathered in all open journals of the process, in one thread for all.
+
+    A thread for each would take a fifth of what a short run takes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._journals: set[JournalWriter] = set()
+        self._thread: threading.Thread | None = None
+
+    def add(self, journal: JournalWriter) -> None:
+        with self._lock:
+            self._journals.add(journal)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, name="harness journals", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, journal: JournalWriter) -> None:
+        with self._lock:
+            self._journals.discard(journal)
+
+    def _work(self) -> None:
+        while True:
+            time.sleep(_EVERY_S)
+            with self._lock:
+                journals = [*self._journals]
+                if not journals:
+                    self._thread = None
+                    return
+            for journal in journals:
+                journal.flush()
+
+
+_flusher = _Flusher()
+
+
+def _begin_anew() -> None:
+    """In a forked child, which has no thread of its parent's, and may have its lock taken."""
+    global _flusher  # noqa: PLW0603
+    _flusher = _Flusher()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _merged(records: Sequence[Record]) -> list[Record]:

@@ -108,6 +108,10 @@ class Tracer:
         """
         return Span(self, *_words_of(event, attributes))
 
+    def id_of(self, span: Span) -> int:
+        """The id of a span of this tracer, as spans of the run under way refer to it."""
+        return span.id
+
     def completed_span(
         self, event: Happening, /, *, start_ns: int, end_ns: int, **attributes: object
     ) -> None:
@@ -200,6 +204,9 @@ class Tracer:
         """Records what a node returned; see `NodeOutput`."""
         self._take(NodeOutput(node, item, value, inputs, code, skipped, digest, uses))
 
+    async def listened_to(self) -> None:
+        """Waits until there is a run to record."""
+
     async def persisted(self) -> None:
         """Waits until all records so far are as durable as the run asks for."""
 
@@ -235,6 +242,16 @@ class Tracer:
         """The label of the node call around the current span; None outside of all."""
         around = _current_span.get()
         return node_under_way() if around is not None and around.tracer is self else None
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether there is a run to record, or may be."""
+        return bool(self.run_id)
+
+    @property
+    def current_run(self) -> str:
+        """The id of the run under way."""
+        return self.run_id
 
     def _relieve(self) -> None:
         """Called now and then, in case spans are made faster than they can be written."""
@@ -298,6 +315,18 @@ class Span:
                 self.set(error_code=error.code)
         tracer._take(self)  # noqa: SLF001
 
+    def copied(self, tracer: Tracer, *, start_ns: int) -> Span:
+        """The span in another trace, outside of all spans there, from this time on."""
+        copy = Span(tracer, self.name, self.attributes)
+        copy.id, copy.parent, copy.start_ns = next(tracer._ids), None, start_ns  # noqa: SLF001
+        tracer._take(copy)  # noqa: SLF001
+        return copy
+
+    def end(self, *, at_ns: int, status: SpanStatus, error: str | None = None) -> None:
+        """Ends a copy."""
+        self.end_ns, self.status, self.error = at_ns, status, error
+        self.tracer._take(self)  # noqa: SLF001
+
     def _leave_late(self) -> None:
         """For generators, which leave a span open inside this one, or close their own too late."""
         current = _current_span.get()
@@ -312,6 +341,11 @@ def _words_of(event: Happening, attributes: dict[str, object]) -> tuple[str, dic
 
 
 _current_span: ContextVar[Span | None] = ContextVar("harness_current_span", default=None)
+
+
+def span_under_way() -> Span | None:
+    """The innermost open span, whichever tracer's."""
+    return _current_span.get()
 
 
 def node_under_way() -> str | None:

@@ -119,7 +119,8 @@ async def cached_share(*servers: EmbeddedLlamaCpp, loops: int) -> float:
     judge = endpoint_of(*(str(one.address) for one in servers))
     asked = cached = 0
 
-    async with opened([judge]) as (client, _):
+    async with opened([judge]) as models:
+        client = models.client
 
         async def judged(number: int) -> None:
             nonlocal asked, cached
@@ -160,7 +161,8 @@ async def one_ended(
             reasons[str(record.attributes["replica_reason"])] += 1
 
     both = endpoint_of(str(first.address), str(second.address), tag="both", max_parallel=AT_ONCE)
-    async with opened([both], take) as (client, _):
+    async with opened([both], take) as models:
+        client = models.client
 
         async def ask(number: int) -> None:
             nonlocal lost, answered

@@ -146,7 +146,7 @@ async def raw_httpx(stack: AsyncExitStack, url: str) -> Ask:
 
 async def shim(stack: AsyncExitStack, url: str, tracer: Tracer) -> Ask:
     endpoint = Endpoint(tag="small", url=url, backend="vllm", model_id="small")
-    client, _ = await stack.enter_async_context(
+    opened = await stack.enter_async_context(
         open_models(
             {"small": endpoint},
             settings=Settings(),
@@ -158,7 +158,7 @@ async def shim(stack: AsyncExitStack, url: str, tracer: Tracer) -> Ask:
     request = ChatRequest(model="small", messages=(Message("user", PROMPT),))
 
     async def ask() -> str:
-        return (await client.chat(request)).text
+        return (await opened.client.chat(request)).text
 
     return ask
 

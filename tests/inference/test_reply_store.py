@@ -4,7 +4,6 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
-import threading
 from contextlib import asynccontextmanager, closing
 from dataclasses import fields, replace
 
@@ -367,35 +366,6 @@ def use(path, *keys, **kept):
         return texts
 
     return asyncio.run(main())
-
-
-def test_what_is_kept_while_the_file_is_written_is_written_together(tmp_path):
-    """Also what nobody waits for any more."""
-    writes, begun, free = [], threading.Event(), threading.Event()
-
-    def before():
-        begun.set()
-        writes.append(free.wait(10))
-
-    async def main():
-        store = TextStore(tmp_path / "calls.sqlite", unusable=print, before=before)
-        first = asyncio.create_task(store.keep_now({"a": "first"}))
-        await asyncio.to_thread(begun.wait, 10)
-        more = [asyncio.create_task(store.keep_now({f"{n}": "more"})) for n in range(20)]
-        await asyncio.sleep(0)
-        more[0].cancel()
-        free.set()
-        await asyncio.gather(first, *more, return_exceptions=True)
-        found = [await store.find(key) for key in ("a", "0", "19")]
-        await store.aclose()
-        with pytest.raises(RuntimeError):
-            await store.keep_now({"b": "late"})
-        with pytest.raises(RuntimeError):
-            await store.keep_now({"b": "later"})
-        return found
-
-    assert asyncio.run(main()) == ["first", "more", "more"]
-    assert len(writes) <= 2
 
 
 def database(path, *statements):

@@ -78,11 +78,14 @@ class Machine:
         )
 
     @asynccontextmanager
-    async def lending(self, tracer: Tracer | None = None, **how):
-        """The same, opened."""
+    async def lending(
+        self, tracer: Tracer | None = None, *, lend=lambda _count: None, max_parallel=None, **how
+    ):
+        """The same, opened, for the nodes of a run."""
         budget = self.budget(tracer, **how)
         async with budget.opened():
-            yield budget
+            with budget.serving("", lend=lend, max_parallel=max_parallel):
+                yield budget
 
     async def pause(self) -> None:
         """Others run meanwhile, as with any real host."""

@@ -7,7 +7,7 @@ from virtual_loop import virtually
 
 from harness.errors import DoesNotFit, EndpointUnreachable, LoadFailed, StreamCut
 from harness.residency import Device, Forecast, HostReport, KeepAliveBudget, Strand, Tenant
-from harness.trace import CounterSet, Instant, SpanEnded, SpanStarted, Tracer
+from harness.trace import CounterSet, Instant, SharedTracer, SpanEnded, SpanStarted, Tracer
 
 
 class Call:
@@ -45,8 +45,7 @@ def one_after_another(*models, is_complete=True):
 @virtually
 async def test_nodes_that_wait_for_an_absent_model_are_told_and_then_go_a_few_at_a_time():
     told, tracer = [], Tracer(clock=loop_ns)
-    async with Machine(10, a=6, b=6).lending(tracer) as budget:
-        budget.tell_waiting(told.append, max_parallel=2)
+    async with Machine(10, a=6, b=6).lending(tracer, lend=told.append, max_parallel=2) as budget:
         held = Call(budget, "a")
         await until_idle()
         waiting = []
@@ -65,8 +64,7 @@ async def test_nodes_that_wait_for_an_absent_model_are_told_and_then_go_a_few_at
 @virtually
 async def test_calls_of_no_more_nodes_than_run_at_once_go_together():
     tracer = Tracer(clock=loop_ns)
-    async with Machine(10, a=6, b=6).lending(tracer) as budget:
-        budget.tell_waiting(lambda _count: None, max_parallel=1)
+    async with Machine(10, a=6, b=6).lending(tracer, max_parallel=1) as budget:
         with tracer.span("node", node="fan out"):
             calls = [Call(budget, "a") for _ in range(8)]
         await until_idle()
@@ -79,8 +77,7 @@ async def test_calls_of_no_more_nodes_than_run_at_once_go_together():
 async def test_no_more_nodes_begin_once_models_turn_out_to_fit():
     told, tracer = [], Tracer(clock=loop_ns)
     machine = Machine(10, a=6, b=6)
-    async with machine.lending(tracer) as budget:
-        budget.tell_waiting(told.append, max_parallel=1)
+    async with machine.lending(tracer, lend=told.append, max_parallel=1) as budget:
         machine.needs["a"] = 4
         calls = [Call(budget, "a")]
         with tracer.span("node", node="rows[0]"):
@@ -94,8 +91,7 @@ async def test_no_more_nodes_begin_once_models_turn_out_to_fit():
 @virtually
 async def test_where_all_models_fit_no_call_makes_others_begin():
     told = []
-    async with Machine(12, a=6, b=6).lending() as budget:
-        budget.tell_waiting(told.append, max_parallel=1)
+    async with Machine(12, a=6, b=6).lending(lend=told.append, max_parallel=1) as budget:
         calls = [Call(budget, "a") for _ in range(3)]
         await until_idle()
         assert (told, residents(budget)) == ([], {"a": 3})
@@ -596,3 +592,43 @@ def test_a_model_that_another_program_drives_out_is_loaded_again_and_then_called
         calls()
     assert machine.log.count("load a") == loads
     assert [one["model"] for one in logs if one["code"] == "budget.server-shared"] == warned
+
+
+# --- several runs ---------------------------------------------------------------------------------
+
+
+@virtually
+async def test_runs_that_share_a_budget_are_told_of_their_own_nodes_and_expected_together():
+    first, second = [], []
+    tracer = SharedTracer(clock=loop_ns)
+    runs = [Tracer(clock=loop_ns), Tracer(clock=loop_ns)]
+    for number, run in enumerate(runs):
+        run.run_id = f"run {number}"
+    machine = Machine(10, a=6, b=6)
+    async with machine.lending(tracer, outlives_runs=True) as budget:
+        with (
+            tracer.heard_by(runs[0]),
+            tracer.heard_by(runs[1]),
+            budget.serving("run 0", lend=first.append, max_parallel=1),
+            budget.serving("run 1", lend=second.append, max_parallel=1),
+        ):
+            budget.expect(one_after_another("a"), run="run 0")
+            budget.expect(one_after_another("b"), run="run 1")
+            assert budget.forecast.models == {"a", "b"}
+            assert not budget.forecast.is_complete, "another run may come"
+            with runs[0].span("node", node="draft"):
+                held = Call(budget, "a")
+            await until_idle()
+            waiting = []
+            for run, rows in zip(runs, (2, 3), strict=True):
+                for row in range(rows):
+                    with run.span("node", node=f"rows[{row}]"):
+                        waiting.append(Call(budget, "b"))
+            await until_idle()
+            assert (first[-1], second[-1]) == (2, 3)
+            for call in (held, *waiting):
+                await call.end()
+        budget.expect(one_after_another("a"), run="run 1")
+        assert budget.forecast.models == set(), "of runs that are over"
+        await until_idle()
+        assert residents(budget) == {"b": 0}, "it stays for the next run"

@@ -7,6 +7,7 @@ nothing goes wrong any more, and what must be so is checked.
 import asyncio
 import random
 from collections import Counter
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 import pytest
@@ -366,7 +367,10 @@ class Schedule:
     async def run(self) -> None:
         """All of it, with what must be so at the end."""
         chance, machine = self.chance, self.machine
-        async with self.budget.opened():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.budget.opened())
+            serving = self.budget.serving("", lend=lambda _count: None, max_parallel=None)
+            stack.enter_context(serving)
             works = (machine.make_trouble(), self._forecast())
             others = [asyncio.create_task(work) for work in works]
             await self._call()

@@ -16,8 +16,9 @@ from harness.graph import execute
 from harness.graph.reuse import Shared
 from harness.graph.state import Places
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
-from harness.session import open_session, read_earlier_run
+from harness.session import read_earlier_run
 from harness.session.demand import Forecaster, Players, demand_of
+from harness.session.open_run import open_run
 from harness.trace import Tracer, monotonic
 
 ROLES = ("planner", "producer", "critic", "editor", "evaluator")
@@ -69,9 +70,7 @@ async def run_watched(
     """Runs a pipeline, its forecast told to whoever is given."""
     # What is kept for a resume is kept in threads, and no two runs then take the same time.
     settings = settings_of(tmp_path, trace={"content": "none", "durability": "exit"})
-    async with open_session(
-        settings, name=pipeline.name, environment={}, backends=backends
-    ) as session:
+    async with open_run(settings, name=pipeline.name, environment={}, backends=backends) as session:
         forecaster = Forecaster(
             pipeline,
             demand_of(pipeline),
@@ -320,7 +319,7 @@ def test_a_runs_budget_is_told_what_nodes_declare_and_nothing_of_earlier_runs(tm
     @pipeline_of
     async def first(run: Run) -> str:
         text = await run.chat("planner", "a")
-        told.append(said(run._session.budget._forecast) if run._session.budget else run._demand)
+        told.append(said(run._opened.budget.forecast) if run._opened.budget else run._demand)
         return text
 
     @first.node(models=["producer", "evaluator"])
@@ -396,9 +395,10 @@ def loads_in(
         echo = ScriptedBackend(lambda request: request.messages[-1].content)
         backends = {tag: Leasing(echo, budget) for tag in hosts}
         async with budget.opened():
-            return await run_watched(
-                pipeline, tmp_path, backends=backends, expect=partial(tell, budget), **inputs
-            )
+            with budget.serving("", lend=lambda _count: None, max_parallel=None):
+                return await run_watched(
+                    pipeline, tmp_path, backends=backends, expect=partial(tell, budget), **inputs
+                )
 
     assert asyncio.run(main()).status == "finished"
     return sum(host.loads for host in hosts.values())

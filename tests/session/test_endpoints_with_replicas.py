@@ -69,14 +69,14 @@ async def many(server_a, server_b, *, tracer, count=24, die_after=None):
     async with open_models(
         {"m": endpoint}, settings=Settings(), environment={}, required={"m"}, tracer=tracer,
         sample_every_s=0.01,
-    ) as (client, _):  # fmt: skip
+    ) as opened:  # fmt: skip
         numbers = iter(range(count))
 
         async def work():
             for number in numbers:
                 server_a.is_dead = die_after is not None and number >= die_after
                 request = ChatRequest(model="m", messages=as_messages(f"Call {number}."))
-                texts.append((await client.chat(request)).text)
+                texts.append((await opened.client.chat(request)).text)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(4):

@@ -92,7 +92,7 @@ def asking(*prompts):
 
 
 def kept_file(settings):
-    return next(settings.traces.glob("*.replies.sqlite"), None)
+    return next(settings.traces.glob("*.replies"), None)
 
 
 def test_what_was_sampled_is_not_asked_again_over_any_number_of_parts(settings):
@@ -166,6 +166,7 @@ def test_of_calls_made_together_each_has_the_reply_it_had_whichever_came_first(s
 def test_a_reply_that_came_when_the_run_was_ended_is_not_asked_for_again(settings):
     class EndsItsRun(Sampled):
         async def chat(self, request):
+            await asyncio.sleep(0)
             completion = await super().chat(request)
             if len(self.requests) == 1:
                 self.running.cancel()
@@ -256,7 +257,7 @@ def test_a_reply_that_holds_a_secret_is_not_kept(settings, monkeypatch, *, said,
 def test_a_file_that_is_none_is_told_and_the_run_goes_on(settings):
     model, pipeline = Sampled(), asking("one", "two")
     cut_off(pipeline, model, settings, at="two")
-    kept_file(settings).write_text("no database, and longer than the header's hundred bytes " * 3)
+    kept_file(settings).write_text('{"neither": "ours"}\n' * 3)
     result = finish(pipeline, model, settings)
     assert result.result == ["one 2", "two 3"]
     assert codes(result.warnings) == ["resume.replies-not-kept"]

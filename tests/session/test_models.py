@@ -294,7 +294,8 @@ def test_a_tag_that_does_not_exist_is_named_before_anything_is_called(tags, tabl
 def test_of_an_unusable_endpoint_every_call_says_the_same_and_leaves_nothing_behind():
     async def main():
         depths = set()
-        async with opened(endpoints_of(small=KEYLESS)) as (client, _):
+        async with opened(endpoints_of(small=KEYLESS)) as models:
+            client = models.client
             for _ in range(3):
                 with refused("endpoint.key-not-set") as caught:
                     await client.chat(request("small"))
@@ -383,7 +384,8 @@ def test_one_server_is_sampled_once_however_its_address_is_written():
                 tracks.put_nowait(record.track)
 
         endpoints = endpoints_of(a=vllm(server.url), b=vllm(other_spelling(server.url)))
-        async with opened(endpoints, tracer=Tracer(take), sample_every_s=60.0) as (client, _):
+        async with opened(endpoints, tracer=Tracer(take), sample_every_s=60.0) as models:
+            client = models.client
             await client.chat(request("b"))
             async with asyncio.timeout(60):
                 return await tracks.get()

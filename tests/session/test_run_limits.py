@@ -21,8 +21,8 @@ from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend
 from harness.errors import HarnessError, RunLimitReached, ServerError
 from harness.inference import ChatRequest, Limits, Spent
 from harness.inference.request import most_prompt_tokens
+from harness.session.open_run import open_run
 from harness.session.result import run_spent
-from harness.session.session import open_session
 
 PROMPT = "x" * 30
 """82 tokens at most with what a template may add, and one by the scripted backend's count."""
@@ -309,7 +309,7 @@ def metered(tmp_path, replies, requests, **trace):
 
     async def main():
         settings = plain_settings_of(tmp_path, roles={"producer": "writer"}, trace=trace)
-        async with open_session(
+        async with open_run(
             settings, name="asked", environment={}, backends={"writer": Charging(replies)}
         ) as session:
             for one in requests:

@@ -194,9 +194,11 @@ def test_a_cloned_folder_gets_no_key_from_any_door(tmp_path, monkeypatch, backen
             async with open_models(
                 settings.endpoints, settings=settings, environment=environment, required=(),
                 tracer=Tracer(),
-            ) as (client, _):  # fmt: skip
+            ) as opened:  # fmt: skip
                 with refused("trust.key-not-allowed"):
-                    await client.chat(ChatRequest(model="e", messages=(Message("user", "?"),)))
+                    await opened.client.chat(
+                        ChatRequest(model="e", messages=(Message("user", "?"),))
+                    )
             return seen, server.requests
 
     seen, requests = asyncio.run(run())

@@ -1,0 +1,66 @@
+"""The file of a run's replies: what was kept is there after a kill, and what is damaged is not."""
+
+import asyncio
+import os
+
+import pytest
+
+from harness.inference.reply_log import ReplyLog
+
+
+def found(path, *keys, kept=None):
+    """What a later process finds, and what it is told, after it has kept texts itself."""
+    told = []
+
+    async def main():
+        log = ReplyLog(path, troubled=told.append)
+        log.keep(kept or {})
+        texts = [await log.find(key) for key in keys]
+        log.close()
+        return texts
+
+    return asyncio.run(main()), told
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run.replies"
+
+
+def test_what_was_kept_is_found_by_a_later_process_and_its_latest_text_counts(path):
+    log = ReplyLog(path, troubled=pytest.fail)
+    log.keep({"a": "first", "b": "two\nlines"})
+    log.keep({"a": "second"})  # and no close: the process was killed
+    assert found(path, "a", "b", "c") == (["second", "two\nlines", None], [])
+    assert path.stat().st_mode & 0o777 == 0o600, "for its owner alone"
+    assert found(path, "a", kept={"a": "third"}) == (["third"], [])
+    assert found(path, "a", "b") == (["third", "two\nlines"], [])
+
+
+def test_without_texts_there_is_no_file_and_without_a_path_they_stay_in_memory(path):
+    assert found(path, "a") == ([None], [])
+    assert not path.exists()
+    assert found(None, "a", kept={"a": "first"}) == (["first"], [])
+
+
+@pytest.mark.parametrize("cut", range(2, 40, 3))
+def test_a_line_that_a_kill_cut_off_is_left_out_and_spoils_no_other(path, cut):
+    found(path, kept={"a": "first", "b": "second"})
+    os.truncate(path, path.stat().st_size - cut)
+    assert found(path, "a", "b", kept={"c": "third"}) == (["first", None], [])
+    assert found(path, "a", "b", "c") == (["first", None, "third"], [])
+
+
+def test_a_damaged_line_is_left_out_and_told(path):
+    found(path, kept={"a": "first", "b": "second"})
+    path.write_bytes(path.read_bytes().replace(b"first", b"worst"))
+    assert found(path, "a", "b") == ([None, "second"], ["1 of its lines are damaged"])
+
+
+def test_that_texts_cannot_be_kept_is_told_once(tmp_path):
+    told = []
+    log = ReplyLog(tmp_path / "missing" / "run.replies", troubled=told.append)
+    log.keep({"a": "first"})
+    log.keep({"b": "second"})
+    (reason,) = told
+    assert "No such file" in reason

@@ -1,0 +1,312 @@
+"""Sessions: what runs share, what each has of its own, and how both end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from embedding_backend import EmbeddingBackend
+from session_runs import (
+    Charging,
+    codes,
+    idle,
+    lines_of,
+    pipeline_of,
+    refused,
+    settings_of,
+    spans_of,
+)
+
+import harness
+from harness import Limits, NodeFailed, Run, ScriptedBackend
+from harness.errors import ServerError
+from harness.session.settings import demo_endpoint
+from harness.trace import Journal
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return settings_of(tmp_path)
+
+
+class Closing(ScriptedBackend):
+    """Answers with the prompt, and knows how often it was closed."""
+
+    def __init__(self):
+        super().__init__(lambda request: request.messages[-1].content)
+        self.closed = 0
+
+    async def aclose(self):
+        self.closed += 1
+
+
+class Hanging(ScriptedBackend):
+    """Answers nothing, until it is let go."""
+
+    def __init__(self):
+        super().__init__(["late"] * 100)
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def chat(self, request):
+        self.begun.set()
+        await self.may_end.wait()
+        return await super().chat(request)
+
+
+async def said(run: Run, task: str) -> str:
+    return await run.chat("producer", task)
+
+
+saying = pipeline_of(said)
+
+
+def inside(settings, work, **options):
+    """What comes of work inside a session."""
+
+    async def main():
+        async with harness.open(settings=settings, **options) as session:
+            return await work(session)
+
+    return asyncio.run(main())
+
+
+# --- what is shared, and what is not --------------------------------------------------------------
+
+
+def test_runs_share_their_models_and_each_has_its_own_journal_and_line(settings):
+    backend = Closing()
+
+    async def work(session):
+        first = await session.run(saying, task="one")
+        both = await asyncio.gather(*(session.run(saying, {"task": t}) for t in ("two", "three")))
+        assert backend.closed == 0
+        return [first, *both]
+
+    results = inside(settings, work, backends={"producer": backend})
+
+    assert [result.result for result in results] == ["one", "two", "three"]
+    assert [result.spent.calls for result in results] == [1, 1, 1]
+    assert backend.closed == 1
+    assert {line["run_id"] for line in lines_of(settings)} == {one.run_id for one in results}
+    for result in results:
+        assert [span["model"] for span in spans_of(result, "chat")] == ["producer"]
+
+
+def test_a_run_that_fails_leaves_the_others_and_the_session_as_they_were(settings):
+    class Refusing(Closing):
+        async def chat(self, request):
+            if request.messages[-1].content == "bad":
+                raise ServerError("broken", endpoint="producer", status=400)
+            return await super().chat(request)
+
+    async def work(session):
+        with pytest.raises(NodeFailed) as caught:
+            await session.run(saying, task="bad")
+        return caught.value.result, await session.run(saying, task="good")
+
+    failed, good = inside(settings, work, backends={"producer": Refusing()})
+    assert (failed.status, good.result) == ("failed", "good")
+
+
+def test_warnings_and_roles_are_each_runs_own(settings):
+    async def planned(run: Run) -> str:
+        return await run.chat("planner", "Plan.")
+
+    async def work(session):
+        return [await session.run(pipeline) for pipeline in (pipeline_of(planned), idle())]
+
+    chosen = settings.model_copy(update={"roles": {"producer": "producer", "critic": "producer"}})
+    first, second = inside(chosen, work, backends={"producer": ScriptedBackend(["plan"])})
+    assert codes(first.warnings) == ["roles.played-by-producer"]
+    assert second.warnings == ()
+
+
+def test_documents_are_kept_in_one_store_or_with_each_run_if_it_has_no_path(tmp_path):
+    async def kept(run: Run, text: str) -> int:
+        if text:
+            await run.remember(text, source="notes.md")
+        return len(await run.recall("green tea"))
+
+    async def work(session):
+        pipeline = pipeline_of(kept)
+        return [(await session.run(pipeline, text=t)).result for t in ("Green tea, 3 min.", "")]
+
+    assert inside(settings_of(tmp_path), work, backends={}) == [1, 0]
+    path = tmp_path / "memory"
+    assert inside(settings_of(tmp_path, memory={"path": path}), work, backends={}) == [1, 1]
+
+
+def test_vectors_are_paid_by_the_run_that_asks_for_them(tmp_path):
+    settings = settings_of(tmp_path, memory={"path": tmp_path / "memory", "embedder": "vectors"})
+
+    async def kept(run: Run, text: str) -> int:
+        await run.remember(text, source="notes.md")
+        return len(await run.recall("tea", mode="vector"))
+
+    async def work(session):
+        pipeline = pipeline_of(kept)
+        runs = [await session.run(pipeline, text=f"Tea number {n}.") for n in range(3)]
+        return [one.spent.calls for one in runs], session.spent().calls
+
+    calls, together = inside(settings, work, backends={"vectors": EmbeddingBackend()})
+    assert len(set(calls[1:])) == 1
+    assert calls[1] >= 2, "to remember, and to recall"
+    assert together >= sum(calls)
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "tenants", "statuses"),
+    [
+        ({"limits": Limits(max_calls=2)}, "aab", ["finished", "finished", "stopped"]),
+        ({"tenants": Limits(max_calls=1)}, "aab", ["finished", "stopped", "finished"]),
+        ({"tenants": {"a": Limits(max_cost_usd=0.3), "b": Limits()}}, "aaabb",
+         ["finished", "finished", "stopped", "finished", "finished"]),
+    ],
+    ids=["all runs", "each tenant", "by name"],
+)  # fmt: skip
+def test_limits_hold_over_runs(settings, options, tenants, statuses):
+    async def work(session):
+        runs = [await session.run(saying, task="Say it.", tenant=one) for one in tenants]
+        return runs, session.spent().calls, session.spent("a").calls
+
+    backends = {"producer": Charging(["It."] * 9)}
+    runs, calls, of_a = inside(settings, work, backends=backends, **options)
+    assert [one.status for one in runs] == statuses
+    assert calls == statuses.count("finished")
+    assert of_a == sum(
+        one.spent.calls for one, name in zip(runs, tenants, strict=True) if name == "a"
+    )
+    (stopped,) = [one.stopped_by for one in runs if one.status == "stopped"]
+    option = "limits" if "limits" in options else "tenants"
+    assert f"harness.open({option}=...)" in stopped
+
+
+@pytest.mark.parametrize(
+    ("options", "how", "code"),
+    [
+        ({"limits": Limits(max_seconds=1)}, {}, "session.limit-on-time"),
+        ({"tenants": {"a": Limits(max_seconds=1)}}, {}, "session.limit-on-time"),
+        ({"limits": 3}, {}, "pipeline.limits-invalid"),
+        ({"tenants": {"acme": Limits()}}, {"tenant": "acne"}, "session.tenant-unknown"),
+        ({}, {"settings": harness.Settings()}, "session.option-of-session"),
+        ({}, {"backends": {}}, "session.option-of-session"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, options, how, code):
+    async def work(session):
+        await session.run(saying, {"task": ""}, **how)
+
+    with refused(code):
+        inside(settings, work, backends={"producer": Closing()}, **options)
+
+
+# --- how runs and sessions end --------------------------------------------------------------------
+
+
+def test_a_session_that_ends_cancels_its_runs_which_can_be_resumed(settings):
+    async def main():
+        hanging = Hanging()
+        async with harness.open(settings=settings, backends={"producer": hanging}) as session:
+            runs = [asyncio.create_task(session.run(saying, task=t)) for t in ("one", "two")]
+            await hanging.begun.wait()
+        assert all(one.cancelled() for one in runs)
+        with refused("session.closed"):
+            await session.run(saying, task="late")
+        async with harness.open(settings=settings, backends={"producer": Closing()}) as session:
+            names = [line["run_id"] for line in lines_of(settings)]
+            return [await session.run(saying, resume=name) for name in names]
+
+    assert sorted(one.result for one in asyncio.run(main())) == ["one", "two"]
+
+
+def test_a_reader_that_leaves_its_events_ends_only_its_run(settings):
+    async def work(session):
+        texts = []
+        async with session.events(saying, task="one") as events:
+            async for event in events:
+                texts.append(event.kind)
+                break
+        return texts, (await session.run(saying, task="two")).result
+
+    assert inside(settings, work, backends={"producer": Closing()}) == (["node started"], "two")
+
+
+def test_another_event_loop_is_refused(settings):
+    async def work(session):
+        def elsewhere():
+            with refused("session.other-loop"):
+                asyncio.run(session.run(saying, task=""))
+            return True
+
+        return await asyncio.to_thread(elsewhere)
+
+    assert inside(settings, work, backends={"producer": Closing()})
+
+
+def test_any_thread_may_use_a_synchronous_session(settings):
+    backend = Closing()
+    with (
+        harness.open_sync(settings=settings, backends={"producer": backend}) as session,
+        ThreadPoolExecutor(8) as threads,
+    ):
+        texts = list(threads.map(lambda n: session.run(saying, task=f"{n}").result, range(20)))
+        with (
+            refused("session.tenant-unknown"),
+            harness.open_sync(
+                settings=settings, tenants={}, backends={"producer": Closing()}
+            ) as other,
+        ):
+            other.run(saying, task="", tenant="a")
+        assert session.spent().calls == 20
+    assert texts == [f"{n}" for n in range(20)]
+    assert backend.closed == 1
+    assert not [one for one in threading.enumerate() if one.name == "harness loop"]
+
+
+def test_in_a_running_loop_the_synchronous_one_is_refused(settings):
+    async def main():
+        with refused("pipeline.event-loop-running"), harness.open_sync(settings=settings):
+            pass
+
+    asyncio.run(main())
+
+
+# --- models in memory -----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_an_embedded_model_is_loaded_once_and_each_run_that_waited_shows_it(tmp_path):
+    demo = demo_endpoint()
+    assert demo is not None
+    endpoint = demo.model_copy(update={"tag": "writer", "context_tokens": 256, "slots": 2})
+    settings = settings_of(
+        tmp_path,
+        endpoints={"writer": endpoint},
+        roles={"producer": "writer"},
+        budget={"capacity": "2 GiB"},
+    )
+
+    async def short(run: Run) -> str:
+        return await run.chat("producer", "Hi.", max_output_tokens=4, on_cut="keep")
+
+    async def work(session):
+        pipeline = pipeline_of(short)
+        first = await asyncio.gather(*(session.run(pipeline) for _ in range(2)))
+        return [*first, await session.run(pipeline)]
+
+    *first, last = inside(settings, work)
+    for result in first:
+        spans = {span.id: span for span in Journal(result.files.journal).spans()}
+        waits = [one for one in spans.values() if "waits_for" in one.attributes]
+        loads = {spans[one.attributes["waits_for"]].name for one in waits}
+        assert loads == {"load"}
+    names = Counter(span.name for span in Journal(last.files.journal).spans())
+    assert names["load"] == 0
+    assert replace(last.spent, time_ns=0).calls == 1
