@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 @cache
-def _threads(name: str, _process_id: int) -> ThreadPoolExecutor:
+def _threads(name: str, most: int, _process_id: int) -> ThreadPoolExecutor:
     """Those of a process; a forked child has none of its parent's.
 
     They are not started for each run: that took a fifth of what a short run takes.
     """
-    return ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"harness {name}")
+    return ThreadPoolExecutor(max_workers=most, thread_name_prefix=f"harness {name}")
 
 
 def disk_threads() -> ThreadPoolExecutor:
     """For work that others wait for, and that is over as soon as the disk has it."""
-    return _threads("disk", os.getpid())
+    return _threads("disk", 8, os.getpid())
 
 
 async def to_its_end(
@@ -39,7 +39,7 @@ async def to_its_end(
     `stop` is called when it is cancelled.
     """
     running = asyncio.get_running_loop().run_in_executor(
-        thread or _threads("to its end", os.getpid()), function
+        thread or _threads("to its end", 32, os.getpid()), function
     )
     cancelled = None
     while not running.done():

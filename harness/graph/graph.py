@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from html import escape
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, get_args, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -228,14 +229,23 @@ class Graph(Generic[ResultT]):
             for node in self.nodes.values()
         )
 
+    def _repr_html_(self) -> str:
+        """Its picture, where a notebook shows the value of a cell."""
+        from harness.graph.picture import as_svg, drawing_of  # noqa: PLC0415 - not for runs
+
+        return as_svg(drawing_of(self)) if self.nodes else f"<p>{escape(self.name)}: no nodes</p>"
+
     def add(self, node: Node) -> None:
         """Adds a node as `read_node` made it.
+
+        In a notebook, where a cell is run again after a change, it takes the place of an earlier
+        one with its name.
 
         Raises:
             PipelineInvalid: Its name is taken, or it closes a cycle.
         """
         earlier = self.nodes.get(node.name)
-        if earlier is not None:
+        if earlier is not None and not (earlier.is_interactive and node.is_interactive):
             raise node.mistake(
                 f"pipeline '{self.name}' has two nodes called '{node.name}'; the first is on line "
                 f"{earlier.line}",
@@ -248,7 +258,10 @@ class Graph(Generic[ResultT]):
         try:
             TopologicalSorter({name: taker.sources for name, taker in self.nodes.items()}).prepare()
         except CycleError as error:
-            del self.nodes[node.name]
+            if earlier is None:
+                del self.nodes[node.name]
+            else:
+                self.nodes[node.name] = earlier
             ring = error.args[1][:0:-1]  # each takes the next; the first stood there twice
             start = ring.index(node.name)
             cycle = [*ring[start:], *ring[:start], node.name]

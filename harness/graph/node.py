@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,6 +101,13 @@ class Node:
     def is_mapped(self) -> bool:
         """Whether it runs once per item."""
         return any(parameter.is_mapped for parameter in self.parameters)
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether it was defined in a notebook or at a prompt, and not in a file."""
+        return self.function.__module__ == "__main__" and not hasattr(
+            sys.modules["__main__"], "__file__"
+        )
 
     @property
     def is_streaming(self) -> bool:

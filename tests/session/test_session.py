@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import re
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from embedding_backend import EmbeddingBackend
@@ -23,8 +27,8 @@ from session_runs import (
 
 import harness
 from harness import Limits, NodeFailed, Run, ScriptedBackend
-from harness.errors import ServerError
-from harness.session.settings import demo_endpoint
+from harness.errors import EndpointUnreachable, ServerError
+from harness.session.settings import TraceSettings, demo_endpoint
 from harness.trace import Journal
 
 
@@ -310,3 +314,74 @@ def test_an_embedded_model_is_loaded_once_and_each_run_that_waited_shows_it(tmp_
     names = Counter(span.name for span in Journal(last.files.journal).spans())
     assert names["load"] == 0
     assert replace(last.spent, time_ns=0).calls == 1
+
+
+# --- over time ------------------------------------------------------------------------------------
+
+
+def test_it_may_be_closed_in_another_task_as_by_another_cell_of_a_notebook(settings):
+    async def main():
+        stack = AsyncExitStack()
+        opening = harness.open(settings=settings, backends={"producer": Closing()})
+        session = await asyncio.create_task(stack.enter_async_context(opening))
+        result = await asyncio.create_task(session.run(saying, task="one"))
+        await asyncio.create_task(stack.aclose())
+        return result.result
+
+    assert asyncio.run(main()) == "one"
+
+
+def test_an_outage_that_ended_one_run_is_waited_for_anew_by_the_next(settings):
+    class Down(ScriptedBackend):
+        """Answers once, and then is away until it is told to be back."""
+
+        is_back = False
+
+        async def chat(self, request):
+            if self.requests and not self.is_back:
+                raise EndpointUnreachable("refused", endpoint="producer")
+            return await super().chat(request)
+
+    backend = Down(["good"] * 9)
+
+    async def work(session):
+        session._parts.models.client.routes["producer"].gate.max_outage_s = 0.2
+        runs = [await session.run(saying, task="one")]
+        runs.append(await session.run(saying, task="two"))
+        backend.is_back = True
+        return [*runs, await session.run(saying, task="three")]
+
+    runs = inside(settings, work, backends={"producer": backend})
+    assert [one.status for one in runs] == ["finished", "stopped", "finished"]
+
+
+def held_by_this_process():
+    """Threads, open files, and memory in use."""
+    status = Path("/proc/self/status").read_text()
+    memory_kb = int(re.search(r"VmRSS:\s+(\d+)", status)[1])
+    return threading.active_count(), len([*Path("/proc/self/fd").iterdir()]), memory_kb
+
+
+@pytest.mark.slow
+def test_five_thousand_runs_leave_nothing_behind(settings):
+    chosen = settings.model_copy(update={"trace": TraceSettings(timelines=())})
+
+    async def work(session):
+        places = asyncio.Semaphore(50)
+
+        async def one():
+            async with places:
+                await session.run(saying, task="Say it.", tenant="a")
+
+        held = []
+        for _ in range(5):
+            await asyncio.gather(*(one() for _ in range(1_000)))
+            gc.collect()
+            held.append(held_by_this_process())
+        return held
+
+    held = inside(chosen, work, backends={"producer": Closing()})
+    threads, files, memory_kb = zip(*held[1:], strict=True)
+    assert max(threads) <= 50, threads  # those that closing runs and journals share
+    assert max(files) <= files[0] + 2, files
+    assert memory_kb[-1] <= memory_kb[0] + 20_000, memory_kb

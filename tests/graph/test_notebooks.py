@@ -1,0 +1,61 @@
+"""What a notebook does to a pipeline: cells are run again, and values are shown."""
+
+from __future__ import annotations
+
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.errors import PipelineInvalid
+from harness.graph import Graph
+
+
+@pytest.fixture
+def cell(monkeypatch):
+    """Runs code as a cell of a notebook."""
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    graph = Graph("notes")
+    names = {"__name__": "__main__", "graph": graph}
+
+    def cell(code):
+        exec(code, names)
+        return graph
+
+    return cell
+
+
+def test_a_cell_that_is_run_again_replaces_its_node_in_its_place(cell):
+    cell("@graph.node\ndef plan() -> str: return 'old'")
+    cell("@graph.node\ndef text(plan: str) -> str: return plan")
+    graph = cell("@graph.node\ndef plan() -> str: return 'new'")
+    assert list(graph.nodes) == ["plan", "text"]
+    assert graph.nodes["plan"].function() == "new"
+
+
+def test_a_change_that_closes_a_cycle_leaves_the_node_as_it_was(cell):
+    cell("@graph.node\ndef plan() -> str: return 'old'")
+    cell("@graph.node\ndef text(plan: str) -> str: return plan")
+    with pytest.raises(PipelineInvalid, match="closes a cycle: plan → text → plan"):
+        cell("@graph.node\ndef plan(text: str) -> str: return text")
+    assert cell("").nodes["plan"].function() == "old"
+
+
+def test_in_a_file_two_nodes_of_one_name_are_a_mistake():
+    graph = Graph("notes")
+    graph.node(lambda: 1, name="plan")
+    with pytest.raises(PipelineInvalid, match="two nodes called 'plan'"):
+        graph.node(lambda: 2, name="plan")
+
+
+def test_the_value_of_a_cell_is_a_picture_with_a_box_for_each_node_and_a_line_for_each_arrow(cell):
+    cell("@graph.node\ndef rows(topic: str) -> list[str]: return [topic]")
+    cell("@graph.node(each={'row': 'rows'})\ndef draft(row: str) -> str: return row")
+    graph = cell("@graph.node\ndef whole(draft: list[str], rows: list[str]) -> int: return 1")
+    picture = ElementTree.fromstring(graph._repr_html_())
+    kinds = [shape.tag.rpartition("}")[2] for shape in picture]
+    texts = [shape.text for shape in picture if shape.text]
+    assert texts == ["rows", "draft", "whole"]
+    assert (kinds.count("rect"), kinds.count("path")) == (4, 2), "one is called for each item"
+    assert "no nodes" in Graph("<none>")._repr_html_()
+    assert "<none>" not in Graph("<none>")._repr_html_()
