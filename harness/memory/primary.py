@@ -126,7 +126,7 @@ class PrimaryStore:
         self._database.close()
 
     def follow(self, notify: Callable[[], None]) -> None:
-        """Calls `told`, in another thread, soon after another machine has written."""
+        """Calls `notify`, in another thread, soon after another machine has written."""
         self._database.follow(notify)
 
     # --- writing -----------------------------------------------------------------------------
@@ -159,6 +159,7 @@ class PrimaryStore:
                 dated = passage if passage.created else replace(passage, created=now)
                 if passage.id in stored:
                     present.append(passage.id)
+                # Other words may have the same number.
                 elif (original := alike.get(number)) and original.words == dated.words:
                     merged.append(Merge(id=passage.id, into=original.id))
                 else:
@@ -166,6 +167,7 @@ class PrimaryStore:
                     if vector is not None:
                         vectors.append((sequence, vector[np.newaxis]))
                     if merge:
+                        # For the rest of these passages: its row is written at the end.
                         alike.setdefault(number, dated)
                     new.append(passage.id)
             # 3. Into the tables.
@@ -218,7 +220,7 @@ class PrimaryStore:
             return _sequences(db, passages)
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
-        """The passage with this id."""
+        """The passage with this id, None if there is none; raises if it is damaged."""
         with self._database.reading() as db:
             row = _find(db, id)
         return None if row is None else self._whole(row)
@@ -373,7 +375,7 @@ class PrimaryStore:
         return self._database.seen()
 
     def last_sequence(self) -> int:
-        """The number of the last write."""
+        """The number of the last write; 0 before the first."""
         with self._database.reading() as db:
             return _number(db, "SELECT sequence FROM state")
 
@@ -459,7 +461,6 @@ class _Changes:
         return sequence
 
     def store(self) -> None:
-        """Stores what was inserted."""
         self.db.executemany(f"INSERT INTO passage {_VALUES}", self._rows)
         self.db.executemany("INSERT INTO tag VALUES (?, ?)", self._tags)
         self.db.executemany(ADD_AMOUNT, list(self._amounts))
@@ -473,6 +474,7 @@ class _Changes:
         else:
             tags = [(tag, sequence) for tag in tags_of(passage)]
             self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", tags)
+        # Of all embedders: no vector is without its passage.
         for table in _vector_tables(self.db).values():
             self.db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # constants
 
