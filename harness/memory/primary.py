@@ -343,12 +343,16 @@ class PrimaryStore:
         self, embedder: Embedder, limit: int, *, after: int = 0
     ) -> list[tuple[int, Passage]]:
         """The first `limit` passages beyond `after` without a vector of this embedder."""
+        lacking: list[tuple[int, Passage]] = []
         with self._database.reading() as db:
             table = _table_of(db, embedder)
-            lacking = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
-            query = f"{_SELECT} WHERE sequence > ?{lacking} ORDER BY sequence LIMIT ?"
-            rows = db.execute(query, (after, limit)).fetchall()
-        return [(row[0], passage) for row in rows if (passage := _passage_of(row)) is not None]
+            unembedded = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
+            query = f"{_SELECT} WHERE sequence > ?{unembedded} ORDER BY sequence LIMIT ?"
+            # In parts: damaged ones must not hide those behind them.
+            while len(lacking) < limit and (rows := db.execute(query, (after, limit)).fetchall()):
+                lacking += [(row[0], p) for row in rows if (p := _passage_of(row)) is not None]
+                after = rows[-1][0]
+        return lacking[:limit]
 
     def count_without_vector(self, embedder: Embedder) -> int:
         """How many passages have no vector of this embedder; every vector is a passage's."""
