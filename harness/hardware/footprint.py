@@ -54,6 +54,7 @@ def parse_bytes(size: int | str) -> int:
     if match is None:
         raise ValueError(f"{size!r} is not a size; {_ACCEPTED}")
     number, unit = match.groups()
+    # Not as a float, by which `1.005 KB` is 1,004 bytes.
     return int(Fraction(number) * _UNITS[unit.upper()])
 
 
@@ -104,7 +105,7 @@ class Footprint:
 
     @property
     def total_bytes(self) -> int:
-        """The sum."""
+        """Weights, KV cache and compute buffers, over all devices."""
         return self.weights_bytes + self.kv_bytes + self.compute_bytes
 
     def __str__(self) -> str:
@@ -185,7 +186,6 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
 
         512 * 4 * (vocabulary + 8 * embedding)
 
-    A context of all slots below 512 makes the micro-batch as short.
 
     Compared with the compute and output buffers that llama.cpp b11549 logs on a CPU (the cases are
     in this function's tests): for Llama 1B to 70B, Qwen 2.5 and 3, Phi 3, Gemma 3, Mixtral,
@@ -202,6 +202,7 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
     cells = loading.cells()
     has_windows = any(layer.window_tokens for layer in header.caches)
     masks = 2 if loading.whole_windows and has_windows else 1
+    # llama.cpp cuts a micro-batch to the context of all slots together, not of one.
     tokens = min(loading.micro_batch_tokens, cells)
     masks_bytes = masks * _MASK_BYTES * tokens * (cells // loading.slots)
     flowing_bytes = _FLOAT_BYTES * tokens * floats

@@ -145,6 +145,7 @@ def _header(keys: ModelKeys, *, parameters: int, tensor_bytes: int, weights: Wei
 
     used = max(keys.counts("expert_used_count", default=(0,)))
     untold_length = 4 * embedding_length if keys.is_untold("feed_forward_length") else 0
+    # The widest layer, since all layers compute in one buffer: see `compute_bytes`.
     dense_length = max(keys.counts("feed_forward_length", default=(untold_length,)))
     expert_length = max(keys.counts("expert_feed_forward_length", default=(dense_length,)))
 
@@ -174,6 +175,7 @@ def _further_parts(first: GgufFile) -> Iterator[Path]:
     if count <= 1:
         return
     number = first.count("split.no") + 1
+    # Parts are numbered from 0 in the header, from 1 in names of files.
     if number != 1:
         raise first.unusable("split.no", f"says part {number} of {count}; name part 1")
     ending = f"-00001-of-{count:05}.gguf"

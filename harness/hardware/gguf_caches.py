@@ -120,6 +120,7 @@ def _is_known(keys: ModelKeys) -> bool:
         return False
     if keys.architecture not in _RECURRENT and keys.any_begins(*_SIGNS_OF_A_STATE):
         return False
+    # A server that left the array out does not say which layers differ.
     if any(map(keys.is_untold, _BY_LAYER)):
         return False
     if keys.architecture in _RECURRENT - _RECURRENT_WITH_DRAFTS and draft_layers(keys):
@@ -208,8 +209,10 @@ def _state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
         return width * (keys.count("token_shift_count", default=2) + head_size)
     kernel = keys.count("ssm.conv_kernel", default=0)
     if head_dim := keys.count("kda.head_dim", default=0):  # Kimi
+        # Queries, keys and values have a convolution each, of 4 inputs unless the header says more.
         return heads * head_dim * (3 * (kernel - 1 if kernel else 3) + head_dim)
     if keys.architecture == "minimax-01":
+        # Linear attention: of each head a matrix, keys by values.
         return heads * key_length**2
     inner, state = (keys.count(f"ssm.{key}", default=0) for key in ("inner_size", "state_size"))
     if length := keys.count("shortconv.l_cache", default=0):  # LFM2
@@ -217,6 +220,7 @@ def _state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
     groups = keys.count("ssm.group_count", default=0)
     if keys.architecture in _NO_GROUPS:
         groups = 0
+    # A convolution keeps all its inputs but the present one.
     return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner  # Mamba
 
 
@@ -224,13 +228,14 @@ def recurrent_length(keys: ModelKeys) -> int:
     """Elements that flow in a recurrent layer for one token, at the peak; 0 for none.
 
     Mamba: embedding + 7 * inner + 6 * groups * state + heads; RWKV: 19 * embedding. Fitted to the
-    compute buffers of llama.cpp b11549, see `compute_bytes`. Short convolutions and delta nets
-    (LFM2, Qwen 3.5, Kimi) take less than the feed-forward layer beside them.
+    compute buffers of llama.cpp b11549, see `compute_bytes`.
     """
     width = keys.count("embedding_length")
     if keys.count("wkv.head_size", default=0):
         return 19 * width
     inner = keys.count("ssm.inner_size", default=0)
+    # Short convolutions and delta nets (LFM2, Qwen 3.5, Kimi) take less than the feed-forward layer
+    # beside them.
     if keys.architecture in _ATTENTION_INTERVAL or not inner:
         return 0
     grouped = keys.count("ssm.group_count", default=0) * keys.count("ssm.state_size", default=0)
@@ -277,6 +282,7 @@ _ARCHITECTURES: Final = {
 }
 _EXAONE4_LARGE: Final = _Windows(period=4, default_tokens=4096)
 _EXAONE4_LARGE_LAYERS: Final = 64  # its smaller sizes have no windows, whatever their headers say
+# llama.cpp gives these full caches, whatever windows their headers have.
 _IGNORED: Final = frozenset({"exaone4", "lfm2moe", "phi3"})
 
 

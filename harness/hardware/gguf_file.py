@@ -68,7 +68,7 @@ class GgufFile:
 
     @property
     def tensor_bytes(self) -> int:
-        """Bytes of all its tensors."""
+        """Of its tensors alone, without the header and padding."""
         return sum(self.tensors.values())
 
     def text(self, key: str, *, default: str | None = None) -> str:
@@ -92,6 +92,7 @@ class GgufFile:
             return default
         content = self._required(key).content
         numbers: tuple[Any, ...] = content if isinstance(content, tuple) else (content,) * layers
+        # Not `isinstance`: a flag is an int to Python, and no count.
         if len(numbers) != layers or any(type(n) is not int or n < 0 for n in numbers):
             raise self.unusable(key, f"is not a count, or not one for each layer; {_DAMAGED}")
         return numbers
@@ -191,6 +192,7 @@ def _parse(cursor: _Cursor) -> GgufFile:
         )
     cursor.take(len(magic))
     version: int = cursor.number(_U32)
+    # Lengths had 32 bits in version 1. A big-endian file's 3 is read here as 50,331,648.
     if version not in (2, 3):
         raise cursor.invalid(
             f"GGUF version {version} is not 2 or 3 in little-endian order; convert the model again"
@@ -275,6 +277,7 @@ def _read_numbers(cursor: _Cursor, code: str, length: int) -> tuple[object, ...]
 
 def _skip_strings(cursor: _Cursor, length: int) -> None:
     """Steps over texts, each a size of eight bytes and so many bytes: 0.1 µs each."""
+    # Local names and no `cursor.take`: a vocabulary has some 100,000 texts.
     at, last, size_at = cursor.at, len(cursor.data) - _U64.size, _U64.unpack_from
     for _ in range(length):
         if at > last:
@@ -293,6 +296,7 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, int, int]:
     dimensions: int = cursor.number(_U32)
     if dimensions > _MAX_DIMENSIONS:
         raise cursor.invalid(f"tensor '{name}' has {dimensions:,} dimensions; {_DAMAGED}")
+    # A tensor without dimensions is one number.
     shape = [cursor.number(_U64) for _ in range(dimensions)] or [1]
     kind: int = cursor.number(_U32)
     if kind not in TENSOR_FORMATS:

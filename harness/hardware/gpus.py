@@ -105,6 +105,7 @@ class Gpus:
 
     def _told(self, ask: Callable[..., Any], *about: object) -> Any:  # noqa: ANN401 - as above
         try:
+            # Value by value: a GPU that does not know its power may still tell its memory.
             return ask(*about)
         except self._nvml.NVMLError:
             return None

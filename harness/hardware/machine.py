@@ -29,7 +29,7 @@ def core_count() -> int:
 
 
 def machine_memory_bytes() -> int:
-    """All the memory of this machine."""
+    """Physical memory, whether free or in use."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -40,6 +40,7 @@ def memory_bytes_per_s() -> float:
     Takes a third of a second, once a process, and 128 MiB meanwhile.
     """
     cores = core_count()
+    # Written to, since all pages that were never written are one page of zeros, in the caches.
     parts = [np.ones(_BYTES // 8 // cores, dtype=np.int64) for _ in range(cores)]
     return max(_round(parts) for _ in range(_ROUNDS))
 
@@ -57,6 +58,7 @@ def products_per_s() -> float:
         np.matmul(factor, factor)
         return time.perf_counter() - start_s
 
+    # Of each product a multiplication and an addition; the best time, since others only slow it.
     return 2 * _WIDTH**3 / min(once_s() for _ in range(_ROUNDS))
 
 

@@ -39,11 +39,8 @@ def split_footprint(
     """The memory that llama.cpp takes on a GPU and in the machine.
 
     As b11434 splits it (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the last
-    back, after the output; a layer's cache goes with it. The input's tables stay in the machine; if
-    one of them is also the output's matrix, the GPU has a copy. Tensors and caches are exact, as in
-    `gguf_footprint`. Compute buffers are an allowance: all of it on each side that has a layer;
-    input and output buffers are always in the machine. What CUDA takes beside them is counted with
-    the GPU's.
+    back, after the output; a layer's cache goes with it. Tensors and caches are exact, as in
+    `gguf_footprint`; compute buffers are an allowance.
 
     `gpu_layers` is llama.cpp's `-ngl`: layers on the GPU, the output being one; None for all.
 
@@ -53,6 +50,8 @@ def split_footprint(
     caches = layer_cache_bytes(header, loading)
     weights = header.weights
     first = first_gpu_layer(header, gpu_layers)
+    # The input's tables stay in the machine; of one that is also the output's matrix, the GPU has a
+    # copy.
     output_bytes = weights.output_bytes + weights.shared_bytes
     if first > header.block_count:  # not even the output
         gpu_weights = 0
@@ -63,6 +62,8 @@ def split_footprint(
     compute = compute_bytes(header, loading)
     tokens = min(loading.micro_batch_tokens, loading.cells())
     ends = _FLOAT_BYTES * tokens * header.embedding_length + kept_logits_bytes(header, loading)
+    # All of the allowance on each side that has a layer; the buffers of input and output are always
+    # in the machine. What CUDA takes beside them is counted with the GPU's.
     return SplitFootprint(
         gpu=Footprint(
             weights_bytes=gpu_weights,
@@ -88,6 +89,7 @@ def dealt_footprints(
     """
     compute = compute_bytes(header, loading) + GPU_CONTEXT_BYTES
     weights, caches = header.weights, layer_cache_bytes(header, loading)
+    # Layers that only draft are not loaded, and have their place in the deal nonetheless.
     drafts = [0] * (header.block_count - len(weights.layer_bytes))
     sizes = [*weights.layer_bytes, *drafts, weights.output_bytes + weights.shared_bytes]
     *_, whole = ends = [*accumulate(shares, initial=0.0)]

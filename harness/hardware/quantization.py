@@ -98,6 +98,7 @@ def role_floor(role: str) -> float:
 
 def label_bits(label: str) -> float | None:
     """The nominal bits of a weight, by the name of its quantization; None if it does not say."""
+    # `4.25BPW` as it stands; of all others, such as `Q4_K_M` or `W4A16`, the first number.
     number = re.search(r"\d+(?:[._]\d+)?(?=[-_]?BPW)|\d+", label.upper())
     if number is not None:
         return float(number[0].replace("_", "."))
@@ -117,13 +118,12 @@ def weight_bits(label: str) -> float:
 def is_below_evaluator_floor(packing: int | str | None) -> bool:
     """Whether a quantization is known to be coarser than an evaluator's floor.
 
-    MXFP4 is not: models that come in it were trained in it.
-
     Args:
         packing: `general.file_type` of a GGUF, or a label such as `Q4_K_M`, `AWQ` or `4-bit`; None
             if unknown.
     """
     label = file_type_name(packing) if isinstance(packing, int) else packing
+    # Models that come in MXFP4 were trained in it.
     if label is None or "MXFP4" in label.upper():
         return False
     bits = label_bits(label)

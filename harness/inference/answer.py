@@ -203,12 +203,9 @@ def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 
 async def _continued(
     ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, cut: Completion
 ) -> Completion:
-    """A cut reply joined to more of it.
-
-    The rest is asked for from the last whole word on, so that it begins with a word whether the
-    server continues the text or the model is asked to. JSON under a grammar is continued from its
-    last letter.
-    """
+    """A cut reply joined to more of it."""
+    # From the last whole word on, so that the rest begins with a word whether the server continues
+    # the text or the model is asked to. JSON under a grammar is continued from its last letter.
     head, gap = _whole_words(cut.text) if request.reply_schema is None else (cut.text, "")
     continuation = replace(
         request,
@@ -223,6 +220,7 @@ async def _continued(
         check_whole(cut, endpoint=request.model)
         raise
     has_more = bool(rest.text.strip() or rest.tool_calls)
+    # Nothing more came, whatever the server calls that: the reply is still a cut one.
     ended = rest.finish_reason if has_more or rest.finish_reason == "content_filter" else "length"
     return replace(
         rest,
@@ -233,6 +231,7 @@ async def _continued(
         sent_ns=cut.sent_ns,
         first_token_ns=cut.first_token_ns,
         phases=(*cut.phases, *rest.phases),
+        # Of two replies these do not add up.
         itl=None,
         logprobs=(),
         structured=cut.structured,
@@ -275,16 +274,15 @@ def lacks_text(request: ChatRequest, reply: Completion) -> bool:
 
 
 def with_text(request: ChatRequest, reply: Completion) -> Completion:
-    """The reply; with the JSON that was asked for as its text, if that stands in another place.
-
-    vLLM and LM Studio file an answer under reasoning whose model began, or ended, without a mark of
-    thinking. A call of a tool that was not offered may hold it as well.
-    """
+    """The reply; with the JSON that was asked for as its text, if that stands in another place."""
     if request.reply_schema is None or not lacks_text(request, reply):
         return reply
-    if len(reply.tool_calls) == 1 and not request.tools:  # as some write what a schema asks for
+    # A call of a tool that was not offered: some models write so what a schema asks for.
+    if len(reply.tool_calls) == 1 and not request.tools:
         arguments = reply.tool_calls[0].arguments
         return replace(reply, text=arguments, tool_calls=(), finish_reason="stop")
+    # vLLM and LM Studio file an answer under reasoning whose model began, or ended, without a mark
+    # of thinking. What text stands behind the JSON makes it a part of the thought.
     objects = objects_in(reply.reasoning)
     thought, _, rest = reply.reasoning.rpartition(objects[-1]) if objects else ("", "", "text")
     if is_visible(rest.replace("```", "")) or not objects:
@@ -307,11 +305,9 @@ def check_text(request: ChatRequest, reply: Completion) -> None:
 
 
 def reminded(request: ChatRequest) -> tuple[ChatRequest, float | None]:
-    """The call with a word on its empty reply, at once; as it is and None if it has that word.
-
-    The word stands in the last message: templates of some models allow no further turn. It also
-    changes the request, whose greedy reply would be the same.
-    """
+    """The call with a word on its empty reply, at once; as it is and None if it has that word."""
+    # In the last message: templates of some models allow no further turn. The word also changes the
+    # request, whose greedy reply would be the same.
     *before, last = request.messages
     if last.content.endswith(_REMINDER):
         return request, None

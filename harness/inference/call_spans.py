@@ -134,6 +134,7 @@ def _timings(completion: Completion, span: Span) -> Iterator[Record]:
     sent_ns, first_ns, itl = completion.sent_ns, completion.first_token_ns, completion.itl
     for phase in completion.phases:
         time = Interval(start_ns=phase.start_ns, end_ns=phase.end_ns)
+        # By the server's word a phase stands, whatever our process did meanwhile.
         is_wrong = phase.source != "reported" and stalls.falsify(
             time, from_sending=phase.start_ns == sent_ns
         )

@@ -141,15 +141,18 @@ class Client:
         6. Record: the span gets phases and usage, the meter what was taken, and the reply is kept
            for a resume.
         """
+        # An unknown tag is an error before anything is reserved.
         self._route(request.model)
         meter = self.meter
         async with self._slot(request, caller) as slot:
             # 1. Replay
             stored = slot.known
+            # One without text may be of a call that allowed it.
             if stored and isinstance(request, ChatRequest) and not lacks_text(request, stored):
                 return stored
             if self.before_call is not None:
                 self.before_call()
+            # An endpoint that was down for too long ends the run, whichever a call is for.
             for route in self.routes.values():
                 route.gate.check()
             while True:
@@ -179,10 +182,7 @@ class Client:
     async def _insist(
         self, request: Request, admission: Admission | None, caller: CallSource
     ) -> Any:  # noqa: ANN401
-        """Asks until there is an answer or no way to one; raises the first endpoint's last error.
-
-        A listener that heard a part of one answer gets no other.
-        """
+        """Asks until there is an answer or no way; raises the first endpoint's last error."""
         whole = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
         listener = Listener(request) if isinstance(request, ChatRequest) else None
         request = request if listener is None else listener.request
@@ -207,6 +207,7 @@ class Client:
                         answer = await self._attempt(call)
                     except HarnessError as error:
                         _keep_secrets_out_of(error, self.tracer.redactor.clean)
+                        # Who heard a part of one answer must not hear another behind it.
                         if listener is not None and listener.told:
                             raise
                         delay_s = self._again(call, error, elsewhere=len(call.tried) > failures)
@@ -236,6 +237,7 @@ class Client:
         replica failed that the call had not tried.
         """
         route, request = call.route, call.request
+        # `counts`: how many of the call's attempts this was.
         retry, gate, attempt, counts = route.endpoint.retry, route.gate, call.attempt, 1
         delay_s = retry_delay_s(
             error,
@@ -314,6 +316,7 @@ class Client:
                         self._notice(outgoing.model, *doubts(outgoing, answer))
                         answer = read_fitted(offered, outgoing, with_text(offered, answer), mode)
                         reply = with_text(request, read_offered(request, offered, answer))
+                # Before it is looked at: a reply of no use has taken its time and tokens, too.
                 record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
                 check_typed(request, reply)
@@ -338,6 +341,7 @@ class Client:
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
             sent = request if sending is None else sending.request
+            # Waiting for the end of an outage took none of the call's time.
             deadline.begin(again=place.was_held)
             if (left_s := deadline.left_s) <= 0:
                 raise timed_out("timeout_s", route.endpoint)
@@ -359,6 +363,7 @@ class Client:
             try:
                 with errors_of(route.endpoint.tag), self.tracer.calling(), call.caller.sending():
                     if sending is not None:
+                        # From here on, a call that fails may have cost something.
                         sending.has_left = True
                     ask = _asker(route.backends[place.replica], sent)
                     answer = await ask(sent)

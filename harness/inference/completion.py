@@ -103,6 +103,7 @@ def inter_token_latency(token_ns: Sequence[int]) -> InterTokenLatency | None:
     waits = sorted(later - earlier for earlier, later in pairwise(token_ns))
     if not waits:
         return None
+    # By nearest rank, so that each is a wait that there was.
     p95_ns, p99_ns = (waits[-(-percent * len(waits) // 100) - 1] for percent in (95, 99))
     return InterTokenLatency(
         mean_ns=round(statistics.fmean(waits)), p95_ns=p95_ns, p99_ns=p99_ns, max_ns=waits[-1]
@@ -253,6 +254,7 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
     usage, usd, saved = answer.usage, answer.cost_usd, answer.cache_saved_usd
     if usage is not None:
         read, written = usage.input_tokens, usage.output_tokens
+        # A text takes tokens: zeros are of a server that does not count.
         is_uncounted = answer.text and not read and not written
         if is_uncounted or None in (_at_most(read, highest), _at_most(written, highest)):
             wrong, usage = f"{read!s:.20} tokens in, {written!s:.20} out", None
@@ -306,12 +308,14 @@ def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
             "prompt, or serve a longer context",
         )
     text = reply.text.rstrip()
+    # At the very end it is one that the server stopped at, and left in.
     if stop := next((word for word in request.stop if word and word in text[: -len(word)]), None):
         message = f"'{tag}' went on behind the stop text {stop!r}: it does not stop there"
         yield Notice(code="call.stop-ignored", message=message)
     if request.tool_choice == "required" and reply.finish_reason == "stop" and not reply.tool_calls:
         message = f"'{tag}' was told to call a tool (tool_choice) and called none"
         yield Notice(code="call.tool-choice-ignored", message=message)
+    # A prompt that speaks of marks may be answered with them.
     if (mark := mark_in(reply.text)) and mark not in prompt:
         yield Notice(
             code="call.marks-unknown",
@@ -332,6 +336,7 @@ def as_vectors(rows: Sequence[object], *, count: int) -> NDArray[np.float32]:
     lengths = sorted({len(row) for row in lists})
     if len(lengths) > 1:
         raise _no_embeddings(f"embeddings of different lengths ({lengths[0]} to {lengths[-1]})")
+    # By type, since numpy would take texts and booleans for numbers, too.
     are_numbers = {type(number) for row in lists for number in row} <= {int, float}
     if not all(lengths) or len(lists) != count or not are_numbers:
         raise _no_embeddings("embeddings that are no lists of numbers")

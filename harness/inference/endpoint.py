@@ -246,6 +246,7 @@ class Endpoint(BaseModel):
             return values
         filled = dict(values)
         if filled.get("urls") and isinstance(filled["urls"], list | tuple):
+            # An endpoint that was written out and is read again has both.
             if filled.get("url") not in (None, filled["urls"][0]):
                 raise Mistake(
                     "'url' and 'urls' are both given; write all addresses into 'urls'",
@@ -280,6 +281,7 @@ class Endpoint(BaseModel):
         if isinstance(value, list | tuple):
             value = dict.fromkeys(map(str, value), 1.0)
         names = [*value] if isinstance(value, dict) else [str(value)]
+        # Only the fields that stand above this one are in `info.data`, `gpu_layers` among them.
         if info.data.get("backend") not in FILE_BACKENDS:
             if len(names) != 1 or value == AUTO:
                 raise Mistake(
@@ -367,6 +369,7 @@ class Endpoint(BaseModel):
     def shares(self) -> dict[str, float]:
         """By device, GPUs by number, how much of the layers it has in proportion to the others."""
         shares = {self.device: 1.0} if isinstance(self.device, str) else self.device
+        # gpu2 comes before gpu10.
         return dict(sorted(shares.items(), key=lambda share: (len(share[0]), share[0])))
 
     def _check_replicas(self) -> None:
@@ -449,5 +452,6 @@ def _check_address(url: str) -> None:
             f"url '{url}' must start with http:// or https:// and a host",
             code="endpoint.url-invalid",
         )
+    # httpx2 takes any number.
     if address.port is not None and address.port > 65535:
         raise Mistake(f"url '{url}': ports end at 65535", code="endpoint.url-invalid")

@@ -144,6 +144,7 @@ class Gate:
             replica.places = max_parallel
         self._place_of: events.PlaceOf = "endpoint"
         self._reason = f"max_parallel = {max_parallel}"
+        # A stated limit leaves nothing to ask.
         self._asked = FoundOnce(True if max_parallel is not None else None)
         self._max_queue = max_queue
         self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
@@ -187,11 +188,14 @@ class Gate:
             replica.failures = 0
             self.answers += 1
             self.is_back(place)
+        # Not for a cancellation, which says nothing of the server.
         except HarnessError as error:
             is_fault = len(self._replicas) > 1 and is_replicas_fault(error)
             if is_fault:
                 tried.add(place.replica)
             reason = outage_of(error)
+            # Nobody listens at an address that has answered; or it was down already, and gives
+            # any sign of it.
             if self.max_outage_s and (
                 (reason == "unreachable" and self.answers) or (reason and replica.outage)
             ):
@@ -268,6 +272,7 @@ class Gate:
             is_held=self.is_down,
         )
         already = self._waiting.join(waiter)
+        # Only now: it may have got a place at once.
         is_full = self._max_queue is not None and already >= self._max_queue
         if waiter.place is None and self.is_down and not may_wait:
             self._waiting.settle(waiter, refusal=self._outage_error)
@@ -299,6 +304,7 @@ class Gate:
         for waiter in waiting:
             if not any(state.has_place and not state.is_down for state in states):
                 break
+            # Until a place is granted, the choice is the same for all calls of this order.
             if waiter.order in refused and not waiter.tried:
                 continue
             chosen = choice(waiter.order, states, tried=waiter.tried)
@@ -330,6 +336,7 @@ class Gate:
         if is_outage:
             since_ns = now_ns if self._down_since_ns is None else self._down_since_ns
             left_s = self.max_outage_s - (now_ns - since_ns) / 1e9
+            # One more call tries it when the outage has lasted too long, and ends the run.
             left_out_s = min(left_out_s, max(left_s, 0.1))
             later = self._later or asyncio.get_running_loop().call_later
             later(left_out_s, self._serve)
@@ -430,6 +437,7 @@ def choice(
     up = [number for number in order if not states[number].is_down]
     if not up:
         return None
+    # All may have failed it, or be left out: then any is better than none.
     untried = [number for number in up if number not in tried] or up
     usable = [number for number in untried if not states[number].is_out] or untried
     home = usable[0]

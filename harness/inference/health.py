@@ -66,15 +66,14 @@ def retry_delay_s(
 
 
 def another_may_answer(error: HarnessError) -> bool:
-    """Whether the endpoint was unable to answer, rather than asked or set up wrongly.
-
-    A mistake that a person has to correct must be seen, not covered up by another model's answer.
-    """
+    """Whether the endpoint was unable to answer, rather than asked or set up wrongly."""
     match error:
         case EndpointUnreachable() | Overloaded() | StreamCut() | CallTimeout() | QueueFull():
             return True
         case ServerError():
             return error.status is None or error.status >= 500
+        # A mistake that a person has to correct must be seen, not covered up by another model's
+        # answer.
         case _:
             return False
 
@@ -92,12 +91,9 @@ def was_connected(error: BaseException) -> bool:
 
 
 def outage_of(error: HarnessError) -> OutageReason | None:
-    """How an error looks like a server that is down; None if it is about the call alone.
-
-    A refused certificate (`call.certificate-refused`) is none. An account at its limit (429) is
-    one: its calls would use up their attempts within seconds, and limits are often by the minute.
-    """
+    """How an error looks like a server that is down; None if it is about the call alone."""
     match error:
+        # By its code: a refused certificate (`call.certificate-refused`) is no outage.
         case (
             EndpointUnreachable(code=EndpointUnreachable.code)
             | CallTimeout(limit="connect_timeout_s")
@@ -105,6 +101,8 @@ def outage_of(error: HarnessError) -> OutageReason | None:
             return "unreachable"
         case StreamCut(has_begun=False):
             return "cut"
+        # An account at its limit (429) is one: its calls would use up their attempts within
+        # seconds, and limits are often by the minute.
         case ServerError(status=502 | 504) | Overloaded():
             return "unavailable"
     return None
@@ -115,10 +113,11 @@ def pause_s(
 ) -> float:
     """How long a server is left alone after so many failures in a row; `asked_s` by its own wish.
 
-    A server that is down is tried sooner than one that fails calls, which each try costs. `jitter`,
-    in [0, 1), takes up to half: several programs may wait for one server.
+    `jitter`, in [0, 1), takes up to half: several programs may wait for one server.
     """
+    # One that is down is tried sooner than one that fails calls, which each try costs.
     longest_s = _LONGEST_PROBE_PAUSE_S if is_outage else _LONGEST_PAUSE_S
+    # The exponent is bounded: a float has no room for 2.0 ** 1024.
     bound_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 60))
     return max(asked_s, float(bound_s * (1 - jitter / 2)))
 

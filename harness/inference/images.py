@@ -46,9 +46,10 @@ class Image:
 
     @classmethod
     def from_path(cls, path: Path | str) -> Self:
-        """The image in a file."""
+        """The image in a file, which is read at once."""
         try:
             with Path(path).open("rb") as file:
+                # A byte more than is allowed shows that it is too large.
                 return cls.from_bytes(file.read(MOST_BYTES + 1), name=f"the image {path}")
         except OSError as error:
             raise InvalidInput(
@@ -66,6 +67,7 @@ class Image:
                 code="image.too-large",
             )
         media = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
+        # RIFF holds sound and video, too.
         if media == "image/webp" and data[8:12] != b"WEBP":
             media = None
         if media is None or media_type not in {None, media}:

@@ -40,6 +40,7 @@ def values_in(text: str) -> Iterator[tuple[Any, str]]:
         try:
             value, end = DECODER.raw_decode(text, opening.start())
         except json.JSONDecodeError as error:
+            # Nothing within what is broken is looked at again.
             end = max(error.pos, opening.end())
         except (ValueError, RecursionError):
             return
@@ -63,7 +64,7 @@ def objects_in(text: str) -> list[str]:
 
 
 def parsed(body: bytes | None) -> object:
-    """A page's JSON."""
+    """A page's JSON; None if it is not JSON, or there is no page."""
     try:
         return None if body is None else orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -92,7 +93,8 @@ def names(listed: object, key: str) -> tuple[str, ...] | None:
 
 
 def whole(value: object) -> int | None:
-    """An integer."""
+    """The value if it is an integer, else None."""
+    # Not `isinstance`: true is no number.
     return value if type(value) is int else None
 
 

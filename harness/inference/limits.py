@@ -44,6 +44,7 @@ class Spent:
 
     def __neg__(self) -> Spent:
         names = Spent.__slots__
+        # `and`, since a cost may be None.
         return Spent(**{name: (n := getattr(self, name)) and -n for name in names})
 
 

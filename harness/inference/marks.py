@@ -122,6 +122,7 @@ class MarkSplitter:
             return "", ""
         if self._state == "reasoning":
             return held, ""
+        # There may be several, one behind the other.
         while end := next((mark for mark in _ends() if held.rstrip().endswith(mark)), ""):
             held = held.rstrip().removesuffix(end)
         return "", held
@@ -129,6 +130,7 @@ class MarkSplitter:
     def _opened(self) -> bool:
         """Goes on to what begins here; whether that can be told yet."""
         start = self._held.lstrip()
+        # Too little is here to tell, as long as it may become a longer mark.
         if any(mark != start and mark.startswith(start) for mark in _openings()):
             return False
         mark = max((m for m in _openings() if start.startswith(m)), key=len, default="")
@@ -158,6 +160,7 @@ def split_whole(
     for row in () if is_thought_out else _table():
         opening, close, kind = row["think_open"], row["think_close"], row["opening"]
         before, closed, after = clear.partition(close or "\0")
+        # `missing`: the opening must not be there; `both`: the reply must begin with it.
         is_begun = opening in before if kind != "both" else not before.lstrip().startswith(opening)
         is_told_of = kind != "both" and before[-1:] == after[:1] == " "  # in a sentence
         if kind not in {"missing", "both"} or not closed or is_begun or is_told_of:
@@ -208,6 +211,7 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
     What cannot be read is a call as well, so that the model is told of its slip.
     """
     types = {tool.name: at(tool.parameters, "properties") for tool in tools}
+    # MiniMax M3 writes this before its marks.
     text = text.replace("]<]minimax[>[", "")
     for read in (_named_calls, _json_calls, _tagged_calls, _python_calls):
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):

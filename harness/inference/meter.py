@@ -149,6 +149,7 @@ class Meter:
             scope._add(ready=-1)
         # 2. No other call comes between the decision and this: there is no await.
         room = None
+        # Another request: a limit has decided its room.
         if isinstance(sized, ChatRequest) and sized is not request:
             room = sized.max_output_tokens
         call = Admission(request=sized, scope=scope, need=need, room=room)
@@ -177,13 +178,11 @@ class Meter:
     async def sending(self, call: Admission, request: Request) -> AsyncIterator[Sending]:
         """Around one request of an admitted call. Not only the first needs room.
 
-        Calls that were admitted and have sent nothing do not keep it waiting: they may wait for it,
-        as for a probe of the model that they ask too.
-
         Raises:
             LimitReached: There is no room for it; see `admitted`.
         """
         scope = call.scope
+        # From its first request on, each request reserves for itself.
         scope._add(awaited=-call.need)
         call.need = NOTHING
         request, need = await scope._wait(request, call=call)
@@ -287,6 +286,7 @@ class Meter:
         """
         sized, need = self._sized(request, call)
         turns = [scope._turn if call is None else scope._turn_to_send for scope in self.chain]
+        # A turn that is taken: others wait, and come first.
         is_late = any(turn.locked() for turn in turns) or not self._fits(sized, need, call)
         if not is_late and not self._is_shared(request):
             return sized, need
@@ -316,6 +316,7 @@ class Meter:
         fits = True
         for scope, reserve in self._limited(among):
             used = scope.spent + reserve
+            # Refused beside what is under way, it waits; refused without it, it never fits.
             for busy in (used + scope._held(call), used):
                 refused = refusal(scope.limits, model=request.model, need=need, used=busy)
                 fits = fits and not refused
@@ -329,6 +330,7 @@ class Meter:
     def _sized(self, request: Request, call: Admission | None) -> tuple[Request, Spent]:
         """The request with the present room for its reply, and its highest use."""
         charges, granted = self._charges, None if call is None else call.room
+        # A room that its caller stated stays; one that a limit gave is computed anew.
         if isinstance(request, ChatRequest) and request.max_output_tokens in (None, granted):
             rooms = [] if granted is None else [granted]
             for scope, reserve in self._limited():
@@ -350,13 +352,11 @@ class Meter:
         return bool(self.left("tokens") or self.left("cost"))
 
     async def _gathered(self, request: Request) -> None:
-        """Returns when all imminent calls wait here, if they share the rest of a limit.
-
-        Nodes that begin together ask within a few turns of the event loop.
-        """
+        """Returns when all imminent calls wait here, if they share the rest of a limit."""
         if not self._is_shared(request):
             return
         ready, quiet = self._ready, 0
+        # Nodes that begin together ask within a few turns of the event loop.
         while quiet < _QUIET_TURNS:
             await asyncio.sleep(0)
             ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
@@ -372,6 +372,8 @@ class Meter:
 
     def _held(self, call: Admission | None) -> Spent:
         """What calls take at most that this one waits for."""
+        # One that was admitted does not wait for others that were: they may wait for it, as for a
+        # probe of the model that they ask, too.
         return self._under_way if call else self._under_way + self._awaited
 
     def _add(
@@ -472,7 +474,6 @@ class _Charges:
         self._contexts: dict[str, int] = {}
 
     def most(self, request: Request) -> Spent:
-        """The highest use of a call."""
         prompt_tokens = self._most_asked(request)
         written = (request.max_output_tokens or _AMPLE) if isinstance(request, ChatRequest) else 0
         usd = self._priced(request.model, prompt_tokens, written)
@@ -496,6 +497,7 @@ class _Charges:
         prompt_tokens, price = self._most_asked(request), self._prices.get(request.model)
         rooms: list[float] = []
         if tokens is not None:
+            # With nothing else under way, and its share beside what is.
             rooms = [tokens - prompt_tokens, (tokens - beside.tokens) / among - prompt_tokens]
         if usd is not None and price is not None and price.usd_per_million_output_tokens:
             per_token = price.usd_per_million_output_tokens / 1e6
@@ -508,15 +510,13 @@ class _Charges:
         return max(1, int(max(shared, min(alone, _OF_USE))))
 
     def within_context(self, request: ChatRequest, room: int | None) -> ChatRequest:
-        """The call with this room, or what its model's context has beside the prompt.
-
-        Where it is ample it stays unstated, and is what the model's context leaves.
-        """
+        """The call with this room, or what its model's context has beside the prompt."""
         if room is None:
             return request
         prompt_tokens = self._most_asked(request)
         if self._contexts.get(request.model, math.inf) < prompt_tokens + room:
             room = max(1, self._contexts[request.model] - prompt_tokens)
+        # An ample room stays unstated: it is what the model's context leaves.
         return request if room > _AMPLE else replace(request, max_output_tokens=room)
 
     def is_full(self, request: Request) -> bool:
@@ -530,7 +530,6 @@ class _Charges:
         return max(1, context_tokens - self._most_asked(request))
 
     def taken(self, request: Request, answer: Completion | Embeddings | Ranking) -> Spent:
-        """The use of an answered call."""
         estimated = _most_input_tokens(request)
         if isinstance(answer, Completion):
             usage, endpoint = answer.usage, answer.endpoint
@@ -541,6 +540,7 @@ class _Charges:
         else:
             counted, answered, endpoint, reported_usd = answer.input_tokens, 0, None, None
         prompt_tokens = estimated if counted is None else counted
+        # Later prompts are taken to be as much longer than their estimate as any was.
         longest = max(self._longer.get(request.model, 1.0), prompt_tokens / estimated)
         self._longer[request.model] = longest
         # Of a stand-in's reply, the stand-in's price.
@@ -556,10 +556,8 @@ class _Charges:
         )
 
     def lost(self, request: Request, *, pieces: int = 0) -> Spent:
-        """The use of a call that failed or was abandoned.
-
-        Its prompt was probably read, and each piece of its reply is at least a token.
-        """
+        """The use of a call that failed or was abandoned."""
+        # Its prompt was probably read, and each piece of its reply is at least a token.
         tokens = _most_input_tokens(request)
         return Spent(
             calls=1, input_tokens=tokens, output_tokens=pieces, estimated_calls=1, unpriced_calls=1
@@ -582,10 +580,8 @@ def _most_input_tokens(request: Request) -> int:
 
 
 def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
-    """The prices in the settings, by the endpoint's tag.
-
-    One of the two prices alone is ignored: its sum would pass for the whole.
-    """
+    """The prices in the settings, by the endpoint's tag."""
+    # One of the two prices alone is ignored: its sum would pass for the whole.
     return {
         tag: TokenPrice(usd_per_million_input_tokens=read, usd_per_million_output_tokens=written)
         for tag, endpoint in endpoints.items()

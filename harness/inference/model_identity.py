@@ -104,6 +104,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
     stated = [name for name in map(parse_model_name, report.names) if name.has_size]
     if endpoint.path is not None:
         own_name = parse_model_name(endpoint.path.name)
+        # Of a file called `model.gguf`, a folder above it may tell.
         if not own_name.words:
             own_name = parse_model_name(str(endpoint.path))
         names = (*stated, own_name)

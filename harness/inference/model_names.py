@@ -119,8 +119,9 @@ def same_weights(first: ModelName, second: ModelName) -> bool:
 
 def _parse_part(text: str, part: str) -> ModelName:
     rest = _FILE_ENDING.sub("", part)
-    rest = _BEDROCK.sub("", _BEDROCK.sub("", rest))
+    rest = _BEDROCK.sub("", rest)
     date = _SNAPSHOT.search(rest)
+    # Taken out before words are made: a day tells no weights.
     rest = _SNAPSHOT.sub("-", rest)
     packings = [match[0].upper() for match in _QUANTIZATION.finditer(rest)]
     words = tuple(dict.fromkeys(_words(_QUANTIZATION.sub("-", rest))))
@@ -171,6 +172,7 @@ def _short_for() -> Mapping[frozenset[str], tuple[str, ...]]:
 
 def family_of(name: ModelName) -> str | None:
     """The family of a model with this name; None if the name does not tell."""
+    # With its separators, so that only whole words are found.
     words = f"-{name.weights}-"
     for table in (_table("named"), _table("derived")):
         for family, members in table.items():

@@ -51,6 +51,7 @@ class RefusedFields:
     def without(self, fields: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
         """The fields that may be sent, by their names there, and the dropped ones."""
         refused = self._known | self._learnt
+        # It means nothing by itself, and would be refused next.
         if "logprobs" in refused:
             refused |= {"top_logprobs"}
         sent = {name: value for name, value in fields.items() if name not in refused}
@@ -59,11 +60,7 @@ class RefusedFields:
         return sent, tuple(name for name in fields if name in refused)
 
     def learn(self, error: InferenceError, sent: Mapping[str, object]) -> bool:
-        """Whether the error refuses a field that can be dropped or renamed, which it then will be.
-
-        Where a request is refused for something else, what it was sent without may never have been
-        what was wrong: it is forgotten, and a later call detects it again if needed.
-        """
+        """Whether the error refuses a field that can be dropped or renamed: then it will be."""
         if not isinstance(error, ServerError) or error.status not in {400, 422}:
             return False
         message = str(error)
@@ -77,6 +74,8 @@ class RefusedFields:
             self._renames |= renames
             self._learnt.update(refused)
             return True
+        # Refused for something else: what it was sent without may never have been what was wrong.
+        # It is forgotten, and a later call detects it again if needed.
         self._renames &= _OTHER_ROOM not in sent
         self._learnt &= sent.keys()
         return False

@@ -71,11 +71,12 @@ class ReplyInProgress:
         logprobs: Sequence[TokenLogprob] = (),
         calls: Sequence[CallPiece] = (),
     ) -> None:
-        """A piece has arrived."""
+        """A piece has arrived; the time of one with content is kept."""
         if logprobs:
             self._logprobs.extend(logprobs)
         if calls:
             self._calls.extend(calls)
+        # A first piece with the role alone, say, is no token.
         if not (text or reasoning or calls):
             return
         self._token_ns.append(self._clock())
@@ -92,11 +93,9 @@ class ReplyInProgress:
         self._take_in(text, reasoning)
 
     def end(self) -> None:
-        """Generation is over.
-
-        The last tokens may have had no text: the end of a word, or of the reply. And what the
-        server tells afterwards is not part of it.
-        """
+        """Generation is over."""
+        # Not the time of the last piece: the last tokens may have had no text, such as the end of a
+        # word or of the reply. What the server tells afterwards is no part of it.
         self._ended_ns = self._clock()
 
     def completion(
@@ -129,6 +128,7 @@ class ReplyInProgress:
             came_whole=self._came_whole,
         )
         if self._came_whole and reported and reported.decode_ns is not None:
+            # It was not seen; the server says how long ago it was.
             first_token_ns = max(self._sent_ns, done_ns - reported.decode_ns)
         if marked and not self._calls:
             read = calls_in(marked, self.request.tools)

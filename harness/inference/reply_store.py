@@ -71,12 +71,14 @@ class ReplyCache:
         cancelled, the next one asks; if it fails, or its reply is not kept, each asks for itself.
         """
         slot = Slot()
+        # Asked for by chance: it is meant to differ every time.
         if request.temperature != 0 and request.seed is None:
             yield slot
             return
         key, asked_ns = call_key(request, identity=identity), clock()
         while (leader := self._under_way.get(key)) is not None:
             await asyncio.wait([leader])  # awaited by itself, it would be cancelled with this call
+            # It has its reply, which is stored now, or none that is: then each asks for itself.
             if leader.result():
                 break
         lead = None
@@ -99,7 +101,7 @@ class ReplyCache:
                 lead.set_result(is_over)
 
     async def aclose(self) -> None:
-        """Writes what is still unwritten."""
+        """Writes what is still unwritten, and closes the store."""
         await self._store.aclose()
 
 
@@ -162,6 +164,7 @@ class KeptReplies:
         used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
         node = label.partition(VARIATION)[0]
+        # An earlier part's reply failed this call; one that this part got is used again.
         is_anew = node in self._anew and key not in self._renewed
         if (self._resumed or node in self._begun_again) and not is_anew:
             asked_ns = self._trace.now_ns()

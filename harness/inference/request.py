@@ -48,11 +48,9 @@ class ToolCall:
 
     @property
     def sendable(self) -> ToolCall:
-        """The call in a form that servers and their templates read, whatever the model wrote.
-
-        llama-server answers a history with broken arguments with 500 from then on, and OpenAI one
-        with a strange name with 400.
-        """
+        """The call in a form that servers and their templates read, whatever the model wrote."""
+        # llama-server answers a history with broken arguments with 500 from then on, and OpenAI one
+        # with a strange name with 400.
         name = _NOT_IN_NAMES.sub("_", self.name)[:_MOST_NAME_CHARS] or "unknown"
         try:
             is_object = isinstance(orjson.loads(self.arguments), dict)
@@ -205,6 +203,7 @@ def _message(message: object) -> Message:
         raise _no_message(message)
     content: Any = message.get("content")
     images: tuple[Image, ...] = ()
+    # OpenAI's turns that only call have null there.
     if content is None and calls:
         content = ""
     if isinstance(content, list | tuple):
@@ -371,10 +370,8 @@ def merged(fields: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, A
 
 
 def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """A conversation whose images of tools stand in a user's turn behind the results.
-
-    Chat Completions and Ollama take images from users alone, and results must not be torn apart.
-    """
+    """A conversation whose images of tools stand in a user's turn behind the results."""
+    # Chat Completions and Ollama take images from users alone, and results must not be torn apart.
     result: list[Message] = []
     waiting: tuple[Image, ...] = ()
     for are_results, group in groupby(messages, lambda message: message.role == "tool"):
@@ -485,6 +482,7 @@ def _check(request: Request) -> None:
     """Raises `InvalidInput` for another type or range: else the error would come from below."""
     for name, default in _CHECKED[type(request)]:
         value: Any = getattr(request, name)
+        # Most fields are not set.
         if value is default:
             continue
         kind, hint, *in_range = _FIELDS[name]

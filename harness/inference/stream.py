@@ -39,6 +39,7 @@ class Told(Generic[T]):
             is_first = not self._waiting
             if key in self._waiting:
                 item = self._join(self._waiting[key], item)
+            # Without a key an item is joined to none.
             self._waiting[object() if key is None else key] = item
             if len(self._waiting) > self._most:
                 self._waiting.popitem(last=False)
@@ -86,6 +87,7 @@ class Stream(Generic[T, R]):
             self._task.add_done_callback(partial(_wake, self._told.news))
         while (item := self._told.take()) is None:
             if self._task.done():
+                # An error of the task is raised to its reader, once all that was told is read.
                 self._task.result()
                 raise StopAsyncIteration
             try:
@@ -111,6 +113,7 @@ class Stream(Generic[T, R]):
     def __del__(self) -> None:
         task = self._task
         if task is not None and not task.done() and not task.get_loop().is_closed():
+            # Any thread may drop the last reference.
             task.get_loop().call_soon_threadsafe(task.cancel)
 
     @property
@@ -159,6 +162,7 @@ async def _listened(
     def hear(text: str) -> None:
         nonlocal chars
         chars += len(text)
+        # Under one key, so that pieces that wait are joined.
         told.tell(text, key=ask)
 
     try:

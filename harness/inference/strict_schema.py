@@ -46,6 +46,7 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
         match name:
             case "properties":
                 kinds = {key: _strict(kind) for key, kind in value.items()}
+                # A constant tells the options of a union apart, so it is never null.
                 needed = {*part.get("required", ()), *(k for k in kinds if "const" in kinds[k])}
                 result[name] = {k: kinds[k] if k in needed else _nullable(kinds[k]) for k in kinds}
             case "$defs":
@@ -53,18 +54,21 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
             case "anyOf" | "oneOf":
                 result["anyOf"] = [*map(_strict, value)]
             case "allOf":
+                # Several would have to be merged to one.
                 if len(value) != 1:
                     raise _Open
                 result |= _strict(value[0])
             case "items":
                 result[name] = _strict(value)
             case "prefixItems":
+                # Each once; a schema cannot be hashed.
                 options = [kind for n, kind in enumerate(value) if kind not in value[:n]]
                 result["items"] = _strict(options[0] if len(options) == 1 else {"anyOf": options})
             case _ if _is_taken(name, value):
                 result[name] = value
             case _ if name not in _TREATED and value is not None:
                 notes.append(f"{name}: {orjson.dumps(value, default=str).decode()}")
+    # Where nothing is said of other keys, an object with properties is closed, one without is open.
     is_closed = part.get("additionalProperties", "properties" not in result) is False
     if "properties" in result:
         result.setdefault("type", "object")

@@ -70,6 +70,7 @@ class ReplyType(Generic[T]):
     """
 
     def __init__(self, python_type: type[T]) -> None:
+        # Of a function, pydantic would take the type of its arguments.
         if isinstance(python_type, str) or isroutine(python_type):
             raise _unusable(python_type, "it is no type")
         try:
@@ -197,16 +198,15 @@ class SchemaKnowledge:
             if (strict := strict_schema(schema)) is not None:
                 return replace(request, reply_schema=strict), mode
         described = replace(request, messages=_with_schema(request.messages, schema))
+        # Of this schema, whatever the server does with others.
         mode = "advisory" if mode == "enforced" else mode
         return (replace(described, reply_schema=None) if is_refused else described), mode
 
     def learn(self, error: ServerError, request: ChatRequest, sent: ChatRequest) -> bool:
-        """Whether the schema of a call may be what was refused: it is then told in words.
-
-        If the call fails so too, its schema was not to blame, and is sent again the next time.
-        """
+        """Whether the schema of a call may be what was refused: it is then told in words."""
         key = orjson.dumps(request.reply_schema)
         if sent.reply_schema is None:
+            # It fails without its schema, too: that was not to blame, and is sent again next time.
             self._refused.discard(key)
             return False
         is_clear = _ABOUT_SCHEMAS.search(str(error)) is not None

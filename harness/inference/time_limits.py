@@ -91,6 +91,7 @@ class TimeLimits:
             return  # as it is already: this comes once for every token
         at = self._last if seconds is None else self._loop.time() + seconds
         self._next = limit if at < self._last else "timeout_s"
+        # One that has expired cannot be moved: the block is about to end.
         if not self._timeout.expired():
             self._timeout.reschedule(min(at, self._last))
 

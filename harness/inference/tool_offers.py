@@ -58,11 +58,7 @@ class ToolKnowledge:
         self._requires_calls = requires_calls
 
     async def offer(self, request: ChatRequest, ask: Ask, *, tracer: Tracer) -> ChatRequest:
-        """The call as its server should get it.
-
-        With tools and a schema at once, the typed way has the schema for the type of its answer.
-        Natively, the model is told of it in words: many servers refuse the two together.
-        """
+        """The call as its server should get it."""
         if not (request.tools or any(message.role == "tool" for message in request.messages)):
             return request
         mode = await self._mode.found(partial(self._probe, request, ask, tracer))
@@ -70,6 +66,8 @@ class ToolKnowledge:
             return _typed(request)
         if not request.tools or request.reply_schema is None:
             return request
+        # The typed way has the schema for the type of its answer. Natively, the model is told of it
+        # in words: many servers refuse tools and a schema together.
         instruction = _WITH_SCHEMA.format(schema=_json(request.reply_schema))
         messages = _told_first(request.messages, instruction)
         return replace(request, messages=messages, reply_schema=None)
@@ -93,6 +91,7 @@ class ToolKnowledge:
                 if not self.learn(error, request):
                     raise
             else:
+                # Without a count there is no telling: the server is taken at its word.
                 if reply.usage is None or reply.usage.input_tokens >= _PROBE_WORDS:
                     mode = "native"
             span.set(tools=mode)
@@ -129,6 +128,7 @@ To give your answer, when you need no tool:
 def _typed(request: ChatRequest) -> ChatRequest:
     """The call without tools: they are a type of the reply, and the conversation is text."""
     messages = _as_text(request.messages)
+    # Results of tools are in the conversation, though none is offered any more.
     if not request.tools:
         return replace(request, messages=messages)
     lines = "\n".join(
@@ -142,15 +142,14 @@ def _typed(request: ChatRequest) -> ChatRequest:
         tools=(),
         tool_choice="auto",
         reply_schema=_type_of(request),
+        # It hears the answer once it is read, not the JSON around it.
         on_text=None,
     )
 
 
 def _type_of(request: ChatRequest) -> JsonSchema:
-    """The schema of a reply: an object, since not every server enforces anything else at the top.
-
-    Definitions move to the top, where references look for them, under names of their own.
-    """
+    """The schema of a reply: an object, since not every server enforces more at the top."""
+    # Definitions move to the top, where references look for them, under names of their own.
     definitions: dict[str, object] = {}
 
     def lifted(part: Any, owner: str) -> Any:  # noqa: ANN401 - JSON

@@ -46,6 +46,7 @@ class TurnKnowledge:
         if error.status not in _REFUSALS:
             return False
         message = str(error)
+        # Extras first: without them the conversation says the same.
         if any(name in message for turn in sent.messages for name in turn.extra_names):
             self._folds |= {"extras"}
             return True

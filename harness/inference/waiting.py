@@ -75,6 +75,7 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
         try:
             while waiter.place is None and waiter.refusal is None:
                 waiter.changed.clear()
+                # A new span whenever it waits for something else.
                 with self._tracer.span(self._why(waiter)):
                     await waiter.changed.wait()
         except BaseException:  # a call that is abandoned is thrown more than cancellations

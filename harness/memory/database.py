@@ -31,13 +31,13 @@ class Database(Protocol):
 
     @property
     def place(self) -> Place:
-        """As it was opened."""
+        """The directory or url that it was opened at."""
 
     def listed(self, values: Iterable[int] | Iterable[str]) -> object:
         """Any number of values as one, for `among`."""
 
     def reading(self) -> AbstractContextManager[Statements]:
-        """A connection for reading."""
+        """A connection for reading; threads may read side by side."""
 
     def writing(self) -> AbstractContextManager[Statements]:
         """A transaction of the only writer: durable once this is left, and nothing if it raises."""
@@ -52,7 +52,7 @@ class Database(Protocol):
         """Calls `notify`, in another thread, soon after another machine has written."""
 
     def free(self) -> None:
-        """Gives room of removed rows back."""
+        """Gives the room of removed rows back, to the disk or the server."""
 
     def size_bytes(self) -> int:
         """Of the tables that are not in `directory`."""

@@ -33,7 +33,7 @@ class Embedder(Protocol):
 
     @property
     def dimensions(self) -> int:
-        """Length d of each vector."""
+        """The length d of each vector, the same for all texts."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """(n, d) float32, each row of unit length, or all zeros for a text without content."""

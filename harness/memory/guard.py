@@ -43,7 +43,11 @@ def hidden_characters(texts: Iterable[str]) -> str:
     return ""
 
 
-_HIDDEN_STARTS = (b"\xf3\xa0", b"\xe2\x80\xae", b"\xe2\x80\x8b", b"\xe2\x80\x8c", b"\xef\xb8\x80")
+# In UTF-8, for all of `_HIDDEN`: tags and variants, the mark of direction, characters of no width.
+_HIDDEN_STARTS = (
+    *(b"\xf3\xa0", b"\xef\xb8", b"\xe2\x80\xae"),
+    *(b"\xe2\x80\x8b", b"\xe2\x80\x8c", b"\xe2\x80\x8d", b"\xe2\x81\xa0"),
+)
 _FLAG = re.compile("\U0001f3f4[\U000e0030-\U000e007a]{1,6}\U000e007f")
 _HIDDEN = re.compile(
     "[\U000e0001-\U000e007f]"  # tags: ASCII, invisible

@@ -59,6 +59,7 @@ class LexicalIndex:
         self._directory = directory
         self._primary = primary
         self._schema = LexicalSchema(primary.language)
+        # Re-entrant: who finds the index damaged while reading on makes it again.
         self._reading_on = RLock()
         self._index: tantivy.Index
         self.position = 0
@@ -96,6 +97,7 @@ class LexicalIndex:
             wanted = self._schema.both(wanted, self._schema.tagged(where))
         # Before the search: a commit in between does no harm.
         recent, removed = self._unread(until)
+        # The removed are in the index still; they are left out below.
         scores = self._mended(lambda: self._found(wanted, limit + len(removed)))
         if recent:
             with _translated(self._directory):
@@ -143,6 +145,7 @@ class LexicalIndex:
             ctypes.CDLL(None).malloc_trim(0)
 
     def __len__(self) -> int:
+        # Its position is a document, too.
         return int(self._index.searcher().num_docs) - (1 if self.position else 0)
 
     # --- making it ---------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class MiniLmEmbedder:
         self._tokenizer.enable_truncation(max_length=_MOST_TOKENS)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder`."""
+        """See `Embedder`; of a text of more than 256 tokens, the beginning."""
         means = np.zeros((len(texts), self.dimensions), dtype=np.float32)
         for row, text in enumerate(texts):
             # One by one: the numbers are rounded for all texts of a batch together, so that a

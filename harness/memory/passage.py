@@ -46,7 +46,7 @@ class Turn:
 
     @property
     def fields(self) -> dict[str, Scalar]:
-        """What filters read."""
+        """By name, what filters read as metadata."""
         return asdict(self)
 
 
@@ -99,7 +99,7 @@ class Passage:
 
     @property
     def searchable(self) -> str:
-        """The text that both indexes read."""
+        """The text that both indexes read: a turn's speaker, title and text."""
         # A blank, not a line break: small embedders have a vector for "\n" and average it in.
         text = f"{self.title} {self.text}" if self.title else self.text
         return f"{self.turn.speaker}: {text}" if self.turn and self.turn.speaker else text
@@ -295,6 +295,7 @@ def _name_tag(name: str) -> str:
     return _digest([name])
 
 
+# By type, since True == 1, and a filter tells them apart.
 @lru_cache(maxsize=4096, typed=True)
 def _tag(name: str, value: Scalar) -> str:
     if isinstance(value, float) and value.is_integer():

@@ -143,6 +143,7 @@ class PostgresDatabase:
         """A connection. Each statement is a transaction, which takes one way to the server."""
         with self._translated():
             self._check_open()
+            # One that may have been lost meanwhile, which `_Statements` notices.
             idle = None
             with suppress(IndexError):
                 idle = self._idle.pop()
@@ -196,7 +197,7 @@ class PostgresDatabase:
         return self._seen if self._is_listening else None
 
     def follow(self, notify: Callable[[], None]) -> None:
-        """Listens in a thread; calls `told` after each notification, and now and then."""
+        """Listens in a thread; calls `notify` after each notification, and now and then."""
         self._listener = threading.Thread(
             target=self._listen, args=(notify,), name="memory listener", daemon=True
         )

@@ -126,7 +126,7 @@ class PrimaryStore:
         self._database.close()
 
     def follow(self, notify: Callable[[], None]) -> None:
-        """Calls `told`, in another thread, soon after another machine has written."""
+        """Calls `notify`, in another thread, soon after another machine has written."""
         self._database.follow(notify)
 
     # --- writing -----------------------------------------------------------------------------
@@ -159,6 +159,7 @@ class PrimaryStore:
                 dated = passage if passage.created else replace(passage, created=now)
                 if passage.id in stored:
                     present.append(passage.id)
+                # Other words may have the same number.
                 elif (original := alike.get(number)) and original.words == dated.words:
                     merged.append(Merge(id=passage.id, into=original.id))
                 else:
@@ -166,6 +167,7 @@ class PrimaryStore:
                     if vector is not None:
                         vectors.append((sequence, vector[np.newaxis]))
                     if merge:
+                        # For the rest of these passages: its row is written at the end.
                         alike.setdefault(number, dated)
                     new.append(passage.id)
             # 3. Into the tables.
@@ -218,7 +220,7 @@ class PrimaryStore:
             return _sequences(db, passages)
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
-        """The passage with this id."""
+        """The passage with this id, None if there is none; raises if it is damaged."""
         with self._database.reading() as db:
             row = _find(db, id)
         return None if row is None else self._whole(row)
@@ -341,12 +343,16 @@ class PrimaryStore:
         self, embedder: Embedder, limit: int, *, after: int = 0
     ) -> list[tuple[int, Passage]]:
         """The first `limit` passages beyond `after` without a vector of this embedder."""
+        lacking: list[tuple[int, Passage]] = []
         with self._database.reading() as db:
             table = _table_of(db, embedder)
-            lacking = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
-            query = f"{_SELECT} WHERE sequence > ?{lacking} ORDER BY sequence LIMIT ?"
-            rows = db.execute(query, (after, limit)).fetchall()
-        return [(row[0], passage) for row in rows if (passage := _passage_of(row)) is not None]
+            unembedded = f" AND sequence NOT IN (SELECT sequence FROM {table})" if table else ""  # noqa: S608  # constants
+            query = f"{_SELECT} WHERE sequence > ?{unembedded} ORDER BY sequence LIMIT ?"
+            # In parts: damaged ones must not hide those behind them.
+            while len(lacking) < limit and (rows := db.execute(query, (after, limit)).fetchall()):
+                lacking += [(row[0], p) for row in rows if (p := _passage_of(row)) is not None]
+                after = rows[-1][0]
+        return lacking[:limit]
 
     def count_without_vector(self, embedder: Embedder) -> int:
         """How many passages have no vector of this embedder; every vector is a passage's."""
@@ -373,7 +379,7 @@ class PrimaryStore:
         return self._database.seen()
 
     def last_sequence(self) -> int:
-        """The number of the last write."""
+        """The number of the last write; 0 before the first."""
         with self._database.reading() as db:
             return _number(db, "SELECT sequence FROM state")
 
@@ -459,7 +465,6 @@ class _Changes:
         return sequence
 
     def store(self) -> None:
-        """Stores what was inserted."""
         self.db.executemany(f"INSERT INTO passage {_VALUES}", self._rows)
         self.db.executemany("INSERT INTO tag VALUES (?, ?)", self._tags)
         self.db.executemany(ADD_AMOUNT, list(self._amounts))
@@ -473,6 +478,7 @@ class _Changes:
         else:
             tags = [(tag, sequence) for tag in tags_of(passage)]
             self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", tags)
+        # Of all embedders: no vector is without its passage.
         for table in _vector_tables(self.db).values():
             self.db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # constants
 

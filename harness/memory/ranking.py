@@ -129,6 +129,7 @@ class Searcher:
         self, query: str, mode: Mode, *, limit: int, where: WantedTags | None, until: int
     ) -> tuple[dict[int, float] | None, dict[int, float] | None, str | None]:
         """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
+        # More than are returned: only scores that both indexes propose can be fused.
         depth = max(_candidates_for(limit), _PROPOSALS)
         # In this order, so that the vector index scores all that the lexical index proposes.
         by_words = partial(self.lexical.search, query, limit=depth, where=where, until=until)

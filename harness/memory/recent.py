@@ -37,6 +37,7 @@ def recent_scores(
         words = {sequence: words_of(passage) for sequence, passage in passages.items()}
         average = _average_length(matches, searcher, schema) or fmean(map(len, words.values()))
         for clause in matches:
+            # BM25's limit for endless repetition, idf * (k1 + 1): a frequency has a share of it.
             limit = ceiling(searcher, [clause])
             for sequence in passages:
                 frequency = _count(clause.words, words[sequence])

@@ -129,13 +129,13 @@ class SqliteDatabase:
         """Not needed: asking the file takes no time."""
 
     def free(self) -> None:
-        """Gives room on the disk back."""
+        """Writes the file anew, without the room of removed rows; needs as much again."""
         with self.writer() as db:
             db.execute("VACUUM")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
     def size_bytes(self) -> int:
-        """None: the file is in the directory."""
+        """0: all of it is in the directory."""
         return 0
 
     @contextmanager
@@ -206,6 +206,7 @@ class SqliteDatabase:
         db = sqlite3.connect(
             self.path,
             timeout=self._wait_s,
+            # Our statements begin transactions, of the kind they need. Threads share connections.
             isolation_level=None,
             check_same_thread=False,
             factory=_Connection,

@@ -159,7 +159,7 @@ class MemoryStore:
         return self._primary.damaged()
 
     def get(self, id: str) -> Passage | None:  # noqa: A002 - the word that passages have for it
-        """The passage with this id."""
+        """The passage with this id; None if there is none."""
         return self._primary.get(id)
 
     def search(
@@ -215,6 +215,7 @@ class MemoryStore:
             until=self._written,
         )
         if tags and not hits:
+            # Asked only where it matters: the filter is another query.
             hits.none_match = not len(self._primary.tagged(tags))
         self._start_upkeep()
         return hits
@@ -425,6 +426,7 @@ class Upkeep:
             self._thread = Thread(
                 target=copy_context().run, args=(self._run,), name="memory upkeep", daemon=True
             )
+            # For the batch under way: at the interpreter's end, a daemon is cut off wherever it is.
             atexit.register(self.close)
             self._thread.start()
             return True

@@ -95,7 +95,7 @@ class LexicalSchema:
     # --- documents ---------------------------------------------------------------------------
 
     def document(self, sequence: int, passage: Passage) -> tantivy.Document:
-        """The document of a passage."""
+        """A passage as the index has it: number, words, title and tags."""
         document = self._tantivy.Document()
         document.add_unsigned("sequence", sequence)
         document.add_text("body", self._body(passage))
@@ -112,11 +112,11 @@ class LexicalSchema:
         return document
 
     def body_words(self, passage: Passage) -> list[str]:
-        """The words of a passage's document."""
+        """The words of a passage's body as the index has them, filler included."""
         return self.analyzer.analyze(self._body(passage))
 
     def title_words(self, passage: Passage) -> list[str]:
-        """The words of its title."""
+        """The words of its title as the index has them."""
         return self.analyzer.analyze(spaced(passage.title))
 
     def _body(self, passage: Passage) -> str:

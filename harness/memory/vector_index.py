@@ -59,7 +59,7 @@ class VectorIndex:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory it takes now."""
+        """Memory it takes now, with its room to grow."""
         held = self._held
         return 0 if held is None else held.nbytes
 
@@ -153,7 +153,7 @@ class VectorIndex:
             self._complete_up_to, self.missing = last, 0
             return
         first, _ = lacking[0]
-        # Counting them takes much longer than finding the first.
+        # Counting them takes much longer than finding the first: only if that is another one now.
         if not self.missing or first > self._complete_up_to + 1:
             self.missing = max(1, self._primary.count_without_vector(self._embedder))
         self._complete_up_to = first - 1
@@ -193,7 +193,7 @@ class Matrix:
 
     @classmethod
     def empty(cls, dimensions: int) -> Self:
-        """Without vectors."""
+        """One without vectors, for those of so many numbers."""
         none = np.empty(0, dtype=np.int64)
         return cls(sequences=none, buffer=np.empty((0, dimensions), dtype=np.float32), dead=none)
 
@@ -212,6 +212,7 @@ class Matrix:
         sample = self._vectors[:: max(1, count // _SAMPLE)]
         axes = main_axes(sample, _AXES)
         if np.square(products(sample, axes)).sum() < _LEAST_SHARE * np.square(sample).sum():
+            # The axes stay, so that they are not computed again at each write.
             return replace(self, axes=axes)  # of no use
         projected = np.empty((len(self.buffer), _AXES), dtype=np.float32)
         projected[:count] = products(self._vectors, axes)
@@ -267,6 +268,7 @@ class Matrix:
             limit, count = min(limit, len(self)), len(self.sequences)
             rows = self._first_pass(query, limit)
             scores = self._cosines(query, rows)
+            # Rows are places among the scores only if all were compared.
             scores[self.dead if len(rows) == count else np.isin(rows, self.dead)] = -np.inf
         else:
             rows = self._alive(within)
@@ -315,12 +317,13 @@ class Matrix:
 
 
 def _rows_of(ascending: Numbers, sequences: Iterable[int]) -> Numbers:
-    """The rows of these numbers in `known`, which ascends; without those not there."""
+    """The rows of these numbers in `ascending`; without those not there."""
     if isinstance(sequences, np.ndarray):
         numbers = np.unique(sequences)
     else:
         numbers = np.unique(np.fromiter(sequences, dtype=np.int64))
     rows = np.searchsorted(ascending, numbers)
+    # `searchsorted` gives missing numbers a place, too, which may lie behind the end.
     present = rows < len(ascending)
     present[present] = ascending[rows[present]] == numbers[present]
     return rows[present]

@@ -108,7 +108,7 @@ class KeepAliveBudget:
 
     @property
     def ledger(self) -> Ledger:
-        """The models in memory now."""
+        """The models in memory now, and the one on its way in or out."""
         return Ledger(
             devices=self._devices,
             residents=self._residents.entries,
@@ -138,6 +138,7 @@ class KeepAliveBudget:
 
         Models that servers already had in memory stay.
         """
+        # Before any decision, since what servers hold already takes room.
         await self._residents.adopt()
         group = asyncio.TaskGroup()
         # Not `async with`: what goes wrong in the block would leave it in an exception group.
@@ -151,6 +152,7 @@ class KeepAliveBudget:
             self._note_change({})
             yield
         finally:
+            # First, so that what the cancelled tasks still report begins nothing.
             self._is_open = False
             if self._alarm is not None:
                 self._alarm.cancel()
@@ -212,6 +214,7 @@ class KeepAliveBudget:
             InferenceError: Its server cannot be asked to.
         """
         assert self._is_open, "a budget lends nothing outside of its block"
+        # Again at each call: a host's report may have made it, or a pinned model, larger.
         check_fits(model, self._residents.tenants, self._devices)
         run, node = self._tracer.current_run, self._tracer.current_node
         call = WaitingCall(
@@ -258,6 +261,7 @@ class KeepAliveBudget:
 
     def _end(self, call: WaitingCall, *, began_ns: int | None = None) -> None:
         """A call no longer needs its model; it may never have begun."""
+        # `-=` forgets a node at 0: `_state` counts the nodes that are here.
         self._leases -= Counter([call.node])
         self._residents.end_use(
             call.model,
@@ -327,11 +331,13 @@ class KeepAliveBudget:
                     self._ask_again_at(until_ns, state.now_ns)
                     self._tell_waiting(state)
                     return
+                # Once it moves, the policy says `Wait`, and this ends.
                 case move:
                     self._residents.begin(move, state)
 
     def _tell_waiting(self, state: BudgetState) -> None:
         residents, is_crowded = state.ledger.residents, state.is_crowded
+        # Calls outside of nodes hold none of a pipeline's places.
         nodes = {call.node for call in state.waiting if call.model not in residents} - {None}
         waiting = Counter(node[0] for node in nodes if node is not None)
         for run, share in self._runs.items():
@@ -385,4 +391,5 @@ def most_kv_tokens(request: Request, *, context_tokens: int | None) -> int:
     tokens = most_tokens_of(request)
     if context_tokens is None:
         return tokens
+    # A reply without a limit may fill the context.
     return min(tokens, context_tokens) if request.max_output_tokens else context_tokens

@@ -34,7 +34,7 @@ class Device:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that models may take together."""
+        """What models may take together: the capacity less the reserve."""
         return self.capacity_bytes - self.reserve_bytes
 
 
@@ -64,7 +64,7 @@ class Tenant:
 
     @property
     def need_bytes(self) -> int:
-        """On all devices together."""
+        """The bytes that it takes, on all devices together."""
         return sum(self.need.values())
 
     def after_call(self, call_s: float) -> Tenant:
@@ -108,7 +108,7 @@ class Ledger:
         return self.devices[device].room_bytes - self.taken_bytes(device)
 
     def without(self, model: str) -> Ledger:
-        """A ledger without this model."""
+        """The same as if this model were not in memory."""
         rest = {name: resident for name, resident in self.residents.items() if name != model}
         return replace(self, residents=rest)
 
@@ -149,7 +149,7 @@ class Forecast:
         return frozenset(itertools.chain.from_iterable(strand.uses for strand in self.strands))
 
     def expects(self, model: str) -> bool:
-        """Whether `models` has it; cheaper."""
+        """Whether the model is still to be called; cheaper than by `models`."""
         return any(model in strand.uses for strand in self.strands)
 
 

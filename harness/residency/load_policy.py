@@ -35,19 +35,24 @@ _LONGEST_TURN: Final = 2
 
 
 def decide(state: BudgetState) -> Decision:
-    """The next action."""
+    """The next action; equal states have equal ones."""
+    # 1. Calls for what is in memory, but for those that must let a model go that is overdue.
     urgent = _urgent(state)
     granted = tuple(_grantable(state, urgent))
     if granted:
         return Grant(calls=granted)
+    # 2. One move at a time: what is free after it is not known before.
     if state.ledger.moving is not None:
         return Wait()
+    # 3. What must go whoever waits.
     overgrown = _overgrown(state)
     if overgrown is not None:
         return overgrown
+    # 4. What has been waited for too long, once the models that go for it are idle.
     if urgent is not None:
         idle = all(state.ledger.residents[model].leases == 0 for model in urgent.evict)
         return urgent if idle else Wait()
+    # 5. What is waited for; then, with nothing to load for a call, what no call waits for.
     switch = _switch(state)
     if isinstance(switch, LoadModel):
         return switch
@@ -85,11 +90,9 @@ def _why_it_waits_for(
 
 
 def _grantable(state: BudgetState, urgent: LoadModel | None) -> Iterator[int]:
-    """The calls that can begin, in order; never one before an earlier call of its model.
-
-    Where models must take turns, no call is sent to wait in a server: there it could not be
-    overtaken, and would keep its model in memory. Elsewhere servers keep their own queues.
-    """
+    """The calls that can begin, in order; never one before an earlier call of its model."""
+    # Where models must take turns, no call is sent to wait in a server: there it could not be
+    # overtaken, and would keep its model in memory. Elsewhere servers keep their own queues.
     is_crowded = state.is_crowded
     held_up: set[str] = set()
     going = urgent.evict if urgent is not None else ()
@@ -145,6 +148,7 @@ def _urgent(state: BudgetState) -> LoadModel | None:
         return None
     model, call = next(iter(needed.items()))
     choice, why = Choice(state), {model: f"it has been waited for {_seconds(state, call)} s"}
+    # Rather at the cost of idle models, for which no call has to end.
     return choice.best(why, going=choice.idle) or choice.best(why)
 
 
@@ -184,10 +188,8 @@ def _can_fit(models: Iterable[str], state: BudgetState, *, going: Iterable[Resid
 
 
 def _of_highest_rank(reasons: Mapping[str, str], tenants: Mapping[str, Tenant]) -> dict[str, str]:
-    """The models of the highest priority; of these, models on one device before split ones.
-
-    A split model computes as slowly as the slowest of its devices.
-    """
+    """The models of the highest priority; of these, models on one device before split ones."""
+    # A split model computes as slowly as the slowest of its devices.
     ranks = {model: (tenants[model].priority, not tenants[model].is_split) for model in reasons}
     highest = max(ranks.values())
     return {model: reason for model, reason in reasons.items() if ranks[model] == highest}
@@ -201,15 +203,14 @@ def _seconds(state: BudgetState, call: WaitingCall) -> str:
 
 
 def _makes_way(call: WaitingCall, due: WaitingCall, state: BudgetState) -> bool:
-    """Whether a call for a resident model is held up, so that a due call gets its model.
-
-    Not if the call could not wait for its model to come back: it would be due as soon as the other
-    model has come, and the two would go for each other after every call. But a turn has an end.
-    """
+    """Whether a call for a resident model is held up, so that a due call gets its model."""
     tenant, due_tenant = state.tenants[call.model], state.tenants[due.model]
     back_ns = state.now_ns + round((due_tenant.load_s + due_tenant.call_s + tenant.load_s) * 1e9)
     turn_ns = state.now_ns - state.ledger.residents[call.model].since_ns
+    # A call that could not wait for its model to come back would be due as soon as the other model
+    # has come, and the two would go for each other after every call.
     can_wait = back_ns <= call.since_ns + state.max_wait_ns
+    # But a turn has an end: calls that keep coming would hold the model for ever.
     return can_wait or turn_ns >= _LONGEST_TURN * state.max_wait_ns
 
 
@@ -387,14 +388,15 @@ class Choice:
     def stays_until_ns(self, model: str) -> int | None:
         """When a resident may be evicted for another; None if a call must end first.
 
-        One that is about to be used again stays, though idle, while calls to others are under way,
-        and then for as long as loading it again would take. The longest wait is not its concern.
+        The longest wait is not its concern.
         """
         residents = self._state.ledger.residents
         if residents[model].leases:
             return None
         if model not in self._used_now:
             return residents[model].idle_since_ns + _MOMENT_NS
+        # One that is about to be used again stays, though idle, while calls to others are under
+        # way, and then for as long as loading it again would take.
         if any(resident.leases for resident in residents.values()):
             return None
         idle_since_ns = max(resident.idle_since_ns for resident in residents.values())
@@ -419,6 +421,7 @@ class Choice:
             victims.append(victim)
         if not self._has_room(model, victims):
             return None
+        # A large one that came last may do without others: the most missed are spared first.
         for victim in reversed(victims):
             fewer = [kept_victim for kept_victim in victims if kept_victim != victim]
             if self._has_room(model, fewer):
@@ -435,20 +438,19 @@ class Choice:
         )
 
     def _cost(self, model: str, victims: Collection[str]) -> tuple[float, bool, int, int]:
-        """Seconds of loading to come, and of waiting for victims' calls; then what breaks ties.
-
-        Of equal ways: one that need not wait, for how long calls take is not known at first; the
-        one that leaves the fewest different sequences of uses, since equal ones go side by side;
-        the higher priority.
-        """
+        """Seconds of loading to come, and of waiting for victims' calls; then what breaks ties."""
         residents = self._state.ledger.residents
         loaded = (residents.keys() - set(victims)) | {model}
         at = self._run(self._at, loaded)
         to_load = [model, *(self._next_uses(at).keys() - loaded)]
         busy_s = [self._tenants[victim].call_s for victim in victims if residents[victim].leases]
+        # Not `sum`, by which the order of a set could decide between equal costs.
         cost_s = math.fsum(self._tenants[needed_model].load_s for needed_model in to_load) + max(
             busy_s, default=0.0
         )
+        # Of equal ways: one that need not wait, for how long calls take is not known at first; the
+        # one that leaves the fewest different sequences of uses, since equal ones go side by side;
+        # the higher priority.
         remaining = {uses[n:] for uses, n in zip(self._uses, at, strict=True)}
         return cost_s, bool(busy_s), len(remaining), -self._tenants[model].priority
 
@@ -482,6 +484,7 @@ class Choice:
 
     def _run(self, at: Sequence[int], residents: Collection[str]) -> list[int]:
         """How many uses each strand has behind it when all has run that these models let run."""
+        # In rounds, until no strand ends that others wait for.
         at, has_ended = list(at), True
         while has_ended:
             has_ended = False

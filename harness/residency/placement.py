@@ -14,7 +14,7 @@ def place(
     *,
     needs_taken: Iterable[Need],
 ) -> dict[str, str]:
-    """Devices for models that would take so much, the first choosing first, beside what is `taken`.
+    """Devices for models that would take so much, the first choosing first, beside what is taken.
 
     On GPUs all have room side by side; in the machine they take turns.
     """

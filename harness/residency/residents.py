@@ -79,7 +79,7 @@ class Residents:
 
     @property
     def entries(self) -> Mapping[str, Resident]:
-        """The models in memory, by tag."""
+        """By tag, the models in memory, with the calls that use them."""
         return self._there
 
     @property
@@ -146,7 +146,7 @@ class Residents:
         self._begun.set()
 
     async def work(self) -> None:
-        """Performs moves until cancelled."""
+        """Performs the moves that `begin` starts, one by one, until cancelled."""
         while True:
             await self._begun.wait()
             self._begun.clear()
@@ -175,6 +175,7 @@ class Residents:
 
     def _what_moves(self, move: LoadModel | UnloadModel, state: BudgetState) -> Resident:
         match move:
+            # It leaves the ledger before it leaves the memory, so that no call gets it meanwhile.
             case LoadModel(evict=(victim, *_)) | UnloadModel(model=victim):
                 return self._went(victim)
             case LoadModel():
@@ -340,15 +341,16 @@ class Residents:
         """Notes that a model did not fit into the free bytes of its devices.
 
         Returns:
-            Whether it may fit when others have gone. If not, its estimate is as good as before:
-            other programs may have been in its place.
+            Whether it may fit when others have gone.
         """
         tenant = self.tenants[model]
         attributes = {
+            # More than was free, or it would be tried again in the same room.
             device: min(max(bytes_, free[device] + 1), self._most_room_bytes(model, device))
             for device, bytes_ in tenant.need.items()
         }
         may_fit = any(attributes[device] > free[device] for device in attributes)
+        # Else the estimate is as good as before: other programs may have been in its place.
         need = attributes if may_fit else self._estimates[model].need
         self.tenants[model] = replace(tenant, need=need)
         return may_fit
@@ -370,6 +372,7 @@ class Residents:
 
     async def adopt(self) -> None:
         """Adds the models that were in memory from the start."""
+        # All at once: a host that does not answer costs its time limit.
         models = list(self._hosts)
         reports = await asyncio.gather(*map(self._report, models))
         for model, report in zip(models, reports, strict=True):
@@ -401,6 +404,7 @@ class Residents:
             return
         moves = self._moves[model]
         report = await self._report(model)
+        # If it moved while its host was asked, the report is of the past.
         if report is None or self._moves[model] != moves:
             return
         if report.resident and model not in self._there:
@@ -421,11 +425,7 @@ class Residents:
         self._changed(_NO_ERRORS)
 
     def _said_need(self, model: str, report: HostReport | None) -> Need | None:
-        """What a model takes by its host's report; None if that says nothing.
-
-        At most what the model can ever have, or it could not come again; at least 1 byte, or it
-        would not go for others that do not fit beside it.
-        """
+        """What a model takes by its host's report; None if that says nothing."""
         if report is None or report.total_bytes is None:
             return None
         devices = self._estimates[model].need
@@ -441,6 +441,8 @@ class Residents:
         else:
             return None
         return {
+            # At most what the model can ever have, or it could not come again; at least 1 byte, or
+            # it would not go for others that do not fit beside it.
             device: max(min(bytes_, self._most_room_bytes(model, device)), 1)
             for device, bytes_ in bytes_by_device.items()
             if bytes_ > 0 or device in devices

@@ -108,6 +108,7 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
         return
     total = sum(d.weight for d in rubric.dimensions)
     scale = rubric.scale_of(dimension.name)
+    # A check that fails costs its part of the mean; on pass and fail, everything.
     share = 1.0 if scale.is_pass_fail else 1 / len(kinds)
     lost = (rubric.scale.max - rubric.scale.min) * share * dimension.weight / total
     if rubric.scale.max - lost >= rubric.pass_at:
@@ -155,6 +156,7 @@ def _on_lengths(checks: _Checks) -> Iterator[_Remark]:
     whole, section, count = (ranges.get(kind) for kind in ("words", "section_words", "sections"))
     if whole is None or section is None or count is None:
         return
+    # 0 without a limit: then no text is too short.
     fewest, highest = section.min * count.min, (section.max or 0) * (count.max or 0)
     if (whole.max is not None and fewest > whole.max) or (0 < highest < whole.min):
         yield _remark(

@@ -113,6 +113,7 @@ class Draft:
     def own_sources(self, index: int) -> tuple[str, ...]:
         """The sources that belong to one section; empty if none does."""
         title = terms(self.sections[index].title or "")
+        # Not strict: there are no headings at all if sources were given as a list.
         pairs = zip(self.sources, self.source_sections, strict=False)
         return tuple(source for source, heading in pairs if title and terms(heading) == title)
 
@@ -122,7 +123,7 @@ class Draft:
         return any(source.strip() for source in self.sources)
 
     def finding(self, message: str, index: int, *, code: str) -> Finding:
-        """A finding about one section."""
+        """A finding about the section with this index in `sections`."""
         return Finding(message, self.sections[index].title, index, code=code)
 
     def has_subsections(self, index: int) -> bool:
@@ -163,6 +164,7 @@ def fences_in(markdown: str) -> Iterator[Fence]:
         if token.type == "fence" and token.map:
             language, *_ = (*token.info.lower().split(), "")
             start, end = token.map
+            # A whole block has two lines more than its content: the two fences.
             has_end = end - start - 1 > len(lines_of(token.content))
             # A fence that opens inside another, as long as that one, tells that its end was left
             # out: what was meant for prose stands in code from there on.
@@ -225,6 +227,7 @@ def language_of(text: str) -> Language:
     # Imported at the first use: it takes half a second to load its model.
     import py3langid  # noqa: PLC0415
 
+    # It knows others too, by codes of three letters, for which no check or dictionary is made.
     ranked: list[Language] = [code for code, _ in py3langid.rank(text) if len(code) == 2]
     return ranked[0]
 

@@ -191,6 +191,7 @@ class Evaluator:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(opinion_of(model)) for model in self._models]
         except ExceptionGroup as failed:
+            # Callers catch an error by its class, not in a group.
             raise failed.exceptions[0] from None
         results = [task.result() for task in tasks]
         opinions = [result for result in results if isinstance(result, Opinion)]
@@ -298,6 +299,7 @@ def is_undecided(
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
     composites = [[judgement.composite for judgement in of_judge] for of_judge in judgements]
     width = _half_width(composites, near=near, is_measured=noise is not None)
+    # Rounded, since 8.3 - 8 is more than 0.3 in floats.
     if width == 0 or round(abs(verdict.composite - rubric.pass_at) - width, 9) > 0:
         return False
     for dimension in rubric.dimensions:
@@ -306,6 +308,7 @@ def is_undecided(
         name = dimension.name
         scores = [[rubric.shared(name, v.vector[name]) for v in side] for side in judgements]
         highest = rubric.shared(name, verdict.vector[name]) + _half_width(scores, near=near)
+        # The draft fails by this floor, whatever its composite turns out to be.
         if round(highest - rubric.shared(name, dimension.floor), 9) < 0:
             return False
     return True
@@ -314,13 +317,10 @@ def is_undecided(
 def _half_width(
     values: Sequence[Sequence[float]], *, near: float, is_measured: bool = False
 ) -> float:
-    """Of the interval around what values amount to.
-
-    `near` is that when each judge is heard once; if it was measured, these few values say nothing
-    more.
-    """
+    """Of the interval around what values amount to; `near` when each judge is heard once."""
     width = near / math.sqrt(max(map(len, values)))
     repeated = [of_judge for of_judge in values if len(of_judge) > 1]
+    # Beside what was measured, these few values say nothing more.
     if is_measured or not repeated:
         return width
     # Two equal scores do not show that there is no noise: scores are coarse.

@@ -62,8 +62,10 @@ def explain(problem: ErrorDetails) -> Notice:
 def _not_allowed(name: str, allowed: set[str], value: object) -> Notice:
     """For a field that does not exist, or for a text that a comma cut in two."""
     nearest = did_you_mean(name, allowed)
+    # `{ at_most: 0,5 }` has a field 5 without a value.
     if value is None and name.isdigit():
         nearest = "a number has no comma in it: write 0.5, or 6000"
+    # `{ when: short, vague }` has a field `vague` without a value.
     elif value is None and allowed and not nearest_names(name, allowed):
         rule = "between { and } a comma ends a text"
         nearest = f"{rule}: one that goes on is put in quotes, a list in [ ]; {nearest}"
@@ -103,6 +105,7 @@ def _of_value(problem: ErrorDetails) -> Notice:
     mistake = problem.get("ctx", {}).get("error")
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])  # "'a', 'b' or 'c'"
+        # `en-US` is meant for `en`.
         begins = [choice for choice in choices if str(value).lower().startswith(choice)]
         nearest = did_you_mean(begins[0] if begins else str(value), begins or choices)
         return Notice(code="rubric.unknown-choice", message=f"there is no '{value}'; {nearest}")
@@ -202,13 +205,12 @@ _EXAMPLES = {
 
 
 def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
-    """Whether it only follows from another problem.
-
-    Where `titel` is unknown, `title` is missing; a list whose one item is wrong counts as empty.
-    """
+    """Whether it only follows from another problem."""
     place = problem["loc"]
+    # A list whose one item is wrong counts as empty.
     if problem["type"] == "too_short":
         return any(p["loc"][: len(place)] == place and p["loc"] != place for p in problems)
+    # Where `titel` is unknown, `title` is missing.
     return problem["type"] == "missing" and any(
         p["type"] in _UNKNOWN
         and p["loc"][:-1] == place[:-1]

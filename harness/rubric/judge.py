@@ -96,6 +96,7 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
             # 1. One call ahead: once its reply begins, what all calls share is in the prefix cache,
             #    and the others need not each compute it.
             leading = group.create_task(read(first, ahead=True))
+            # Where no text is heard, as from a server that does not stream, its end counts.
             leading.add_done_callback(lambda _: arrived.set())
             await arrived.wait()
             # 2. The others together.

@@ -146,12 +146,10 @@ def _filled_in(file: Written) -> list[Problem]:
 
 
 def _with_checks(written: Written, refuse: Refuse | None) -> Written:
-    """With its checks made, so that files they name are looked for beside this rubric.
-
-    A rubric that extends it may lie elsewhere.
-    """
+    """With its checks made, so that files they name are looked for beside this rubric."""
     value = written.value
     if "check" in written.fields:
+        # Now: a rubric that extends this one may lie elsewhere.
         value = _CHECK.validate_python(
             written.plain(), context={"directories": [written.path.parent], "refuse": refuse}
         )
@@ -210,6 +208,7 @@ class ChosenRubric:
     def code_parts(self) -> tuple[object, ...]:
         """See `fingerprint`: what scores depend on."""
         return (
+            # One of these digests for all: the least, which no threshold changes.
             min(at_any_threshold(self.rubric)) if self.at_any_threshold else self.rubric.sha256,
         )
 
@@ -236,6 +235,7 @@ def find_rubric(name: str, places: Sequence[Path], *, besides: Path | None = Non
 def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
     """Every rubric by its name; of two, the one that `find_rubric` finds."""
     names = {path.stem for place in places for end in ENDINGS for path in place.glob(f"*{end}")}
+    # Files of prompts stand beside rubrics.
     names = {name for name in names if not name.endswith(".prompts")}
     paths = {name: find_rubric(name, places) for name in sorted(names)}
     return {name: path for name, path in paths.items() if path is not None}
@@ -280,6 +280,7 @@ def base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Pat
         path: Path | None = file_path.parent / name
         missing = f"there is no file {path}; a path starts at the folder of this file"
     else:
+        # Not itself: one's own `brief` may extend the `brief` that ships.
         path = find_rubric(name, (file_path.parent, *places), besides=file_path)
         missing = no_such_rubric(name, places)
         if name == file_path.stem:
@@ -358,6 +359,7 @@ def _of_another_scale(file: Written, base: Written, merged: Written) -> Iterator
         caps = [cap.fields.get("at_most") for cap in _listed(dimension, "caps")]
         scores += [(f"a cap of '{name}'", at_most) for at_most in caps]
     if names := [name for name, score in scores if score and score.path != file.path]:
+        # The file's own scale, else that of the first dimension that got another.
         where = next(place.fields["scale"] for place in reversed(places) if "scale" in place.fields)
         yield where.problem(
             f"{', '.join(names)}: inherited from {base.path}, which has another scale; set them "

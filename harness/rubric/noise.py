@@ -74,7 +74,7 @@ class RubricRecord(BaseModel):
 
     @classmethod
     def read_file(cls, path: Path) -> Self:
-        """As `read`."""
+        """As `read`, of any file of this kind, which must be there."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:

@@ -69,6 +69,7 @@ def _judge_values(
     mark, scale = _mark(draft), rubric.scale
     sources = (
         _source_text(rubric, number, text, mark)
+        # Of several, one that was shortened to nothing is left out; the others keep their numbers.
         for number, text in enumerate(shown.sources, start=1)
         if text or not shown.sources_shortened
     )
@@ -196,10 +197,9 @@ def _fenced(text: str, mark: str) -> str:
 
 
 def _mark(draft: Draft) -> str:
-    """A mark that does not occur in the data, so that no text can close its fence.
-
-    The same in every round, so that a prefix cache serves what a revision left alone.
-    """
+    """A mark that does not occur in the data, so that no text can close its fence."""
+    # Made of task and sources alone: it is the same in every round, so that a prefix cache serves
+    # what a revision left alone.
     texts = (f"{number} {draft.evidence}" for number in itertools.count())
     marks = (hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:12] for t in texts)
     return next(m for m in marks if m not in draft.text and m not in draft.evidence)
@@ -229,6 +229,7 @@ def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
     if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not sources:
         return ShownDraft(draft.text)
     # 1. What the limit leaves beside the longest instructions, and what of it sources need.
+    # The notes of shortening as long as they can get: no length has more digits.
     longest = max(len(draft.text), len(draft.evidence))
     note = Shortened(before_chars=longest, after_chars=longest)
     around = _judge_values(rubric, rubric.judged, draft, ShownDraft("", note, ("-",), note))
@@ -268,26 +269,23 @@ def reply_schema(
     """The JSON Schema of a reply on these dimensions: by name; for one alone, its fields.
 
     Unless the scores are explained, they and the rules are all that it has.
-
-    So calls that ask for one dimension each share a schema, unless rules differ, and servers
-    compile its grammar once.
     """
     by_name = {
         d.name: _judgement_schema(d.scale or rubric.scale, rule_keys(d), explained=explained)
         for d in dimensions
     }
+    # Without its name, calls that ask for one dimension each share a schema, unless rules differ,
+    # and servers compile its grammar once.
     return by_name[dimensions[0].name] if len(dimensions) == 1 else _object(by_name)
 
 
 def rule_keys(dimension: Dimension) -> Mapping[str, str]:
-    """The statements that the evaluator calls true or false, by their keys in its reply.
-
-    A key is made of the statement, so that a model that writes it knows what it answers.
-    """
+    """The statements that the evaluator calls true or false, by their keys in its reply."""
     keys: dict[str, str] = {}
     for cap in dimension.caps:
         if cap.when is None:
             continue
+        # Made of the statement, so that a model that writes the key knows what it answers.
         words = re.sub(r"[\W_]+", "_", cap.when.casefold()).strip("_")
         key = words[:_KEY_CHARS].rstrip("_") or "rule"
         # Never a key that another rule or field has.
@@ -306,7 +304,7 @@ def scores_of(scale: Scale) -> tuple[float, ...]:
 
 
 def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool) -> JsonSchema:
-    """The reason stands before the score, so that the score follows from it."""
+    # The reason stands before the score, so that the score follows from it.
     issue = _object({"section": _text(SECTION_CHARS), "problem": _text(PROBLEM_CHARS)})
     reasons = {
         "reason": _text(REASON_CHARS),
@@ -322,9 +320,9 @@ def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool
 
 
 def _score_schema(scale: Scale) -> JsonSchema:
-    """Every score by itself: some servers' grammars ignore the bounds of numbers."""
     if (scale.max - scale.min) / scale.step >= _MOST_STEPS:
         return {"type": "number", "minimum": scale.min, "maximum": scale.max}
+    # Every score by itself: some servers' grammars ignore the bounds of numbers.
     return {"enum": list(scores_of(scale))}
 
 

@@ -56,6 +56,7 @@ def read_reply(
     # 1. What the reply states: in JSON, and behind labels outside of it.
     reader = _ReplyReader(rubric, dimensions)
     unquoted = _blanked(text.translate(_NO_WIDTH), *_COPIES)
+    # Of a reply that is one fence, the fence is no quotation.
     quotations = _QUOTATIONS if _ONE_FENCE.fullmatch(unquoted) else (_CODE, *_QUOTATIONS)
     reader.read_json(unquoted)
     reader.read_lines(_blanked(_without(unquoted, reader.objects), *quotations))
@@ -180,6 +181,7 @@ class _ReplyReader:
                 value, position = _value(_token(text, start))
             except ValueError:
                 if not is_inline or inline > _MOST_INLINE:
+                    # Broken: of what stands behind it, nothing is read, as JSON or as lines.
                     self.objects.append((start, len(text)))
                     return
                 position = opening.end()
@@ -226,6 +228,7 @@ class _ReplyReader:
         score = _on_scale(number, self._scales[name], limits) if number else None
         if number is None or score is None:
             return None
+        # `{"relevance": 8, "relevance_reason": "…"}`
         if not members:
             members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
         return Judgement(
@@ -260,6 +263,7 @@ class _ReplyReader:
         is_it = number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`."))
         if number and is_it and before == len(self.statements):
             self._state(self._alone, number, number.start())
+        # The end of the text ends the last turn.
         self._turns.append(len(text))
         self.statements[before:] = map(self._explained, self.statements[before:])
 
@@ -299,6 +303,7 @@ class _ReplyReader:
     def _row(self, start: int, end: int) -> None:
         """A row of a table: the score stands alone in one cell."""
         cells = [cell.span() for cell in re.compile(r"[^|]+").finditer(self._text, start, end)]
+        # Its name may stand behind a number, in the second column.
         name = next((n for cell in cells[:2] if (n := self._find(self._text[slice(*cell)]))), None)
         if name is not None:
             matches = (_ALONE.fullmatch(self._text, *cell) for cell in cells[1:])
@@ -309,6 +314,7 @@ class _ReplyReader:
                     self._limits = [float(limit["most"])]
                 self._turn_to(name, numbers[0].start("number"))
                 self._state(name, numbers[0], start)
+            # What stands below a table is not about its last row.
             self._turn_to(self._alone, end)
 
     def _turn_to(self, name: str, position: int) -> None:
@@ -332,6 +338,7 @@ class _ReplyReader:
         """With its reason: what stands around the score, between two labels of dimensions."""
         start, end = statement.start, statement.end
         turn = bisect_right(self._turns, end - 1)
+        # Four times what is kept: markup and blanks go first.
         before = self._text[max(self._turns[turn - 1], start - 4 * REASON_CHARS) : start]
         behind = self._text[end : min(self._turns[turn], end + 4 * REASON_CHARS)]
         reason = " ".join(_MARKUP.sub(" ", f"{before} {behind}").split())
@@ -392,6 +399,7 @@ def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
         ValueError: It is broken.
     """
     opening, text, end = token["mark"], token.string, token.end()
+    # Too deep a bracket is no leaf, and so an error: recursion has an end.
     if opening not in {"{", "["} or depth == _MOST_NESTED:
         return _leaf(token), end
     members: dict[str, _Value] = {}
@@ -408,6 +416,7 @@ def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
         if colon["mark"] != ":":
             raise ValueError
         value, end = _value(_token(text, colon.end()), depth=depth + 1)
+        # Which of two values is meant is unknown.
         members[key] = None if key in members else value
     return members if opening == "{" else items, token.end()
 
@@ -567,6 +576,7 @@ def _on_scale(number: re.Match[str], scale: Scale, limits: Iterable[float]) -> f
     """
     ends = set(limits)
     word = number["number"].casefold()
+    # By another scale, a score that is on ours too means something else.
     if ends and scale.max not in ends:
         return None
     if word in (*_PASS, *_FAIL):

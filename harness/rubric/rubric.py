@@ -100,6 +100,7 @@ class Scale(BaseModel):
 
     def at(self, share: float) -> float:
         """The point at this share of the way from the lowest to the highest score."""
+        # In floats, 0.7 of 3 is 2.0999999999999996.
         return round(self.min + share * (self.max - self.min), 9)
 
     def share(self, score: float) -> float:
@@ -114,6 +115,7 @@ class Scale(BaseModel):
         over a threshold that its scores miss.
         """
         finest = min(self.step / 5, (self.max - self.min) / 50)
+        # The sum: by log10, a power of ten may come out a little below its exponent.
         return float(f"1e{min(-1, math.floor(math.log10(finest) + 1e-9))}")
 
 
@@ -216,7 +218,7 @@ class Prompts(BaseModel):
 
     @property
     def own(self) -> dict[PromptName, str]:
-        """Those that do not ship."""
+        """By name, the templates in place of those that ship."""
         return {name: text for name, text in self if text is not None}  # type: ignore[misc]
 
     def template(self, name: PromptName) -> str:
@@ -226,7 +228,7 @@ class Prompts(BaseModel):
 
     @property
     def in_force(self) -> dict[PromptName, str]:
-        """All templates by name."""
+        """All templates by name, its own before those that ship."""
         return {**shipped_prompts(), **self.own}
 
     @property
@@ -237,7 +239,7 @@ class Prompts(BaseModel):
 
     @property
     def sha256(self) -> str:
-        """Digest of all of them."""
+        """Digest of all templates in force."""
         return hashlib.sha256(json.dumps(self.in_force).encode()).hexdigest()
 
     def filled(self, name: PromptName, /, **values: str | bool) -> str:
@@ -485,6 +487,7 @@ def _mistake(
 
     `line` is the line of the field's text, counted from 0.
     """
+    # As a value, since braces in a message would be fields of it.
     error = PydanticCustomError(code, "{message}", {"message": message, "line": line})
     return InitErrorDetails(type=error, loc=place, input=None)
 

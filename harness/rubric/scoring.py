@@ -74,6 +74,7 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
+    # A check that judged nothing has a share of 1, and lowers none.
     lowest = points(min(grade.share for grade in grades))
     is_under = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
@@ -170,6 +171,7 @@ def section_named(heading: str, sections: Sequence[Section]) -> int | None:
     # A line break stands in no heading.
     titles = [_plain(section.title) if section.level else "\n" for section in sections]
     bare = [_NUMBERING.sub("", title, count=1) for title in titles]
+    # From the surest to the vaguest: the first that finds any decides.
     readings = [
         [title == sought for title in titles],
         [title == _NUMBERING.sub("", sought, count=1) for title in bare],
@@ -207,9 +209,8 @@ class Opinion:
 def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore, ...]:
     """The scores that several opinions amount to, of the same dimensions in the same order.
 
-    Those of one judge are averaged, and `how` is between judges: a median of samples is further
-    from what people say than their mean. Each has the reason of the lowest score, and the findings
-    of all, each once.
+    Those of one judge are averaged, and `how` is between judges. Each has the reason of the lowest
+    score, and the findings of all, each once.
     """
     if len(opinions) == 1:
         return opinions[0].scores
@@ -223,6 +224,7 @@ def samples_of(judges: Judges) -> dict[str, list[float]]:
     by_judge: dict[str, list[SingleJudgement]] = {}
     for judgement in judges.each:
         by_judge.setdefault(judgement.evaluator, []).append(judgement)
+    # The judges' first judgements were one time that they were heard, their second ones another.
     heard = [
         [judgement for judgement in together if judgement]
         for together in zip_longest(*by_judge.values())
@@ -247,6 +249,7 @@ def _one_of(
         of_judge.setdefault(judge, []).append(value)
     return replace(
         lowest,
+        # Of one judge always the mean: a median of samples is further from what people say.
         score=half_up(_AVERAGES[how]([*map(statistics.fmean, of_judge.values())]), 0.01),
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),

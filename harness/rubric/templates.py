@@ -138,6 +138,7 @@ def _paragraphs(template: str) -> list[tuple[str, set[str], set[str]]]:
     """Each with the fields that it has or asks for, and those without which it is left out."""
     paragraphs = []
     for paragraph in _BLANK.split(template):
+        # `if cut` asks for `cut`.
         names = {words.split()[-1] for words in _asked(paragraph)}
         always = _asked(_IF.sub("", paragraph))
         paragraphs.append((paragraph, names, always & _MAY_BE_EMPTY))
@@ -188,6 +189,7 @@ _WHOLE_IF = re.compile(
 
 def _misplaced(template: str) -> Iterator[Fault]:
     """The first `{if …}`, `{else}` or `{end}` that goes with no other in its paragraph."""
+    # With their line ends, for the fault's line.
     rest = _WHOLE_IF.sub(lambda block: "\n" * block[0].count("\n"), template)
     if mark := re.search(_MARK, rest):
         yield Fault(
@@ -225,6 +227,7 @@ def _lacking(template: str, fields: Fields) -> Iterator[Fault]:
     names = [*fields.texts, *fields.flags.split()]
     full = defaultdict(str, {name: f"<{name}>" for name in names})
     for needed in fields.needed.split():
+        # All others may be empty: each must show it even then.
         alone = defaultdict(str, {needed: full[needed]})
         if any(full[needed] not in filled(template, values) for values in (full, alone)):
             yield Fault(

@@ -148,7 +148,7 @@ class Verdict:
 
     @property
     def vector(self) -> dict[str, float]:
-        """The scores by dimension."""
+        """By dimension, the scores on their own scales."""
         return {score.name: score.score for score in self.scores}
 
     @property
@@ -226,11 +226,13 @@ def reach_verdict(
     below_floor = tuple(
         d.name for d in counted if d.floor is not None and by_name[d.name].score < d.floor
     )
+    # Words of the loop fail a draft as a floor does, whatever its composite.
     below_floor += tuple(echo)
     gates = shut_gates(rubric, by_name.values())
     missing = tuple(d.name for d in rubric.checked if d.name in unjudged and not d.optional)
     passed = composite >= rubric.pass_at and not below_floor
     if judges is not None and judges.combine == "majority" and judges.pass_share is not None:
+        # Each of them has looked at the floors for itself.
         passed = judges.pass_share > 0.5
     return Verdict(
         rubric=rubric.id,
@@ -254,6 +256,7 @@ def _on_shared_scale(rubric: Rubric, score: DimensionScore) -> DimensionScore:
 
 def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
     """The mean in as few digits as decide like all of them: 7.95 does not pass as 8."""
+    # In floats, a mean of 8 may come out just below 8.
     mean = float(f"{weighted_mean(rubric, scores):.12g}")
     best, step = max(score.points for score in scores), rubric.scale.composite_step
     while step > 1e-9:

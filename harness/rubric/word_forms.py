@@ -30,7 +30,7 @@ def phrases_in(
 
 
 def forms_installed() -> bool:
-    """Whether the dictionaries are there."""
+    """Whether the extra `forms` is installed, which has the dictionaries."""
     return find_spec("simplemma") is not None
 
 
@@ -41,6 +41,7 @@ def has_forms(language: Language) -> bool:
     return _CODES.get(language, language) in dictionary_factory.SUPPORTED_LANGUAGES
 
 
+# simplemma knows Norwegian as its Bokmål, and has one dictionary for these three.
 _CODES = {"no": "nb", "bs": "hbs", "hr": "hbs", "sr": "hbs"}
 
 

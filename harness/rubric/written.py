@@ -49,11 +49,11 @@ class Written:
         return self.value if isinstance(self.value, list) else []
 
     def problem(self, message: str, *, code: str) -> Problem:
-        """A mistake on this line."""
+        """A mistake, with the file and line of this value."""
         return Problem(path=self.path, line=self.line, message=message, code=code)
 
     def plain(self) -> Any:  # noqa: ANN401 - whatever a person wrote
-        """The values alone."""
+        """The values alone, as YAML reads them."""
         if isinstance(self.value, dict):
             return {name: field.plain() for name, field in self.value.items()}
         if isinstance(self.value, list):
@@ -98,6 +98,7 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
         return RubricInvalid(message, code=code, path=path, line=line)
 
     try:
+        # A byte more than is allowed shows that it is too long.
         content = read_bytes(path, max_bytes=_MOST_BYTES + 1)
         if len(content) > _MOST_BYTES:
             raise invalid("it is longer than 1 MiB, which no rubric is", code="rubric.too-long")
@@ -192,6 +193,7 @@ class _YamlNodes:
             value = self._scalar(node, line)
             cut = _cut_behind(node) if isinstance(value, str) else ""
             if isinstance(node, yaml.ScalarNode) and node.style == "|":
+                # Counted from 1, and below the `|`.
                 text_line = node.start_mark.line + 2
         return Written(value, self._path, line, cut, text_line)
 
@@ -252,6 +254,7 @@ def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | 
             addition = "; only \" and ' are quotes to YAML" if is_quoted else ""
             place = start if of_context in _FROM_THEIR_START else line
             if notice is _BEHIND and '"' in at_end:
+                # The mark too many is on the first line that has an odd number of them.
                 odd_lines = (number for number, text in enumerate(lines) if text.count('"') % 2)
                 place = next(odd_lines, place)
             return replace(notice, message=notice.message + addition), place
@@ -275,6 +278,7 @@ _FIRST = Notice(
     code="rubric.yaml-first-character",
     message=f"a text cannot begin with this character, which YAML reads as its own; {_QUOTE}",
 )
+# What opened and has no end is mended where it opened.
 _FROM_THEIR_START = ("quoted scalar", "simple key", "flow")
 _RULES = {
     ("quoted scalar", "end of stream"): Notice(

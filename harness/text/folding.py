@@ -87,6 +87,7 @@ def folded(text: str, language: str | None = None) -> str:
         text = text.replace("İ", "i").replace("I", "ı")
     # In German, folding ß would make `Maße` the same as `Masse`.
     text = text.replace("ẞ", "ß").lower() if language == "de" else text.casefold()
+    # Casefolding makes of İ an i with a dot above, which no phrase has.
     text = text.replace("i\u0307", "i").replace("`", "'")
     if has_gaps or _COMPOSING.search(text):
         text = composed(text)

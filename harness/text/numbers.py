@@ -161,11 +161,13 @@ def _readings(written: str, mark: str = "") -> set[Value]:
         is_one = marks[-1] not in marks[:-1] and _THOUSANDS.fullmatch("-".join(groups[:-1]))
         return {fraction} if is_one else set()
     are_thousands = bool(_THOUSANDS.fullmatch("-".join(groups)))
+    # A version, such as 3.11.2, is compared as a text.
     if {*marks} == {"."} and marks[1:] and not are_thousands:
         return {written}
     readings: set[Value] = set()
     if not marks[1:] and marks[0] in _DECIMAL_MARKS:
         readings.add(fraction)
+    # U+066B is the decimal mark of Arabic, and groups nothing.
     if len({*marks}) == 1 and are_thousands and marks[0] != "\u066b":
         readings.add(whole)
     if mark and len(readings) == 2:

@@ -98,6 +98,7 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
         end = belongs.end() if belongs else place
         before, following = text[max(start, end - 20) : end], text[end : end + 12].lstrip(_OPENING)
         last = before.rstrip().rstrip(_CLOSING)[-1:]
+        # Japanese と behind a quotation says who spoke: the sentence goes on.
         if end > start and not (
             (last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()))
             or (following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before))

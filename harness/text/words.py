@@ -42,5 +42,6 @@ def in_twos(text: str) -> str:
 
 
 def _twos(run: re.Match[str]) -> str:
+    # Only Thai, Lao, Burmese and Khmer have such signs: kana and Han begin at U+3000.
     letters = run[0] if run[0] >= "\u3000" else _SIGNS.sub("", run[0])
     return f" {' '.join(map(add, letters, letters[1:])) or letters} "

@@ -233,6 +233,19 @@ def test_a_damaged_passage_is_named_and_left_out(tmp_path):
     primary.close()
 
 
+def test_a_damaged_passage_keeps_no_others_from_their_vectors(tmp_path):
+    class Numbers(Letters):
+        name = "another"
+
+    with MemoryStore.open(tmp_path, embedder=Letters()) as store:
+        store.add(Passage(text=f"apple {n}", id=str(n)) for n in range(300))
+    change(tmp_path, "UPDATE passage SET text = 'pear' WHERE sequence < 270")
+    with MemoryStore.open(tmp_path, embedder=Numbers()) as store:
+        assert store.wait(timeout_s=60)
+        assert store.stats().unembedded == 269
+        assert store.search("apple 280", mode="vector", limit=1)[0].id == "280"
+
+
 VERSION_5 = (
     "ALTER TABLE state ADD COLUMN compacted INTEGER NOT NULL DEFAULT 7;"
     "ALTER TABLE embedder ADD COLUMN mean REAL; CREATE TABLE merged (id TEXT);"

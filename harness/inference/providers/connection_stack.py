@@ -56,6 +56,7 @@ class _Stack:
         origin = request.url.origin
         idle = self._idle[str(origin)]
         while idle:
+            # The one used last: it is the least likely to have been closed by its server.
             _, connection = idle.pop()
             if not connection.has_expired():  # or was closed by the server
                 break

@@ -168,6 +168,7 @@ class MetricsSource:
                 del self._paths[path]
                 return ()
             return self._paths[path](response.raise_for_status().content)
+        # One warning: a page of another kind is not asked for again.
         except (ValueError, BodyTooLong) as error:
             del self._paths[path]
             log_warning(
@@ -183,9 +184,7 @@ class MetricsSource:
 class RunTotals:
     """Counts totals from the beginning of the run: the server may have run for days before.
 
-    Adds the share of the run's prompt tokens that came out of the prefix cache. The share of the
-    last interval would mean little: llama.cpp counts cached tokens when a prompt begins, and the
-    others as they are computed. Over the run, it is right whenever a prompt ends.
+    Adds the share of the run's prompt tokens that came out of the prefix cache.
     """
 
     def __init__(self) -> None:
@@ -214,6 +213,9 @@ class RunTotals:
         return replace(reading, value=self._grown[name])
 
     def _hits(self) -> tuple[Sample, ...]:
+        # The share of the last interval would mean little: llama.cpp counts cached tokens when a
+        # prompt begins, and the others as they are computed. Over the run, it is right whenever a
+        # prompt ends.
         prompt, cached = (self._grown.get(METRICS[key].name) for key in ("prompt", "cached"))
         if not prompt or cached is None:
             return ()

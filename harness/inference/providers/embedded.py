@@ -153,6 +153,7 @@ class EmbeddedLlamaCpp(Engine):
         try:
             yield wire
         except (StreamCut, EndpointUnreachable) as error:
+            # A connection may break though the engine lives.
             if self._child is not child or not await child.has_died():
                 raise
             raise StreamCut(

@@ -62,7 +62,7 @@ _READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.
 
 @lru_cache(maxsize=64)
 def base_of(url: str) -> str:
-    """An endpoint's address without its query, which an `http_client` adds to every request."""
+    """An endpoint's address without its query, which `HttpConnection` adds to every request."""
     return str(httpx2.URL(url).copy_with(query=None, fragment=None)).rstrip("/")
 
 
@@ -140,6 +140,7 @@ class BoundedBody(httpx2.AsyncByteStream):
                 while data := unpacker.decompress(packed, _STEP_BYTES):
                     yield data
                     packed = unpacker.unconsumed_tail  # noqa: PLW2901 - what is left of it
+                    # A packed body of some kilobytes may be gigabytes: others have their turn.
                     await asyncio.sleep(0)
         except zlib.error as error:
             raise httpx2.DecodingError(str(error)) from error
@@ -195,9 +196,11 @@ class HttpConnection:
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
         authorization = {"authorization": f"Bearer {key}"} if key else {}
         self.client = self.new_client(
+            # Else httpx2 offers all that is installed; `BoundedBody` unpacks only this.
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
             event_hooks={"response": [self._bounded]},
+            # All but connecting is limited by `TimeLimits`.
             timeout=(endpoint.connect_timeout_s, None, None, None),
             verify=self.new_tls() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
@@ -230,11 +233,9 @@ class HttpConnection:
         )
 
     def odd(self, value: object) -> InferenceError:
-        """The error of a part of a reply that is not of the protocol.
-
-        Broken JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
-        another shape will come again.
-        """
+        """The error of a part of a reply that is not of the protocol."""
+        # Broken JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
+        # another shape will come again.
         kind = StreamCut if isinstance(value, str) else ServerError
         # Without the key, which would not be found once it is cut in two.
         part = self._redactor.clean(value if isinstance(value, str) else repr(value))[:200]
@@ -367,6 +368,7 @@ class Exchange(AsyncExitStack):
         self.push_async_callback(response.aclose)
         if response.status_code != 200:
             body = await self._connection.read(response)
+            # Not followed: it would take the key and the prompt to another address.
             if response.has_redirect_location:
                 raise redirected(response.status_code, response.headers["location"])
             # Triton refuses a streamed call in the form of an event.
@@ -388,6 +390,7 @@ class Exchange(AsyncExitStack):
 
         async def watch(event: str, _details: Mapping[str, object]) -> None:
             nonlocal is_new, since_ns
+            # httpcore's names, such as `connection.connect_tcp.started`.
             if event.endswith("connect_tcp.started"):
                 is_new, since_ns = True, time.perf_counter_ns()
             elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
@@ -456,6 +459,7 @@ class HttpBackend(ABC):
             while True:
                 fields, dropped = self._refused.without(requested)
                 body = merged(self._body(fields, request), request.extra_body or {})
+                # Anew for each request: what a refused one took is no part of the reply's phases.
                 progress = ReplyInProgress(
                     listener.request, clock=self._clock, arrived=limits.token_arrived
                 )
@@ -464,6 +468,7 @@ class HttpBackend(ABC):
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress, reply.headers)
                 except ServerError as error:
+                    # Who has heard a part of the reply must not hear it again.
                     if listener.told or not self._refused.learn(error, fields):
                         raise
                 else:
@@ -494,11 +499,9 @@ class HttpBackend(ABC):
 
 
 async def read_to_end(rest: AsyncIterator[bytes]) -> None:
-    """Reads the end of a body, so that its connection can be used again; gives up in a moment.
-
-    A new connection costs less than waiting for a slow server.
-    """
+    """Reads the end of a body, so that its connection can be used again; gives up in a moment."""
     with suppress(TimeoutError, httpx2.RequestError, InferenceError):
+        # A new connection costs less than waiting for a slow server.
         async with asyncio.timeout(_END_TIMEOUT_S):
             async for _ in rest:
                 pass
@@ -510,11 +513,9 @@ _END = re.compile(r"\W*done\W*", re.IGNORECASE)
 
 
 async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Every line without its end, and the last one even if its end is missing.
-
-    Lines end with LF, CRLF or CR only. Splitting decoded text instead would also cut at U+2028,
-    which servers send unescaped inside JSON strings, and within characters that span two chunks.
-    """
+    """Every line without its end, and the last one even if its end is missing."""
+    # Lines end with LF, CRLF or CR only. Splitting decoded text instead would also cut at U+2028,
+    # which servers send unescaped inside JSON strings, and within characters that span two chunks.
     begun: list[bytes] = []
     mark = codecs.BOM_UTF8  # some proxies begin a stream with one
     half = b""

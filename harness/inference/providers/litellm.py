@@ -206,15 +206,13 @@ class LiteLLMBackend:
         return float(full - paid)
 
     def _meaning(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
-        """The error that one of litellm's means.
-
-        litellm guesses a class from words in the message. The provider's own reply, among the
-        error's causes, is surer.
-        """
+        """The error that one of litellm's means."""
         endpoint, kinds = self._endpoint, self._litellm.exceptions
         too_long = next((link for link in causes(error) if isinstance(link, BodyTooLong)), None)
         if too_long or isinstance(error, kinds.MidStreamFallbackError):
             return too_large(too_long) if too_long else self._connection.cut(str(error))
+        # litellm guesses a class from words in the message. The provider's own reply, among the
+        # error's causes, is surer.
         for cause in causes(error):
             match cause:
                 case httpx.HTTPStatusError():
@@ -344,14 +342,13 @@ def _with_cache_marks(message: Message, source: str) -> dict[str, object]:
 
 
 def _as_told(document: dict[str, Any]) -> dict[str, Any]:
-    """A part of a reply without litellm's own counts.
-
-    It fills in zeros where the provider did not count. For Anthropic and some others it counts
-    reasoning with another model's tokenizer, and then adds a count of text tokens.
-    """
+    """A part of a reply without litellm's own counts."""
     usage = document.get("usage") or {}
+    # It fills in zeros where the provider did not count.
     is_counted = any(as_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     details = usage.get("completion_tokens_details") or {}
+    # For Anthropic and some others it counts reasoning with another model's tokenizer, and then
+    # adds a count of text tokens.
     if details.get("text_tokens") is not None:
         usage = {**usage, "completion_tokens_details": None}
     return {**document, "usage": usage if is_counted else None}

@@ -126,6 +126,7 @@ class LlamaCppPython(Engine):
                 model_id=self._endpoint.model_id,
                 reported=step.timings,
             )
+        # Waiting for its turn is a queue, as it would be at a server.
         waited = Phase(
             name="queue", start_ns=asked_ns, end_ns=completion.sent_ns, source="measured"
         )
@@ -372,6 +373,7 @@ class LlamaCppEngine:
         """What the model thought of a token that has just been drawn; nothing if not asked."""
         if top is None:
             return ()
+        # Doubles, for a sum over a whole vocabulary.
         logits = np.ctypeslib.as_array(
             self._library.llama_get_logits_ith(self._llama.ctx, -1), shape=(self._llama.n_vocab(),)
         ).astype(np.float64)

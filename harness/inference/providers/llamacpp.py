@@ -42,7 +42,7 @@ _STATES: Final = _GONE | {"loading", "loaded", "sleeping"}
 
 
 def times(extras: Extras) -> ServerTimings | None:
-    """The reply's `timings`."""
+    """What a reply's `timings` say; None if it has none."""
     if not extras.timings:
         return None
     return ServerTimings(
@@ -131,7 +131,7 @@ class RouterHost(ServerHost):
     """
 
     async def load(self) -> None:
-        """Has it loaded."""
+        """Has it loaded, and waits until its llama-server can answer."""
         async with in_time(self.endpoint, "load"):
             before = await self._status()
             if before["value"] == "loaded":

@@ -45,7 +45,7 @@ _NUMBERS = {one.name.lower(): number for number, one in TENSOR_FORMATS.items()}
 
 
 def type_number(cache_type: CacheType) -> int:
-    """What `ggml_type` calls it."""
+    """The number of a cache's type in ggml's `ggml_type`."""
     return _NUMBERS[cache_type]
 
 
@@ -73,6 +73,7 @@ def load_error(
     """
     path = endpoint.path
     assert path is not None
+    # What is wrong with a file, its header says better than the engine.
     try:
         header = read_gguf_header(path)
     except ModelFileInvalid as error:

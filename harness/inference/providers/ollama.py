@@ -177,6 +177,7 @@ def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str,
     names = called_names(messages)
     turns: list[dict[str, object]] = []
     for message in messages:
+        # Its extras mean something only to the server that they came from.
         if message.source not in {None, endpoint.source}:
             message = message.without_extras  # noqa: PLW2901
         turn = {**message.extra, "role": message.role, "content": message.content}
@@ -201,16 +202,13 @@ def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str,
 def _model_fields(
     endpoint: Endpoint, options: Mapping[str, object] | None = None
 ) -> dict[str, object]:
-    """The fields of every request that may load the model; `options` are those of the call.
-
-    A model that the budget manages stays for `_KEPT_S`, unless its endpoint says otherwise.
-
-    Ollama loads a model again when a request has another context (`num_ctx`), so every request has
-    the endpoint's, or none. Without a `keep_alive`, Ollama's own setting holds.
-    """
+    """The fields of every request that may load the model; `options` are those of the call."""
     chosen = dict(options or {})
+    # Ollama loads a model again when a request has another context, so every request has the
+    # endpoint's, or none.
     if "context_tokens" in endpoint.model_fields_set:
         chosen["num_ctx"] = endpoint.context_tokens
+    # Without one, Ollama's own setting holds.
     keep_alive = endpoint.keep_alive
     if keep_alive is None and endpoint.manage:
         keep_alive = _KEPT_S
@@ -297,6 +295,7 @@ class OllamaHost(ServerHost):
     async def load(self) -> None:
         """Loads it with the options that calls will have."""
         async with in_time(self.endpoint, "load"):
+            # Loaded for another client: it stays, whatever becomes of this load.
             if await self._find() is not None:
                 await self._ask_to_load()
                 return

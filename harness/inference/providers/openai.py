@@ -48,10 +48,7 @@ _BY_SWITCH = re.compile(r"(^|\.)(aliyuncs\.com|siliconflow\.(cn|com))$")
 
 
 def _thinking(endpoint: Endpoint, effort: Effort) -> Fields:
-    """By the host, as its documentation of 2026 has it.
-
-    A server without a domain is somebody's own, and its template decides.
-    """
+    """By the host, as its documentation of 2026 has it."""
     host = httpx2.URL(endpoint.url or "").host
     if _OFF_BY_TYPE.search(host):
         off = {"thinking": {"type": "disabled"}}
@@ -60,6 +57,7 @@ def _thinking(endpoint: Endpoint, effort: Effort) -> Fields:
         return {"enable_thinking": effort != "none"}
     if host.endswith("openrouter.ai"):
         return {"reasoning": {"enabled": False} if effort == "none" else {"effort": effort}}
+    # A server without a domain is somebody's own, and its template decides.
     if "." not in host or host.replace(".", "").isdigit():
         return {"reasoning_effort": effort, **by_template(effort)}
     return {"reasoning_effort": effort}
@@ -142,15 +140,13 @@ def _tgi_schema(schema: JsonSchema) -> Fields:
 
 
 def _tgi_times(extras: Extras) -> ServerTimings | None:
-    """Headers, which only replies that are not streamed have.
-
-    They do not separate prefill from decode: the time per token is the whole inference, divided by
-    the tokens.
-    """
+    """Headers, which only replies that are not streamed have."""
     validation_ns = as_ns(extras.headers.get("x-validation-time"))
     queue_ns = as_ns(extras.headers.get("x-queue-time"))
     if validation_ns is None or queue_ns is None:
         return None
+    # They do not separate prefill from decode: the time per token is the whole inference,
+    # divided by the tokens.
     return ServerTimings(queue_ns=validation_ns + queue_ns)
 
 

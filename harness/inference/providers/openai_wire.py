@@ -68,6 +68,7 @@ class OpenAIWire(HttpBackend):
         stream, source = endpoint.stream, self._source
         fields = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
+            # Without the words that ask for the rest: the server goes on by itself.
             messages = wire_messages(request.messages, source)
             fields |= {"messages": messages, **self._provider.continues}
         if request.max_output_tokens is None and self._provider.room_tokens:
@@ -78,6 +79,7 @@ class OpenAIWire(HttpBackend):
             fields |= self._provider.progress
         if request.reasoning_effort is not None and self._provider.thinking is not None:
             del fields["reasoning_effort"]
+            # In this server's own spelling.
             fields |= self._provider.thinking(self._endpoint, request.reasoning_effort)
         return fields
 
@@ -105,6 +107,7 @@ class OpenAIWire(HttpBackend):
                 else:
                     self._rankings = ((url, name),)
                     return _ranking(reply, request, self._endpoint)
+        # The page is there; what it refuses is this request.
         if refusals[0].status in {400, 422}:
             raise refusals[0]
         advice = "serve a model that does, such as bge-reranker"
@@ -122,6 +125,7 @@ class OpenAIWire(HttpBackend):
                         break
                     if reply.is_whole:  # some servers then say no more, and hold the line
                         end.reschedule(asyncio.get_running_loop().time() + _END_TIMEOUT_S)
+        # A reply that is whole does not need the end of its stream.
         except (StreamCut, TimeoutError):
             if not reply.is_whole:
                 raise
@@ -130,6 +134,7 @@ class OpenAIWire(HttpBackend):
         if reply.finish_word is None and not is_end_mark(chunk):
             last = f", after {chunk!r:.80}" if isinstance(chunk, str) else ""
             raise self._connection.cut(f"the stream ended before its finish reason came{last}")
+        # It comes last: without it, the stream did not come to its end.
         if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
             raise StreamCut("the reply came without its usage")
         usage, metrics = reply.usage or {}, reply.metrics
@@ -139,6 +144,7 @@ class OpenAIWire(HttpBackend):
 
     def _take(self, chunk: object, reply: WireReply) -> bool:
         """Adds a part of a reply; whether that was all of it. Pings and the like are nothing."""
+        # Broken JSON; any other text is a ping or a comment.
         if isinstance(chunk, str) and chunk.startswith("{"):
             raise self._connection.odd(chunk)
         choices = first_choices(chunk)
@@ -201,6 +207,7 @@ class WireReply:
             return False
         choice = choices[0]
         message, delta = choice.get("message"), _mapping(choice.get("delta"))
+        # Some servers answer a call that asks for a stream with one document.
         self.came_whole = isinstance(message, dict) and not delta and not self.has_begun
         self.has_begun = True
         part = _mapping(message) if self.came_whole else delta
@@ -254,6 +261,7 @@ class WireReply:
             )
         return self._progress.completion(
             finish_reason="content_filter" if self._is_refusal else ended,
+            # Speculative decoding is counted among llama-server's timings.
             usage=_usage_of(self.usage, self.timings),
             model_id=self._model_id,
             reported=reported,
@@ -319,14 +327,13 @@ _NAMING = {"type", "format", "id", "index", "role", "name"}
 
 
 def _goes_on(begun: Any, item: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether an item of a list is a further piece of another: of reasoning, mostly.
-
-    OpenRouter numbers them; litellm does not, and ends each with its signature.
-    """
+    """Whether an item of a list is a further piece of another: of reasoning, mostly."""
     if not (isinstance(begun, dict) and isinstance(item, dict)):
         return False
+    # OpenRouter numbers them.
     if "index" in item or "index" in begun:
         return begun.get("index") == item.get("index") and begun.get("type") == item.get("type")
+    # litellm does not, and ends each with its signature.
     is_over = begun.get("signature") or "data" in begun or "thinking" not in begun
     return begun.get("type") == item.get("type") and not is_over
 

@@ -72,7 +72,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 def provider_of(endpoint: Endpoint) -> Provider:
-    """The provider of an endpoint's backend."""
+    """The provider of an endpoint's backend, whether it ships or is installed."""
     return PROVIDERS.get(endpoint.backend) or _installed(endpoint.backend)
 
 
@@ -97,6 +97,7 @@ def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
 def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
     """How an endpoint's server treats schemas and tools, as far as known before a test."""
     provider = provider_of(endpoint)
+    # One that says when it refuses tools is sent them, without a probe.
     mode: ToolMode | None = "native" if provider.refuses_tools else None
     tools = ToolKnowledge(
         endpoint.tools or ("typed" if provider.tools is NEVER else mode),
@@ -124,7 +125,7 @@ def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) 
 
 
 def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
-    """How an endpoint's file is loaded."""
+    """How an endpoint's file is loaded; only for backends that load files."""
     loading = provider_of(endpoint).loading
     assert loading is not None
     return loading(endpoint, header)
@@ -146,6 +147,7 @@ async def served_metadata(
         return None
     try:
         pages = ServerPages(endpoint, Access(api_key=api_key))
+    # A key that cannot be sent: the first call says so.
     except ConfigurationInvalid:
         return None
     async with aclosing(pages):
@@ -164,6 +166,7 @@ async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> Ser
     not asked, and all of its facts are None.
     """
     provider = provider_of(endpoint)
+    # An engine that harness starts has what its endpoint says.
     if endpoint.path is not None:
         return ServerFacts(
             context_tokens=endpoint.context_tokens,
@@ -203,12 +206,9 @@ async def _openai_facts(pages: ServerPages, provider: Provider) -> ServerFacts:
 def slots_source(
     endpoint: Endpoint, *, api_key: str | None = None
 ) -> Callable[[], Awaitable[int | None]] | None:
-    """Asks a server how many calls it answers at once; None without such a page.
-
-    The server of a model that the budget loads is not asked: a router would load it for the
-    question.
-    """
+    """Asks a server how many calls it answers at once; None without such a page."""
     page = provider_of(endpoint).context
+    # The server of a model that the budget loads is not asked: a router would load it for that.
     if page is None or page.slots is None or endpoint.manage:
         return None
 

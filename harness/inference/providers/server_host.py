@@ -121,6 +121,7 @@ class ServerPages:
             response = await self._connection.client.request(
                 method, self.root + path, content=content, params=params, headers=sent
             )
+        # Before its base class: this server did answer.
         except BodyTooLong as error:
             raise self._connection.broken(error) from error
         except httpx2.RequestError as error:

@@ -209,7 +209,7 @@ class TritonHost(ServerHost):
         self._path = f"/v2/repository/models/{quote(self._model, safe='')}"
 
     async def load(self) -> None:
-        """Has it loaded."""
+        """Has it loaded, unless a version of it is ready."""
         async with in_time(self.endpoint, "load"):
             if await self._is_there():
                 return

@@ -61,7 +61,7 @@ class VllmHost(ServerHost):
     """
 
     async def load(self) -> None:
-        """Wakes the server."""
+        """Wakes the server, unless it is awake."""
         async with in_time(self.endpoint, "wake"):
             if await self._is_awake():
                 return
@@ -93,10 +93,8 @@ class VllmHost(ServerHost):
         raise self.misread(answer)
 
     async def _check_sleep_mode(self) -> None:
-        """Makes sure that sleep gives memory back.
-
-        Without `--enable-sleep-mode` vLLM goes to sleep all the same, and keeps its memory.
-        """
+        """Makes sure that sleep gives memory back."""
+        # Without `--enable-sleep-mode` vLLM goes to sleep all the same, and keeps its memory.
         answer = await self.ask("GET", "/server_info", params={"config_format": "json"})
         if at(answer.json, "vllm_config", "model_config", "enable_sleep_mode") is False:
             raise self.switched_off("vLLM", needs=_SLEEP_SWITCH)

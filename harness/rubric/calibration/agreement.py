@@ -20,6 +20,7 @@ from harness.rubric.calibration.bounds import library
 Values = NDArray[np.float64]
 
 _DRAWS = 1_000
+# A resample takes 8 bytes a group: a thousand of 100,000 groups would be 800 MB.
 _DRAWS_OF_MANY, _MANY_GROUPS = 200, 10_000
 
 
@@ -62,8 +63,10 @@ class Resamples:
         _, self.codes = np.unique(np.asarray(groups), return_inverse=True)
         count = int(self.codes.max(initial=-1)) + 1
         draws = _DRAWS if count <= _MANY_GROUPS else _DRAWS_OF_MANY
+        # All draws are counted at once: each has numbers of its own.
         picked = generator.integers(count, size=(draws, count)) + np.arange(draws)[:, None] * count
         times = np.bincount(picked.ravel(), minlength=draws * count).reshape(draws, count)
+        # First the drafts themselves, each once: their statistic is the estimate.
         self._times = np.vstack([np.ones(count), times])
 
     def sums(self, features: Values) -> Values:
@@ -73,15 +76,14 @@ class Resamples:
         return np.asarray(self._times @ by_group)
 
     def estimate(self, values: Values, *, confidence: float) -> Estimate:
-        """The first value, with an interval by percentiles of the others; none of two groups.
-
-        Percentiles of a bootstrap are as narrow as if the variance were known, and that of n groups
-        is too small by (n - 1) / n. So they are taken farther out (Hesterberg 2015, "What teachers
-        should know about the bootstrap"), with n - 2 in place of n - 1: two things are compared.
-        """
+        """The first value, with an interval by percentiles of the others; none of two groups."""
         finite = values[1:][np.isfinite(values[1:])]
         free = self._times.shape[1] - 2
         low = high = np.nan
+        # Percentiles of a bootstrap are as narrow as if the variance were known, and that of n
+        # groups is too small by (n - 1) / n. So they are taken farther out (Hesterberg 2015, "What
+        # teachers should know about the bootstrap"), with n - 2 in place of n - 1: two things are
+        # compared.
         if len(finite) and free > 0:
             z = NormalDist().inv_cdf((1 - confidence) / 2)
             # Student's t, by the first terms of Cornish and Fisher.
@@ -146,6 +148,7 @@ def linear(
     with np.errstate(invalid="ignore", divide="ignore"):
         mx, my, xx, yy, xy = (sums[:, 1:] / n[:, None]).T
         vx, vy, cov, apart = xx - mx**2, yy - my**2, xy - mx * my, (mx - my) ** 2
+        # Of equal scores, rounding leaves a variance beside 0.
         vx, vy = (np.where(v < 1e-12, 0, v) for v in (vx, vy))
         squares = vx + vy - 2 * cov + apart
         return {
@@ -165,6 +168,7 @@ def _within_groups(resamples: Resamples, both: NDArray[np.bool_], x: Values, y: 
     for code in np.unique(codes):
         inside = codes == code
         if inside.sum() > 1 and not np.isnan(rank := tau(x[inside], y[inside]).statistic):
+            # Its first draft stands for the group, which a resample has as often as it drew it.
             features[places[inside][0]] = rank, 1
     sums = resamples.sums(features)
     with np.errstate(invalid="ignore"):
@@ -193,6 +197,7 @@ def auc(scores: Values, accepted: NDArray[np.bool_], *, resamples: Resamples) ->
     counted = np.flatnonzero(~np.isnan(scores))
     values, place = np.unique(scores[counted], return_inverse=True)
     features = np.zeros((len(scores), 2 * len(values)))
+    # A column for each score, of the rejected and then of the accepted.
     features[counted, place + len(values) * accepted[counted]] = 1
     bad, good = np.split(resamples.sums(features), 2, axis=1)
     below = np.cumsum(bad, axis=1) - bad / 2

@@ -38,6 +38,7 @@ def batch_scores(rubric: Rubric, scores: Sequence[Mapping[str, Any]]) -> BatchSc
         return None
     composites = np.array([row["composite"] for row in scores], dtype=float)
     passed = sum(row["passed"] for row in scores)
+    # Seeded: the same scores have the same interval, whoever asks.
     resamples = Resamples([str(n) for n in range(len(scores))], np.random.default_rng(0))
     means = resamples.sums(composites[:, None])[:, 0] / len(scores)
     mean = resamples.estimate(means, confidence=0.95)

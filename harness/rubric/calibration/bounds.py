@@ -123,6 +123,7 @@ def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
 
     A draft that no threshold accepts scores `-inf`; drafts that people reject are `wrong`.
     """
+    # Negated, so that the strictest threshold comes first.
     values, place = np.unique(-scores, return_inverse=True)
     accepted = np.cumsum(np.bincount(place, minlength=len(values)))
     bad = np.cumsum(np.bincount(place[wrong], minlength=len(values)))
@@ -165,6 +166,7 @@ def most_wrong(drafts: int, aim: RiskAim) -> Counts:
 def least_drafts(aim: RiskAim) -> int:
     """With how many drafts anything can be claimed: with one wrong, where a sequence is tested."""
     allowed = int(aim.risk == "accepted")
+    # Long enough: without a wrong draft, about -log(error) / target are needed; with one, more.
     sizes = np.arange(math.ceil(10 * (1 - math.log(aim.error)) / aim.target))
     enough = library("scipy.special").bdtr(allowed, sizes, aim.target) <= aim.error
     return int(np.argmax(enough))
@@ -182,6 +184,7 @@ def named_step(steps: Steps, aim: RiskAim) -> Counts:
         trials = steps.rejects if aim.risk == "rejected" else everything
         early = np.zeros_like(steps.accepted, dtype=bool)
         holds = steps.wrong <= limits[trials][..., None]
+    # The first failure ends it. What is `early` cannot fail, and is not named either.
     run = np.logical_and.accumulate(holds, axis=-1)
     tested = (run & ~early).sum(axis=-1)
     return np.where(tested > 0, run.sum(axis=-1) - 1, -1)
@@ -194,11 +197,9 @@ def named_threshold(steps: Steps, aim: RiskAim) -> AtThreshold | None:
 
 
 def first_size(limits: Counts, drafts: int) -> int:
-    """How many drafts the strictest threshold of the sequence accepts at least.
-
-    One wrong draft must not end the sequence at its beginning; and begun with very few, it would
-    get stuck where a judge errs at the very top.
-    """
+    """How many drafts the strictest threshold of the sequence accepts at least."""
+    # One wrong draft must not end the sequence at its beginning; and begun with very few, it would
+    # get stuck where a judge errs at the very top.
     with_one = np.flatnonzero(limits >= 1)
     fewest = int(with_one[0]) if len(with_one) else drafts + 1
     return max(fewest, math.ceil(_STRICTEST_SHARE * drafts))

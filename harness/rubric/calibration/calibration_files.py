@@ -69,6 +69,7 @@ class Attempts(RubricRecord):
         """With other looks; the same scores are the same attempt."""
         attempts = [*self.attempts]
         for look in looks:
+            # The look itself is among them.
             same = [attempt for attempt in (*attempts, look) if attempt.has_scores_of(look)]
             attempts = [attempt for attempt in attempts if attempt not in same]
             new = Attempt(
@@ -144,6 +145,7 @@ def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubr
             code="tune.rubric-ships",
             path=path,
         )
+    # Read again before it replaces the rubric, in the same folder: it may name files beside it.
     trial = path.with_name(f".{path.stem}.{token_hex(4)}.partial{path.suffix}")
     goal = _values(file.rubric) | {"pass_at": value}
     try:
@@ -180,6 +182,7 @@ def _with_pass_at(text: str, value: float) -> str:
         return f"{text[: node.start_mark.index]}{value:g}{text[node.end_mark.index :]}"
     # So far it was the base's or the usual one; now it stands below the title.
     above = fields.get("title", root.value[0][1])
+    # A text below a `|` ends where the next line begins, any other one before the line's end.
     end = text.find("\n", above.end_mark.index - 1) + 1 or len(text)
     line_end = "\r\n" if "\r\n" in text else "\n"
     before = text[:end] if text[:end].endswith("\n") else text[:end] + line_end

@@ -37,6 +37,7 @@ _KNOWN = {*_READ, *_OF_SCORING, "rater", "seed"}
 _OF_A_JUDGE = {"score", "evaluator", "unjudged", "rubric_sha256", "samples"}
 """Columns that do not count in a row that is outdated."""
 _MISSING = {"", "na", "n/a", "nan", "null", "none"}
+# Beside the words that pydantic reads: yes, no, true, false, 1, 0 …
 _DECISIONS = {"1.0": "yes", "0.0": "no", "accept": "yes", "reject": "no"}
 _VERDICTS = {"pass": 1, "yes": 1, "true": 1, "fail": 0, "no": 0, "false": 0}
 _SHOWN_OF_A_KIND = 3
@@ -204,6 +205,7 @@ class _Reading:
         for row in read_rows([str(self.path)], columns=self.columns, empty={"score"}):
             if isinstance(row, Row):
                 rows.append(row)
+            # Not a row's mistake: the file cannot be read.
             elif row.line is None:
                 raise row
             else:
@@ -291,8 +293,10 @@ class _Reading:
         for name, column in wide(row).items():
             place = _place_of(name)
             value = texts.get(name, row.fields[column])
+            # Code scores it, or it had nothing to be judged by: no judgement has failed.
             if value is None and place[1] in not_judged:
                 continue
+            # Several scores in a cell without a rater's name are of several people.
             has_several = place[0] == "people" and not place[2] and isinstance(value, str | list)
             if has_several and len(scores := _samples(value)) > 1:
                 for number, score in enumerate(scores, start=1):
@@ -326,13 +330,13 @@ class _Reading:
         except ValidationError as error:
             for fault in error.errors():
                 place = tuple(map(str, fault["loc"]))
+                # pydantic's place may lie inside the cell's: a sample of several.
                 cell = next(cell for at, cell in cells.items() if at == place[: len(at)])
                 code, problem = _EXPLAINED.get(fault["type"], ("labels.malformed", fault["msg"]))
                 self._wrong(cell, f"{str(fault['input'])!r:.40}: {problem}", code=code)
         return None
 
     def _score(self, cell: _Cell, value: object, name: str) -> float | None:
-        """A score by people."""
         scale = self.rubric.scale_of(name)
         score = _number(value, scale)
         if score is None:
@@ -353,6 +357,7 @@ class _Reading:
                 self.unread[cell.column] += 1
                 scores += [scale.min] if self.unreadable == "lowest" else []
             elif score is None or self.off_scale == "refuse" or scale.min <= score <= scale.max:
+                # 0 in place of a mistake, which is raised with all others.
                 scores.append(self._score(cell, value, name) or 0.0)
             else:
                 self.beyond[cell.column] += 1
@@ -402,6 +407,7 @@ def wide(row: Row) -> dict[str, str]:
         missing = isinstance(value, str) and value.strip().lower() in _MISSING
         if kind not in _READ - {"id"} or (missing and kind not in {*_TEXTS, "score"}):
             continue
+        # A null is a judgement without a score, an empty cell is no judgement.
         if kind == "score" and value == "":
             continue
         if kind in _OF_A_JUDGE and "outdated" in row.fields:

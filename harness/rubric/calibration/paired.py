@@ -164,6 +164,7 @@ def compare(
     """
     resamples = Resamples([rated.group for rated, _ in pairs], generator)
     scores = _scores(pairs, rubrics)
+    # 1. How far apart the sides are.
     shifts = {}
     for name, (first, second) in scores.items():
         both = ~np.isnan(first + second)
@@ -176,6 +177,7 @@ def compare(
                 mean=Difference(first=means[0], second=means[1], difference=apart),
                 pearson=resamples.estimate(sums["pearson"], confidence=aim.confidence),
             )
+    # 2. Which drafts pass by one side alone, of those that both have in full.
     whole = [pair for pair in pairs if not any(np.isnan(rated.composite) for rated in pair)]
     passed = {
         pair[0].labeled.id: tuple(
@@ -220,6 +222,7 @@ def _preference(
             figures = [linear(resamples, both, people[both], side[both]) for side in sides]
             kinds = ("pearson", "kappa", "offset")
             agreement[name] = {kind: told([figure[kind] for figure in figures]) for kind in kinds}
+    # Both sides' areas are of the same drafts.
     counted = np.array([not (a.lacks or b.lacks) for a, b in pairs])
     if not counted.any():
         raise InvalidInput(

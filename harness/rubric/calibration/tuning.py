@@ -167,6 +167,7 @@ def tune(
     # 2. What may go wrong is shared by all looks at these labels.
     attempts = attempts.after(rubric.pass_at, seen_in(counted), drafts=len(counted))
     looks = attempts.on(seen_in(counted))
+    # At its own threshold, each that the rubric had so far was a claim.
     own_aim = replace(aim, looks=sum(len(look.pass_at) for look in looks))
     aim = shared_aim(aim, looks)
 
@@ -178,6 +179,7 @@ def tune(
     named = named_threshold(steps, aim)
 
     # 4. How well the evaluator agrees.
+    # Scores do not depend on the threshold: versions with another are this one.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
     resamples = Resamples([rated.group for rated in everything], generator)
     return Tuning(
@@ -249,6 +251,7 @@ def _decision(draft: Labeled, rubric: Rubric, labeled: set[str], accept_at: floa
 
 def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     """The draft with its composite, or with what it lacks for one."""
+    # Rounded as `combined` does the mean of several judgements.
     means = {name: half_up(statistics.fmean(s), 0.01) for name, s in labeled.scores.items()}
     if COMPOSITE in means:
         whole = half_up(statistics.fmean(labeled.scores[COMPOSITE]), rubric.scale.composite_step)
@@ -257,6 +260,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     scores: list[DimensionScore] = []
     unjudged: list[str] = []
     lacks: list[str] = []
+    # The checked ones first: their gates say what had to be judged at all.
     for dimension in (*rubric.checked, *rubric.judged):
         name = dimension.name
         score: DimensionScore | None = None
@@ -323,6 +327,7 @@ def seen_in(counted: Iterable[Rated]) -> dict[str, float | None]:
 def shared_aim(aim: RiskAim, looks: Iterable[Attempt]) -> RiskAim:
     """The aim of one look among all that a claim could have come of."""
     fewest = least_drafts(aim)
+    # With too few drafts nothing could be claimed: such a look takes no share.
     claims = sum(size >= fewest for look in looks for size in look.drafts)
     return replace(aim, looks=max(1, claims))
 

@@ -91,6 +91,7 @@ def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInf
         raise Mistake("; ".join(faults), code="rubric.check-invalid") from error
 
 
+# Written as the class that it is: the union knows no fields of a plugin's check.
 AnyCheck = Annotated[_ShippedCheck, WrapValidator(_read), SerializeAsAny()]
 """What stands in a rubric's `checks`."""
 

@@ -135,6 +135,7 @@ def share_in_range(count: int, low: int, high: int | None) -> float:
     if count < low:
         return count / low
     if high is not None and count > high:
+        # By how many times the limit is exceeded; of a limit of 0, by the count.
         return max(0.0, 1 - (count - high) / max(1, high))
     return 1.0
 
@@ -163,5 +164,6 @@ def quoted(text: str, limit: int = 90) -> str:
 def path_beside(name: str, info: ValidationInfo) -> Path:
     """A file that a rubric names; where there is none, the first place where it could be."""
     directories = (info.context or {}).get("directories", ())
+    # `Path` joins: an absolute name stays as it is.
     places = [Path(directory, name) for directory in directories] or [Path(name)]
     return next((place for place in places if place.is_file()), places[0])

@@ -76,6 +76,7 @@ def _typed(code: str) -> str:
     lines = code.splitlines()
     if not next((line for line in lines if line.strip()), "").startswith(">>>"):
         return code
+    # What the session printed stands between the lines, and is no Python.
     return "\n".join(line[4:] for line in lines if line.startswith((">>>", "...")))
 
 

@@ -74,6 +74,7 @@ def echoes(draft: Draft) -> tuple[Finding, ...]:
             ):
                 message = "write the text alone: this line is about the task or the revision"
                 findings.append(draft.finding(message, index, code="check.echo"))
+    # One a section, however many of its lines.
     return tuple(dict.fromkeys(findings))
 
 

@@ -53,6 +53,7 @@ class Function(Check):
         place, _, name = self.call.rpartition(":")
         path = path_beside(place, info)
         refuse: Refuse | None = (info.context or {}).get("refuse")
+        # Before any of its code is run.
         if refuse is not None and (refusal := refuse(path)) is not None:
             raise Mistake(refusal.message, code=refusal.code)
         module, content = _run(path) if place.endswith(".py") else _import(place)
@@ -115,6 +116,7 @@ def _import(name: str) -> tuple[ModuleType, bytes]:
         path = getattr(module, "__file__", None)
         return module, Path(path).read_bytes() if path else name.encode()
     except ModuleNotFoundError as error:
+        # It is there, and imports one that is not.
         if not f"{name}.".startswith(f"{error.name}."):
             raise Mistake(
                 f"the module '{name}' needs '{error.name}', which is missing",

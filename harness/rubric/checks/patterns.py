@@ -165,6 +165,7 @@ class Regex(Check):
         return Finding(message, title, index, code="check.too-many")
 
     def _matches(self, draft: Draft) -> list[list[str]]:
+        # Without site-packages (-S) the process starts sooner; the search needs none.
         texts = [section.text for section in draft.sections]
         search = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
         what = f"the pattern {self.pattern}"
@@ -231,6 +232,7 @@ class Json(Check):
         # Imported at the first use: 80 ms that most rubrics never need.
         from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
+        # Without a pattern it ends by itself, and needs no process.
         if not any(key in _PATTERNS for key, _ in _members_of(self.against)):
             try:
                 return faults_of(self.against, instance)
@@ -257,9 +259,12 @@ def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: f
     """
     try:
         done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
+            # Isolated (-I): no variable and no file of this folder decides what is imported. A
+            # Python without an executable of its own is an OSError.
             [sys.executable or "", "-I", *program],
             input=json.dumps(question),
             capture_output=True,
+            # As `json` writes it.
             encoding="ascii",
             timeout=timeout_s,
             check=True,

@@ -217,6 +217,7 @@ class NoRepetition(Check):
             for index, _, sentence in draft.sentences
         ]
         findings, repeated = [], set()
+        # Compared only with what came before, so that the first to say it has no finding.
         history = _Seen((words for _, _, words in sentences), share=self.similarity)
         for index, sentence, words in sentences:
             values = values_in(sentence)
@@ -271,13 +272,7 @@ _Said = tuple[frozenset[str], frozenset[Value]]
 
 
 class _Seen:
-    """What was said so far, found again by its rarest words.
-
-    A set that has a share `t` of the words of another has one of any `n - ceil(t * n) + 1` of them:
-    the prefix filter of Chaudhuri, Ganti and Kaushik, "A primitive operator for similarity joins"
-    (ICDE 2006). With the rarest, that leaves few to compare; comparing each with all would take
-    quadratic time.
-    """
+    """What was said so far, found again by its rarest words."""
 
     def __init__(self, texts: Iterable[frozenset[str]], *, share: float) -> None:
         self._share = share
@@ -292,11 +287,14 @@ class _Seen:
         # A little less, so that rounding errors do not lift the product over a whole number.
         needed = math.ceil(self._share * len(words) - 1e-9)
         ranked = sorted(words, key=lambda word: (self._count[word], word))
+        # A set that has a share `t` of the words of another has one of any `n - ceil(t * n) + 1` of
+        # them: the prefix filter of Chaudhuri, Ganti and Kaushik, "A primitive operator for
+        # similarity joins" (ICDE 2006). With the rarest, that leaves few to compare; comparing each
+        # with all would take quadratic time.
         for word in ranked[: len(words) - needed + 1]:
             yield from self._by_word.get(word, ())
 
     def add(self, words: frozenset[str], values: frozenset[Value]) -> None:
-        """Notes a sentence or a paragraph."""
         if (words, values) not in self._known:
             self._known.add((words, values))
             for word in words:

@@ -55,6 +55,7 @@ class GroundedNumbers(Check):
             sources = draft.own_sources(index)
             named = every
             if sources:
+                # The task counts for every section.
                 named = _named("\n".join((draft.task, *sources)), draft.language)
             in_section = numbers(visible_text(section.blocks), draft.language)
             total += len(in_section)
@@ -81,6 +82,7 @@ def _named(text: str, language: str | None) -> _Named:
     named: dict[Value, set[str]] = {
         Decimal(n): {""} for n, word in spelt if folded(word) in in_words
     }
+    # By no language: a source may be in another, so each reading of its numbers counts.
     for number in numbers(text):
         for value, unit in (*number.readings, *((part, "") for part in number.parts)):
             # `Falls by 5` is said of -5.
@@ -241,6 +243,7 @@ class _Known:
         )
         self._initials = "".join(firsts)
         for word in terms(text):
+            # Russian texts mostly leave out the two dots of this letter.
             plain = word.replace("\u0451", "\u0435")
             self._by_start.setdefault(plain[:_STEM], set()).add(plain)
 
@@ -255,6 +258,7 @@ class _Known:
         # `GPUs` are known from a source that speaks of a GPU.
         if part in alike or part.removesuffix("s") in alike:
             return True
+        # Beyond Latin (U+024F), letters with capitals are of languages with cases: Greek, Russian.
         inflected = has_trait(language, "inflected-names") or part[:1] > "\u024f"
         return inflected and any(
             word.startswith(part[: max(_STEM, len(part) - _ENDING)])
@@ -314,6 +318,7 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
     """
     for span in _CODE_SPAN.findall(sentence):
         parts = tuple(identifier_parts(span))
+        # With blanks in it, a span is a command or code.
         if parts and not any(c.isspace() for c in span.strip()):
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
     prose = _joined(_ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence))))
@@ -356,6 +361,7 @@ def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
         word = _AFFIX.sub("", token[0])
         is_number = sentence[end : end + 2].strip()[:1].isdigit() and word.lower() in _NUMBERED
         is_name = _is_name(word, opens=opens) and not is_number
+        # Only blanks join words to one name: after a comma begins another.
         if run and not (is_name and gap.isspace()):
             yield run
             run = []
