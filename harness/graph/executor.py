@@ -201,6 +201,7 @@ async def _reached(
     """The limit that an attempt reaches; None if it ends before."""
     now_s = asyncio.get_running_loop().time
     pulse.beat()
+    # Less the waits for a person in earlier attempts, which the pulse counts as well.
     begun_s = now_s() - pulse.asked_s
     while True:
         asked_s, alive_s = pulse.asked_s, pulse.alive_s
@@ -208,10 +209,12 @@ async def _reached(
         idle_end_s = alive_s + (limits.idle_s or math.inf)
         left_s = min(total_end_s, idle_end_s) - now_s()
         if pulse.is_asking:
+            # The limit moves on with the clock while a person thinks; this would spin at its end.
             left_s = max(left_s, _GLANCE_S)
         await asyncio.wait({task}, timeout=None if left_s == math.inf else left_s)
         if task.done():
             return None
+        # The nearer limit is reached, unless it has moved on during the wait.
         if total_end_s <= idle_end_s:
             if pulse.asked_s == asked_s:
                 return "total_s"
@@ -263,6 +266,7 @@ class Pulse:
         self._now[what] += 1
         self._beat_s = self._now_s()
         try:
+            # The calls around it wait for it, so their limits hold still as well.
             with nullcontext() if self._around is None else self._around.doing(what):
                 yield
         finally:
