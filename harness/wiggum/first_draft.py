@@ -50,6 +50,7 @@ async def write_first_draft(
         # An equal part for each round, half of it for the evaluation, which reads the draft.
         room = max(_LEAST_DRAFT_TOKENS, tokens_left // (2 * max_rounds * candidates))
         while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > tokens_left:
+            # Halved in place of solved for: what an evaluation takes is no formula of the room.
             room = max(_LEAST_DRAFT_TOKENS, room // 2)
         reserve = tokens_left - candidates * (prompt_tokens + room)
     meter.check_room(most_tokens(room), what="the first draft and its evaluation")

@@ -178,6 +178,7 @@ def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section
 
     Others may be nearer to its new text, but then no two prompts would have the same beginning.
     """
+    # By title and its occurrence, since earlier rounds may have more or fewer sections.
     title = draft.sections[index].title
     number = sum(section.title == title for section in draft.sections[:index])
     for round_ in rounds:

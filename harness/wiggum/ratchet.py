@@ -149,6 +149,7 @@ def best_of(
         for draft in drafts
         if draft.text
     }
+    # A cut draft cannot pass, so any whole one goes before it.
     ranked = sorted(
         (draft for draft in drafts if draft.text),
         key=lambda draft: (not draft.cut, scores[draft.number].rank, -draft.number),
@@ -165,6 +166,7 @@ def best_of(
         tried.append(_record(draft, outcome=outcome, section=None, checked=mean))
     if ranked:
         best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
+        # The best draft is the base: only parts that raise its rank are taken.
         mixed = select(
             best,
             [part for draft in ranked[1:] if not draft.cut for part in _parts(draft, of=best)],
@@ -264,6 +266,7 @@ def _climb(
                 better.append((checked.rank, -candidate.number, candidate, trial))
         if better:
             better.sort(key=lambda gain: gain[:2], reverse=True)
+            # A section with fewer gains than places gives its last to all further drafts.
             rank, _, chosen[section], text = better[min(place, len(better) - 1)]
     return _Climb(finalist=_finalist(text, chosen.values()), means=means, gained=gained)
 
