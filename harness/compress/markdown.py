@@ -74,6 +74,7 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
     if front := front_matter(markdown):
         blocks[0] = Block(kind="metadata", text="")
         line = len(lines_of(front))
+        # Blank lines in its place keep the parser's line numbers true.
         markdown = "\n" * line + markdown[len(front) :]
     for start, end, block in _parsed(markdown):
         blocks |= _unparsed(lines, line, start)
@@ -159,7 +160,7 @@ class Section:
 
     @property
     def body(self) -> str:
-        """The text below the heading, verbatim."""
+        """The text below the heading, verbatim: `heading` and this are the section."""
         return "".join(block.text for block in self.blocks)
 
     @property
