@@ -216,6 +216,8 @@ class Tracer:
     @contextmanager
     def calling(self) -> Iterator[None]:
         """Around a request, from just before it leaves; raises as `check_written` does."""
+        # What led to the request is on record before it costs anything, should the process be
+        # killed.
         self.flush()
         self.check_written()
         self.calls_under_way += 1
@@ -453,6 +455,7 @@ class RecordMaker:
 
     def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:
         """The attributes with hashes in place of texts, and the texts not recorded yet."""
+        # Most records refer to no text: no copy for these.
         if Text not in map(type, attributes.values()):
             return attributes, ()
         plain = dict(attributes)
@@ -489,6 +492,7 @@ def status_of(error: BaseException | None) -> Literal["ok", "error", "cancelled"
     """How a span or a run ends by this exception; None is a normal end."""
     if error is None:
         return "ok"
+    # A generator that is closed early did not fail.
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
         return "cancelled"
     return "error"
