@@ -139,10 +139,13 @@ LOOKED_BACK = 32
 @per_model
 def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Prompts were read again: they differ early, or the server kept nothing of them."""
+    # 1. What a cache could have served of each prompt, and did not.
     long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
+    # Per token: the slowest was most surely read whole.
     slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
     pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
     compared = _compared(observed, pairs)
+    # 2. Those that have much in common, but not from the beginning; those that began alike.
     drifted = [
         (call, like, like.shared_share - like.prefix_share)
         for call, like in compared
@@ -158,6 +161,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
         )
     ]
+    # 3. The first of both that cost enough.
     for case, again in ("", drifted), ("uncached", same):
         shares = [(call, share) for call, _, share in again]
         lost_ns = _for_all(pairs, compared) * _read_again_ns(calls, shares)
@@ -200,6 +204,7 @@ def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
         if _input_tokens(later) < LONG_PROMPT_TOKENS:
             continue
         for call in reversed(calls[max(0, number - LOOKED_BACK) : number]):
+            # The last one that could have left its prefix in the cache.
             if (call.role, call.node) == (later.role, later.node) and (
                 call.end_ns <= later.start_ns or _well_before(first_token_ns(call), first_ns)
             ):
@@ -303,6 +308,8 @@ def likeness(earlier: str, later: str) -> Likeness:
     pairs = enumerate(zip(earlier, later, strict=False))
     shorter = min(len(earlier), len(later))
     prefix_chars = next((at for at, (a, b) in pairs if a != b), shorter)
+    # At any place of the earlier text, so that a shift hides nothing; in the later one block by
+    # block, so that each character counts once.
     blocks_before = _windows(earlier, BLOCK_CHARS)
     blocks = range(0, len(later) - BLOCK_CHARS + 1, BLOCK_CHARS)
     repeated = sum(later[i : i + BLOCK_CHARS] in blocks_before for i in blocks)

@@ -273,7 +273,7 @@ class Goodput:
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
-    """Judges each call."""
+    """Judges each call; those answered from the cache must not be among them."""
     done = [call for call in calls if call.status == "ok"]
     judged = [call for call in done if _is_known(call)]
     met = [call for call in judged if _meets(call, targets)]
@@ -325,7 +325,7 @@ class Occupancy:
 
 
 def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:
-    """Of these calls in this run."""
+    """Of these calls in this run; the gaps between them are its idle time."""
     gaps = without([run], calls)
     idle_ns = sum(gap.duration_ns for gap in gaps)
     longest = max(gaps, key=lambda gap: gap.duration_ns, default=None)
