@@ -147,6 +147,7 @@ async def plan_models(
                 check_fits(tag, tenants, devices)
             except DoesNotFit as error:
                 problem = error
+        # A fallback that cannot fit is only told of: a run would go on without it.
         is_needed = played or tag in roles.in_use or (tenant is not None and tenant.pin)
         if is_needed and isinstance(problem, DoesNotFit | ModelFileInvalid):
             raise problem
@@ -223,5 +224,6 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
     goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
+    # As the file is: other precisions would be other files.
     rows = [row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes]
     return next((row for row in rows if row.stages == len(names)), None)
