@@ -44,6 +44,7 @@ async def to_its_end(
     cancelled = None
     while not running.done():
         try:
+            # Not awaited itself, which a cancellation would cancel, while its thread goes on.
             await asyncio.wait([running])
         except asyncio.CancelledError as error:
             cancelled = error
