@@ -162,10 +162,8 @@ class _Recorder(ScriptedBackend):
 def _backends(
     tags: Iterable[str], roles: Mapping[str, RoleTags], backend: Backend
 ) -> dict[str, Backend]:
-    """The backend for each endpoint, but for one that bears the name of another's role.
-
-    As a backend that is given in code it would play the role.
-    """
+    """The backend for each endpoint, but for one that bears the name of another's role."""
+    # As a backend that is given in code, such a one would play the role.
     return {
         tag: backend
         for tag in tags

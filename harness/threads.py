@@ -14,10 +14,8 @@ T = TypeVar("T")
 
 @cache
 def _threads(name: str, _process_id: int) -> ThreadPoolExecutor:
-    """Those of a process; a forked child has none of its parent's.
-
-    They are not started for each run: that took a fifth of what a short run takes.
-    """
+    """Those of a process; a forked child has none of its parent's."""
+    # Not started for each run: that took a fifth of what a short run takes.
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"harness {name}")
 
 

@@ -339,12 +339,10 @@ def servings(
 
 
 def _can_be_packed(place: Place, row: Layout, device: DeviceSpec) -> bool:
-    """Whether a server that loads all 16-bit weights before it packs them has room for them.
-
-    Nor does it pack experts where there are no units for FP8.
-    """
+    """Whether a server that loads all 16-bit weights before it packs them can do so."""
     shape = place.goal.shape
     has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
+    # Nor does it pack experts where there are no units for FP8.
     return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
 
 

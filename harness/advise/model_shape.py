@@ -207,7 +207,6 @@ def _tensor_bytes(folder: Path) -> int | None:
 
 
 def _file_tensor_bytes(path: Path) -> int:
-    """A file is whole if its tensors end where its header says."""
     try:
         with path.open("rb") as file:
             # The format: eight bytes of the header's size, the header as JSON, the tensors.
@@ -224,6 +223,7 @@ def _file_tensor_bytes(path: Path) -> int:
             "it is no .safetensors file (a web page or Git LFS pointer may have been saved in "
         )
         raise ModelFileInvalid(f"{problem}its place); {_AGAIN}", path=path, offset=0) from error
+    # A file is whole if its tensors end where its header says.
     if missing_bytes:
         problem = f"its tensors should be {missing_bytes:+,} bytes longer; {_AGAIN}"
         raise ModelFileInvalid(problem, path=path, offset=_SIZE_BYTES + size)

@@ -168,19 +168,18 @@ def _roles_by_tag(
 ) -> dict[str, list[str]]:
     """The roles of each endpoint that a run needs or has in memory; those asked come first.
 
-    Each of a pool is there, since a run draws its evaluators when it begins. The evaluator may have
-    no model: then code alone checks. So may the memory: wordllama embeds.
-
     Raises:
         ConfigurationInvalid: Another role has no model.
     """
     demand, roles_of = demand_of(graph), dict[str, list[str]]()
+    # Each of a pool, since a run draws its evaluators when it begins.
     players = Players(
         roles=roles.with_evaluators(*(roles.pool or ())), memory=settings.memory.models
     )
     nodes = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
     for role, node in nodes.items():
         tags = players.of(role)
+        # Without an evaluator code alone checks, and without a memory's model wordllama embeds.
         if not tags and role not in {EVALUATOR, MEMORY}:
             models_for({role: node}, roles)
         for tag in tags:

@@ -262,7 +262,8 @@ def _address(endpoint: str) -> httpx2.URL:
 
 
 def _all_headers(extra: Mapping[str, str]) -> httpx2.Headers:
-    """The given headers and OTLP's; httpx2 would check them too, and quote a bad one."""
+    """The given headers and OTLP's."""
+    # Checked here, since the client's own error would quote a bad one, a key perhaps.
     headers = httpx2.Headers({"user-agent": f"harness/{__version__}"})
     for name, value in extra.items():
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):

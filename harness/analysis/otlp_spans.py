@@ -274,7 +274,7 @@ def _any_value(value: object) -> AnyValue:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which protocol buffers cannot hold."""
+    # Without lone surrogates, which protocol buffers cannot hold.
     return text.encode("utf-8", "replace").decode()
 
 

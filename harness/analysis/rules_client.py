@@ -265,11 +265,7 @@ def _innermost(observed: Observed) -> list[Interval]:
 def _place_of_most(
     lags: Sequence[events.ClientLag], *, is_starved: bool
 ) -> events.ClientLag | None:
-    """The longest lag in the function that answers for most of the time; None without such one.
-
-    Where other programs have the cores, the process may stand still anywhere: one short lag in a
-    function tells nothing of it.
-    """
+    """The longest lag in the function that answers for most of the time; None without such one."""
     by_function: Counter[str | None] = Counter()
     for lag in lags:
         # A pause of the interpreter, such as a collection of garbage, is at no line of anyone's.
@@ -278,6 +274,8 @@ def _place_of_most(
     if function is None or most_ns < MOSTLY * by_function.total():
         return None
     longest, *shorter = [lag for lag in lags if lag.function == function]
+    # Where other programs have the cores, the process may stand still anywhere: one short lag in a
+    # function tells nothing of it.
     is_chance = is_starved and not shorter and longest.duration_ns < LONGEST_STARVED_NS
     return None if is_chance else longest
 
@@ -503,7 +501,7 @@ def _same_function_unread(observed: Observed, earlier: Call, later: Call) -> boo
 
 
 def _same_prompt(earlier: Call, later: Call) -> bool:
-    """The same question again is asked because of what the first answer was."""
+    # The same question again is asked because of what the first answer was.
     return later.prompt_sha256 is not None and later.prompt_sha256 == earlier.prompt_sha256
 
 

@@ -232,13 +232,11 @@ def failed_calls(observed: Observed) -> Observation | None:
 
 
 def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
-    """For each prompt and the reply that was allowed; None where they are unsaid.
-
-    A server that refuses a prompt says how long it is.
-    """
+    """For each prompt and the reply that was allowed; None where they are unsaid."""
     needed = []
     for call in calls:
         room, prompt_tokens = call.max_output_tokens, call.input_tokens
+        # A server that refuses a prompt says how long it is.
         if prompt_tokens is None:
             prompt_tokens = context_overflow(call.error or "", endpoint=call.model).prompt_tokens
         if prompt_tokens is None or room is None:

@@ -192,19 +192,16 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
 
 
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
-    """Each call with a long prompt, after the last one whose prompt had been read before it.
-
-    That is one answered before this was sent or, of calls side by side, one whose first token came
-    well before: prompts that are read together are answered together. Only of the same role in the
-    same node: others have other prompts.
-    """
+    """Each call with a long prompt, after the last one whose prompt had been read before it."""
     pairs = []
     for number, later in enumerate(calls):
         first_ns = first_token_ns(later)
         if _input_tokens(later) < LONG_PROMPT_TOKENS:
             continue
         for call in reversed(calls[max(0, number - LOOKED_BACK) : number]):
-            # The last one that could have left its prefix in the cache.
+            # Answered before this was sent or, of calls side by side, with a first token well
+            # before: prompts that are read together are answered together. Another role or node
+            # has other prompts.
             if (call.role, call.node) == (later.role, later.node) and (
                 call.end_ns <= later.start_ns or _well_before(first_token_ns(call), first_ns)
             ):
@@ -220,15 +217,13 @@ def _well_before(earlier_ns: int | None, later_ns: int | None) -> bool:
 
 
 def _read_again_ns(calls: Sequence[Call], again: Sequence[tuple[Call, float]]) -> float:
-    """How long the server read what it had read before, by the share of each prompt.
-
-    Where a server says nothing of its cache, the time to the first token may have other reasons:
-    the quickest reading of a token among all its calls counts for each, if that is long.
-    """
+    """How long the server read what it had read before, by the share of each prompt."""
     reading = [part for call, _ in again for part in call.phases.get("prefill", ())]
     read_ns = length_ns(reading) * (statistics.fmean(share for _, share in again) if again else 0)
     if any(call.cached_tokens is not None for call, _ in again):
         return read_ns
+    # Where a server says nothing of its cache, the time to the first token may have other reasons:
+    # the quickest reading of a token among all its calls counts for each, if that is long.
     paces = [c.phase_ns("prefill") / _input_tokens(c) for c in calls if c.input_tokens]
     again_ns = [min(paces, default=0) * _input_tokens(call) * share for call, share in again]
     return min(read_ns, sum(again_ns)) if max(again_ns, default=0) >= LEAST_READING_NS else 0

@@ -114,16 +114,14 @@ def _loaded(observed: Observed) -> Observation | None:
 
 
 def _unexplained_ns(observed: Observed, call: Call) -> int:
-    """How much longer a call waited for its first token than it took to read its prompt, at least.
-
-    Reading a token takes no longer than writing one. 0 where it cannot be told.
-    """
+    """By how much a call's wait for its first token exceeds its prompt's reading; 0 if unknown."""
     prompt_tokens, itl_ns = call.input_tokens, call.itl_mean_ns
     if call.ttft_ns is None or prompt_tokens is None or itl_ns is None or came_at_once(call):
         return 0
     prompt_tokens += call.reasoning_tokens or 0  # written, and perhaps not shown
     queued_ns = sum(queue.duration_ns for queue in queues_in_server(observed, [call]).values())
     read = prompt_tokens - (call.cached_tokens or 0)
+    # At least so much: reading a token takes no longer than writing one.
     return max(0, call.ttft_ns - queued_ns - read * itl_ns)
 
 

@@ -186,7 +186,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
 
 
 def _beside(asides: Iterable[events.OtherRequest]) -> Iterator[Interval]:
-    """When models were asked what no call is around: a probe lies in the call that it precedes."""
+    # A probe lies in the call that it precedes.
     return (a for a in asides if not isinstance(a, events.SchemaProbe | events.ToolProbe))
 
 
@@ -293,7 +293,7 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
 
 
 def _is_known(call: Call) -> bool:
-    """Whether it can be judged. What came in one piece took no time from first token to last."""
+    # What came in one piece took no time from its first token to its last.
     in_one_piece = call.phase_ns("decode") == 0
     return call.ttft_ns is not None and (in_one_piece or call.itl_mean_ns is not None)
 

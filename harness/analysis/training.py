@@ -174,5 +174,5 @@ def _said(role: str, text: str) -> list[dict[str, str]]:
 
 
 def _scores(scored: Round) -> list[dict[str, object]]:
-    """As a list, since the dimensions of another rubric would be other columns."""
+    # A list, since the dimensions of another rubric would be other columns.
     return [{"dimension": name, "score": score} for name, score in scored.verdict.vector.items()]

@@ -125,7 +125,7 @@ def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
 
 
 def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
-    """A block that the parser does not report: it is silent about link definitions."""
+    # The parser is silent about link definitions.
     written = (number for number in range(start, end) if lines[number].strip(BLANK))
     return {number: Block(kind="other", text="") for number in list(written)[:1]}
 

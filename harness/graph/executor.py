@@ -130,18 +130,14 @@ class InProcess:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """As `inspect.iscoroutinefunction`, but quick, since each call asks."""
+    # The flag first, which is quicker than `inspect`: each call asks.
     code = getattr(function, "__code__", None)
     is_plainly = code is not None and code.co_flags & inspect.CO_COROUTINE
     return bool(is_plainly) or inspect.iscoroutinefunction(function)
 
 
 async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
-    """Calls a plain function in a new thread.
-
-    Not by `asyncio.to_thread`: at its end, the event loop would wait for such threads, however long
-    they hang.
-    """
+    """Calls a plain function in a new thread."""
     done, context = Future[Any](), contextvars.copy_context()
 
     def run() -> None:
@@ -153,6 +149,8 @@ async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function
                 is_stop = isinstance(error, StopIteration)
                 done.set_exception(RuntimeError(str(error)) if is_stop else error)
 
+    # Not by `asyncio.to_thread`: at its end, the event loop would wait for such threads, however
+    # long they hang.
     threading.Thread(target=run, name=f"node {work.label}", daemon=True).start()
     return await asyncio.wrap_future(done)
 

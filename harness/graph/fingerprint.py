@@ -275,7 +275,7 @@ class _FingerprintWriter:
             self._words_of_parts.setdefault(self._part, []).append(word)
 
     def _add_module(self, module: ModuleType) -> None:
-        """A whole module: any of it may be used."""
+        # The whole module: any of it may be used.
         path = Path(module.__file__ or "") if is_own_module(module) else None
         if path is not None and path.is_file():
             self._add_file(path)

@@ -215,7 +215,7 @@ class _OnRay(OnWorkers):
         return self._tasks[on]
 
     def _warn_if_too_much(self, on: Resources) -> None:
-        """Ray would wait without a word for a machine that has all of it."""
+        # Ray would wait without a word for a machine that has all of it.
         needed = {"CPU": on.cpus, "GPU": on.gpus, "memory": on.memory_bytes}
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(all(has.get(k, 0) >= n for k, n in needed.items()) for has in machines):

@@ -243,8 +243,8 @@ class StepState:
         return self._wholes[with_skipped]
 
     def _list_of_all(self, *, with_skipped: bool) -> tuple[list[object], str]:
-        """A new list of the items, since a consumer might change it."""
         assert self.items is not None
+        # A new list, since a consumer might change it.
         if with_skipped or not any(type(item) is Skipped for item in self.items):
             return list(self.items), self.digest
         numbers = [n for n, item in enumerate(self.items) if type(item) is not Skipped]

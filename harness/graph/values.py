@@ -288,7 +288,6 @@ def _first(error: ValidationError) -> str:
 
 
 def _is_surrogate(error: ValidationError) -> bool:
-    """Whether the mistake is half of a surrogate pair in the JSON."""
     # By the parser's words, since it gives all mistakes of JSON one type.
     return "hex escape" in error.errors()[0]["msg"]
 

@@ -389,8 +389,9 @@ def _pickled(value: object, pickler: str) -> bytes:
 
 
 def _picklable(error: BaseException, pickler: str) -> BaseException:
-    """The error, or one that says the same: some cannot be made again of what they keep."""
+    """The error, or one that says the same."""
     try:
+        # Some cannot be made again of what they keep.
         pickle.loads(_pickled(error, pickler))  # noqa: S301 - its own
     except Exception:  # noqa: BLE001 - whatever its class raises
         return RuntimeError(describe(error))

@@ -431,14 +431,12 @@ def _model_cost(
 
 
 def _charge(call: Request, prices: EndpointEvent | None) -> tuple[PriceBasis, float] | None:
-    """What one call cost by its tokens: by the settings, else by the list.
-
-    Settings with only one of the two prices are ignored: the sum would pass for the whole.
-    """
+    """What one call cost by its tokens: by the settings, else by the list."""
     asked = call.input_tokens
     answered = 0 if isinstance(call, Embed) else call.output_tokens
     per_asked = prices.usd_per_million_input_tokens if prices else None
     per_answered = prices.usd_per_million_output_tokens if prices else None
+    # Settings with only one of the two prices are ignored: the sum would pass for the whole.
     if per_asked is None or per_answered is None:
         return None if call.cost_usd is None else ("price list", call.cost_usd)
     if asked is None or answered is None:

@@ -423,8 +423,7 @@ def is_going(journal: Path) -> bool:
 
 @cache
 def _let_go_in_children() -> None:
-    """A forked child has the lock too, and might outlive a process that was killed."""
-
+    # A forked child has the lock too, and might outlive a process that was killed.
     def release_all() -> None:
         for lock in _held:
             lock.release()

@@ -174,10 +174,8 @@ def without_criticized(body: str, messages: Sequence[str]) -> str:
 
 
 def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section:
-    """The section as it was first written: sources are chosen by this text in every round.
-
-    Others may be nearer to its new text, but then no two prompts would have the same beginning.
-    """
+    """The section as it was first written: sources are chosen by this text in every round."""
+    # Others may be nearer to its new text, but then no two prompts would begin alike.
     # By title and its occurrence, since earlier rounds may have more or fewer sections.
     title = draft.sections[index].title
     number = sum(section.title == title for section in draft.sections[:index])

@@ -228,7 +228,7 @@ class Reviser:
             [
                 self._place(
                     request,
-                    prompt_of=partial(_fitting, before=bodies[index]),
+                    text_of=partial(_fitting, before=bodies[index]),
                     section=index,
                     afresh=self.prompts.afresh(draft, index, rounds),
                 )
@@ -255,7 +255,7 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        places = [self._place(request, prompt_of=applied)]
+        places = [self._place(request, text_of=applied)]
         return await self._chosen(draft, places, how="edits", undecided=_judged(focus))
 
     async def _written_anew(
@@ -265,7 +265,7 @@ class Reviser:
         findings = [finding.message for score in focus for finding in score.findings]
         return await self._chosen(
             draft,
-            [self._place(request, prompt_of=partial(_fitting, before=draft.text))],
+            [self._place(request, text_of=partial(_fitting, before=draft.text))],
             criticized={None: (draft.text, findings)},
             how="whole",
             undecided=_judged(focus),
@@ -275,15 +275,15 @@ class Reviser:
         self,
         request: ChatRequest,
         *,
-        prompt_of: Callable[[str], str],
+        text_of: Callable[[str], str],
         section: int | None = None,
         afresh: str = "",
     ) -> SampledPlace:
-        """What candidates are sampled for; `made` makes the text to put there of a whole reply."""
+        """What candidates are sampled for; `text_of` makes the text to put there of the reply."""
 
         def read(completion: Completion) -> tuple[str, bool]:
             text, cut = self._read(completion)
-            return prompt_of(text), cut
+            return text_of(text), cut
 
         return SampledPlace(
             request=request,

@@ -113,7 +113,7 @@ def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
 
 
 def _order(place: SampledPlace, numbers: Sequence[int]) -> Sequence[int]:
-    """The numbers of the candidates; equal prompts follow each other, for prefix caches."""
+    # Equal prompts follow each other, for prefix caches.
     return (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
 
 
