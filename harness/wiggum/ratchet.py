@@ -121,11 +121,12 @@ def select(
         for place in range(finalists)
     ]
     first = climbs[0]
-    drafts = {
-        climb.finalist.text: climb.finalist for climb in reversed(climbs) if climb.finalist.taken
-    }
+    drafts: dict[str, Finalist] = {}
+    for climb in climbs:  # of equal texts, the best climb's
+        if climb.finalist.taken:
+            drafts.setdefault(climb.finalist.text, climb.finalist)
     return Selection(
-        finalists=tuple(reversed(drafts.values())),
+        finalists=tuple(drafts.values()),
         tried=tuple(_tried(base, candidate, first) for candidate in candidates),
         how=how,
     )
@@ -155,8 +156,10 @@ def best_of(
         key=lambda draft: (not draft.cut, scores[draft.number].rank, -draft.number),
         reverse=True,
     )
-    chosen = {draft.text: draft for draft in reversed(ranked[:finalists])}
-    finalists_ = [_finalist(draft.text, [draft]) for draft in reversed(chosen.values())]
+    chosen: dict[str, Candidate] = {}
+    for draft in ranked[:finalists]:
+        chosen.setdefault(draft.text, draft)
+    finalists_ = [_finalist(draft.text, [draft]) for draft in chosen.values()]
     tried: list[Tried] = []
     for draft in drafts:
         outcome: Outcome = "taken" if draft in ranked[:1] else "outdone"
