@@ -181,6 +181,7 @@ def _files_under(directory: Path, endings: AbstractSet[str]) -> list[Path]:
         for path in directory.rglob("*")
         if path.suffix.lower() in endings
         and path.is_file()
+        # Nothing of hidden folders, such as `.git` or `.venv`.
         and not any(part.startswith(".") for part in path.relative_to(directory).parts)
     )
     if not files:
@@ -335,9 +336,11 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
     first = next(lines, "")
     # Of equals the comma, so that a table of one column has one.
     delimiter = max(",;\t", key=first.count)
+    # Strict: a stray quotation mark would join all that follows to one cell.
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header: list[str] = []
     while True:
+        # Where the next row begins: a cell may have several lines.
         line = reader.line_num + 1
         try:
             cells = next(reader, None)
@@ -455,6 +458,7 @@ class RowFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b", buffering=0)
         try:
+            # Before it is read: another command may be writing.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.rows = self._read()
         except BaseException as error:

@@ -96,6 +96,7 @@ def advise(
             endpoints = endpoints_of(settings)
             check_tags([measured], endpoints)
             endpoint = endpoints[measured]
+            # A model from a file needs no naming.
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
         spec = _device(device, memory, bandwidth, tflops)

@@ -290,6 +290,7 @@ def cost_lines(place: Place, row: Layout) -> Iterator[str]:
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
     """The first port of each model's servers; None, the servers' usual one, for a model alone."""
+    # A hundred apart, since each copy of a model has a port of its own.
     return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
 
 
@@ -298,6 +299,7 @@ def servings(
 ) -> dict[BackendName, Serving]:
     """By backend, the settings of the servers that take a layout."""
     load, shape = place.goal.load, place.goal.shape
+    # Nothing has to be packed: models come in 16 bits and in MXFP4, or this one is as it is.
     is_whole, is_own = (
         row.bits > 15 or row.precision == "MXFP4",
         row.precision == shape.quantization,

@@ -287,6 +287,7 @@ def _differences(
     if a is None or b is None:
         yield "only in a" if b is None else "only in b"
         return
+    # In the order of `Difference`, of which the first decides where it stands (`_rank`).
     if a.status != b.status:
         yield "status"
     if _differ(a.digest, b.digest):

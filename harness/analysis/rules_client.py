@@ -89,6 +89,7 @@ def serial_client(observed: Observed) -> Observation | None:
         return None
     nodes = named(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
+    # Items that ran together, with calls one after another, are held back by code of their own.
     side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
     is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
     kept_apart = any(observed.parents.get(call.id) in observed.place_waits for call in independent)
@@ -425,6 +426,7 @@ def _unquoted(observed: Observed) -> Observation | None:
         uses = needed_replies(
             [*([""] * len(replies)), *prompts], [*replies, *([""] * len(prompts))]
         )
+        # A decision may reach a prompt as one word of a reply.
         pieces = set().union(*map(pieces_of, replies))
         quotes = any(piece in prompt for piece in pieces for prompt in prompts)
         is_item = observed.nodes[step.span].item is not None

@@ -345,6 +345,7 @@ def out_of_reach(observed: Observed) -> Observation | None:
         until_ns = max(until_ns, (ttft(back) or back).start_ns)
         waits.append(Interval(start_ns=min(back.start_ns, until_ns), end_ns=until_ns))
     return Observation(
+        # It came back, or each call was answered elsewhere: then only time was lost.
         severity="warning" if back or replaced >= len(failed) else "error",
         model=model,
         # With a fallback already, the advice to name one would be idle.

@@ -171,6 +171,7 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         not observed.matters(lost_ns)
         or calls[0].id not in waits_ns
         or any(call.start_ns < calls[0].end_ns for call in calls[1:])
+        # Where a server loads its model for each call, there are no others to compare with.
         or (warm_ns and slowest_ns < 2 * statistics.median(warm_ns))
         # The first call alone, or enough of them for a habit.
         or 1 < len(cold) < LEAST_COMPARED

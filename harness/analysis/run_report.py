@@ -139,6 +139,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     """The report of a run that was read."""
     journal = observed.journal
     run, calls, seen = observed.run, observed.every_call, observed.seen
+    # What the cache answered tells nothing of servers, and cost nothing.
     sent = [call for call in observed.calls if not call.from_cache]
     nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
     whole = call_group(calls)

@@ -220,6 +220,7 @@ class NodeCall:
         reply = shared.answers.get((question.key, text))
         if reply is None:
             reply = await self._asked(question)
+        # An answer of the wrong form is asked for again, with what is wrong, as long as one comes.
         while reply is not None:
             try:
                 answer = parse_answer(reply, returns)

@@ -518,6 +518,7 @@ def digest_of_value(value: object) -> str:
         return NO_DIGEST  # it can be read only once
     if type(value) in _JSON:
         try:
+            # As an output is written, so that a value has one digest wherever it comes from.
             return digest(value_form(object).encode(value))
         except TypeError:
             pass  # something in it is not what JSON means

@@ -159,6 +159,7 @@ class ValueForm:
         if _is_same(value, restored):
             return data
         place, was, back = _difference(value, restored) or ("", value, restored)
+        # Longer, until the two look different.
         excerpts = [_EXCERPT.repr(was), _EXCERPT.repr(back)]
         if excerpts[0] == excerpts[1]:
             excerpts = [repr(was)[:_LONGEST], repr(back)[:_LONGEST]]

@@ -159,8 +159,10 @@ class OnWorkers(InProcess):
         arguments = dict(work.arguments)
         run: Any = arguments.pop("run", None)
         if work.function not in self._functions:
+            # Once, since a mapped node sends it with every item.
             self._functions[work.function] = self._packed(work, "", work.function)
         call = PackedCall(
+            # Another for each try: what a lost worker still asks goes nowhere.
             number=next(self._numbers),
             label=work.label,
             function=self._functions[work.function],

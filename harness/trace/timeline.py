@@ -89,6 +89,7 @@ class Lanes:
         track = attributes.get("track")
         around = None if parent is None else self.lane_of(parent)
         placed = _Slice(number, start_ns, end_ns)
+        # Without a track of its own, it is drawn where its parent is, or beside it.
         if around is not None and (track is None or track == around.track):
             lane = around if _nest(around, placed, start_ns, parent) else None
             track = around.track

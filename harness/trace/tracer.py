@@ -293,6 +293,7 @@ class Span:
     def __enter__(self) -> Self:
         tracer = self.tracer
         outer = self._outer = _current_span.get()
+        # Ids count per tracer: a span of another one, such as an outer run's, is no parent here.
         self.parent = outer.id if outer is not None and outer.tracer is tracer else None
         number = self.id = next(tracer._ids)  # noqa: SLF001 - the two are one
         _current_span.set(self)
@@ -315,6 +316,7 @@ class Span:
             self.status, self.error = status_of(error), describe(error)
             if isinstance(error, HarnessError):
                 self.set(error_code=error.code)
+        # Taken a second time, which `RecordMaker` knows for the end by `begun`.
         tracer._take(self)  # noqa: SLF001
 
     def copied(self, tracer: Tracer, *, start_ns: int) -> Span:

@@ -67,6 +67,7 @@ async def write_first_draft(
             return False
         return not evaluator.checked(replace(empty, text=candidate.text)).short
 
+    # What the evaluation and the other rounds need is held back from these calls.
     with tracer.span(events.Draft()) as span, meter.holding(Spent(input_tokens=reserve)):
         place = SampledPlace(request=request, read=read, base_seed=base_seed, is_enough=is_flawless)
         drafts = await sample([place], times=candidates, at_once=at_once, ask=ask, tracer=tracer)

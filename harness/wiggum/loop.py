@@ -265,6 +265,7 @@ class _RunningLoop:
     def _draft(self, text: str, *, cut: bool) -> Draft:
         """A draft, with what the producer was told so far: it may repeat findings too."""
         findings = (f.message for r in self.rounds for s in r.verdict.scores for f in s.findings)
+        # None of this may stand in a draft: `echoes` looks for it.
         notes = (*self.reviser.prompts.told, *dict.fromkeys(findings))
         return replace(self.first_draft, text=text, cut=cut, told=notes)
 

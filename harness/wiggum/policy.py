@@ -248,6 +248,7 @@ def _last_gains(rounds: Sequence[Round]) -> list[float]:
     best = best_round(rounds[:-_PATIENCE]).verdict
     gains = []
     for round_ in rounds[-_PATIENCE:]:
+        # Passing and gates come before the composite in a rank.
         *kind, composite = round_.verdict.rank
         *best_kind, best_composite = best.rank
         # With a gate shut, the composite is of other dimensions.

@@ -259,6 +259,7 @@ def _climb(
             if candidate.section != section or not candidate.text:
                 continue
             try:
+                # With what earlier sections have taken: the rank is of the draft as a whole.
                 trial = put({**{key: c.text for key, c in chosen.items()}, section: candidate.text})
             except InvalidInput:
                 continue
@@ -268,6 +269,7 @@ def _climb(
                 gained.append((section, candidate.number))
                 better.append((checked.rank, -candidate.number, candidate, trial))
         if better:
+            # By rank and number alone: candidates have no order.
             better.sort(key=lambda gain: gain[:2], reverse=True)
             # A section with fewer gains than places gives its last to all further drafts.
             rank, _, chosen[section], text = better[min(place, len(better) - 1)]
