@@ -253,6 +253,7 @@ def errors_of(endpoint: str) -> Iterator[None]:
         yield
     except InferenceError as error:
         if not error.endpoint:
+            # `str()` of an exception is made of its arguments.
             error.endpoint, error.args = endpoint, (f"{endpoint}: {error}",)
         raise
 
@@ -697,6 +698,7 @@ def _place_of(error: BaseException) -> str:
 
     ours = (str(Path(__file__).parent), *(sysconfig.get_path(n) for n in ("stdlib", "purelib")))
     frames = traceback.extract_tb(error.__traceback__)
+    # The innermost frame of one's own says where; the error itself may lie deep in a library.
     frames_there = [frame for frame in frames if not frame.filename.startswith(ours)]
     return (
         f" ({Path(frames_there[-1].filename).name}:{frames_there[-1].lineno})"

@@ -57,6 +57,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         OSError: The file cannot be written; the error names `path`.
     """
     try:
+        # Renaming onto a device would put a file in its place.
         if path.exists() and not path.is_file():
             with path.open("wb") as file:
                 yield file
@@ -99,7 +100,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def read_bytes(path: Path, *, max_bytes: int = -1) -> bytes:
-    """What a file holds, `most` bytes of it; as `opened`."""
+    """What a file holds, `max_bytes` of it at most unless that is below 0; as `opened`."""
     with opened(path) as file:
         return file.read(max_bytes)
 
@@ -112,6 +113,7 @@ def opened(path: Path) -> BinaryIO:
     """
     # Opening such a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    # Now that it is open: readers are to wait for what a writer still has.
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "rb")
 

@@ -19,6 +19,7 @@ Listener = Callable[[str, Mapping[str, object]], Mapping[str, object]]
 """Takes a warning's message and details; returns its origin: the run, the node."""
 
 _library = logging.getLogger("harness")
+# Without a handler, logging itself would print warnings to standard error.
 _library.addHandler(logging.NullHandler())
 _listener: ContextVar[Listener | None] = ContextVar("harness_log_listener", default=None)
 _unconfigured: Any = structlog.wrap_logger(
@@ -29,7 +30,7 @@ _unconfigured: Any = structlog.wrap_logger(
 
 
 def log_warning(message: str, *, code: str, **details: object) -> None:
-    """Logs a warning."""
+    """Logs a warning, with where it came from: the run, the node."""
     details = {"code": code, **details}
     _logger().warning(message, **{**_where(message, details), **details})
 
@@ -41,7 +42,7 @@ def log_notice(message: str, *, code: str) -> None:
 
 
 def log_debug(message: str, **details: object) -> None:
-    """Logs a message for developers."""
+    """Logs a message for developers; no timeline has it."""
     _logger().debug(message, **details)
 
 

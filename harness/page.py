@@ -67,6 +67,7 @@ def write_page(path: Path, title: str, *body: Element, clean: Callable[[str], st
 
 def _written(node: Element | str, clean: Callable[[str], str]) -> Iterator[str]:
     if isinstance(node, str):
+        # Cleaned before it is escaped: a secret with `&` in it would look different after.
         yield escape(_CONTROLS.sub("\ufffd", clean(node)))
         return
     yield f"<{node.tag}"
@@ -113,8 +114,9 @@ class Axis:
 
     @property
     def ticks(self) -> list[float]:
-        """Round numbers."""
+        """Round numbers from `low` to `high`, some five of them."""
         step = round_step((self.high - self.low) / _TICKS)
+        # An end of the axis that lies on a tick has it, whatever floats make of the division.
         first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
         return [round(number * step, 10) for number in range(first, last + 1)]
 
@@ -126,7 +128,7 @@ def round_step(at_least: float) -> float:
 
 
 def percent(share: float) -> str:
-    """A share, in percent."""
+    """A share from 0 to 1, in percent with three digits."""
     return f"{100 * share:.3g}%"
 
 
@@ -165,6 +167,7 @@ class Plot:
     def bar(self, low: Point, high: Point, look: Look) -> None:
         """Draws a bar between two corners."""
         (x_low, bottom), (right, top) = self._at(low), self._at(high)
+        # SVG counts downwards, and draws no rectangle of negative height.
         top, bottom = sorted((top, bottom))
         size = {"width": max(1, right - x_low - 1), "height": bottom - top}
         self._draw("rect", "", x=x_low + 0.5, y=top, **size, class_=f"bar {look}")

@@ -11,7 +11,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds `--harness-record`."""
+    """Adds the option that has `harness_recording` record in place of replaying."""
     parser.getgroup("harness").addoption(
         "--harness-record",
         action="store_true",
@@ -19,6 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Before pytest makes its report of the traceback.
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> None:
     """Cuts off the frames of harness where a node failed: the node's own error is chained."""

@@ -63,6 +63,7 @@ class Recording:
     async def opened(self) -> AsyncIterator[tuple[Mapping[str, RoleTags], Mapping[str, Backend]]]:
         """Which model plays which role, and what answers for each model."""
         if not self._record:
+            # One test may run a pipeline several times: the file is read once.
             head = self._lines[0] if self._lines else self._read()
             roles = {
                 role: tuple(tags) if isinstance(tags, list) else tags
@@ -113,6 +114,7 @@ class Recording:
     def _missing(self, request: ChatRequest, *, times: int) -> ScriptMismatch:
         conversation = _asked(request)
         recorded = [line["asked"] for line in self._lines[1:] if line["role"] == request.role]
+        # Not `ratio`, whose time grows with the square of a prompt's length.
         likeness = [
             difflib.SequenceMatcher(None, text, conversation).quick_ratio() for text in recorded
         ]
@@ -151,6 +153,7 @@ class _Recorder(ScriptedBackend):
                 n: value for n, value in fields_said.items() if value and n not in _OF_ITS_CALL
             },
         }
+        # The key is of the request as it is: a replay computes it from the same.
         cleaned: Any = self._redactor.clean_values(line)
         self._lines.append({"key": _key(request), **cleaned})
         return _reply(cleaned["reply"], request)
@@ -159,10 +162,8 @@ class _Recorder(ScriptedBackend):
 def _backends(
     tags: Iterable[str], roles: Mapping[str, RoleTags], backend: Backend
 ) -> dict[str, Backend]:
-    """The backend for each endpoint, but for one that bears the name of another's role.
-
-    As a backend that is given in code it would play the role.
-    """
+    """The backend for each endpoint, but for one that bears the name of another's role."""
+    # As a backend that is given in code, such a one would play the role.
     return {
         tag: backend
         for tag in tags

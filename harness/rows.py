@@ -76,6 +76,7 @@ class Row:
             InvalidInput: It has both, the file cannot be read, or there is no text.
         """
         text, path = self.fields.get("draft"), self.fields.get("path")
+        # An empty cell beside a path is no draft.
         text = text or (None if path else text)
         if text is not None and path is not None:
             raise self.refusal("it has both 'draft' and 'path'; give one", code="row.two-drafts")
@@ -180,6 +181,7 @@ def _files_under(directory: Path, endings: AbstractSet[str]) -> list[Path]:
         for path in directory.rglob("*")
         if path.suffix.lower() in endings
         and path.is_file()
+        # Nothing of hidden folders, such as `.git` or `.venv`.
         and not any(part.startswith(".") for part in path.relative_to(directory).parts)
     )
     if not files:
@@ -307,6 +309,7 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
             fields = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             has_nan, rest = _NAN.search(line), _NAN.sub("null", line)
+            # Only if nothing else is wrong with the line.
             is_nan = has_nan is not None and _is_json(rest.encode())
             yield InvalidInput(
                 f"{has_nan[0]} is no value of JSON; write null"
@@ -331,10 +334,13 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
 def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
     csv.field_size_limit(_MOST_CHARS)  # a draft may be longer than the usual 128 KiB
     first = next(lines, "")
+    # Of equals the comma, so that a table of one column has one.
     delimiter = max(",;\t", key=first.count)
+    # Strict: a stray quotation mark would join all that follows to one cell.
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header: list[str] = []
     while True:
+        # Where the next row begins: a cell may have several lines.
         line = reader.line_num + 1
         try:
             cells = next(reader, None)
@@ -344,6 +350,7 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             return
         if cells is None:
             return
+        # For the header itself too, so that its mistakes have a place.
         row = Row(fields=dict(zip(header, cells, strict=False)), path=path, line=line)
         if not header:
             header = [name.strip() for name in cells]
@@ -413,6 +420,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         return
     with writing(path), whole_file(path) as file, ExitStack() as stack:
         if pyarrow is not None:
+            # Of the first rows: each group by itself might be of another type, as a column of None.
             schema = pyarrow.Table.from_pylist(group).schema
             writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
         while group:
@@ -431,7 +439,7 @@ class RowFile:
     Args:
         path: The file; neither it nor its folder need exist.
         columns: What a CSV file has, in this order, and a row of JSON Lines at least.
-        more: What a CSV file has behind them.
+        further: What a CSV file has behind them.
 
     Attributes:
         rows: What was there when it was opened; of a CSV file, as texts.
@@ -450,6 +458,7 @@ class RowFile:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a+b", buffering=0)
         try:
+            # Before it is read: another command may be writing.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.rows = self._read()
         except BaseException as error:
@@ -483,15 +492,19 @@ class RowFile:
     def _write(self, line: bytes) -> None:
         with writing(self.path):
             while line:
+                # Unbuffered, one call may write only a part.
                 line = line[self._file.write(line) :]
 
     def _read(self) -> list[Mapping[str, Any]]:
+        # 1. The lines that are whole: a kill may have cut off the last. In JSON Lines, one that
+        #    lacks only its newline is whole.
         self._file.seek(0)
         data = self._file.read()
         begin = _csv_line(self._columns) if self._is_csv else b'{"'
         whole = data.rfind(b"\n") + 1
         whole_lines = data if not self._is_csv and _is_json(data[whole:]) else data[:whole]
         read = _csv_rows if self._is_csv else _json_rows
+        # 2. Their rows; in a CSV file without the apostrophes that `_csv_line` put before formulas.
         newline = "" if self._is_csv else "\n"
         lines = io.StringIO(whole_lines.decode(errors="replace"), newline=newline)
         items = list(read(lines, self.path))
@@ -504,6 +517,7 @@ class RowFile:
                 }
                 for row in rows
             ]
+        # 3. Whether all of them are this command's.
         columns = set(self._columns)
         strange = [
             item for item in items if not (isinstance(item, Row) and columns <= item.fields.keys())
@@ -520,9 +534,11 @@ class RowFile:
             raise InvalidInput(
                 problem, code="row.output-damaged", path=self.path, line=strange[0].line
             )
+        # A file cut off within its first line is shorter than the beginning.
         if strange or not data.startswith(begin[: len(data)]):
             problem = "it holds something else than rows of this command; give another file"
             raise self._refusal(problem, code="row.output-foreign")
+        # 4. The file is ours: without the rest, and ready for a further row.
         os.ftruncate(self._file.fileno(), len(whole_lines))
         if self._is_csv and not whole_lines:
             self._write(begin)

@@ -112,6 +112,7 @@ async def run_pipeline_async(
             person.check()
             script.check()
     except Exception as error:
+        # A node may have caught the mismatch, and the run failed of what came of that.
         if script.mistake not in (None, error):
             raise script.mistake from error
         raise
@@ -130,6 +131,7 @@ class _Person:
 
     def __call__(self, question: Question) -> object:
         self._asked.append(question)
+        # The outermost node: `answer` of `answer[3]/agent`.
         node = re.split(r"[/\[]", question.node)[0]
         names = (question.key, question.text, question.node, node)
         name = next((name for name in names if name in self._answers), None)
@@ -210,7 +212,7 @@ class Script:
 
     @property
     def requests(self) -> Sequence[ChatRequest]:
-        """Every request so far, in order."""
+        """Every request so far, of all roles, in order."""
         return tuple(self._backend.requests)
 
     def check(self) -> None:
@@ -253,6 +255,7 @@ class Script:
                 raise self._no_reply(f"its prompt contains none of {', '.join(map(repr, entry))}")
             return self._said(entry[text], request, label, *place, text)
         if isinstance(entry, list):
+            # By the call's label: parallel calls of one node each begin with the first reply.
             number = self._places[label, *place]
             self._places[label, *place] += 1
             if number >= len(entry):
@@ -294,6 +297,7 @@ def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
     if isinstance(reply, ScriptedReply):
         return reply
     properties = (request.reply_schema or {}).get("properties")
+    # A type that is no object is asked for, and replied, under `answer`.
     is_wrapped = isinstance(properties, Mapping) and set(properties) == {"answer"}
     if isinstance(reply, str) and (not is_wrapped or reply.lstrip().startswith("{")):
         return reply
@@ -332,7 +336,7 @@ class Judge:
 
     @property
     def left(self) -> Sequence[Scores]:
-        """The scores that no draft had."""
+        """The scores that no draft had; empty for a function, which has none to leave."""
         if callable(self._scores):
             return ()
         return self._scores[max(map(len, self._drafts.values()), default=0) :]
@@ -376,9 +380,10 @@ def judgement_as_json(
 ) -> str:
     """What an evaluator replies where a schema has these fields: of one judgement, or one a name.
 
-    A lone judgement is of the dimension that the end of the prompt, `asked`, names.
+    A lone judgement is of the dimension that `prompt`, the prompt's end, names.
     """
     if "score" in fields:
+        # A lone judgement's schema does not name its dimension; the prompt's end does.
         names = re.findall(r"[\w-]+", prompt)
         names_known = (name for name in names if isinstance(scores, Mapping) and name in scores)
         score = _score(scores, next(names_known, "another one"))

@@ -66,6 +66,7 @@ class TextStore:
         """Writes what is still to be written, and closes the file."""
         if self._is_used:
             await to_its_end(self._close, thread=self._thread)
+        # `_close` was the thread's last work: there is nothing to wait for.
         self._thread.shutdown(wait=False)
 
     def _soon(self, work: Callable[..., T], *arguments: object) -> Future[T]:
@@ -99,6 +100,7 @@ class TextStore:
         return row[0] if row else None
 
     def _keep(self, key: str, text: str) -> None:
+        # A text with its secret taken out is another text, and no reply to the same call.
         if self._db is None or self._clean(text) != text:
             return
         try:
@@ -143,6 +145,7 @@ def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
             "SELECT count(*) FROM sqlite_master",
         )
     )
+    # An empty file, as `make_private` leaves it.
     if application_id == 0 and tables == 0:
         db.execute("CREATE TABLE reply (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID")
         db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")

@@ -14,10 +14,8 @@ T = TypeVar("T")
 
 @cache
 def _threads(name: str, most: int, _process_id: int) -> ThreadPoolExecutor:
-    """Those of a process; a forked child has none of its parent's.
-
-    They are not started for each run: that took a fifth of what a short run takes.
-    """
+    """Those of a process; a forked child has none of its parent's."""
+    # Not started for each run: that took a fifth of what a short run takes.
     return ThreadPoolExecutor(max_workers=most, thread_name_prefix=f"harness {name}")
 
 
@@ -44,6 +42,7 @@ async def to_its_end(
     cancelled = None
     while not running.done():
         try:
+            # Not awaited itself, which a cancellation would cancel, while its thread goes on.
             await asyncio.wait([running])
         except asyncio.CancelledError as error:
             cancelled = error

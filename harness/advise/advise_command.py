@@ -96,6 +96,7 @@ def advise(
             endpoints = endpoints_of(settings)
             check_tags([measured], endpoints)
             endpoint = endpoints[measured]
+            # A model from a file needs no naming.
             models = models or ([str(endpoint.path)] if endpoint.path else [])
             device = device or (_device_of(endpoint) if memory is None else None)
         spec = _device(device, memory, bandwidth, tflops)
@@ -105,6 +106,7 @@ def advise(
         for number, model in enumerate(goals):
             runtime = endpoint.backend if endpoint else None
             rates = speed.learned_for(os.environ, spec, model.shape, runtime=runtime)
+            # Learned rates are shares of the device's: without its own they mean nothing.
             if rates is not None and spec.memory_bytes_per_s:
                 learned[model.role] = rates
                 goals[number] = replace(model, measured=rates.factors_on(spec))
@@ -168,6 +170,7 @@ def _measure(
         raise InvalidInput(f"{problem}unknown; give --bandwidth too", code="advise.speed-unknown")
     rates, load = Rates(goal.shape, device, factors=goal.factors), goal.load
     together = speed.Burst(load.users, min(load.prompt_tokens, 512))
+    # Two alone: `learn` compares the shortest context with the longest.
     planned = [speed.Burst(1, 64), together, speed.Burst(1, 512)]
     measuring = speed.measure_speed(
         settings, endpoint, planned, environment=os.environ, limit_s=_MEASURING_S
@@ -193,6 +196,7 @@ def _measure(
         calls = f"{burst.burst.sequences} at once, {burst.prompt_tokens:.0f} tokens: "
         for figure, values in figures.items():
             rows.append((calls + figure, *map(digits, (*values, values[1] / values[0]))))
+        # The server has fewer places, so that its figures are of a smaller burst.
         if burst.at_once < burst.burst.sequences / 2:
             rows.append((f"{calls}only {burst.at_once:.1f} were written together", "", "", ""))
     layout_table.print_rows(rows, results())
@@ -242,6 +246,7 @@ def _goals(
     named: dict[str, str] = {}
     for argument in models:
         is_file = Path(argument).exists()
+        # The name of a file may have an equals sign of its own.
         role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
         if (role or ONLY) in named:
             problem = f"'{argument}': another model has the same role, or none; give each its own, "
@@ -252,6 +257,7 @@ def _goals(
     pairs: dict[str, tuple[str, Load]] = {}
     for tag, (roles, load) in of_run.items():
         role = next((name for name in (*roles, tag) if name in named), ONLY)
+        # A model that is named on the command line goes before the endpoint's file.
         file = settings.endpoints[tag].path if tag in settings.endpoints else None
         model = named.pop(role, str(file or ""))
         if not model:

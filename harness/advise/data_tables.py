@@ -150,6 +150,7 @@ def this_gpu(name: str) -> DeviceSpec:
     gpu = gpus.get(name)
     spec = product(gpu.product) if gpu else None
     spec = spec or DeviceSpec(name=name, memory_bytes=0, source="")
+    # The driver first: it knows this card, the table only its kind.
     memory_bytes = (gpu and gpu.capacity_bytes) or spec.memory_bytes
     speed = (gpu and gpu.memory_bytes_per_s) or spec.memory_bytes_per_s
     if not (gpu and memory_bytes and speed):
@@ -171,6 +172,7 @@ def this_gpu(name: str) -> DeviceSpec:
 def product(name: str) -> DeviceSpec | None:
     """The GPU that a driver calls so; None if it is not in the table."""
     for row in rows("devices"):
+        # As whole words: A10 is a part of A100, too.
         if f" {row['product']} " in f" {name} ":
             return known_device(row["name"])
     return None
@@ -185,6 +187,7 @@ def device_by_hand(
         InvalidInput: A size has another form or no unit.
     """
     try:
+        # Without a bandwidth, any size that passes the check below.
         size, speed = parse_bytes(memory), parse_bytes((bandwidth or "1 GB").removesuffix("/s"))
     except ValueError as error:
         raise InvalidInput(str(error), code="advise.size-unreadable") from error
@@ -244,6 +247,7 @@ def known_shape(model: str) -> ModelShape:
         InvalidInput: It is no size and no name.
     """
     models = known_models()
+    # As a hub has it: `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
     plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")
     for name, row in models.items():
         if name.lower() == plain:
@@ -258,6 +262,7 @@ def known_shape(model: str) -> ModelShape:
         problem += size[0].upper() if size else "8B"
         raise InvalidInput(problem, code="advise.model-unknown")
     usual = [known_shape(name) for name, row in models.items() if "usual" in row]
+    # Layers and heads are the nearest model's; only sizes are scaled.
     shape = min(usual, key=lambda shape: abs(shape.parameters - count))
     sizes = (
         *("parameters", "active_parameters", "table_parameters", "output_parameters"),

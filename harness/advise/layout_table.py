@@ -83,6 +83,7 @@ def print_places(
             print_line(f"{PROVIDERS[backend].title}: {command}", console, "bold green")
         for name, reason in reasons.items() if explain else ():
             print_line(f"  {name}: {reason}", console, "dim")
+        # One endpoint for each model: the first server's will do for `harness.toml`.
         for backend, serving in [*commands.items()][:1]:
             key = role if _BARE.fullmatch(role) else toml(role)
             roles += [f"{key} = {toml(role)}"] * (role != ONLY)
@@ -91,6 +92,7 @@ def print_places(
     if not all(place.marked for place in places):
         print_line("\n" + remedy_line(places, device), console, "bold")
     print_line("", console)
+    # Each once, though several models may have it.
     for note in dict.fromkeys(note for place in places for note in notes(place, device)):
         print_line(f"- {note}", console)
     if endpoints:
@@ -276,6 +278,7 @@ def cost_lines(place: Place, row: Layout) -> Iterator[str]:
     load, speed = place.goal.load, row.tokens_per_s
     if row.usd_per_hour is None or not speed:
         return
+    # Models that share devices share their rent.
     hour = row.usd_per_hour / place.models
     busy = min(load.rate_per_s * load.output_tokens / speed, 1.0) if load.rate_per_s else 1.0
     cost = dollars(usd_per_million_tokens(hour, tokens_per_s=speed, busy=busy))
@@ -287,6 +290,7 @@ def cost_lines(place: Place, row: Layout) -> Iterator[str]:
 
 def ports_of(places: Sequence[Place]) -> list[int | None]:
     """The first port of each model's servers; None, the servers' usual one, for a model alone."""
+    # A hundred apart, since each copy of a model has a port of its own.
     return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
 
 
@@ -295,6 +299,7 @@ def servings(
 ) -> dict[BackendName, Serving]:
     """By backend, the settings of the servers that take a layout."""
     load, shape = place.goal.load, place.goal.shape
+    # Nothing has to be packed: models come in 16 bits and in MXFP4, or this one is as it is.
     is_whole, is_own = (
         row.bits > 15 or row.precision == "MXFP4",
         row.precision == shape.quantization,
@@ -316,6 +321,7 @@ def servings(
         elif not of_gguf and not is_own and not is_whole:
             online = "fp8" if row.precision == "FP8" else None
             model = model if online else f"{model}-{row.precision}"
+        # Up, not down: with less than it needs a server would not start.
         share = round(row.device_bytes / device.memory_bytes + 0.01, 2)
         by_backend[backend] = Serving(
             model=model,
@@ -335,12 +341,10 @@ def servings(
 
 
 def _can_be_packed(place: Place, row: Layout, device: DeviceSpec) -> bool:
-    """Whether a server that loads all 16-bit weights before it packs them has room for them.
-
-    Nor does it pack experts where there are no units for FP8.
-    """
+    """Whether a server that loads all 16-bit weights before it packs them can do so."""
     shape = place.goal.shape
     has_room = shape.weight_bytes / (row.tensor_parallel * row.stages) < device.room
+    # Nor does it pack experts where there are no units for FP8.
     return has_room and (shape.expert_share == 1 or device.fp8_flops_per_s is not None)
 
 
@@ -395,18 +399,21 @@ def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
             "all_tokens": serving.context_tokens * serving.sequences,
             "cache_type": CACHE_TYPES[serving.kv_bits],
             "gpus": serving.on_gpu and first is not None and ",".join(map(str, numbers)),
+            # 16 bits are every server's default, so 0 leaves the flag out.
             "kv_bits": serving.kv_bits % 16,
             "gpu_layers": "all" if serving.on_gpu else "0",
             "tensor_parallel": serving.tensor_parallel > 1 and serving.tensor_parallel,
             "stages": serving.stages > 1 and serving.stages,
             "port": (serving.port or copy) and int(serving.port or server["usual_port"]) + copy,
         }
+        # A false value leaves its flag out.
         settings = [
             (row[backend].format(**values), row["meaning"].format(**values))
             for row in rows("flags")
             if row[backend] and values.get(row["name"])
         ]
         parts += [("&", "and beside it")] if copy else []
+        # As a shell wants them: variables (`CUDA_…=`), the program, its flags.
         parts += sorted(settings, key=lambda part: (part[0][:2] == "--", not part[0][0].isupper()))
     return parts
 

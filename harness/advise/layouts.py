@@ -145,6 +145,7 @@ def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> l
             with suppress(InvalidInput):  # heads too narrow for a packed cache
                 for copies in range(device.count // (ranks * stages)):
                     row = _layout(goal.load, rates, taken_bytes, copies + 1)
+                    # More copies would fit no better, or cost more than is needed.
                     if row is None or not row.misses:
                         break
                 rows += [row] if row else []
@@ -191,6 +192,7 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
     powers = [1 << power for power in range(count.bit_length())]
     limit = _MOST_RANKS if shape.packing == "safetensors" else 1
     ranks = [n for n in powers if shape.heads % n == 0 and n <= limit]
+    # Stages need no power of two: with three devices there are three.
     pairs = itertools.product(ranks, sorted({*powers, count}))
     return [(n, stages) for n, stages in pairs if n * stages <= count and stages <= shape.layers]
 
@@ -206,6 +208,7 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
         written = [call.output_tokens or 0 for call in group]
         cached_share = sum(call.cached_tokens or 0 for call in group) / max(sum(read), 1)
         prompt, output = (
+            # Twice, since `quantiles` takes two values at least.
             max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
             for counts in (read, written)
         )
@@ -245,10 +248,12 @@ def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout |
     if places < 1:
         return None
     rate_per_s = load.rate_per_s and load.rate_per_s / copies
+    # A copy's share of the load: the largest of them is what is judged.
     part = replace(load, users=-(-load.users // copies), rate_per_s=rate_per_s)
     n = min(part.users, places)
     is_known = device.memory_bytes_per_s > 0
     first_s, itl_s, requests = _speeds(rates, part, n) if is_known else (None, None, None)
+    # `decode_limit` and `prefill_limit` are at best, whatever was measured.
     limits = replace(rates, factors=CEILING)
     devices = rates.tensor_parallel * rates.stages * copies
     # A run asks no faster than it is answered.
@@ -345,11 +350,13 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
         is_last, cap = number == alone - 1, device.count - first - (alone - number - 1)
         tries = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, cap + 1)]
         met = [n for n, rows in tries if rows and not rows[0].misses]
+        # The fewest that meet its targets, else the fewest on which it fits.
         count = cap if is_last else next(iter([*met, *(n for n, rows in tries if rows), cap]))
         group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
         sizes = _least_bytes(group, part)
         for at, goal in enumerate(group):
             rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[at]))
+            # From here on with what its layout takes, for the models after it.
             sizes[at] = rows[0].device_bytes if rows else sizes[at]
             places.append(
                 Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
@@ -387,6 +394,7 @@ def enough_devices(
     """
     remedies = []
     counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
+    # What was measured is of this device alone.
     usual = [replace(model, measured=None) for model in goals]
     for name, spec in known_devices().items():
         kind, models = (device, goals) if name == device.name else (spec, usual)

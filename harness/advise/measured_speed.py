@@ -73,6 +73,7 @@ async def measure_speed(
     settings = settings.model_copy(update=only)
     measured: list[MeasuredBurst] = []
     async with open_run(settings, name="measure", environment=environment) as opened:
+        # Outside the time limit: loading may take minutes.
         await _answers(opened, alone.tag, Burst(1, 64, 16))
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -95,6 +96,7 @@ async def _answers(opened: OpenRun, tag: str, burst: Burst) -> list[Answer]:
             model=tag,
             messages=(Message("user", " ".join(words) + _TASK),),
             max_output_tokens=burst.output_tokens,
+            # All replies of one length, or a burst would thin out at its end.
             ignore_eos=True,
             on_piece=lambda: pieces_ns.append(opened.trace.now_ns()),
         )
@@ -133,6 +135,7 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
         inside = [n for n, ns in enumerate(at) if from_ns <= ns <= to_ns]
         if not inside:
             continue
+        # The first piece has one token; of the others, each may have several.
         piece_tokens = (usage.output_tokens - 1) / (len(at) - 1)
         tokens += (len(inside) - 1) * piece_tokens
         contexts.append(usage.input_tokens + (inside[0] + inside[-1]) / 2 * piece_tokens)
@@ -207,6 +210,7 @@ def learn(
             rest_s -= few_bytes / cache
         if flops and not device.is_gpu:
             rest_s -= 2 * model.active_parameters / flops
+        # Four times the device's own speed at most: hardly anything may be left of the time.
         least_s = model.active_bytes / device.memory_bytes_per_s / 4
         weights = model.active_bytes / max(rest_s, least_s)
     if flops and (with_weights := device.flops_with(model.quantization)) and device.flops_per_s:
@@ -263,6 +267,7 @@ def learned_for(
         for learned in learned_factors(environment).values()
         if learned.device == device.name and (runtime or learned.runtime) == learned.runtime
     ]
+    # Ids of runs begin with their time: of equals, the latest.
     return max(candidates, key=lambda row: (row.family == model.family, row.run_id), default=None)
 
 

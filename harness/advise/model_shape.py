@@ -154,6 +154,7 @@ def read_model_shape(path: Path) -> ModelShape:
     if path.is_dir():
         shape = read_model_shape(path / "config.json")
         size = _tensor_bytes(path)
+        # What the configuration does not tell, such as norms and biases; every token passes it.
         extra = 0 if size is None else size - shape.weight_bytes
         return replace(
             shape,
@@ -200,14 +201,15 @@ def _tensor_bytes(folder: Path) -> int | None:
     places = _json(index).get("weight_map") if index.is_file() else None
     paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     if isinstance(places, dict):
+        # By name only: an index must not lead out of its folder.
         paths = [folder / Path(str(name)).name for name in sorted(set(places.values()))]
     return sum(map(_file_tensor_bytes, paths)) if paths else None
 
 
 def _file_tensor_bytes(path: Path) -> int:
-    """A file is whole if its tensors end where its header says."""
     try:
         with path.open("rb") as file:
+            # The format: eight bytes of the header's size, the header as JSON, the tensors.
             size = int.from_bytes(file.read(_SIZE_BYTES), "little")
             tensor_bytes = path.stat().st_size - _SIZE_BYTES - size
             header = orjson.loads(file.read(min(size, _MAX_JSON_BYTES)))
@@ -221,6 +223,7 @@ def _file_tensor_bytes(path: Path) -> int:
             "it is no .safetensors file (a web page or Git LFS pointer may have been saved in "
         )
         raise ModelFileInvalid(f"{problem}its place); {_AGAIN}", path=path, offset=0) from error
+    # A file is whole if its tensors end where its header says.
     if missing_bytes:
         problem = f"its tensors should be {missing_bytes:+,} bytes longer; {_AGAIN}"
         raise ModelFileInvalid(problem, path=path, offset=_SIZE_BYTES + size)
@@ -335,6 +338,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     expert_count = inner * sparse * experts * length
     share = used / experts if experts else 1.0
     output = config.product("vocab_size") * width
+    # One table for input and output, unless it says otherwise, as transformers read it.
     tables = output if config.get("tie_word_embeddings") is not False else 2 * output
     routers = sparse * experts * width
 
@@ -375,6 +379,7 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     """Of each layer, and whether the configuration describes them all."""
     full = _full_cache(config, width)
     window = config.count("sliding_window", "attention_chunk_size", default=0)
+    # Qwen 2 names a window that it does not use.
     if config.get("use_sliding_window") is False:
         window = 0
     narrow = replace(full, window_tokens=window or None)
@@ -392,11 +397,13 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     is_recurrent = any(name in _RECURRENT or name.startswith("mamba_") for name in names)
     if not window:
         return (full,) * layers, kinds is None and not is_recurrent and not full.index_length
+    # Every layer of it has the window.
     if config.kind == "mistral":
         return (narrow,) * layers, True
     period = config.get("sliding_window_pattern", "_sliding_window_pattern")
     if type(period) is not int or period < 1:
         return (full,) * layers, False
+    # As in Gemma 3: the last layer of each period sees all.
     return tuple(full if n % period == period - 1 else narrow for n in range(layers)), True
 
 
@@ -418,6 +425,7 @@ def _full_cache(config: _Config, width: int) -> LayerCache:
     length = config.count("head_dim", "attention_head_dim", default=width // heads)
     if rank:
         length = config.count("qk_nope_head_dim") + config.count("qk_rope_head_dim")
+    # Falcon: its newer architecture has the key too, and ignores it.
     is_one = config.get("multi_query") is True and not config.get("new_decoder_architecture")
     kv_heads = config.count(*_KV_HEADS, default=1 if is_one else heads)
     return LayerCache(heads=kv_heads, key_length=length, value_length=length)

@@ -147,6 +147,7 @@ async def plan_models(
                 check_fits(tag, tenants, devices)
             except DoesNotFit as error:
                 problem = error
+        # A fallback that cannot fit is only told of: a run would go on without it.
         is_needed = played or tag in roles.in_use or (tenant is not None and tenant.pin)
         if is_needed and isinstance(problem, DoesNotFit | ModelFileInvalid):
             raise problem
@@ -167,19 +168,18 @@ def _roles_by_tag(
 ) -> dict[str, list[str]]:
     """The roles of each endpoint that a run needs or has in memory; those asked come first.
 
-    Each of a pool is there, since a run draws its evaluators when it begins. The evaluator may have
-    no model: then code alone checks. So may the memory: wordllama embeds.
-
     Raises:
         ConfigurationInvalid: Another role has no model.
     """
     demand, roles_of = demand_of(graph), dict[str, list[str]]()
+    # Each of a pool, since a run draws its evaluators when it begins.
     players = Players(
         roles=roles.with_evaluators(*(roles.pool or ())), memory=settings.memory.models
     )
     nodes = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
     for role, node in nodes.items():
         tags = players.of(role)
+        # Without an evaluator code alone checks, and without a memory's model wordllama embeds.
         if not tags and role not in {EVALUATOR, MEMORY}:
             models_for({role: node}, roles)
         for tag in tags:
@@ -223,5 +223,6 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
     goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
+    # As the file is: other precisions would be other files.
     rows = [row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes]
     return next((row for row in rows if row.stages == len(names)), None)

@@ -115,6 +115,7 @@ class Rates:
 
         None if the processor's speed is unknown.
         """
+        # One at least, for the first token of the reply to come from.
         rate, computed = self.prefill_tokens_per_s(tokens), max(tokens - cached, 1)
         if rate is None:
             return None

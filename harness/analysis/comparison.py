@@ -164,6 +164,7 @@ def compare(first: Journal, second: Journal) -> RunComparison:
         changed_inputs=tuple(
             name
             for name, of_a, right in _paired(a.inputs, b.inputs)
+            # An empty digest was not recorded: it tells of no change.
             if of_a != right and (None in (of_a, right) or "" not in (of_a, right))
         ),
         nodes=tuple(sorted(nodes, key=_rank)),
@@ -214,7 +215,6 @@ def _side(journal: Journal) -> _Side:
 
 
 def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:
-    """The run's settings, by name."""
     for endpoint in journaled[events.EndpointEvent]:
         attributes = endpoint.attributes
         yield from ((f"{endpoint.model}.{key}", value) for key, value in attributes.items())
@@ -287,6 +287,7 @@ def _differences(
     if a is None or b is None:
         yield "only in a" if b is None else "only in b"
         return
+    # In the order of `Difference`, of which the first decides where it stands (`_rank`).
     if a.status != b.status:
         yield "status"
     if _differ(a.digest, b.digest):

@@ -62,7 +62,7 @@ class FileCheck:
 
     @property
     def is_readable(self) -> bool:
-        """Whether every whole line is valid."""
+        """Whether every whole line is valid; a torn last line is no damage."""
         return self.run_id is not None and not self.problems
 
     @property
@@ -140,7 +140,7 @@ class _FileLines:
 
     @property
     def check(self) -> FileCheck:
-        """What its lines show."""
+        """What its lines show, as far as they could be decoded."""
         started, ended = self._started, self._ended
         joined_part = 0 if started is None else started.part
         return FileCheck(
@@ -182,6 +182,7 @@ class _FileLines:
                     self._complain(
                         "written by a newer version", line=line, code="journal.newer-version"
                     )
+                # The first part has the number 0, and joined nothing.
                 elif self._number and (record.part != self._number or record.joined_ns is None):
                     self._complain(
                         f"not part {self._number} of the run", line=line, code="journal.wrong-part"
@@ -258,6 +259,7 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
             uncertain = _uncertain(records, lost)
             outputs = tuple(dict.fromkeys(uncertain.values()))
             loss = Loss(path=part, lines=tuple(lost), outputs=outputs)
+            # A link, not a move: there is a journal at every moment, should the process be killed.
             os.link(part, _free_name(part))
             with whole_file(part) as file:
                 rest = _without({n: r for n, r in records.items() if n not in uncertain}, loss)
@@ -278,6 +280,7 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
     lost: list[range] = []
     last, is_lost = 0, False
     for number, record in _lines(path):
+        # A number that was there before is that of a line that was copied or moved.
         if record is None or number <= last:
             is_lost = True
             continue
@@ -285,8 +288,10 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
             lost.append(range(last + 1, number))
         last, is_lost = number, False
         records[number] = record
+    # Damage at the end: how many lines it took, nothing after it tells.
     if is_lost:
         lost.append(range(last + 1, last + 2))
+    # Among a part's first lines, it says what the run was started with.
     if lost and not any(map(PipelineEvent.of, records.values())):
         raise JournalInvalid(
             "the first line of this part of the run is lost; begin a new run, or, if it is not "
@@ -306,6 +311,7 @@ def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
                 return  # cut off by a crash, as the journals of killed runs are
             number = sealed_number(line)
             try:
+                # Not compared with its place in the file: lines before it may be gone.
                 yield number or 0, None if number is None else decode(line)
             except ValueError:
                 yield 0, None
@@ -340,6 +346,7 @@ def _without(records: Mapping[int, Record], loss: Loss) -> Iterator[Record]:
     for record in records.values():
         if isinstance(record, SpanStarted):
             begun.add(record.id)
+        # Its beginning is lost, and an end alone would be damage to readers.
         elif isinstance(record, SpanEnded) and record.id not in begun:
             continue
         yield record

@@ -50,6 +50,7 @@ def _findings(observed: Observed) -> tuple[RunFinding, ...]:
 def _explains(cause: RunFinding, finding: RunFinding) -> bool:
     return (
         cause.rule in RULES[finding.rule].explained_by
+        # A hint may be wrong, so it hides nothing.
         and cause.severity != "hint"
         and finding.model in {None, cause.model}
     )
@@ -64,6 +65,7 @@ def _unexplained(observed: Observed, findings: tuple[RunFinding, ...]) -> TimeSh
 def remarks(observed: Observed) -> Iterator[Notice]:
     """Facts that may be intended, a sentence for each."""
     cpu, used = observed.cores
+    # An engine that the run started is one of the programs that take the cores.
     if observed.is_starved and not any(s.is_in_process for s in observed.servers.values()):
         yield Notice(
             code="diagnosis.foreign-load",

@@ -173,6 +173,7 @@ class Observed:
     def failed(self, fallback: events.Fallback) -> str:
         """The endpoint that could not answer: the intended one, or one asked in its place."""
         fallbacks = self.server(fallback.model).fallback
+        # Each is asked when the one before it in the list has failed.
         in_order = (fallback.model, *fallbacks)
         is_known = fallback.to in fallbacks
         return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
@@ -192,6 +193,7 @@ class Observed:
     def held(self, tag: str, name: str) -> list[tuple[Interval, float]]:
         """The values of a server's counter, with the time of each: it holds until the next."""
         values = self.counters.get((tag, name), ())
+        # One end without any value, which `zip` leaves out.
         ends_ns = [*(later.time_ns for later in values[1:]), self.run.end_ns]
         return [
             (Interval(start_ns=counter.time_ns, end_ns=end_ns), counter.value)
@@ -216,6 +218,7 @@ class Observed:
             return f"a larger Concurrency(n) of '{self.node_of_places}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
+        # As many more as ever waited at once.
         enough = self.max_parallel + max(depth for _, depth in depths(waits))
         doubled = min(enough, 2 * self.max_parallel)
         is_batch = any(pipeline.is_batch for pipeline in self.seen[events.PipelineEvent])
@@ -288,11 +291,13 @@ def observe(journal: Journal) -> Observed:
         journal=journal, run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     )
     seen = observed.seen
+    # One reading of the journal: each of these keeps what it needs, and hands all items on.
     spans = seen.noted(_noted(observed, journal.items(SpanRecord, Instant, CounterSet)))
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
     observed.reserves = {b.device or MACHINE: b.reserve_bytes for b in seen[events.Budget]}
+    # A call's share of a load is no load of its own.
     is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.LoadEvent])
     tags = {call.id: call.model for call in observed.every_call}
     observed.loads = [
@@ -372,7 +377,7 @@ def busy_ns(call: Call) -> int:
 
 
 def decoding(calls: Sequence[Call]) -> list[Interval]:
-    """When each was being answered."""
+    """When each was being answered: from its first token to its last."""
     return [interval for call in calls for interval in call.phases.get("decode", ())]
 
 
@@ -393,6 +398,7 @@ def gains_by_company(calls: Sequence[Call]) -> bool | None:
     deepest = max((company[call.id] for call in timed), default=0.0)
     rates = [
         [
+            # Of all replies together: as many tokens per ITL as replies were under way.
             company[call.id] / (call.itl_mean_ns or 1)
             for call in timed
             if low < company[call.id] <= up
@@ -420,9 +426,11 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
         for queue in _queues(call)
         if call.id in sent and queue.start_ns >= sent[call.id].start_ns
     }
+    # 1. As the server reports it.
     if queues or not sent:
         return queues
     model = calls[0].model
+    # 2. As its counter, or the calls under way, make likely.
     if observed.highest(model, "waiting") is None:
         full = _full_house(calls)
     else:

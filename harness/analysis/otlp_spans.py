@@ -111,6 +111,7 @@ class _RunSpans:
         started = journal.started
         self._trace_id = trace_id(started.run_id)
         self._run_id = started.run_id
+        # From the run's clock to Unix time.
         self._shift_ns = started.wall_ns - started.time_ns
         self._content = content
         self._texts: dict[object, str] = {}
@@ -257,6 +258,7 @@ def key_values(values: Mapping[str, object]) -> list[KeyValue]:
 
 def _any_value(value: object) -> AnyValue:
     match value:
+        # Before integers, since a bool is one.
         case bool():
             return AnyValue(bool_value=value)
         case int() if value in _INT64:
@@ -272,7 +274,7 @@ def _any_value(value: object) -> AnyValue:
 
 
 def _clean(text: str) -> str:
-    """Without lone surrogates, which protocol buffers cannot hold."""
+    # Without lone surrogates, which protocol buffers cannot hold.
     return text.encode("utf-8", "replace").decode()
 
 
@@ -300,6 +302,7 @@ def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[st
     provider = provider_named(backend)
     model = (endpoint and endpoint.model_id) or tag
     name = provider.telemetry_name or backend
+    # A managed API is named by the prefix of its models' names, as in `gemini/…`.
     prefix, _, rest = model.partition("/")
     if provider.finds_keys and rest:
         model, name = rest, _MANAGED.get(prefix, prefix)
@@ -321,6 +324,7 @@ def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[di
         return
     yield _result("composite", verdict.composite, label="pass" if verdict.passed else "fail")
     findings = verdict.findings if texts else ()
+    # As `reasons_in` writes them: `name: reason`.
     reasons = dict(str(finding).partition(": ")[::2] for finding in findings)
     for name, score in verdict.scores.items():
         yield _result(name, score, explanation=reasons.get(name))

@@ -109,6 +109,8 @@ def _moves(
     observation: Observation, moves: tuple[str | Aim, ...], server: Server
 ) -> tuple[tuple[str, ...], Expected | None]:
     """What to change, and what the change that the rule has computed is expected to do."""
+    # `computed` is the change that `expected` is of: the first, or, where the rule wants one at the
+    # server, that one; none if the server offers no such thing.
     aim, how_far = observation.wanted or (None, "")
     changes, computed = list(observation.first), None if observation.wanted else 0
     for move in moves:

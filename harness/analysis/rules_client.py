@@ -67,6 +67,7 @@ def serial_client(observed: Observed) -> Observation | None:
     """
     alone = _alone(observed.calls)
     first = alone[:TEXTS_OF_CALLS]
+    # At an account's limit, more calls at once would only be refused.
     if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {r.reason for r in observed.retries}:
         return None
     # When each could have ended, had it begun as soon as those it needs had; and its place in the
@@ -76,6 +77,7 @@ def serial_client(observed: Observed) -> Observation | None:
     for call, needed in zip(first, _needed_or_paused(observed, first), strict=True):
         ends_ns.append(busy_ns(call) + max((ends_ns[n] for n in needed), default=0))
         ranks.append(1 + max((ranks[n] for n in needed), default=0))
+    # Calls of one rank do not need each other: the largest rank is what could run at once.
     (rank, at_once), *_ = Counter(ranks).most_common()
     independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
     server = observed.server(independent[0].model)
@@ -87,6 +89,7 @@ def serial_client(observed: Observed) -> Observation | None:
         return None
     nodes = named(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
+    # Items that ran together, with calls one after another, are held back by code of their own.
     side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
     is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
     kept_apart = any(observed.parents.get(call.id) in observed.place_waits for call in independent)
@@ -117,6 +120,7 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     alone: list[Call] = []
     end_ns = 0
     for call in calls:
+        # It began beside the last: neither was alone.
         if alone and call.start_ns < alone[-1].end_ns:
             alone.pop()
         elif call.status == "ok" and call.start_ns >= end_ns:
@@ -167,6 +171,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
     longest_ns = max(turn.duration_ns for turn in turns)
     deepest = max(depth for _, depth in depths(calls))
     at_most = "" if limit is None else f" (max_parallel = {limit})"
+    # Twice the limit at most: how a server takes more is seen step by step.
     enough = min(deepest, 2 * (limit or deepest))
     return Observation(
         severity="warning" if certain else "hint",
@@ -225,6 +230,7 @@ def client_lag(observed: Observed) -> Observation | None:
     """The process stood still, while calls were under way or other nodes could have gone on."""
     at_work = [*observed.calls, *observed.seen[events.Embed]]
     side_by_side = [stretch for stretch, depth in depths(_innermost(observed)) if depth > 1]
+    # A lag in which nothing else could have gone on cost nothing.
     held_up = parts_within(observed.seen[events.ClientLag], [*at_work, *side_by_side])
     lags = [
         lag for lag, parts in zip(observed.seen[events.ClientLag], held_up, strict=True) if parts
@@ -260,11 +266,7 @@ def _innermost(observed: Observed) -> list[Interval]:
 def _place_of_most(
     lags: Sequence[events.ClientLag], *, is_starved: bool
 ) -> events.ClientLag | None:
-    """The longest lag in the function that answers for most of the time; None without such one.
-
-    Where other programs have the cores, the process may stand still anywhere: one short lag in a
-    function tells nothing of it.
-    """
+    """The longest lag in the function that answers for most of the time; None without such one."""
     by_function: Counter[str | None] = Counter()
     for lag in lags:
         # A pause of the interpreter, such as a collection of garbage, is at no line of anyone's.
@@ -273,11 +275,14 @@ def _place_of_most(
     if function is None or most_ns < MOSTLY * by_function.total():
         return None
     longest, *shorter = [lag for lag in lags if lag.function == function]
+    # Where other programs have the cores, the process may stand still anywhere: one short lag in a
+    # function tells nothing of it.
     is_chance = is_starved and not shorter and longest.duration_ns < LONGEST_STARVED_NS
     return None if is_chance else longest
 
 
 def _nodes_during(observed: Observed, lag: events.ClientLag) -> list[events.NodeAttempt]:
+    # Its ends are known to a heartbeat only.
     middle_ns = lag.start_ns + lag.duration_ns // 2
     nodes = observed.nodes.values()
     return [node for node in nodes if node.start_ns <= middle_ns <= node.end_ns]
@@ -297,6 +302,7 @@ def _places(observed: Observed) -> Observation | None:
     if len(waits) < SEVERAL or not observed.matters(gain_ns):
         return None
     at_work = [*observed.calls, *observed.seen[events.Embed]]
+    # Places that nodes without models hold are a matter of their code, and of no server.
     calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
     models = observed.by_model if calls_models else {}
     if any(_is_full(observed, model, calls) for model, calls in models.items()):
@@ -381,6 +387,7 @@ def unused_dependency(observed: Observed) -> Observation | None:
 
 def _beyond_result(observed: Observed) -> Observation | None:
     """Nodes that ran on when the result was there, and that it does not need."""
+    # Only of a pipeline that names its result: else the last node is the result.
     results = {pipeline.result for pipeline in observed.seen[events.PipelineEvent]} - {None}
     outermost = [node for node in observed.nodes.values() if "/" not in node.node]
     ready_ns = max((node.end_ns for node in outermost if node.node in results), default=None)
@@ -415,15 +422,18 @@ def _unquoted(observed: Observed) -> Observation | None:
         prompts = [observed.prompt(call) or "" for call in calls.get(step.span, ())]
         if not (is_edge and replies and prompts and all(replies) and all(prompts)):
             continue
+        # As calls in a row: the one node's, which only reply, then the other's, which only ask.
         uses = needed_replies(
             [*([""] * len(replies)), *prompts], [*replies, *([""] * len(prompts))]
         )
+        # A decision may reach a prompt as one word of a reply.
         pieces = set().union(*map(pieces_of, replies))
         quotes = any(piece in prompt for piece in pieces for prompt in prompts)
         is_item = observed.nodes[step.span].item is not None
         if any(uses) or quotes or is_item or max(map(len, replies)) < _CONDITION_CHARS:
             continue
         others_ns = [observed.nodes[n].end_ns for n in sources if n in observed.nodes]
+        # Without this source, it could have begun when the last of the others had ended.
         others_ns.remove(observed.nodes[before.span].end_ns)
         could_ns = max(others_ns, default=observed.nodes[before.span].start_ns)
         lost_ns = min(observed.nodes[step.span].start_ns - could_ns, step.duration_ns)
@@ -493,7 +503,7 @@ def _same_function_unread(observed: Observed, earlier: Call, later: Call) -> boo
 
 
 def _same_prompt(earlier: Call, later: Call) -> bool:
-    """The same question again is asked because of what the first answer was."""
+    # The same question again is asked because of what the first answer was.
     return later.prompt_sha256 is not None and later.prompt_sha256 == earlier.prompt_sha256
 
 
@@ -531,6 +541,7 @@ def slow_code(observed: Observed) -> Observation | None:
     if sum(share.share for share in shares) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
     tools = sorted(observed.seen[events.ToolEvent], key=lambda tool: -tool.duration_ns)
+    # Whose code: where the loop stood still, else what took most of the path, else its steps.
     names = [node.caption for node in _nodes_during(observed, blocked)] if blocked else []
     names = names or [part.most_of for part in shares if part.kind == "code" and part.most_of]
     names = names or [step.node for step in observed.path.steps]

@@ -80,6 +80,7 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
     stalls_ns = [call.itl_max_ns or 0 for call in stalled]
     company = company_of(calls) if stalled else {}
     lost_ns = sum(
+        # Replies that stand still together lose one time, of which each gets its part.
         stall_ns / max(1.0, company.get(call.id, 1.0))
         for call, stall_ns in zip(stalled, stalls_ns, strict=True)
     )
@@ -133,7 +134,9 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
     kinds: dict[tuple[str | None, str | None], list[Call]] = {}
     queued, company = queues_in_server(observed, calls), company_of(calls)
     for call in calls:
+        # `queueing` tells of those that queued.
         if call.id not in queued and call.id in company:
+            # By node and role, since prompts of other kinds are of other lengths.
             kinds.setdefault((call.node and call.node.split("[")[0], call.role), []).append(call)
     trends = (_trend(its, case, company) for its in kinds.values() for case in _TRENDS)
     worth_telling = [trend for trend in trends if trend and observed.matters(trend.lost_ns or 0)]
@@ -151,6 +154,8 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
         return None
     before, after = (statistics.median(map(measure, part)) for part in (first, later))
     ascending = sorted(map(measure, first))
+    # Pairs in which the later call has more, as the Mann-Whitney U test counts them: a few
+    # long calls move a median, and not this.
     larger = sum(bisect_left(ascending, measure(call)) for call in later)
     if after < CHANGED * before or larger < LARGER_PAIRS * len(first) * len(later):
         return None
@@ -295,6 +300,7 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     slow = [c for c in timed if (c.itl_mean_ns or 0) >= SLOW_FACTOR * TYPEWRITER_NS]
     limits = (cap for cap in observed.limits if cap.model == model and cap.bound != "unknown")
     limit: SpeedLimit | None = next(limits, None)
+    # Alone and far from both limits, it is not the machine that is slow.
     is_alone = _is_slow(alone) and (limit is None or limit.bound != "neither")
     if not is_alone and 2 * len(slow) <= len(timed):
         return None
@@ -340,6 +346,7 @@ def _is_slow(calls: Sequence[Call]) -> bool:
 def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """The server threw out replies that were under way, to compute them again later."""
     values = [counter.value for counter in observed.counters.get((model, "preempted"), ())]
+    # The server counts from its own start.
     count = values[-1] - values[0] if values else 0.0
     if count < max(SEVERAL, len(calls) / 20):
         return None

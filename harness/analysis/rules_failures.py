@@ -141,6 +141,7 @@ def out_of_memory(observed: Observed) -> Observation | None:
         return None
     server = observed.server(failed[0].model)
     answered = observed.by_model.get(server.model, ())
+    # Whether it ever worked tells memory at start from memory that grew.
     before = [call for call in answered if call.end_ns <= failed[0].end_ns]
     damaged = "" if before or failed[0].error_class != "ModelFileInvalid" else _OR_DAMAGED
     return Observation(
@@ -201,15 +202,18 @@ def _paused(observed: Observed) -> Observation | None:
 @rule("failed-calls", *_OTHER_ERROR[:2], *_OTHER_ERROR.moves, cases=_ERRORS, explains=("failed",))
 def failed_calls(observed: Observed) -> Observation | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
+    # What failed in an earlier part was made again.
     over = observed.journal.resumed_after
     failed = [c for c in observed.calls if c.status == "error" and not _ran_out(c)]
     failed = [call for call in failed if not over(call.end_ns)]
     retries = [retry for retry in observed.retries if not over(retry.time_ns)]
     fallbacks = [event for event in observed.seen[events.Fallback] if not over(event.time_ns)]
     final = Counter((call.model, call.error_class) for call in failed)
+    # A call that was tried again, or answered elsewhere, did not fail for good.
     final -= Counter((str(retry.model), retry.reason) for retry in retries)
     final -= Counter((observed.failed(event), event.reason) for event in fallbacks)
     for model in out_of_reach_calls(observed):
+        # `out-of-reach` tells of these.
         del final[model, UNREACHED]
     if not final:
         return None
@@ -228,13 +232,11 @@ def failed_calls(observed: Observed) -> Observation | None:
 
 
 def _context_for(calls: Sequence[Call]) -> tuple[Aim, str] | None:
-    """For each prompt and the reply that was allowed; None where they are unsaid.
-
-    A server that refuses a prompt says how long it is.
-    """
+    """For each prompt and the reply that was allowed; None where they are unsaid."""
     needed = []
     for call in calls:
         room, prompt_tokens = call.max_output_tokens, call.input_tokens
+        # A server that refuses a prompt says how long it is.
         if prompt_tokens is None:
             prompt_tokens = context_overflow(call.error or "", endpoint=call.model).prompt_tokens
         if prompt_tokens is None or room is None:
@@ -339,11 +341,14 @@ def out_of_reach(observed: Observed) -> Observation | None:
     replaced = sum(observed.failed(hop) == model for hop in observed.seen[events.Fallback])
     since_ns, until_ns, waits = failed[0].start_ns, failed[-1].end_ns, [*failed, *pauses]
     if back is not None:  # it waits until the server is looked for again
+        # Until it was sent: its wait before that was for the server to be back.
         until_ns = max(until_ns, (ttft(back) or back).start_ns)
         waits.append(Interval(start_ns=min(back.start_ns, until_ns), end_ns=until_ns))
     return Observation(
+        # It came back, or each call was answered elsewhere: then only time was lost.
         severity="warning" if back or replaced >= len(failed) else "error",
         model=model,
+        # With a fallback already, the advice to name one would be idle.
         case="replaced" if replaced else "",
         seen=f"'{model}' could not be reached from {said_ns(since_ns - observed.run.start_ns)} "
         "into the run "

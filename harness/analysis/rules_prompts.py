@@ -139,10 +139,13 @@ LOOKED_BACK = 32
 @per_model
 def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Prompts were read again: they differ early, or the server kept nothing of them."""
+    # 1. What a cache could have served of each prompt, and did not.
     long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
+    # Per token: the slowest was most surely read whole.
     slowest_ns = max((c.phase_ns("prefill") / _input_tokens(c) for c in long), default=0.0)
     pairs = [pair for pair in _successive(calls) if _uncached(pair[1])]
     compared = _compared(observed, pairs)
+    # 2. Those that have much in common, but not from the beginning; those that began alike.
     drifted = [
         (call, like, like.shared_share - like.prefix_share)
         for call, like in compared
@@ -158,6 +161,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
         )
     ]
+    # 3. The first of both that cost enough.
     for case, again in ("", drifted), ("uncached", same):
         shares = [(call, share) for call, _, share in again]
         lost_ns = _for_all(pairs, compared) * _read_again_ns(calls, shares)
@@ -188,18 +192,16 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
 
 
 def _successive(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
-    """Each call with a long prompt, after the last one whose prompt had been read before it.
-
-    That is one answered before this was sent or, of calls side by side, one whose first token came
-    well before: prompts that are read together are answered together. Only of the same role in the
-    same node: others have other prompts.
-    """
+    """Each call with a long prompt, after the last one whose prompt had been read before it."""
     pairs = []
     for number, later in enumerate(calls):
         first_ns = first_token_ns(later)
         if _input_tokens(later) < LONG_PROMPT_TOKENS:
             continue
         for call in reversed(calls[max(0, number - LOOKED_BACK) : number]):
+            # Answered before this was sent or, of calls side by side, with a first token well
+            # before: prompts that are read together are answered together. Another role or node
+            # has other prompts.
             if (call.role, call.node) == (later.role, later.node) and (
                 call.end_ns <= later.start_ns or _well_before(first_token_ns(call), first_ns)
             ):
@@ -215,15 +217,13 @@ def _well_before(earlier_ns: int | None, later_ns: int | None) -> bool:
 
 
 def _read_again_ns(calls: Sequence[Call], again: Sequence[tuple[Call, float]]) -> float:
-    """How long the server read what it had read before, by the share of each prompt.
-
-    Where a server says nothing of its cache, the time to the first token may have other reasons:
-    the quickest reading of a token among all its calls counts for each, if that is long.
-    """
+    """How long the server read what it had read before, by the share of each prompt."""
     reading = [part for call, _ in again for part in call.phases.get("prefill", ())]
     read_ns = length_ns(reading) * (statistics.fmean(share for _, share in again) if again else 0)
     if any(call.cached_tokens is not None for call, _ in again):
         return read_ns
+    # Where a server says nothing of its cache, the time to the first token may have other reasons:
+    # the quickest reading of a token among all its calls counts for each, if that is long.
     paces = [c.phase_ns("prefill") / _input_tokens(c) for c in calls if c.input_tokens]
     again_ns = [min(paces, default=0) * _input_tokens(call) * share for call, share in again]
     return min(read_ns, sum(again_ns)) if max(again_ns, default=0) >= LEAST_READING_NS else 0
@@ -303,6 +303,8 @@ def likeness(earlier: str, later: str) -> Likeness:
     pairs = enumerate(zip(earlier, later, strict=False))
     shorter = min(len(earlier), len(later))
     prefix_chars = next((at for at, (a, b) in pairs if a != b), shorter)
+    # At any place of the earlier text, so that a shift hides nothing; in the later one block by
+    # block, so that each character counts once.
     blocks_before = _windows(earlier, BLOCK_CHARS)
     blocks = range(0, len(later) - BLOCK_CHARS + 1, BLOCK_CHARS)
     repeated = sum(later[i : i + BLOCK_CHARS] in blocks_before for i in blocks)

@@ -114,16 +114,14 @@ def _loaded(observed: Observed) -> Observation | None:
 
 
 def _unexplained_ns(observed: Observed, call: Call) -> int:
-    """How much longer a call waited for its first token than it took to read its prompt, at least.
-
-    Reading a token takes no longer than writing one. 0 where it cannot be told.
-    """
+    """By how much a call's wait for its first token exceeds its prompt's reading; 0 if unknown."""
     prompt_tokens, itl_ns = call.input_tokens, call.itl_mean_ns
     if call.ttft_ns is None or prompt_tokens is None or itl_ns is None or came_at_once(call):
         return 0
     prompt_tokens += call.reasoning_tokens or 0  # written, and perhaps not shown
     queued_ns = sum(queue.duration_ns for queue in queues_in_server(observed, [call]).values())
     read = prompt_tokens - (call.cached_tokens or 0)
+    # At least so much: reading a token takes no longer than writing one.
     return max(0, call.ttft_ns - queued_ns - read * itl_ns)
 
 
@@ -140,9 +138,11 @@ def _swaps_in_server(observed: Observed) -> Observation | None:
         wait_ns = _unexplained_ns(observed, call)
         if call.start_ns < before.end_ns or wait_ns < LONG_NS:
             continue
+        # It waits after its own model too, so taking turns is not the reason.
         if call.model == before.model:
             return None
         lost_ns += wait_ns
+        # The first call of a model would have loaded it in any case.
         swaps += [call] if call.model in loaded else []
     if len(swaps) < SEVERAL or not observed.matters(lost_ns):
         return None
@@ -171,8 +171,11 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         not observed.matters(lost_ns)
         or calls[0].id not in waits_ns
         or any(call.start_ns < calls[0].end_ns for call in calls[1:])
+        # Where a server loads its model for each call, there are no others to compare with.
         or (warm_ns and slowest_ns < 2 * statistics.median(warm_ns))
+        # The first call alone, or enough of them for a habit.
         or 1 < len(cold) < LEAST_COMPARED
+        # Uneven waits are behind others: see `_behind_others`.
         or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
     ):
         return None
@@ -257,8 +260,10 @@ def _slow_item(observed: Observed) -> Observation | None:
         if len(spans) < LEAST_ITEMS or last not in on_path:
             continue
         for span in spans:
+            # Without queues: that others had the places makes an item late, not slow.
             own_ns[span] = length_ns(without([observed.nodes[span]], queues.get(span, ())))
         usual_ns = statistics.median(own_ns[span] for span in shorter)
+        # The next longest would have held the run up as well.
         lost_ns = observed.nodes[last].duration_ns - observed.nodes[shorter[-1]].duration_ns
         if own_ns[last] >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):
             worst = lost_ns, last, usual_ns
@@ -469,6 +474,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
     full = "at its limit" if at_its_limit or mostly_reads else ""
     case = "KV cache full" if kv_is_full else full
+    # More than this run had sent: the rest is of others.
     if running > sent:
         case, aim, expected = "others", None, None
     return Observation(
@@ -506,6 +512,7 @@ def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     """Whether it is certain that the server had a place for each of a model's calls."""
     model = calls[0].model
     server, waiting = observed.server(model), observed.highest(model, "waiting")
+    # Its places are settings of ours; of another server, only what it has shown is known.
     if server.is_in_process:
         return not waiting and _most_at_once(calls) <= server.places
     answered = max((depth for _, depth in depths(decoding(calls))), default=0)

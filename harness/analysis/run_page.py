@@ -179,6 +179,7 @@ def page_json(page: RunPage, *, clean: Callable[[bytes], bytes] = bytes) -> Iter
     """A page as one JSON object, in pieces; `clean` changes each piece, itself JSON."""
     few = {part.name: getattr(page, part.name) for part in fields(page)}
     many = {name: few.pop(name) for name in ("calls", "texts")}
+    # Without the closing brace: the long lists follow, batch by batch.
     yield clean(dump_json(few)).rstrip()[:-1]
     for name, items in many.items():
         yield b',"%b":[' % name.encode()
@@ -234,6 +235,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     observed = observe(journal)
     report, seen, calls = report_of_observed(observed, Targets()), observed.seen, observed.calls
     records = journal.nodes.records(observed.every_call)
+    # Frees its counters and spans before all texts are read.
     del observed
     # In the order of the journal, so that a text keeps its number while the run goes on.
     hashes = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
@@ -253,6 +255,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         columns=columns,
         result=last[0].gave if len(last) == 1 and not is_batch else None,
         loops=tuple(_loops(journal, report.loops)),
+        # The node of a batch's rows needs no other, so it comes first.
         rows=columns[0][0].name if is_batch and columns else None,
         calls=_PageCalls(calls, journal, texts.numbers, seen[events.EndpointEvent]),
         events=tuple(_events(journal, seen)),
@@ -286,7 +289,7 @@ class _NotedJournal(Journal):
         self._is_read = False
 
     def items(self, *kinds: type[Item]) -> Iterator[Item]:
-        """As any journal's."""
+        """As any journal's; the first reading also collects nodes and outputs."""
         if self._is_read:
             yield from super().items(*kinds)
             return
@@ -314,6 +317,7 @@ def _columns(
     for record in records:
         by_node.setdefault(outermost_node(record.node), []).append(record)
         if record.cost_usd is not None:
+            # A nested call's cost is its own, and its outermost caller's.
             for label in {record.label, record.label.partition("/")[0]}:
                 costs.setdefault(label, []).append(record.cost_usd)
     needs = _needs(journal, seen)
@@ -527,7 +531,9 @@ def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
     for is_same, a, b in _compared(old, new):
         was, new_words = (re.findall(r"\S+\s*|\s+", "".join(lines)) for lines in (a, b))
         pairs = [(is_same, a, b)]
+        # A changed passage: its words are compared, and shown so if enough are alike.
         if not is_same and len(was) * len(new_words) <= _MOST_PAIRS:
+            # `autojunk` would ignore frequent words in long texts.
             matcher = SequenceMatcher(None, was, new_words, autojunk=False)
             pairs = [*_compared(was, new_words)] if matcher.ratio() >= _ALIKE else pairs
         for same, x, y in pairs:

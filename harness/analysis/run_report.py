@@ -139,6 +139,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     """The report of a run that was read."""
     journal = observed.journal
     run, calls, seen = observed.run, observed.every_call, observed.seen
+    # What the cache answered tells nothing of servers, and cost nothing.
     sent = [call for call in observed.calls if not call.from_cache]
     nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
     whole = call_group(calls)
@@ -186,7 +187,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
 
 
 def _beside(asides: Iterable[events.OtherRequest]) -> Iterator[Interval]:
-    """When models were asked what no call is around: a probe lies in the call that it precedes."""
+    # A probe lies in the call that it precedes.
     return (a for a in asides if not isinstance(a, events.SchemaProbe | events.ToolProbe))
 
 
@@ -273,7 +274,7 @@ class Goodput:
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
-    """Judges each call."""
+    """Judges each call; those answered from the cache must not be among them."""
     done = [call for call in calls if call.status == "ok"]
     judged = [call for call in done if _is_known(call)]
     met = [call for call in judged if _meets(call, targets)]
@@ -293,7 +294,7 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
 
 
 def _is_known(call: Call) -> bool:
-    """Whether it can be judged. What came in one piece took no time from first token to last."""
+    # What came in one piece took no time from its first token to its last.
     in_one_piece = call.phase_ns("decode") == 0
     return call.ttft_ns is not None and (in_one_piece or call.itl_mean_ns is not None)
 
@@ -325,7 +326,7 @@ class Occupancy:
 
 
 def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:
-    """Of these calls in this run."""
+    """Of these calls in this run; the gaps between them are its idle time."""
     gaps = without([run], calls)
     idle_ns = sum(gap.duration_ns for gap in gaps)
     longest = max(gaps, key=lambda gap: gap.duration_ns, default=None)

@@ -31,10 +31,12 @@ def slack_of(nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]) -> tupl
     """Of each node, in the order they began; takes arguments of `critical_path`."""
     calls, sources = _calls(nodes, flows)
     last_ns = max((call.end_ns for call in calls), default=0)
+    # Without anything that waits for it, a call could last to the end.
     slack_ns = {call.id: last_ns - call.end_ns for call in calls}
     # A call began after those that it needs.
     for call in reversed(calls):
         for need in sources.get(call.id, ()):
+            # The wait between them: a call may end so much later and hold nothing up.
             gap_ns = max(0, call.start_ns - need.end_ns)
             slack_ns[need.id] = min(slack_ns[need.id], slack_ns[call.id] + gap_ns)
     of_node: dict[str, list[events.NodeAttempt]] = {}

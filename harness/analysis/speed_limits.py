@@ -122,11 +122,13 @@ def _limit(
     ]
     enough = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
     reading = _prompt_tokens_per_s(calls, least_tokens=enough)
+    # Prompts are read with all cores, replies written with this share of them.
     computed = None if reading is None else reading * decoding_share
     memory_share = statistics.median(r / m for r, m in zip(rates, memory, strict=True))
     compute_share = (
         None
         if computed is None
+        # All replies written together share the processor: their rates add up.
         else statistics.median(r * n / computed for r, n in zip(rates, company, strict=True))
     )
     at_once = statistics.fmean(company)
@@ -183,6 +185,7 @@ def _cache_bytes(call: Call, token_bytes: int) -> int:
     """Of its sequence, in the middle of its reply."""
     read, written = call.input_tokens or 0, call.output_tokens or 0
     prompt_bytes = call.prompt_kv_bytes
+    # Computed for this very prompt; `token_bytes` is of one token, and 0 if unknown.
     if prompt_bytes and read:
         token_bytes = prompt_bytes // read
     return round(token_bytes * (read + written / 2))

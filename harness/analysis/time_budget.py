@@ -109,6 +109,7 @@ class TimeSpent:
         pauses = parts_within(waits, self._beside.get("node retry", ()))
         beside = {kind: parts_within(windows, spans) for kind, spans in self._beside.items()}
         for number, step in enumerate(path.steps):
+            # The wait before the step, each moment with one cause: lags, then pauses, then places.
             lag_ns, wait_ns = length_ns(lags[number]), waits[number].duration_ns
             pause_ns = length_ns(without(pauses[number], lags[number]))
             spent_ns["client lag"] += lag_ns
@@ -117,6 +118,7 @@ class TimeSpent:
             place_ns = min(wait_ns - lag_ns, step.place_wait_ns)
             spent_ns["place"] += place_ns
             spent_ns["between nodes" if number else "start"] += wait_ns - lag_ns - place_ns
+            # The step itself.
             meanwhile = {kind: parts[number] for kind, parts in beside.items()}
             for kind, duration_ns in _inside(
                 windows[number], of_step.get(step.span, ()), meanwhile
@@ -127,6 +129,7 @@ class TimeSpent:
         if windows:
             spent_ns["end"] += max(0, run.end_ns - windows[-1].end_ns)
         else:
+            # A run without nodes is one step.
             spent_ns |= dict(_inside(run, calls, self._beside))
         tools = {name: common(windows or [run], spans) for name, spans in self._tools.items()}
         tools_ns = {name: length_ns(parts) for name, parts in tools.items()}
@@ -157,6 +160,7 @@ def _divided(path: CriticalPath, run: Interval) -> tuple[list[Interval], list[In
     waits, windows = [], []
     free_ns = run.start_ns
     for step in path.steps:
+        # Steps of a stream overlap: each moment belongs to the earlier one.
         start_ns = max(free_ns, run.start_ns + step.start_ns)
         end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
         waits.append(Interval(start_ns=free_ns, end_ns=start_ns))
@@ -185,6 +189,7 @@ def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
                 yield from call.phases.get(kind, ())
         case "queue":
             for call in calls:
+                # Waits in this process, which have kinds of their own.
                 waits = {*call.turns, *call.room}
                 yield from (part for part in call.phases.get("queue", ()) if part not in waits)
         case "turn":

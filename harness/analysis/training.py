@@ -77,6 +77,7 @@ class TrainingRows:
             try:
                 rounds = rounds_in(loop, texts, journal)
             except InvalidInput as error:
+                # The codes of `rounds_in` are reasons of `LeftOut`.
                 self.left_out[cast(LeftOut, error.code.removeprefix("loop."))] += 1
                 continue
             prompt = texts.get(str(loop.prompt_sha256), "").removeprefix(_BEGIN)
@@ -121,6 +122,7 @@ class TrainingRows:
         self.left_out["one-draft"] += len(rounds) == 1
         for pair in combinations(rounds, 2):
             worse, better = sorted(pair, key=lambda scored: scored.verdict.composite)
+            # In floats 8.3 - 8.0 is more than 0.3.
             margin = round(better.verdict.composite - worse.verdict.composite, 6)
             if not _measure(better) or _measure(better) != _measure(worse):
                 self.left_out["not-comparable"] += 1
@@ -147,6 +149,7 @@ class TrainingRows:
 
     def _is_new(self, row: Row) -> bool:
         texts = [message["content"] for name in _TEXTS if name in row for message in row[name]]
+        # Digests, so that the texts of all runs need not be in memory.
         key = hashlib.sha256("\0".join(texts).encode("utf-8", "replace")).digest()
         if any(REDACTED in text for text in texts):
             self.left_out["draft-redacted"] += 1
@@ -171,5 +174,5 @@ def _said(role: str, text: str) -> list[dict[str, str]]:
 
 
 def _scores(scored: Round) -> list[dict[str, object]]:
-    """As a list, since the dimensions of another rubric would be other columns."""
+    # A list, since the dimensions of another rubric would be other columns.
     return [{"dimension": name, "score": score} for name, score in scored.verdict.vector.items()]

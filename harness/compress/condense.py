@@ -72,6 +72,7 @@ def condense(
     cut = len(markdown) - keep_tail_chars
     parts = parts_of(sections, cut=cut)
     kept_texts: dict[int, str] = {}
+    # Headings and marks of more than half the budget: short marks leave more for text.
     if 2 * (bare := sum(map(len, _shown_all(sections, parts, kept_texts)))) > budget_chars:
         parts = parts_of(sections, cut=cut, plain=True)
         bare = sum(map(len, _shown_all(sections, parts, kept_texts)))
@@ -229,6 +230,7 @@ class BestFirst:
             _, start, candidate = first = heapq.heappop(self._heap)
             takes = added_chars(candidate.part, candidate.part.text, texts)
             if takes > room:
+                # Set aside: parts often take less than was counted, so the next turn may have room.
                 too_long.append(first)
                 continue
             worth = self._worth(candidate)
@@ -293,6 +295,7 @@ def _said(part: Part) -> list[str]:
     """The words and numbers of a part, and its quotations, marked by a quotation mark."""
     words = words_in(part.text)
     if part.block.kind == "quote":
+        # The whole block is one quotation, unlike any other.
         words.append(f'"{part.start}')
     elif part.block.kind != "code":
         words += [f'"{quotation}' for quotation in QUOTED.findall(part.text)]
@@ -361,6 +364,7 @@ def parts_of(sections: Sequence[Section], *, cut: int, plain: bool = False) -> l
         starts = accumulate((len(block.text) for block in section.blocks), initial=start)
         pieces = [
             _part_texts(block, cut=cut - block_start)
+            # One start more than blocks: the section's end.
             for block, block_start in zip(section.blocks, starts, strict=False)
         ]
         before, after = 0, sum(map(len, pieces))
@@ -446,8 +450,10 @@ def _mark(block: Block) -> str:
         return LEFT_OUT
     lines = lines_of(unpadded(block.text))
     if block.kind == "table":
+        # Without the header and the line under it.
         return f"[table left out, rows: {len(lines) - 2}]"
     if block.fence:
+        # The document may end inside the fence.
         closed = not lines[-1].strip(BLANK + block.fence[0])
         lines = lines[1:-1] if closed else lines[1:]
     language = re.match(r"[\w+#.-]*", block.label)

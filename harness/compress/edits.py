@@ -66,6 +66,7 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
     returned = sections_of(unwrapped(reply, titles=titles))
     headings = frozenset(allowed or ())
     matches = matches_of(returned, sections, preferred=headings)
+    # Two texts before the first heading have no titles to match by.
     if 0 in headings and [s.level for s in (*returned[:1], *sections[:1])] == [0, 0]:
         matches[0] = 0
 
@@ -243,6 +244,7 @@ def _closed(text: str, *, end: str, following: str) -> str:
     fence = "\n" + blocks_of(text)[-1].fence
     for closer in ("", fence, *_CLOSERS):
         closed = text + closer + end
+        # The parser decides: the next section must come out as it would by itself.
         if sections_of(closed + following)[-1].text == following.lstrip("\n"):
             return closed
     raise InvalidInput(
@@ -289,6 +291,7 @@ def matches_of(
                 alike = [i for i in by_likeness.get(likeness(section), ()) if i not in matched]
                 meant = [index for index in alike if index in preferred] or alike
                 if len(meant) == 1 or (meant and not only_one):
+                    # Sections of one title come back in their order.
                     matches[number] = next((index for index in meant if index > last), meant[0])
             last = matches.get(number, last)
     return matches

@@ -163,12 +163,14 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
         runs = dict.fromkeys((r for r in _runs(words, _RUN_WORDS) if r in places), _QUOTED_WEIGHT)
         lacks |= runs
         for turn in count():
+            # Up to three parts for its words, as many as it takes for what it quotes.
             if not (lacks if turn < _NEAREST else runs.keys() & lacks):
                 break
             weights: dict[int, float] = defaultdict(float)
             for feature, weight in lacks.items():
                 for number in places[feature]:
                     weights[number] += weight
+            # Of equals, the first in the documents, so that the result is always the same.
             best = min(weights, key=lambda n: (-weights[n], n))
             served[best] += weights[best]
             lacks = {

@@ -74,6 +74,7 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
     if front := front_matter(markdown):
         blocks[0] = Block(kind="metadata", text="")
         line = len(lines_of(front))
+        # Blank lines in its place keep the parser's line numbers true.
         markdown = "\n" * line + markdown[len(front) :]
     for start, end, block in _parsed(markdown):
         blocks |= _unparsed(lines, line, start)
@@ -124,7 +125,7 @@ def _parsed(markdown: str) -> Iterator[tuple[int, int, Block]]:
 
 
 def _unparsed(lines: list[str], start: int, end: int) -> dict[int, Block]:
-    """A block that the parser does not report: it is silent about link definitions."""
+    # The parser is silent about link definitions.
     written = (number for number in range(start, end) if lines[number].strip(BLANK))
     return {number: Block(kind="other", text="") for number in list(written)[:1]}
 
@@ -159,7 +160,7 @@ class Section:
 
     @property
     def body(self) -> str:
-        """The text below the heading, verbatim."""
+        """The text below the heading, verbatim: `heading` and this are the section."""
         return "".join(block.text for block in self.blocks)
 
     @property

@@ -39,6 +39,7 @@ def remembered(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def ask(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            # Some annotations have no hash, such as `Annotated[str, {}]`: these are not cached.
             return cached(*args, **kwargs)  # type: ignore[arg-type]  # whether they have a hash
         except TypeError:
             return function(*args, **kwargs)
@@ -99,6 +100,7 @@ def _item_of(annotation: object) -> object:
     if issubclass(cls, _NOT_LIST_LIKE):
         return None
     if not issubclass(cls, _STREAMS):
+        # `__getitem__` alone will do to be walked, and an abstract class may have such a subclass.
         return object if inspect.isabstract(cls) or hasattr(cls, "__getitem__") else None
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     if cls is tuple and arguments:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import CodeType
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+# Fields that do not change what code does, or follow from where the node is (`ctx`).
 _NOT_SAID = frozenset({"ctx", "kind", "type_comment", "type_params", "simple"})
 _READ_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 
@@ -51,6 +52,7 @@ class CodeText:
 def code_text(code: CodeType) -> CodeText:
     """A function as text, and what it refers to."""
     try:
+        # Before `linecache`, which may have an older text; but only that has notebooks' cells.
         with tokenize.open(code.co_filename) as file:
             source = file.read()
     except (OSError, SyntaxError, UnicodeDecodeError):
@@ -80,12 +82,15 @@ def _parsed(source: str) -> tuple[Mapping[tuple[int, str], list[_Function]], Set
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
+            # Code is equal whatever its file is called; this module's `from __future__`, inherited,
+            # would leave a flag in it that the user's has not.
             waiting = [compile(source, "", "exec", dont_inherit=True)]
     except (SyntaxError, ValueError, RecursionError):
         return functions, compiled
     for node in ast.walk(tree):
         if isinstance(node, _Function):
             name = getattr(node, "name", "<lambda>")
+            # Code begins, by its `co_firstlineno`, at its first decorator.
             first = (*getattr(node, "decorator_list", ()), node)[0]
             functions.setdefault((first.lineno, name), []).append(node)
     while waiting:
@@ -143,6 +148,7 @@ class _Writer:
                 self._add([value.name, value.decorator_list, value.bases, value.keywords])
                 for statement in value.body:
                     self._add(statement, in_class=True)
+            # In a class, annotations are its fields; elsewhere only the value does something.
             case ast.AnnAssign() if not in_class:
                 if value.value is not None:
                     self._add(ast.Assign(targets=[value.target], value=value.value))
@@ -192,6 +198,7 @@ def _compiled_text(code: CodeType) -> CodeText:
     for part in codes:  # which grows meanwhile
         constants = [c for c in part.co_consts if not isinstance(c, CodeType)]
         codes += [c for c in part.co_consts if isinstance(c, CodeType)]
+        # Every second of them: `co_argcount` includes the positional-only parameters.
         counts = part.co_argcount, part.co_posonlyargcount, part.co_kwonlyargcount, part.co_flags
         words += [
             repr((counts, part.co_varnames[: sum(counts[::2])], part.co_freevars, part.co_names)),
@@ -202,6 +209,7 @@ def _compiled_text(code: CodeType) -> CodeText:
         instructions = [*dis.get_instructions(part)]
         for index, instruction in enumerate(instructions):
             if instruction.opname == "IMPORT_NAME":
+                # `IMPORT_NAME` takes the two values that the instructions before it load.
                 level, names = (before.argval for before in instructions[index - 2 : index])
                 imports[Import(module=instruction.argval, level=level, names=names or ())] = None
     return CodeText(text="\n".join(words), reads=tuple(reads), imports=tuple(imports))

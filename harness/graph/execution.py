@@ -84,11 +84,14 @@ class _Running:
         plan = plan_of(graph)
         renamed = {}
         if shared.earlier is not None:
+            # 1. What earlier parts of the run have of these nodes, perhaps under other names.
             codes = {prefix + step.node.name: step.code.digest for step in plan}
             renamed = shared.earlier.renamed(codes)
         self._outputs = Outputs(
             shared=shared, attempts=None if parent is None else parent.attempts, renamed=renamed
         )
+        # 2. The calls of this graph, nested in the call whose code runs now: not always `parent`'s,
+        #    since a node may hand its `run` to a function of another.
         around = None if parent is None else INNERMOST.get()
         self._calls = _Calls(self._run_call, shared, around=around)
         self._schedule = Schedule(
@@ -117,6 +120,7 @@ class _Running:
             self._schedule.begin()
             self._look_around()
             await self._over
+        # The caller was cancelled, or a call raised what ends all (`_run_call`).
         except BaseException:
             self._interrupt()
             try:
@@ -128,6 +132,7 @@ class _Running:
             for timer in self._timers:
                 timer.cancel()
             if self._parent is not None:
+                # The caller may catch the error; the outermost run then lists it as a skip.
                 self._shared.log.failed_inside += self._failures
         wholes = {
             name: state.whole(with_skipped=True)[0] for name, state in self._schedule.states.items()
@@ -198,6 +203,7 @@ class _Running:
             outcome, outcome_digest = await self._outcome(call)
             if self._parent is not None:
                 self._parent.beat()
+            # Else it was abandoned, and settled with the run's reason for stopping.
             if self._calls.has_ended(call):
                 self._settle(call, outcome, outcome_digest)
                 self._look_around()
@@ -264,6 +270,7 @@ class _Running:
             raise CallFailed(error, 0) from error
 
     async def _perform(self, call: StepCall) -> CallOutput:
+        # `_stop` cancels only calls that are made, and not one that was looking for its output.
         if self._stopping is not None:
             raise asyncio.CancelledError
         step, shared, parent = call.step, self._shared, self._parent
@@ -285,6 +292,7 @@ class _Running:
         state = call.state
         part = StepCall(state, item, call.taken)
         part.uses = call.uses
+        # Before `add_item`, which may start followers: what they took has to be in the journal.
         await self._outputs.record(part, data=data, digest=digest(data))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # it was left behind, and its followers have gone on
@@ -304,6 +312,7 @@ class _Running:
         error = failed.error
         if self._stopping is not None:
             return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
+        # What follows only writes records.
         self._calls.give_back(call)
         detail = describe(error) or ""
         if isinstance(error, RunLimitReached):
@@ -366,6 +375,7 @@ class _Running:
     def _interrupt(self) -> None:
         """Lets no further call begin, since no caller waits for the run any more."""
         parent = self._parent
+        # Not by `_stop`, whose timer is not needed: `to_its_end` itself waits for the calls.
         self._stopping = Blocked(
             *(("", "the run was interrupted") if parent is None else (parent.label, "was ended"))
         )
@@ -414,6 +424,7 @@ class _Calls:
             self._take_place(call)
         else:
             state.places.take(partial(self._take_place, call))
+            # With waits it has its node's place already: `_take_place` noted the other wait.
             if not call.has_place and not call.waits:
                 call.waits = (("node", self._shared.tracer.now_ns()),)
 
@@ -434,7 +445,6 @@ class _Calls:
         return self._tasks.pop(call, None) is not None
 
     def cancel(self) -> None:
-        """Cancels all running calls."""
         for call, task in self._tasks.items():
             if call.is_made:
                 task.cancel()
@@ -459,6 +469,7 @@ class _Calls:
     def _start(self, call: StepCall) -> None:
         call.has_place = True
         if self._is_over:
+            # Not at once: it would start the next call within this one, and so on down the line.
             self._loop.call_soon(self.give_back, call)
             return
         context = self._context.copy()

@@ -130,18 +130,14 @@ class InProcess:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """As `inspect.iscoroutinefunction`, but quick, since each call asks."""
+    # The flag first, which is quicker than `inspect`: each call asks.
     code = getattr(function, "__code__", None)
     is_plainly = code is not None and code.co_flags & inspect.CO_COROUTINE
     return bool(is_plainly) or inspect.iscoroutinefunction(function)
 
 
 async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
-    """Calls a plain function in a new thread.
-
-    Not by `asyncio.to_thread`: at its end, the event loop would wait for such threads, however long
-    they hang.
-    """
+    """Calls a plain function in a new thread."""
     done, context = Future[Any](), contextvars.copy_context()
 
     def run() -> None:
@@ -153,6 +149,8 @@ async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function
                 is_stop = isinstance(error, StopIteration)
                 done.set_exception(RuntimeError(str(error)) if is_stop else error)
 
+    # Not by `asyncio.to_thread`: at its end, the event loop would wait for such threads, however
+    # long they hang.
     threading.Thread(target=run, name=f"node {work.label}", daemon=True).start()
     return await asyncio.wrap_future(done)
 
@@ -201,6 +199,7 @@ async def _reached(
     """The limit that an attempt reaches; None if it ends before."""
     now_s = asyncio.get_running_loop().time
     pulse.beat()
+    # Less the waits for a person in earlier attempts, which the pulse counts as well.
     begun_s = now_s() - pulse.asked_s
     while True:
         asked_s, alive_s = pulse.asked_s, pulse.alive_s
@@ -208,10 +207,12 @@ async def _reached(
         idle_end_s = alive_s + (limits.idle_s or math.inf)
         left_s = min(total_end_s, idle_end_s) - now_s()
         if pulse.is_asking:
+            # The limit moves on with the clock while a person thinks; this would spin at its end.
             left_s = max(left_s, _GLANCE_S)
         await asyncio.wait({task}, timeout=None if left_s == math.inf else left_s)
         if task.done():
             return None
+        # The nearer limit is reached, unless it has moved on during the wait.
         if total_end_s <= idle_end_s:
             if pulse.asked_s == asked_s:
                 return "total_s"
@@ -263,6 +264,7 @@ class Pulse:
         self._now[what] += 1
         self._beat_s = self._now_s()
         try:
+            # The calls around it wait for it, so their limits hold still as well.
             with nullcontext() if self._around is None else self._around.doing(what):
                 yield
         finally:

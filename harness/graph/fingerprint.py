@@ -43,6 +43,7 @@ from harness.graph.code_text import Import, code_text
 _MISSING = object()
 _MOST = 3
 """Changed parts named in one message."""
+# They say where a module is, and not what it does.
 _OF_THE_MODULE = frozenset({"__builtins__", "__file__", "__name__", "__package__", "__spec__"})
 
 
@@ -160,7 +161,7 @@ class _FingerprintWriter:
         self._write(f"#{number}")
 
     def add(self, value: object) -> None:
-        """Writes one value, or its number."""
+        """Writes a value that is written where it stands, else its number."""
         kind = type(value)
         if kind in PLAIN:
             self._write(f"{kind.__name__} {value!r}")
@@ -171,6 +172,7 @@ class _FingerprintWriter:
                 module = value.__globals__.get("__name__")
                 called = library_name(module, value.__code__.co_qualname)
                 self._write(f"function {called}")
+                # A library's decorator may wrap one's own function.
                 self.add(getattr(value, "__wrapped__", None))
         elif isinstance(value, type):
             if is_own_class(value):
@@ -198,6 +200,7 @@ class _FingerprintWriter:
             if isinstance(value, FunctionType):
                 self._write_function(value)
                 code = value.__code__
+                # For messages alone: neither file nor line is part of a digest.
                 place = f"{Path(code.co_filename).name}:{code.co_firstlineno}"
                 self._places.setdefault(value.__qualname__, place)
             else:
@@ -209,6 +212,7 @@ class _FingerprintWriter:
             code=Fingerprint(
                 digest=blake2b(text, digest_size=16).hexdigest(),
                 parts={
+                    # Short, since they only name a change in a message; the whole digest decides.
                     name: blake2b("\n".join(words).encode(), digest_size=4).hexdigest()
                     for name, words in self._words_of_parts.items()
                 },
@@ -232,6 +236,7 @@ class _FingerprintWriter:
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
             contents = _contents(cell)
+            # Looked up again by `_CheckedFingerprint.holds`, as are the names in `_follow`.
             self._cells.append((cell, contents))
             self._add_named(name, contents)
         for path in code.reads:
@@ -270,7 +275,7 @@ class _FingerprintWriter:
             self._words_of_parts.setdefault(self._part, []).append(word)
 
     def _add_module(self, module: ModuleType) -> None:
-        """A whole module: any of it may be used."""
+        # The whole module: any of it may be used.
         path = Path(module.__file__ or "") if is_own_module(module) else None
         if path is not None and path.is_file():
             self._add_file(path)
@@ -337,6 +342,7 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
         case enum.Enum():
             return Parts(f"member {value.name}", (type(value),))
         case tuple():
+            # With its type: it may be a named tuple.
             return Parts("tuple", (type(value), *value))
         case frozenset():
             return Parts("frozenset", (*sorted(value, key=_place),))
@@ -505,10 +511,12 @@ def imported_files(imported: Import, package: str) -> list[Path]:
     """The user's own files that an import statement of a package leads to; imports none of them."""
     parts = imported.module.split(".") if imported.module else []
     if imported.level:
+        # One dot is the package itself, each further dot a parent.
         parent = package.rsplit(".", imported.level - 1)[0]
         places = getattr(sys.modules.get(parent), "__path__", [])
     else:
         try:
+            # Of the first name alone: for `a.b`, `find_spec` would import `a`.
             spec = importlib.util.find_spec(parts[0])
         except (ImportError, ValueError):  # one that was not imported as others are
             return []

@@ -70,6 +70,7 @@ class Graph(Generic[ResultT]):
         self.result = result
         self.nodes: dict[str, Node] = {}
         self.fail_fast = fail_fast
+        # With the names that only `Pipeline` takes, for a misspelling of these.
         known = ("fail_fast", "limits", "max_parallel", "result", *PolicyOptions.__optional_keys__)
         check_options(policies, known)
         self.policies = Policies(**policies)
@@ -164,8 +165,10 @@ class Graph(Generic[ResultT]):
                     code="pipeline.unknown-input",
                 )
         sources = {name: f"{prefix}_{name}" for name in other.nodes} | dict(takes or {})
+        # `_sources` is not put back: a name too many only costs a look for cycles.
         before = dict(self.nodes)
         try:
+            # A list, since a graph may include itself.
             for node in list(other.nodes.values()):
                 policies = node.policies.over(other.policies)
                 self.add(node.moved(sources[node.name], sources, policies))
@@ -205,6 +208,7 @@ class Graph(Generic[ResultT]):
                 + did_you_mean(self.result, self.nodes),
                 code="pipeline.result-unknown",
             )
+        # What `Pipeline[Answer](…)` makes gets it only after `__init__`, so it is read here.
         if (types := get_args(getattr(self, "__orig_class__", None))) and self.nodes:
             _check_result(self.nodes[self.result_node], types[0])
         for node in self.nodes.values():
@@ -293,6 +297,7 @@ def _check_output(node: Node, graph: Graph) -> None:
     on_error = node.policies.over(graph.policies).on_error
     if isinstance(on_error, Default):
         try:
+            # Before the run, since it is first used when the node has failed.
             form.encode(form.check(on_error.value))
         except TypeError as error:
             raise node.mistake(
@@ -307,7 +312,6 @@ def _produced(node: Node) -> Any:  # noqa: ANN401 - whatever the pipeline's auth
 
 
 def _check_result(node: Node, stated: object) -> None:
-    """That `Pipeline[stated]` is true."""
     if not fits(_produced(node), stated):
         raise node.mistake(
             f"the pipeline states a result of {described(stated)}, and its node '{node.name}' "
@@ -381,6 +385,7 @@ def graph_inputs(graph: Graph) -> dict[str, GraphInput]:
 
 def _agreed(first: GraphInput, second: GraphInput) -> GraphInput:
     """The one with a default, or else with a type."""
+    # Of equals, the first: sorting keeps their order, reversed too.
     chosen, second_choice = sorted(
         (first, second),
         key=lambda candidate: (candidate.has_default, candidate.annotation not in _ANY),

@@ -223,6 +223,7 @@ def read_node(
         PipelineInvalid: It is not written with `def`, its signature cannot be a node's, or `each`
             or `takes` names a parameter that it does not have.
     """
+    # Of what a decorator wraps: mistakes are to name the node's own file and line.
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         raise PipelineInvalid(

@@ -95,6 +95,7 @@ class NodeCall:
     @property
     def variation(self) -> int:
         """0, or the number of this attempt's replies, if the same replies would fail again."""
+        # So that an inner and an outer repetition never have the same number.
         return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
 
     def fails_of(self, error: Exception) -> None:
@@ -198,6 +199,7 @@ class NodeCall:
         item = replace(node.parameters[0], source="items", is_mapped=True)
         graph = Graph(self.label)
         track = None if has_track else track_of(self._call)
+        # Numbered, since a node may map one function several times.
         graph.add(replace(node, name=self._numbered(node.name), parameters=(item,), track=track))
         graph.check()
         ended = await self._inside(graph, {"items": list(items)}, f"{self.label}/")
@@ -218,6 +220,7 @@ class NodeCall:
         reply = shared.answers.get((question.key, text))
         if reply is None:
             reply = await self._asked(question)
+        # An answer of the wrong form is asked for again, with what is wrong, as long as one comes.
         while reply is not None:
             try:
                 answer = parse_answer(reply, returns)
@@ -225,6 +228,7 @@ class NodeCall:
                 question = replace(question, problem=not_an_answer(reply, question.form))
                 reply = await self._asked(question)
             else:
+                # For the next attempt of the node, which asks again.
                 shared.answers[question.key, text] = reply
                 excerpt, answered = shared.tracer.excerpt(text), shared.tracer.excerpt(reply)
                 shared.tracer.instant(
@@ -370,6 +374,7 @@ async def perform(
         )
         shared.tracer.instant(event)
         attempt += 1
+        # No idleness of the call around it; this call's own limits hold only within attempts.
         with nullcontext() if parent is None else parent.pulse.doing("rest"):
             await asyncio.sleep(delay_s)
 
@@ -395,6 +400,7 @@ async def _attempt(
     step, path, label, tracer = call.step, call.state.path, call.label, shared.tracer
     arguments, _, digests = call.taken
     needs = (*digests, *call.decided_by)
+    # On a full disk no further call is made whose output would be lost; see `OnFailure`.
     tracer.check_written()
     waits = _waits(call, until_ns=tracer.now_ns())
     begun = events.NodeAttempt(
@@ -412,6 +418,7 @@ async def _attempt(
             call.state.note_span(call.item, span.id)
         for flow, sources in (("output", digests), ("condition", call.decided_by)):
             tracer.flows(flow, sources=[n for n in sources if type(n) is int], target=span.id)
+        # Outputs of earlier parts have no span to draw an arrow from, only a label.
         if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
             span.set(needs=before)
         if handle is not None:
@@ -485,6 +492,7 @@ def _leaf(error: BaseException) -> BaseException:
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [_leaf(nested) for nested in error.exceptions]
+    # A group cancels its other tasks when one raises: a cancellation is never the reason.
     first = min(leaves, key=_rank)
     if isinstance(first, Suspended):
         asking = [leaf for leaf in leaves if isinstance(leaf, Suspended)]

@@ -174,14 +174,16 @@ class _OnRay(OnWorkers):
             self._ray.kill(self._switchboard)
 
     async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
-        """See `OnWorkers.send`."""
         board = _RayBoard(self._opened_switchboard()) if call.asks else None
         ref = self._task_for(on).remote(call, board)
         ended = asyncio.wrap_future(ref.future())
         try:
+            # By `wait`: cancelling an `await` would cancel `ended` before the worker is told.
             await asyncio.wait({ended})
         except asyncio.CancelledError:
+            # Retrieves its error, or asyncio would complain that nothing did.
             ended.add_done_callback(lambda future: future.cancelled() or future.exception())
+            # As Ctrl-C first, so that the node can clean up.
             self._ray.cancel(ref)
             await asyncio.wait({ended}, timeout=_END_S)
             if not ended.done():
@@ -213,7 +215,7 @@ class _OnRay(OnWorkers):
         return self._tasks[on]
 
     def _warn_if_too_much(self, on: Resources) -> None:
-        """Ray would wait without a word for a machine that has all of it."""
+        # Ray would wait without a word for a machine that has all of it.
         needed = {"CPU": on.cpus, "GPU": on.gpus, "memory": on.memory_bytes}
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(all(has.get(k, 0) >= n for k, n in needed.items()) for has in machines):
@@ -228,11 +230,14 @@ class _OnRay(OnWorkers):
     def _opened_switchboard(self) -> Any:  # noqa: ANN401 - a handle of Ray's
         if self._switchboard is None:
             ray = self._ray
+            # On the driver's machine: the loss of another may cost only the calls there.
             strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 ray.get_runtime_context().get_node_id(), soft=False
             )
             self._switchboard = (
                 ray.remote(_Switchboard)
+                # Each open question takes one of an actor's places, of which Ray gives 1,000: with
+                # that many open, `answer` could not be called any more.
                 .options(num_cpus=0, max_concurrency=100_000, scheduling_strategy=strategy)
                 .remote()
             )

@@ -103,7 +103,7 @@ class Execution:
 
     @property
     def status(self) -> RunStatus:
-        """The worst of what happened."""
+        """The worst of what happened: a failure, then a limit, then an open question."""
         if self.failures:
             return "failed"
         if self.stopped_by is not None:
@@ -116,6 +116,7 @@ class Execution:
         first, *rest = self.failures
         failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
         failed.__cause__ = first.error
+        # From here a caller of a nested graph takes its failures; see `_Running._given_up`.
         failed.result = self
         return failed
 

@@ -128,6 +128,7 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     generations = networkx.topological_generations(edges)
     layers = {name: number for number, names in enumerate(generations) for name in names}
     critical = frozenset(pairwise(run.critical_path)) if run else frozenset()
+    # An arrow that a longer way implies is left out, unless the run's critical path took it.
     drawn = critical.union(networkx.transitive_reduction(edges).edges)
     sources = dict.fromkeys(name for node in graph.nodes.values() for name in node.sources)
     return Drawing(
@@ -227,6 +228,7 @@ def run_seen(journal: Journal) -> RunSeen:
 
 def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
     """A run's figures for a node, from the records of its items and of nested calls."""
+    # A nested call's time lies within its caller's; its tokens are its own.
     outer = [record for record in records if "/" not in record.node]
     statuses = {record.status for record in outer}
     return NodeSeen(
@@ -355,6 +357,7 @@ def _flowchart(drawing: Drawing) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
+    # Mermaid writes a character by its number with `#`, where HTML has `&#`.
     return "".join(
         sign if sign.isalnum() or sign in _MEAN_NOTHING else f"#{ord(sign)};" for sign in text
     )

@@ -64,6 +64,7 @@ class Timeout:
     def __post_init__(self) -> None:
         for name in ("total_s", "idle_s"):
             limit = getattr(self, name)
+            # So, and not as `limit <= 0`, NaN is refused too.
             if limit is not None and not limit > 0:
                 raise InvalidInput(
                     f"Timeout({name}={limit:g}); it must be more than 0",
@@ -155,7 +156,7 @@ class Resources:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory, as a number."""
+        """The memory in bytes, whichever way it was written."""
         return parse_bytes(self.memory)
 
 
@@ -201,6 +202,7 @@ NO_POLICIES = Policies()
 
 
 def _check_not_negative(owner: str, name: str, value: float) -> None:
+    # As in `Timeout`: NaN fails it too.
     if not value >= 0:
         raise InvalidInput(
             f"{owner}({name}={value:g}); it cannot be less than 0", code="pipeline.policy-negative"

@@ -62,7 +62,7 @@ class Earlier:
             self.add(output)
 
     def add(self, output: NodeOutput) -> None:
-        """Adds an output."""
+        """Adds an output, which counts before all earlier ones of its call."""
         self._outputs[output.node, output.item].append(output)
 
     def last(self, node: str, item: int | None) -> NodeOutput | None:
@@ -102,6 +102,7 @@ class Earlier:
         A new node is one that is gone if both have the same code, and no other such node has it.
         `codes` has the digests of all nodes' code, by path.
         """
+        # All paths of a graph have the same prefix, so any of them tells it.
         before = self._codes_by_graph.get(next(iter(codes), "").rpartition("/")[0], {})
         gone = _by_code({path: code for path, code in before.items() if path not in codes})
         new = _by_code({path: code for path, code in codes.items() if path not in before})
@@ -137,12 +138,14 @@ def change_between(
     if changed:
         names = " and ".join(f"'{name}'" for name in changed)
         return f"its input{'s' * (len(changed) > 1)} {names} changed"
+    # Two values without a digest look equal above.
     unknown = next((name for name, digest in inputs.items() if digest == NO_DIGEST), None)
     if unknown is not None:
         return (
             f"its input '{unknown}' cannot be written to the journal, and so not compared; a "
             "method code_parts() of its class can return what tells it from others"
         )
+    # Without a `run`, a function reaches no model, rubric or setting.
     if changes is None or not call.step.node.takes_run:
         return None
     if output.uses is None:
@@ -161,6 +164,7 @@ def _restored(output: NodeOutput, form: ValueForm) -> Found | str:
         return Skipped(reason=output.skipped), NO_DIGEST
     try:
         value = form.restore(output.value)
+        # Secrets are masked in the journal, and the digest is of the text before that.
         if digest(form.encode(value)) == output.digest:
             return value, output.digest
     except (TypeError, ValueError):
@@ -202,10 +206,12 @@ class Outputs:
 
     async def find(self, call: StepCall) -> Found | None:
         """An output for which the call need not be made; None if it must be made."""
+        # 1. An earlier attempt of the call that the graph is nested in.
         if self.attempts is not None:
             stored = self.attempts.find(call)
             if isinstance(stored, tuple):
                 return stored  # not logged: it was when it was made
+        # 2. An earlier part of the run, perhaps under another name.
         before = self.renamed.get(call.state.path)
         stored = None
         if self.shared.earlier is not None:
@@ -217,6 +223,7 @@ class Outputs:
         if isinstance(stored, str):
             self.shared.log.reruns[Rerun(node=call.label, reason=stored)] = None
             stored = None
+        # 3. Another run.
         if stored is None and call.step.policies.cache is not None:
             stored = await self._find_in_cache(call)
         if stored is not None:
@@ -227,6 +234,7 @@ class Outputs:
     async def keep(self, call: StepCall, output: CallOutput) -> Found:
         """Writes an output; returns when it is as safe as the run requires."""
         given_digest = digest(output.data)
+        # Without a span it is a default, or from the cache: not for other attempts or runs.
         if output.span:
             call.state.note_span(call.item, output.span)
             if self.attempts is not None:
@@ -257,6 +265,7 @@ class Outputs:
         code, takes_run = call.step.code, call.step.node.takes_run
         parts: list[Fingerprint | Use] = [code, *call.uses.values()]
         for used in parts:
+            # Once a run, since many calls use the same and the parts are long.
             if used.parts and used.digest not in self.shared.log.codes:
                 self.shared.log.codes.add(used.digest)
                 self.shared.tracer.instant(events.CodeEvent(code=used.digest, parts=used.parts))
@@ -277,6 +286,7 @@ class Outputs:
         if cache is None or policy is None or key is None:
             return None
         path, inputs, code = call.state.path, call.taken.inputs, call.step.code.digest
+        # Under the key are the keys of entries, the newest first: one for each set of models used.
         for entry in _read(await cache.find(key)) or ():
             stored = _read(await cache.find(entry))
             if stored is None or not policy.takes(age_s=time.time() - stored["stored_s"]):

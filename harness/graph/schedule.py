@@ -58,17 +58,19 @@ class Schedule:
         self.states = {step.node.name: StepState(step, prefix + step.node.name) for step in plan}
         self.failures: list[NodeFailure] = []
         self._inputs = inputs
+        # Taken now, before any node can change them.
         self._input_digests = {name: digest_of_value(value) for name, value in inputs.items()}
         self._start = start
         self._on_skip = on_skip
         self._on_total = on_total
         self._on_end = on_end
+        # A queue in place of recursion: a chain of skipped nodes may be longer than Python's stack.
         self._settled: deque[tuple[StepState, int | None]] = deque()
         self._left = len(self.states)
 
     @property
     def is_over(self) -> bool:
-        """Whether every node has an outcome."""
+        """Whether every node has an outcome: an output, `Skipped` or `Blocked`."""
         return not self._left
 
     def begin(self) -> None:
@@ -210,6 +212,7 @@ class Schedule:
         ]
         if any(value is PENDING for value in values):
             return
+        # Before it starts or settles: `_end_items` compares the two counts.
         state.begun.add(item)
         if any(type(value) in _NO_VALUES for value in values):
             obstacle = self._obstacle(state, state.step.mapped, item)
@@ -265,11 +268,13 @@ class Schedule:
         elif state.settled == state.total:
             assert state.items is not None
             blocked = [item for item in state.items if type(item) is Blocked]
+            # A list with a gap is no output: the node as a whole has none either.
             outcome = blocked[0] if blocked else state.items
             self._settle_whole(state, outcome, digest_of_all(state.digests))
 
     def _settle_whole(self, state: StepState, outcome: object, digest: str = NO_DIGEST) -> None:
         if state.step.item_form and not state.step.mapped and isinstance(outcome, list):
+            # A list from the journal settles its items here; `add_item` did it for a live one.
             self._complete(state, outcome)
         state.outcome, state.digest = outcome, _digest_of(outcome, digest)
         self._left -= 1
@@ -292,6 +297,7 @@ class Schedule:
             if item is not None:
                 for step in state.step.followers:
                     follower = self.states[step.node.name]
+                    # Else it still waits for a whole output, and looks at all items when it begins.
                     if follower.sources:
                         self._begin_item(follower, item)
                 continue
@@ -353,6 +359,7 @@ def indices_of(state: StepState, item: int) -> list[int]:
     if state.step.node.combine == "zip":
         return [item] * len(state.sources)
     indices = []
+    # As the digits of a number: the last parameter changes fastest.
     for source in reversed(state.sources):
         assert source.total is not None, "a product begins when all its sources are whole"
         item, index = divmod(item, source.total)

@@ -46,7 +46,7 @@ class Blocked(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The same as a sentence."""
+        """The end of a sentence: `'findings' failed`."""
         return f"'{self.label}' {self.what}" if self.label else self.what
 
 
@@ -243,8 +243,8 @@ class StepState:
         return self._wholes[with_skipped]
 
     def _list_of_all(self, *, with_skipped: bool) -> tuple[list[object], str]:
-        """A new list of the items, since a consumer might change it."""
         assert self.items is not None
+        # A new list, since a consumer might change it.
         if with_skipped or not any(type(item) is Skipped for item in self.items):
             return list(self.items), self.digest
         numbers = [n for n, item in enumerate(self.items) if type(item) is not Skipped]
@@ -280,7 +280,7 @@ class ListSource(NamedTuple):
 
     @property
     def reach(self) -> int:
-        """As in `StepState`."""
+        """As in `StepState`: all items exist."""
         return len(self.values)
 
     @property
@@ -379,6 +379,7 @@ class CallOutput(NamedTuple):
     """The span that made it; 0 if it existed before."""
 
 
+# Eight calls a place: 100 rows that took turns at two models needed 4 loads in place of 20.
 _MOST_LOANS = 7
 """How many further calls may begin for each place while calls wait for their models."""
 
@@ -414,15 +415,20 @@ class Places:
         Without a `call`, the place is no one's to lend, and `give_back` must follow.
         """
         loan = None if call is None or call.around is None else call.around.loan
+        # 1. No limit.
         if self._free is None:
             start()
+        # 2. The place of the call that waits for this one's graph, if no other call has it.
         elif call is not None and loan is not None and loan.borrower is None:
             loan.borrower, call.lender = call, loan
             start()
+        # 3. A free one, or one in excess for a call that waits for its model. `_free` may go
+        #    below 0, and no further call begins until it is back.
         elif self._free + self._lent > 0:
             self._free -= 1
             start()
         else:
+            # 4. In line twice: for any free place, deepest first, and for that of the lender.
             depth, around = 0, call
             while around is not None:
                 depth, around = depth + 1, around.around
@@ -457,12 +463,14 @@ class Places:
         (loan, call.loan), (lender, call.lender) = (call.loan, None), (call.lender, None)
         borrower = None if loan is None else loan.borrower
         if borrower is not None:
+            # Left behind, the nested call goes on with the place, and owes it to this one's lender.
             borrower.lender = lender
         if lender is None:
             if borrower is None:
                 self.give_back()
             return
         lender.borrower = borrower
+        # An entry that has begun elsewhere stays in the line, and takes nothing.
         while lender.borrower is None and lender.waiting:
             self._begin(lender.waiting.popleft(), lender)
 
@@ -510,6 +518,7 @@ def digest_of_value(value: object) -> str:
         return NO_DIGEST  # it can be read only once
     if type(value) in _JSON:
         try:
+            # As an output is written, so that a value has one digest wherever it comes from.
             return digest(value_form(object).encode(value))
         except TypeError:
             pass  # something in it is not what JSON means

@@ -30,6 +30,7 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
 from harness.graph.annotations import described, remembered
 
+# Kinds of schema that pydantic checks in Python, and cannot make from JSON.
 _NOT_FROM_JSON = frozenset(
     {"callable", "generator", "is-instance", "is-subclass", "literal of an enum"}
 )
@@ -106,6 +107,7 @@ class ValueForm:
         """
         text = _text_of(data)
         try:
+            # By name, as `_written` dumps: an alias may differ between reading and writing.
             return self._adapter.validate_json(text, strict=True, by_alias=False, by_name=True)
         except ValidationError as error:
             if _is_surrogate(error):  # Python's parser reads it, and pydantic's does not
@@ -157,6 +159,7 @@ class ValueForm:
         if _is_same(value, restored):
             return data
         place, was, back = _difference(value, restored) or ("", value, restored)
+        # Longer, until the two look different.
         excerpts = [_EXCERPT.repr(was), _EXCERPT.repr(back)]
         if excerpts[0] == excerpts[1]:
             excerpts = [repr(was)[:_LONGEST], repr(back)[:_LONGEST]]
@@ -286,7 +289,7 @@ def _first(error: ValidationError) -> str:
 
 
 def _is_surrogate(error: ValidationError) -> bool:
-    """Whether the mistake is half of a surrogate pair in the JSON."""
+    # By the parser's words, since it gives all mistakes of JSON one type.
     return "hex escape" in error.errors()[0]["msg"]
 
 
@@ -315,6 +318,7 @@ def sets_in_order(plain: object, value: object) -> object:
         value = value.root
     if type(plain) is list and isinstance(value, _COLLECTIONS) and len(plain) == len(value):
         items = [*map(sets_in_order, plain, value)]
+        # By `repr`, since members of several types have no order of their own.
         return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
     if type(plain) is dict:
         values: Iterable[object] = [getattr(value, name, None) for name in plain]

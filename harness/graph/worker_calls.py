@@ -159,8 +159,10 @@ class OnWorkers(InProcess):
         arguments = dict(work.arguments)
         run: Any = arguments.pop("run", None)
         if work.function not in self._functions:
+            # Once, since a mapped node sends it with every item.
             self._functions[work.function] = self._packed(work, "", work.function)
         call = PackedCall(
+            # Another for each try: what a lost worker still asks goes nowhere.
             number=next(self._numbers),
             label=work.label,
             function=self._functions[work.function],
@@ -181,6 +183,7 @@ class OnWorkers(InProcess):
             return value
         if isinstance(value, self.lost):
             raise WorkerLost(f"the way to its worker was lost ({value})") from value
+        # A pickled error has no traceback.
         value.add_note(f"In a worker:\n{performed.traceback}")
         raise value
 
@@ -201,6 +204,7 @@ class OnWorkers(InProcess):
                     performed = await self.send(call, on)
                 except (WorkerLost, ConfigurationInvalid) as error:
                     failure = error
+                # It would wait for further questions for ever.
                 serving.cancel()
         finally:
             del self._lines[call.number]
@@ -229,6 +233,7 @@ class OnWorkers(InProcess):
         tracer, first, last = self.tracer, performed.records[0], performed.records[-1]
         assert isinstance(first, SpanStarted)
         assert isinstance(last, SpanEnded)
+        # Processes of one machine, since its boot, share a clock.
         low, high = 0, 0
         if performed.boot_id is None or performed.boot_id != boot_id():
             # It was sent before it began there, and came after it had ended there.
@@ -253,6 +258,7 @@ async def _serve(
     """Does what a worker asks for, side by side, in the context of its node."""
     with ExitStack() as queueing:
         if work.handle is not None:
+            # Until the worker's first word, the call waits in the cluster's queue: no idleness.
             queueing.enter_context(work.handle.pulse.doing("rest"))
         async with asyncio.TaskGroup() as group:
             while True:
@@ -290,6 +296,7 @@ def _moved(
     for record in records:
         if isinstance(record, SpanStarted):
             number = ids[record.id] = new_id()
+            # A thread of the node may go on, with its span open.
             ended = ends.get(record.id) or SpanEnded(0, record.time_ns, "unfinished")
             span = joined(record, ended)
             start_ns, end_ns = span.start_ns + shift_ns, span.end_ns + shift_ns
@@ -384,8 +391,9 @@ def _pickled(value: object, pickler: str) -> bytes:
 
 
 def _picklable(error: BaseException, pickler: str) -> BaseException:
-    """The error, or one that says the same: some cannot be made again of what they keep."""
+    """The error, or one that says the same."""
     try:
+        # Some cannot be made again of what they keep.
         pickle.loads(_pickled(error, pickler))  # noqa: S301 - its own
     except Exception:  # noqa: BLE001 - whatever its class raises
         return RuntimeError(describe(error))

@@ -79,6 +79,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
     waits: dict[tuple[int, str], tuple[Interval, ...]] = {}
     unreliable: dict[int, set[str]] = {}
+    # One pass: a span comes after its parent, and a call's phases after the call.
     for span in spans:
         if span.name in PHASES:
             if span.parent in phases:
@@ -94,12 +95,14 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
+            # Taken from the span around it, so that nested node calls have the outermost's.
             outermost[span.id] = outermost.get(span.parent or 0, span.id)
         if span.name == Chat.NAME:
             phases[span.id] = {}
             doubtful = span.attributes.get(UNRELIABLE)
             if isinstance(doubtful, list | tuple):
                 unreliable[span.id] = {*map(str, doubtful)}
+            # A figure in doubt is left out here, so that it reads as unknown everywhere.
             left_out = {"label", "track", *unreliable.get(span.id, ())}
             attributes = {k: value for k, value in span.attributes.items() if k not in left_out}
             calls[span.id] = Call.read(
@@ -110,6 +113,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 node_span=outermost.get(span.id),
             )
     for (number, name), parts in waits.items():
+        # Only now, since phases may come after the call was read.
         calls[number].learn(**{name: parts})
     for number, figures in unreliable.items():
         calls[number].learn(unreliable=frozenset(figures))
@@ -379,6 +383,7 @@ def cost_of(
         for model in dict.fromkeys(call.model for call in calls)
     )
     priced = [m for m in models if m.usd is not None]
+    # Not 0: a run of unknown price is not for nothing.
     usd = sum(m.usd or 0.0 for m in priced) if priced else None
     return RunCost(
         models=models,
@@ -426,14 +431,12 @@ def _model_cost(
 
 
 def _charge(call: Request, prices: EndpointEvent | None) -> tuple[PriceBasis, float] | None:
-    """What one call cost by its tokens: by the settings, else by the list.
-
-    Settings with only one of the two prices are ignored: the sum would pass for the whole.
-    """
+    """What one call cost by its tokens: by the settings, else by the list."""
     asked = call.input_tokens
     answered = 0 if isinstance(call, Embed) else call.output_tokens
     per_asked = prices.usd_per_million_input_tokens if prices else None
     per_answered = prices.usd_per_million_output_tokens if prices else None
+    # Settings with only one of the two prices are ignored: the sum would pass for the whole.
     if per_asked is None or per_answered is None:
         return None if call.cost_usd is None else ("price list", call.cost_usd)
     if asked is None or answered is None:

@@ -45,6 +45,7 @@ def write_chrome_trace(journal: Journal, path: Path) -> None:
     about: Event = {
         "run_id": journal.started.run_id,
         "pipeline": journal.started.name,
+        # A text, since readers of JSON round integers beyond 2**53.
         "started_wall_ns": str(journal.started.wall_ns),
     }
     events = chrome_events(journal)
@@ -52,6 +53,7 @@ def write_chrome_trace(journal: Journal, path: Path) -> None:
         file.write(b'{"displayTimeUnit":"ms","otherData":' + _json(about))
         file.write(b',"traceEvents":[\n' + _json(next(events)))
         while batch := list(islice(events, _BATCH)):
+            # Without the list's own brackets.
             file.write(b",\n" + _json(batch)[1:-1])
         file.write(b"\n]}\n")
 
@@ -87,6 +89,7 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 if end.mark:
                     yield {"ph": "i", "s": "t", **place, "name": end.name}
                 yield {
+                    # Without `bp`, it would end at the next slice, not at the one around it.
                     **({"ph": "s"} if end.leaves else {"ph": "f", "bp": "e"}),
                     **place,
                     "id": end.number,

@@ -110,7 +110,8 @@ class Event:
 
     def __init_subclass__(cls, *, name: str = "") -> None:
         cls.NAME = name or _words(cls)
-        _KEPT.update({cls.NAME} - {"chat", "queue"})  # which `calls_of` keeps
+        # Not those of calls, of which there may be millions: `calls_of` keeps them.
+        _KEPT.update({cls.NAME} - {"chat", "queue"})
         dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
@@ -123,6 +124,7 @@ class Event:
     def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:
         """The same of a record of any name, with what else is known of the event."""
         event, (_, empty, types) = object.__new__(cls), _form(cast("Any", cls))
+        # 1. The record's own fields. 2. Its attributes, so far as they have a field of their type.
         values = record._asdict() | known
         for name, value in record.attributes.items():
             if name not in types or name in known:
@@ -239,6 +241,7 @@ def written(event: Event | tuple[Any, ...]) -> tuple[str, dict[str, object]]:
         for name, default in _form(cast("Any", type(event))).defaults.items()
         if (value := getattr(event, name)) is not default
     }
+    # `pop` comes before the joining, so `more` is gone from the left side as well.
     return event.NAME, values | values.pop("more") if "more" in values else values
 
 
@@ -286,6 +289,7 @@ class Events:
                 for name, event in kinds.items()
                 for record in self._records.get((kind.RECORDS[0], name), ())
             ]
+            # Read kind by kind; their ids put them back in the order in which they began.
             by_id = len(kinds) > 1 and issubclass(kind, SpanEvent)
             self._read[kind] = sorted(read_events, key=attrgetter("id")) if by_id else read_events
         return self._read[kind]
@@ -522,6 +526,7 @@ def place_of(phase: Attributes) -> object:
     reason = phase.get("reason")
     if "place_of" in phase or reason is None:
         return phase.get("place_of")
+    # Journals of earlier versions; whatever else they waited for was memory.
     places = (place for start, place in _PLACES_BY_REASON.items() if str(reason).startswith(start))
     return next(places, "memory")
 
@@ -767,5 +772,3 @@ Revise = NamedTuple("Revise", [
 Separation = NamedTuple("Separation", [("relation", str), ("producer", Any), ("evaluator", Any)])
 WaitForRoom = NamedTuple("WaitForRoom", [])
 Worker = NamedTuple("Worker", [("label", str), ("track", str), ("process", int)])
-
-_KEPT -= {Chat.NAME, Queue.NAME}  # of which there may be millions

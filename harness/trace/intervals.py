@@ -54,6 +54,7 @@ def parts_within(
     parts = []
     for window in windows:
         inside: list[Interval] = []
+        # The stretch before the first that begins in the window may reach into it.
         at = max(0, bisect_right(starts, window.start_ns) - 1)
         while at < len(joined) and joined[at].start_ns < window.end_ns:
             start_ns = max(window.start_ns, joined[at].start_ns)
@@ -71,6 +72,7 @@ def without(some: Iterable[Interval], removed: Iterable[Interval]) -> list[Inter
     if not mine:
         return []
     ends = (edge for gap in union(removed) for edge in (gap.start_ns, gap.end_ns))
+    # The gaps between what is removed; all else lies outside of `mine` or is removed.
     edges = [mine[0].start_ns, *ends, mine[-1].end_ns]
     gaps = zip(edges[::2], edges[1::2], strict=True)
     return common(mine, [Interval(start_ns=a, end_ns=b) for a, b in gaps if a < b])
@@ -78,6 +80,7 @@ def without(some: Iterable[Interval], removed: Iterable[Interval]) -> list[Inter
 
 def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
     """Stretches in order, each with how many of the intervals lie over it; 1 at least."""
+    # At one moment, ends (-1) come before beginnings: stretches that only touch do not overlap.
     edges = sorted(
         (time_ns, step)
         for stretch in intervals
@@ -102,6 +105,7 @@ def mean_depths(intervals: Sequence[Interval]) -> list[float]:
     def area_until(time_ns: int) -> int:
         at = bisect_right(starts, time_ns) - 1
         stretch, depth = levels[at]
+        # After the stretch's end is a gap, where nothing is added.
         return areas[at] + depth * (min(time_ns, stretch.end_ns) - stretch.start_ns)
 
     return [

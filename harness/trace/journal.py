@@ -164,6 +164,7 @@ class JournalWriter:
             self._entries.clear()
             return
         with self._lock:
+            # Called by what making a record has set off: the loop below writes that too.
             if self._is_writing:
                 return
             if self._descriptor is None:
@@ -173,6 +174,7 @@ class JournalWriter:
                 while self._entries:
                     records = self._take_records()
                     self._write(_merged(records))
+                    # All of them, those that were merged or are never written (`Piece`) too.
                     self._observe(records)
             finally:
                 self._is_writing = False
@@ -195,6 +197,7 @@ class JournalWriter:
                 return
             data = self._lines(records[start : start + _BREATH_WRITTEN])
             try:
+                # One call may write only a part, as before a disk is full.
                 while data:
                     data = data[os.write(self._descriptor, data) :]
                 if not os.fstat(self._descriptor).st_nlink:

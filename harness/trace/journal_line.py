@@ -114,6 +114,7 @@ _VALUES: dict[type[Record], Callable[[Any], dict[str, object]]] = {
 
 def seal(line: bytes, number: int) -> bytes:
     """A line of `encode` with its number in the file, from 1, and a checksum."""
+    # Without the closing brace and the newline.
     numbered = b"%b%b%d" % (line[:-2], _LINE, number)
     return b"%b%b%d}\n" % (numbered, _CRC, crc32(numbered))
 
@@ -144,6 +145,7 @@ def decode(line: bytes, *, number: int | None = None) -> Record:
             raise ValueError("its checksum does not hold: it was changed after it was written")
         if number not in (None, values["line"]):
             raise ValueError(f"it was line {values['line']} when it was written")
+        # Unknown fields are left out; a missing one without a default raises KeyError.
         record = tuple.__new__(cls, _FIELDS[cls](cls._field_defaults | values))
     except (KeyError, TypeError) as error:
         raise ValueError("not a journal record") from error
@@ -172,6 +174,7 @@ def _cleaned(value: object, around: tuple[int, ...]) -> object:
     """A copy that orjson accepts; `around` is the `id` of every container it lies in."""
     if not isinstance(value, Mapping | list | tuple):
         return _cleaned_scalar(value)
+    # It contains itself, or is nested as deeply as no person would read.
     if id(value) in around or len(around) == _DEEPEST:
         return "…"
     around = (*around, id(value))

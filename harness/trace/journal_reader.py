@@ -103,6 +103,7 @@ class Journal:
         self.parts = len(parts)
         self._processes: list[_Process] = []
         for number, file in enumerate(files):
+            # Parts come first among the files, so the part that a process joined is there by now.
             of_part = next(
                 (process for process in self._processes if process.part == file.started.part), None
             )
@@ -158,6 +159,7 @@ class Journal:
     @property
     def last_wall_ns(self) -> int:
         """The time of the last record in Unix time, by the clock of the last part's machine."""
+        # The processes are the parts, then those that joined.
         last = self._processes[self.parts - 1]
         started = last.file.started
         return self.last_ns - last.shift_ns - started.time_ns + started.wall_ns
@@ -208,6 +210,8 @@ class _Process:
         for item in self.file.items(kinds):
             moved: Item = item
             if type(item) is SpanRecord:
+                # A span known only afterwards keeps its place: merging needs times that never go
+                # back.
                 time_ns = max(time_ns, item.start_ns + self.shift_ns)
                 # The outermost spans of a joined process lie in the span that asked it to join.
                 parent = self._parent if item.parent is None else self.id_of(item.parent)
@@ -234,6 +238,7 @@ def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
     for beside in paths_beside(path):
         number = part_of(beside, path)
         started = None if number is None else beginning_of(beside)
+        # Another run may have a name that looks like a part's of this one.
         if started is None or started.run_id != run_id:
             continue
         if started.part != number or started.joined_ns is None:
@@ -323,6 +328,8 @@ class JournalFile:
         left_out = (*_INDEXED, *map(line_start, skipped))
         with self.path.open("rb", _BUFFER) as file, self.path.open("rb") as ends:
             for number, line in enumerate(islice(file, self._lines), start=1):
+                # Not parsed, which is what takes time. Damage is found all the same: by the
+                # checksum, and the indexed lines were decoded when the file was opened.
                 if line.startswith(left_out) and (
                     line.startswith(_INDEXED) or sealed_number(line) == number
                 ):
@@ -354,6 +361,7 @@ class JournalFile:
                 match _decoded(line, self.path, number):
                     case SpanEnded(id=span):
                         if span >= len(self._ends):
+                            # Doubled, so that a long run does not extend it for every span.
                             self._ends.extend([0] * (2 * span - len(self._ends)))
                         self._ends[span] = file.tell() - len(line)
                     case Flow() as flow:
@@ -366,6 +374,7 @@ class JournalFile:
         return number if line.endswith(b"\n") else number - 1
 
     def _end_of(self, started: SpanStarted, file: BinaryIO) -> SpanEnded:
+        # 0 is where the file's first record is, and no span's end.
         offset = self._ends[started.id] if started.id < len(self._ends) else 0
         if offset == 0:
             # A thread may begin a span when the run is over.
@@ -452,6 +461,7 @@ def joined_path(journal: Path, process_id: int, chance: str) -> Path:
 def paths_beside(journal: Path) -> list[Path]:
     """The files beside a journal that may be of its run: further parts first, in order."""
     paths = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
+    # Parts have nine digits at most (`_BESIDE`), so files of other processes come after them.
     return sorted(paths, key=lambda path: (part_of(path, journal) or 10**9, path))
 
 

@@ -115,6 +115,7 @@ class RecordedNodes:
             key = inside[attempt.id] = attempt.node or attempt.caption, attempt.item
             nodes.setdefault(key, _NodeParts()).begin(attempt)
         elif type(item) is SpanRecord:
+            # Phases are most of the spans, and no call lies in them.
             if item.parent in inside and item.name not in PHASES:
                 inside[item.id] = inside[item.parent]
         elif type(item) is NodeOutput:
@@ -152,6 +153,7 @@ class _NodeParts:
     def begin(self, span: NodeAttempt) -> None:
         """Adds another attempt, which replaces the earlier one."""
         self.spans.append(span)
+        # What the attempt before had given does not count any more.
         self.output = self.skipped = None
 
     def keep(self, output: NodeOutput) -> None:
@@ -184,6 +186,7 @@ def attempt_status(span: NodeAttempt | SpanRecord | SpanEnded) -> NodeStatus:
 def _is_part(key: _Key, nodes: Mapping[_Key, _NodeParts]) -> bool:
     """Whether it is one item of what a single call generates, item by item."""
     node, item = key
+    # An item of a mapped node has attempts of its own.
     return item is not None and not nodes[key].spans and (node, None) in nodes
 
 

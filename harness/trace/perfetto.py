@@ -59,7 +59,6 @@ def _varint(number: int) -> bytes:
 
 
 def _tag(field: int, wire_type: int) -> bytes:
-    """The tag before a value."""
     return _varint(field << 3 | wire_type)
 
 
@@ -69,7 +68,6 @@ def _integer(field: int, number: int) -> bytes:
 
 
 def _text(field: int, value: str) -> bytes:
-    """A field of type string."""
     return _message(field, value.encode("utf-8", "replace"))
 
 
@@ -79,12 +77,10 @@ def _message(field: int, body: bytes) -> bytes:
 
 
 def _fixed64(field: int, number: int) -> bytes:
-    """A field of type fixed64."""
     return _tag(field, 1) + struct.pack("<Q", number)
 
 
 def _double(field: int, number: float) -> bytes:
-    """A field of type double."""
     return _tag(field, 1) + struct.pack("<d", number)
 
 
@@ -108,8 +104,10 @@ _IN_SEQUENCE = _SEQUENCE + _STATE_GOES_ON
 # TrackEvent: its type, then fields that are written often.
 _BEGIN, _END, _INSTANT, _COUNTER = (_integer(9, kind) for kind in (1, 2, 3, 4))
 _TRACK, _CATEGORY, _NAME, _ANNOTATION = _tag(11, 0), _tag(3, 0), _tag(10, 0), _tag(4, 2)
+# flow_ids, which go on from there, and terminating_flow_ids.
 _FLOW, _LAST_FLOW = 47, 48
-# TrackDescriptor
+# TrackDescriptor: child_ordering EXPLICIT; sibling_merge_behavior NONE, since a viewer would make
+# one track of several that have one name.
 _IN_GIVEN_ORDER, _NOT_MERGED = _integer(11, 3), _integer(15, 2)
 # DebugAnnotation
 _KEY, _INTEGER, _TEXT_NUMBER = _tag(1, 0), _tag(4, 0), _tag(17, 0)
@@ -197,6 +195,7 @@ class _Packets:
 
     def _end(self, lane: Lane, end_ns: int) -> bytes:
         body = _TIMESTAMP + _varint(end_ns - self._origin_ns) + self._tracks.ends[lane.number]
+        # Two numbers and a track: always short.
         return _PACKET + _SHORT_VARINTS[len(body)] + body
 
     def _count(self, counter: CounterSet) -> Iterator[bytes]:
@@ -206,6 +205,7 @@ class _Packets:
         key = (lane.number, counter.name, counter.unit)
         if key not in self._counters:
             name = f"{on_lane(counter.name, lane)} {counter.unit}"
+            # unit_name; below, y_axis_share_key.
             about = _text(6, counter.unit)
             if scale := _OF_A_SCALE.fullmatch(counter.unit):
                 # Scores on one track share an axis, which a counter at the scale's end draws out.
@@ -218,12 +218,14 @@ class _Packets:
             self._counters[key] = _TRACK + _varint(uuid)
             yield packet
         value = counter.value
+        # counter_value, double_counter_value
         number = _integer(30, value) if isinstance(value, int) else _double(44, value)
         yield self._packet(counter.time_ns, _COUNTER + self._counters[key] + number)
 
     def _packet(self, time_ns: int, event: bytes) -> bytes:
         body = _TIMESTAMP + _varint(time_ns - self._origin_ns) + _IN_SEQUENCE
         if self._fresh:
+            # interned_data: a text is defined by the first packet that refers to it.
             body += _message(12, b"".join(self._fresh))
             self._fresh.clear()
         body += _TRACK_EVENT + _varint(len(event)) + event
@@ -311,6 +313,7 @@ class _Tracks:
         if around:
             yield from self._group(around)
         self._groups[track] = uuid = next(self._uuids)
+        # parent_uuid; below, sibling_order_rank: by kind, then by appearance.
         place = _integer(5, self._groups.get(around, _ROOT))
         rank = _integer(12, track_rank(track) * _MOST_TRACKS + uuid)
         yield _descriptor(uuid, track, _IN_GIVEN_ORDER + place + rank)
@@ -346,6 +349,7 @@ class _Interned:
 
 
 def _scalar(value: object) -> bytes:
+    # Before integers, since a bool is one.
     if isinstance(value, bool):
         return _integer(2, value)
     if isinstance(value, int) and _INT64.start <= value < _INT64.stop:

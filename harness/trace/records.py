@@ -245,6 +245,7 @@ def describe(error: BaseException | None) -> str | None:
     """Class and message of an exception, as records keep it."""
     if error is None:
         return None
+    # An error without a message is its class alone.
     return f"{type(error).__name__}: {message_of(error)}".removesuffix(": ")
 
 

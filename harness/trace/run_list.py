@@ -135,6 +135,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
     """
     parts: dict[Path, list[Path]] = {}
     for name in sorted(os.listdir(directory)) if directory.is_dir() else ():  # noqa: PTH208 - names
+        # Ids begin with their time, so their names tell it without opening a file.
         is_before = _ID.match(name) is not None and name < since
         if name.endswith(JOURNAL_SUFFIX) and not is_before:
             file = directory / name
@@ -142,6 +143,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
     for path, files in parts.items():
         try:
             last = max(files, key=lambda file: part_of(file, path) or 0)
+            # Parts without their journal are no run; and most runs ended, so few are read whole.
             if path not in files or _has_end(last):
                 continue
             journal = Journal(path)
@@ -156,6 +158,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
             )
         except (JournalInvalid, OSError):
             continue  # not a run's, or `trace check` has more to say of it
+        # Its last part has no end: the line of an earlier part does not count.
         listed = [other_line for other_line in listed if other_line.run_id != line.run_id]
         began = line.timestamp or ""
         listed.insert(sum((line.timestamp or "") <= began for line in listed), line)

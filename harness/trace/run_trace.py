@@ -195,9 +195,11 @@ class RunTrace(JournalTracer):
             super().__init__(
                 self.journal_path, started, options=chosen, clock=clock, observers=observers
             )
+            # Now that the file exists; nothing else knows its name yet.
             self._lock = RunLock(self.journal_path)
         else:
             self.journal_path = resume
+            # Before it is read: another process may be resuming it.
             self._lock = RunLock(resume)
             try:
                 earlier = Journal(resume)
@@ -246,6 +248,7 @@ class RunTrace(JournalTracer):
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             super().__exit__(kind, error, traceback)
+            # A forked child leaves the block too, and would write over its parent's files.
             if not self._journal.is_forked:
                 self._draw()
         finally:
@@ -351,6 +354,7 @@ class JoinedTrace(JournalTracer):
 
 
 def _boot_id_of(clock: Clock) -> str | None:
+    # Any other clock, such as a test's, is shared with no process.
     return boot_id() if clock is monotonic else None
 
 
@@ -402,14 +406,14 @@ class RunLock:
         _let_go_in_children()
 
     def release(self) -> None:
-        """Releases the run."""
+        """Releases the run; a second time does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def is_going(journal: Path) -> bool:
-    """Whether a process holds the run."""
+    """Whether a process holds the run's lock; a run on a directory without locks never is."""
     try:
         RunLock(journal).release()
     except InvalidInput:
@@ -419,8 +423,7 @@ def is_going(journal: Path) -> bool:
 
 @cache
 def _let_go_in_children() -> None:
-    """A forked child has the lock too, and might outlive a process that was killed."""
-
+    # A forked child has the lock too, and might outlive a process that was killed.
     def release_all() -> None:
         for lock in _held:
             lock.release()

@@ -191,6 +191,7 @@ class Redactor:
                 else self.clean_values(item)
                 for name, item in value.items()
             }
+        # A known secret may be written as a number.
         return REDACTED if str(value) in self._values else value
 
 
@@ -216,6 +217,7 @@ def secrets_of(environment: Mapping[str, str], *, named: Iterable[str]) -> dict[
 def _is_variable(name: str, value: str) -> bool:
     """Whether a variable holds a secret, and not a number of tokens or the path of a key's file."""
     match = _VARIABLE.fullmatch(name)
+    # `MAX_TOKENS=4096` is a limit; `PASSWORD=4096` is not (`_NAME`).
     if match is None or value.isdigit():
         return _NAME.fullmatch(name) is not None
     return match["more"] is None or not value.startswith(("/", "~"))

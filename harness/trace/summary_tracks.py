@@ -49,6 +49,8 @@ class SummaryTracks:
             following = [time_ns for time_ns, _ in edges[1:]]
             for (time_ns, step), next_ns in zip_longest(edges, following):
                 value += step
+                # Only the last value at one moment, and only if it shows: viewers draw every
+                # change.
                 if time_ns != next_ns and (level := round(value, 1)) != drawn:
                     drawn = level
                     yield CounterSet(name, unit, time_ns, drawn, None, None)

@@ -25,6 +25,7 @@ _NOWHERE = -1
 
 _ITEM = re.compile(r"\[\d+\]\Z")
 
+# One list for all slices that end no other: most of them.
 _OVER: list[int] = []
 
 _SHOWN = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
@@ -88,6 +89,7 @@ class Lanes:
         track = attributes.get("track")
         around = None if parent is None else self.lane_of(parent)
         placed = _Slice(number, start_ns, end_ns)
+        # Without a track of its own, it is drawn where its parent is, or beside it.
         if around is not None and (track is None or track == around.track):
             lane = around if _nest(around, placed, start_ns, parent) else None
             track = around.track
@@ -96,10 +98,12 @@ class Lanes:
             track = self._root_track if track is None else str(track)
         if lane is None:
             lane = self._free_lane(track, start_ns)
+            # The lane is free from here on, so all that was open on it has ended.
             lane.ended = [s.end_ns for s in reversed(lane.open)] if lane.open else _OVER
             lane.open = [placed]
             lane.free_ns = placed.until_ns
         if number >= len(self._lane_of):
+            # Doubled, so that a long run does not extend it for every span.
             self._lane_of.extend([_NOWHERE] * (2 * number + 64 - len(self._lane_of)))
         self._lane_of[number] = lane.number
         return lane
@@ -291,6 +295,7 @@ def excerpts_of(journal: Journal) -> dict[str, str]:
 def _excerpt(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
+    # 5 for the mark and its spaces.
     return f"{text[:_HEAD]} […] {text[_HEAD + 5 - _LONGEST :]}"
 
 
@@ -304,6 +309,7 @@ def span_arguments(
     span must be the last one placed on the lane.
     """
     arguments: dict[str, object] = {"span": span.id, **span.attributes}
+    # Alone on its lane, it is not drawn in its parent.
     if span.parent is not None and len(lane.open) == 1:
         arguments["parent"] = span.parent
     arguments.pop("track", None)

@@ -216,6 +216,8 @@ class Tracer:
     @contextmanager
     def calling(self) -> Iterator[None]:
         """Around a request, from just before it leaves; raises as `check_written` does."""
+        # What led to the request is on record before it costs anything, should the process be
+        # killed.
         self.flush()
         self.check_written()
         self.calls_under_way += 1
@@ -291,6 +293,7 @@ class Span:
     def __enter__(self) -> Self:
         tracer = self.tracer
         outer = self._outer = _current_span.get()
+        # Ids count per tracer: a span of another one, such as an outer run's, is no parent here.
         self.parent = outer.id if outer is not None and outer.tracer is tracer else None
         number = self.id = next(tracer._ids)  # noqa: SLF001 - the two are one
         _current_span.set(self)
@@ -313,6 +316,7 @@ class Span:
             self.status, self.error = status_of(error), describe(error)
             if isinstance(error, HarnessError):
                 self.set(error_code=error.code)
+        # Taken a second time, which `RecordMaker` knows for the end by `begun`.
         tracer._take(self)  # noqa: SLF001
 
     def copied(self, tracer: Tracer, *, start_ns: int) -> Span:
@@ -453,6 +457,7 @@ class RecordMaker:
 
     def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:
         """The attributes with hashes in place of texts, and the texts not recorded yet."""
+        # Most records refer to no text: no copy for these.
         if Text not in map(type, attributes.values()):
             return attributes, ()
         plain = dict(attributes)
@@ -489,6 +494,7 @@ def status_of(error: BaseException | None) -> Literal["ok", "error", "cancelled"
     """How a span or a run ends by this exception; None is a normal end."""
     if error is None:
         return "ok"
+    # A generator that is closed early did not fail.
     if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | GeneratorExit):
         return "cancelled"
     return "error"

@@ -50,6 +50,7 @@ async def write_first_draft(
         # An equal part for each round, half of it for the evaluation, which reads the draft.
         room = max(_LEAST_DRAFT_TOKENS, tokens_left // (2 * max_rounds * candidates))
         while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > tokens_left:
+            # Halved in place of solved for: what an evaluation takes is no formula of the room.
             room = max(_LEAST_DRAFT_TOKENS, room // 2)
         reserve = tokens_left - candidates * (prompt_tokens + room)
     meter.check_room(most_tokens(room), what="the first draft and its evaluation")
@@ -66,6 +67,7 @@ async def write_first_draft(
             return False
         return not evaluator.checked(replace(empty, text=candidate.text)).short
 
+    # What the evaluation and the other rounds need is held back from these calls.
     with tracer.span(events.Draft()) as span, meter.holding(Spent(input_tokens=reserve)):
         place = SampledPlace(request=request, read=read, base_seed=base_seed, is_enough=is_flawless)
         drafts = await sample([place], times=candidates, at_once=at_once, ask=ask, tracer=tracer)

@@ -265,6 +265,7 @@ class _RunningLoop:
     def _draft(self, text: str, *, cut: bool) -> Draft:
         """A draft, with what the producer was told so far: it may repeat findings too."""
         findings = (f.message for r in self.rounds for s in r.verdict.scores for f in s.findings)
+        # None of this may stand in a draft: `echoes` looks for it.
         notes = (*self.reviser.prompts.told, *dict.fromkeys(findings))
         return replace(self.first_draft, text=text, cut=cut, told=notes)
 
@@ -297,8 +298,10 @@ class _RunningLoop:
         `step` is None for the first draft; `written_in` is the id of the span that it was written
         in.
         """
+        # What was spent since the last verdict.
         drafting = self.meter.lap()
         earlier = {round_.draft for round_ in self.rounds}
+        # `decide_on_draft` has looked at the first one only.
         rest = [finalist for finalist in revision.finalists[1:] if finalist.text not in earlier]
         judged: list[_Judged] = []
         for finalist in (*revision.finalists[:1], *rest):
@@ -308,6 +311,7 @@ class _RunningLoop:
                 if not judged:
                     raise
                 break  # the finalists before it have verdicts
+            # A draft that passes ends the loop, so a better one is worth no call.
             if judged[-1].verdict.passed:
                 break
         best = max(judged, key=lambda judgement: judgement.verdict.rank)  # the earlier of equals
@@ -331,10 +335,10 @@ class _RunningLoop:
         self.rounds.append(round_)
         self.judged_in[round_.number] = best.span
         record_round(round_, self.tracer)
+        # Before the next round: it is read from there if the loop is killed.
         await self.tracer.persisted()
 
     async def _judged(self, finalist: Finalist, *, written_in: int | None) -> _Judged:
-        """A draft's verdict."""
         tracer, number = self.tracer, len(self.rounds) + 1
         draft = self._draft(finalist.text, cut=finalist.cut)
         draft_sha256 = tracer.content(draft.text)
@@ -343,6 +347,7 @@ class _RunningLoop:
         )
         with tracer.span(begun) as span:
             tracer.flow("draft", source=written_in, target=span.id)
+            # A candidate that was made without a call has no span (`Candidate.number` 0).
             chosen = [candidate.span for candidate in finalist.taken if candidate.span is not None]
             tracer.flows("candidate", sources=chosen, target=span.id)
             verdict = await self.evaluator.evaluate(draft)
@@ -355,7 +360,6 @@ class _RunningLoop:
         return _Judged(finalist=finalist, verdict=verdict, span=span.id)
 
     def _record_tried(self, tried: Sequence[Tried]) -> None:
-        """Records the fate of each candidate."""
         for trial in tried:
             fate = events.CandidateFate(
                 round=len(self.rounds) + 1,
@@ -373,6 +377,7 @@ class _RunningLoop:
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
     """The stop of the loop for an error."""
     reason = otherwise
+    # Of either model: the limit is the loop's, and no fault of who met it.
     if isinstance(error, LimitReached):
         reason = "budget"
     elif isinstance(error, EvaluatorAbstained):

@@ -148,7 +148,7 @@ def decide(
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
 
-    `left` gives the rest of a limit, and `most_tokens` the most tokens of a revision and its
+    `rest_of` gives the rest of a limit, and `most_tokens` the most tokens of a revision and its
     evaluation. That is called only under a limit of tokens, since it must build the prompts.
     """
     # 1. Is there nothing to gain? This goes before the limits: it says more.
@@ -199,6 +199,7 @@ def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
     two lowest, one without a reason is left out, unless neither has one.
     """
     verdict = base.verdict
+    # By points, which are on one scale; the scores of dimensions need not be.
     worst_first = sorted(verdict.scores, key=lambda s: s.points)
     failed = tuple(s for s in worst_first if s.points < below or s.name in verdict.below_floor)
     lowest = tuple(worst_first[:2])
@@ -247,6 +248,7 @@ def _last_gains(rounds: Sequence[Round]) -> list[float]:
     best = best_round(rounds[:-_PATIENCE]).verdict
     gains = []
     for round_ in rounds[-_PATIENCE:]:
+        # Passing and gates come before the composite in a rank.
         *kind, composite = round_.verdict.rank
         *best_kind, best_composite = best.rank
         # With a gate shut, the composite is of other dimensions.

@@ -174,10 +174,9 @@ def without_criticized(body: str, messages: Sequence[str]) -> str:
 
 
 def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section:
-    """The section as it was first written: sources are chosen by this text in every round.
-
-    Others may be nearer to its new text, but then no two prompts would have the same beginning.
-    """
+    """The section as it was first written: sources are chosen by this text in every round."""
+    # Others may be nearer to its new text, but then no two prompts would begin alike.
+    # By title and its occurrence, since earlier rounds may have more or fewer sections.
     title = draft.sections[index].title
     number = sum(section.title == title for section in draft.sections[:index])
     for round_ in rounds:
@@ -252,6 +251,7 @@ def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
         if score.reason or not score.findings:
             lines.append(f"{score.name}: {score.reason or f'{score.score:g}, which is too low'}")
         for finding in score.findings:
+            # The reason of a check is its findings, joined.
             if finding.message not in score.reason:
                 place = f" (in '{finding.section}')" if finding.section else ""
                 lines.append(f"{score.name}{place}: {finding.message}")
@@ -333,6 +333,7 @@ def _nearest_passages(source: str, matters: Sequence[frozenset[str]], limit_char
     )
     chosen: list[int] = []
     for index in by_nearness:
+        # 2 for the blank line between passages.
         room = limit_chars - sum(len(passages[index]) + 2 for index in chosen)
         if len(passages[index]) <= room:
             chosen.append(index)

@@ -121,11 +121,12 @@ def select(
         for place in range(finalists)
     ]
     first = climbs[0]
-    drafts = {
-        climb.finalist.text: climb.finalist for climb in reversed(climbs) if climb.finalist.taken
-    }
+    drafts: dict[str, Finalist] = {}
+    for climb in climbs:  # of equal texts, the best climb's
+        if climb.finalist.taken:
+            drafts.setdefault(climb.finalist.text, climb.finalist)
     return Selection(
-        finalists=tuple(reversed(drafts.values())),
+        finalists=tuple(drafts.values()),
         tried=tuple(_tried(base, candidate, first) for candidate in candidates),
         how=how,
     )
@@ -149,13 +150,16 @@ def best_of(
         for draft in drafts
         if draft.text
     }
+    # A cut draft cannot pass, so any whole one goes before it.
     ranked = sorted(
         (draft for draft in drafts if draft.text),
         key=lambda draft: (not draft.cut, scores[draft.number].rank, -draft.number),
         reverse=True,
     )
-    chosen = {draft.text: draft for draft in reversed(ranked[:finalists])}
-    finalists_ = [_finalist(draft.text, [draft]) for draft in reversed(chosen.values())]
+    chosen: dict[str, Candidate] = {}
+    for draft in ranked[:finalists]:
+        chosen.setdefault(draft.text, draft)
+    finalists_ = [_finalist(draft.text, [draft]) for draft in chosen.values()]
     tried: list[Tried] = []
     for draft in drafts:
         outcome: Outcome = "taken" if draft in ranked[:1] else "outdone"
@@ -165,6 +169,7 @@ def best_of(
         tried.append(_record(draft, outcome=outcome, section=None, checked=mean))
     if ranked:
         best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
+        # The best draft is the base: only parts that raise its rank are taken.
         mixed = select(
             best,
             [part for draft in ranked[1:] if not draft.cut for part in _parts(draft, of=best)],
@@ -254,6 +259,7 @@ def _climb(
             if candidate.section != section or not candidate.text:
                 continue
             try:
+                # With what earlier sections have taken: the rank is of the draft as a whole.
                 trial = put({**{key: c.text for key, c in chosen.items()}, section: candidate.text})
             except InvalidInput:
                 continue
@@ -263,7 +269,9 @@ def _climb(
                 gained.append((section, candidate.number))
                 better.append((checked.rank, -candidate.number, candidate, trial))
         if better:
+            # By rank and number alone: candidates have no order.
             better.sort(key=lambda gain: gain[:2], reverse=True)
+            # A section with fewer gains than places gives its last to all further drafts.
             rank, _, chosen[section], text = better[min(place, len(better) - 1)]
     return _Climb(finalist=_finalist(text, chosen.values()), means=means, gained=gained)
 

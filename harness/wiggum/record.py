@@ -58,6 +58,7 @@ def reasons_in(verdict: Verdict) -> list[str]:
 def record_round(round_: Round, tracer: Tracer) -> None:
     """Writes a round so that `rounds_in` can read it back."""
     spent = round_.spent
+    # The draft has its own digest, so that the journal has its text once.
     as_json = partial(_as_json().dump_json, round_, exclude={"draft"})
     tracer.instant(
         events.RoundEvent(
@@ -115,6 +116,7 @@ class RecordedLoop:
     @property
     def has_ended(self) -> bool:
         """Whether the loop ended for a reason of its own."""
+        # A cancelled loop goes on in the next part of the run.
         return self.stop_reason not in {None, "cancelled"}
 
     @property
@@ -136,6 +138,7 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
     """The same of the events of a journal."""
     parts: dict[object, list[events.LoopEvent]] = {}
     for loop in recorded[events.LoopEvent]:
+        # A loop without a key has one part: nothing finds it again.
         parts.setdefault(loop.key or loop.id, []).append(loop)
     scores: dict[int | None, list[float]] = {}
     for verdict in recorded[events.Evaluate]:
@@ -170,6 +173,7 @@ def _loop(
     # down again: the one with the most rounds counts, the last of equals.
     longest = max(range(len(parts)), key=lambda part: (len(rounds[part]), part))
     loop = parts[longest]
+    # A killed loop did not write its composites; its evaluations did.
     composites = scores if loop.composites is None else loop.composites
     return RecordedLoop(
         key=loop.key,
@@ -250,6 +254,7 @@ def earlier_loops(
         JournalInvalid: The journal is damaged.
     """
     loops = [loop for loop in recorded_loops(journal) if loop.key]
+    # A node with an output is made again only if it changed, and its loops have other keys then.
     done = {label_of(output.node, output.item) for output in outputs}
     unfinished = [loop for loop in loops if loop.call not in done]
     texts = {} if lost else texts_of(unfinished, journal)
@@ -309,6 +314,7 @@ def _round(recorded: events.RoundEvent, texts: Mapping[object, str], journal: Jo
             'to resume a run, set content = "full"',
             code="loop.texts-not-recorded",
         )
+    # `draft_chars` was counted before secrets were masked.
     if len(draft) != recorded.draft_chars:
         raise InvalidInput(
             f"round {number} cannot be restored from {journal.path}: a secret was removed from "

@@ -127,12 +127,16 @@ class Reviser:
             InferenceError: The model gave no revision, or failed at one of several sections.
             LimitReached: The loop's limits left no room for it.
         """
+        # 1. By section, if every finding names one.
         if requests := self._section_requests(draft, focus, rounds):
             return await self._with_sections(draft, requests, focus, rounds)
+        # 2. By the edits of one reply. Candidates without gain are an answer too, a plateau; a
+        #    reply that cannot be used is none.
         if self._has_sections(draft):
             edited = await self._edited(draft, focus, rounds)
             if edited.best.text or any(trial.outcome == "no_gain" for trial in edited.tried):
                 return edited
+        # 3. As a whole.
         return await self._written_anew(draft, focus, rounds)
 
     def most_tokens(
@@ -153,7 +157,6 @@ class Reviser:
     def _requests(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> list[ChatRequest]:
-        """All requests that may be made."""
         if by_section := self._section_requests(draft, focus, rounds):
             return list(by_section.values())
         whole = self._whole_request(draft, focus, rounds)
@@ -225,7 +228,7 @@ class Reviser:
             [
                 self._place(
                     request,
-                    prompt_of=partial(_fitting, before=bodies[index]),
+                    text_of=partial(_fitting, before=bodies[index]),
                     section=index,
                     afresh=self.prompts.afresh(draft, index, rounds),
                 )
@@ -252,7 +255,7 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        places = [self._place(request, prompt_of=applied)]
+        places = [self._place(request, text_of=applied)]
         return await self._chosen(draft, places, how="edits", undecided=_judged(focus))
 
     async def _written_anew(
@@ -262,7 +265,7 @@ class Reviser:
         findings = [finding.message for score in focus for finding in score.findings]
         return await self._chosen(
             draft,
-            [self._place(request, prompt_of=partial(_fitting, before=draft.text))],
+            [self._place(request, text_of=partial(_fitting, before=draft.text))],
             criticized={None: (draft.text, findings)},
             how="whole",
             undecided=_judged(focus),
@@ -272,15 +275,15 @@ class Reviser:
         self,
         request: ChatRequest,
         *,
-        prompt_of: Callable[[str], str],
+        text_of: Callable[[str], str],
         section: int | None = None,
         afresh: str = "",
     ) -> SampledPlace:
-        """What candidates are sampled for; `made` makes the text to put there of a whole reply."""
+        """What candidates are sampled for; `text_of` makes the text to put there of the reply."""
 
         def read(completion: Completion) -> tuple[str, bool]:
             text, cut = self._read(completion)
-            return prompt_of(text), cut
+            return text_of(text), cut
 
         return SampledPlace(
             request=request,
@@ -309,11 +312,13 @@ class Reviser:
         cuts = [
             Candidate(number=0, section=section, text=cut)
             for section, (text, findings) in (criticized or {}).items()
+            # A single candidate is taken without `check`, so nothing could compare it with this.
             if self._candidates > 1
             and section not in undecided
             and (cut := without_criticized(text, findings))
             and cut != text.strip()
         ]
+        # What leaving out settles needs no call at all.
         settled = {cut.section for cut in cuts if settles(cut)}
         sampled = await sample(
             [replace(place, is_enough=settles) for place in places if place.section not in settled],
@@ -346,6 +351,7 @@ class Reviser:
         self, draft: Draft, *, put: Put, undecided: Collection[int | None]
     ) -> Callable[[Candidate], bool]:
         """Whether a candidate is taken and its section satisfies all checks."""
+        # Finalists are for the evaluator to choose from, so checks alone must not end the sampling.
         if self._candidates == 1 or self._finalists > 1:
             return lambda _: False
         before = self._check(draft).rank
@@ -357,6 +363,7 @@ class Reviser:
                 trial = replace(draft, text=put({candidate.section: candidate.text}))
             except InvalidInput:
                 return False
+            # In an undecided section, the same rank counts as a gain: not for the same text.
             if trial.text == draft.text:
                 return False
             checked = self._check(trial)
@@ -378,6 +385,7 @@ class Reviser:
     def _read(self, completion: Completion) -> tuple[str, bool]:
         """A reply, without its broken end if it was cut; and whether it is broken still."""
         text = completion.text.strip()
+        # Only a cut is mended here: other endings that are not whole are errors.
         if completion.finish_reason == "length":
             return without_broken_end(text), is_broken(text)
         check_whole(completion, endpoint=self._model)
@@ -393,6 +401,7 @@ class Reviser:
 
 def _fitting(reply: str, *, before: str) -> str:
     """The reply as it is; empty if it copied the marks of a shortened text."""
+    # Marks that were in the draft before are its own text.
     return "" if MARK.search(reply) and not MARK.search(before) else reply
 
 
@@ -402,7 +411,6 @@ def _judged(focus: Sequence[DimensionScore]) -> set[int | None]:
 
 
 def _judged_sections(focus: Sequence[DimensionScore], draft: Draft) -> set[int | None]:
-    """The sections that a model criticized."""
     judged = (score for score in focus if score.source == "judged")
     return {place_of(finding, draft.sections) for score in judged for finding in score.findings}
 
@@ -423,6 +431,7 @@ def without_broken_end(text: str) -> str:
     if opening := _open_fence(last.text):
         start, closing = opening
         lines = last.text[start:].splitlines(keepends=True)
+        # The fence and one line of code: without that line nothing would be left.
         code = "".join(lines[:-1] if len(lines) > 2 else lines)
         return f"{before}{last.text[:start]}{code.rstrip()}\n{closing}"
     lines = last.text.rstrip().splitlines(keepends=True)
@@ -450,6 +459,7 @@ def _open_fence(text: str) -> tuple[int, str] | None:
             fence, info = match["fence"], match["info"].strip()
             if opened is None:
                 opened = (start, match["indent"] + fence)
+            # CommonMark: a closing fence is of the same sign, at least as long, and has no label.
             elif fence.startswith(opened[1].strip()) and not info:
                 opened = None
         start += len(line)

@@ -64,6 +64,8 @@ async def sample(
         LimitReached: There was no room for them.
     """
     room = asyncio.Semaphore(at_once or len(places) or 1)
+    # So many at a time of each place that all places together keep the model busy, and that one
+    # which is enough saves the others.
     wave = times if at_once is None else max(1, at_once // max(1, len(places)))
     met: list[HarnessError] = []
     """Errors so far."""
@@ -74,6 +76,7 @@ async def sample(
         async with room:
             while (
                 len(candidates) < times
+                # The next call would meet the same, at any place.
                 and not any(isinstance(error, LASTING) for error in met)
                 and not any(map(place.is_enough, latest))
             ):
@@ -98,6 +101,7 @@ async def sample(
         # One failed call ends the round; the first says why.
         raise _first_of(failed) from None
     candidates = tuple(candidate for task in tasks for candidate in task.result())
+    # With some candidates the failures are only recorded.
     if met and len(met) == len(candidates):
         raise met[0]
     return candidates
@@ -109,7 +113,7 @@ def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
 
 
 def _order(place: SampledPlace, numbers: Sequence[int]) -> Sequence[int]:
-    """The numbers of the candidates; equal prompts follow each other, for prefix caches."""
+    # Equal prompts follow each other, for prefix caches.
     return (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
 
 

@@ -76,6 +76,18 @@ def test_further_finalists_are_made_of_the_next_best_candidates():
     ]
 
 
+def test_the_first_finalist_is_the_taken_one_even_if_a_later_candidate_repeats_it():
+    found = candidates(one=["one good", "a good", "one good"])
+    drafts = [Candidate(number=n, text=text) for n, text in enumerate("XYX", start=1)]
+
+    parts = chosen(found, finalists=3)
+    wholes = best_of(drafts, base=BASE, check=check, finalists=3)
+
+    assert [one.taken[0].number for one in parts.finalists] == [1, 2]
+    assert [one.taken[0].number for one in wholes.finalists] == [1, 2]
+    assert [one.outcome for one in parts.tried] == ["taken", "outdone", "outdone"]
+
+
 def test_a_candidate_that_cannot_be_put_into_the_draft_is_unusable():
     def refuse(texts):
         if texts.get(0) == "good":
