@@ -162,6 +162,7 @@ class Batch:
             asker=None,
             origin=origin,
             is_batch=True,
+            batch_state=self._state,
             produces=rows.pipeline is not None,
             scored=self._outcomes,
         )
