@@ -356,7 +356,11 @@ class JournalFile:
         classes = {*kinds, SpanStarted} if SpanRecord in kinds else {*kinds}
         skipped = {*_ITEMS, SpanStarted} - classes
         left_out = (*_INDEXED, *map(line_start, skipped))
-        with open_journal(self.path) as file, self._opened_ends() as ends:
+        packed = self._end_lines
+        with (
+            open_journal(self.path) as file,
+            self.path.open("rb") if packed is None else io.BytesIO(packed) as ends,
+        ):
             for number, line in enumerate(islice(file, self._lines), start=1):
                 if line.startswith(left_out) and (
                     line.startswith(_INDEXED) or sealed_number(line) == number
@@ -403,11 +407,6 @@ class JournalFile:
                         self.ended = ended
         # The last may be cut off by a crash, or is being written.
         return number if line.endswith(b"\n") else number - 1
-
-    def _opened_ends(self) -> BinaryIO:
-        if self._end_lines is None:
-            return self.path.open("rb")
-        return io.BytesIO(self._end_lines)
 
     def _end_of(self, started: SpanStarted, file: BinaryIO) -> SpanEnded:
         offset = self._ends[started.id] if started.id < len(self._ends) else 0

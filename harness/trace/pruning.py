@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import shutil
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -49,7 +48,6 @@ ENDS: dict[Keep, frozenset[str]] = {
 }
 
 _ENDING = f"{JOURNAL_SUFFIX}.pruned"
-_PARTIAL = re.compile(r"\..+\.jsonl\.[0-9a-f]+\.partial")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +146,7 @@ def finish_removals(directory: Path) -> None:
         if moved in paths:
             is_back = directory / f"{run_id}{JOURNAL_SUFFIX}" in paths  # of a backup, say
             with writing(moved):
-                _unlink([moved] if is_back else [*(p for p in paths if p != moved), moved])
+                _unlink([moved] if is_back else sorted(paths, key=moved.__eq__))  # that last
 
 
 def can_pack(run: StoredRun) -> bool:
@@ -170,7 +168,7 @@ def pack_run(run: StoredRun) -> int | None:
         if not is_held:
             return None
         for path in run.paths:
-            if _PARTIAL.fullmatch(path.name):
+            if path.match(f".*{JOURNAL_SUFFIX}.*.partial"):
                 path.unlink(missing_ok=True)  # of a kill
         for path in run.journals:
             is_of_run = path == run.journal or part_of(path, run.journal) is not None
