@@ -85,7 +85,7 @@ def prune(
             pruning.finish_removals(directory)
         listed = list_runs(directory)
         runs = [*pruning.stored_runs(directory, listed, keep=keep)]
-        chosen = pruning.runs_to_remove(
+        chosen, kept = pruning.runs_to_remove(
             runs, older_s=older_s, size_bytes=size_bytes, now_s=time.time()
         )
         removed = chosen if dry_run else _remove(chosen, listed, directory)
@@ -97,7 +97,6 @@ def prune(
             if compress and pruning.can_pack(run)
         }
     remaining = sum(packed.get(run.run_id) or run.size_bytes for run in rest)
-    kept = [run for run in rest if run.kept is not None]
     if as_json:
         report = {
             "dry_run": dry_run,
@@ -119,7 +118,7 @@ def prune(
     )
     _say_first([f"{run.run_id} {run.final or ''}" for run in removed if dry_run])
     if packed:
-        say(f"The journals of {len(packed):,} {would}packed.")
+        say(f"The journals of {len(packed):,} runs {would}packed.")
     if gone := sum(line.is_gone for line in listed):
         say(f"{gone:,} {would}dropped from the list, since their files are gone.")
     _say_first([f"kept {run.run_id}: {run.kept} {run.batch_state or ''}".rstrip() for run in kept])

@@ -121,8 +121,10 @@ def _problem(
     """Why a shard cannot be merged."""
     if not manifest:
         return f"{state_of(path).name} is missing"
-    if not manifest.get("complete"):
-        return f"incomplete, with {manifest.get('done', 0):,} of its rows"
+    if "done" not in manifest:
+        return "still going, or ended from outside"
+    if not manifest["complete"]:
+        return f"incomplete, with {manifest['done']:,} of {manifest['rows']:,} rows"
     if manifest["table"] != table:
         return "its table had other rows, or ids; what is still right is not made again"
     current = [line for line in made if not line.get("outdated")]

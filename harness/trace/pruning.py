@@ -106,17 +106,21 @@ def stored_runs(
 
 def runs_to_remove(
     runs: Sequence[StoredRun], *, older_s: float | None, size_bytes: int | None, now_s: float
-) -> list[StoredRun]:
-    """Runs that changed longer ago than `older_s`, then the oldest until the rest has the size."""
-    free = sorted((run for run in runs if run.kept is None), key=lambda run: run.changed_s)
+) -> tuple[list[StoredRun], list[StoredRun]]:
+    """Runs that changed longer ago than `older_s`, then the oldest until the rest has the size.
+
+    Returns:
+        Those that go, and those that are kept in their place.
+    """
     total = sum(run.size_bytes for run in runs)
-    removed = []
-    for run in free:
+    removed: list[StoredRun] = []
+    kept: list[StoredRun] = []
+    for run in sorted(runs, key=lambda run: run.changed_s):
         is_old = older_s is not None and now_s - run.changed_s > older_s
         if is_old or (size_bytes is not None and total > size_bytes):
-            removed.append(run)
-            total -= run.size_bytes
-    return removed
+            (removed if run.kept is None else kept).append(run)
+            total -= run.size_bytes if run.kept is None else 0
+    return removed, kept
 
 
 def remove_run(run: StoredRun) -> bool:
@@ -177,7 +181,7 @@ def pack_run(run: StoredRun) -> int | None:
                 continue
             stat = path.stat()
             with writing(path), path.open("rb") as plain, whole_file(path) as file:
-                with gzip.GzipFile(filename="", fileobj=file, mode="wb") as packed:
+                with gzip.GzipFile("", "wb", 6, file) as packed:
                     shutil.copyfileobj(plain, packed, 1 << 20)
                 file.flush()
                 os.fsync(file.fileno())

@@ -130,7 +130,7 @@ def test_packed_runs_are_read_by_every_command(project: Path) -> None:
 
     done = harness("runs", "prune", "--compress", cwd=project)
 
-    assert "The journals of 3 packed." in done.stdout
+    assert "The journals of 3 runs packed." in done.stdout
     journals = (project / "traces").glob("2*.jsonl")
     assert all(map(is_packed, journals))
     assert [harness(*command, cwd=project) for command in commands] == before

@@ -213,10 +213,13 @@ def test_the_oldest_go_until_the_rest_is_small_and_young_enough(rows, older_s, s
         run_of(n, size_bytes=size, changed_s=-age_s, kept=kept)
         for n, (size, age_s, kept) in enumerate(rows)
     ]
-    removed = runs_to_remove(runs, older_s=older_s, size_bytes=size_bytes, now_s=0)
+    removed, kept = runs_to_remove(runs, older_s=older_s, size_bytes=size_bytes, now_s=0)
     rest = [run for run in runs if run not in removed]
 
     assert all(run.kept is None for run in removed)
+    assert all(run.kept is not None for run in kept)
+    if older_s is not None:
+        assert all(run.kept is None or run in kept for run in runs if -run.changed_s > older_s)
     free = [run for run in rest if run.kept is None]
     assert all(old.changed_s <= young.changed_s for old in removed for young in free)
     if older_s is not None:
