@@ -431,6 +431,18 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
             group = list(islice(rest, _ROW_GROUP))
 
 
+def rows_saved(path: Path) -> list[Mapping[str, Any]]:
+    """The rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file; as of `RowFile`."""
+    if path.suffix.lower() == ".parquet":
+        return [row.fields for row in _parquet_rows(path)]
+    columns = ["id"]
+    if path.suffix.lower() == ".csv":
+        with path.open(encoding="utf-8", newline="") as file:
+            columns = next(csv.reader(file), columns)
+    with RowFile(path, columns=columns) as saved:
+        return saved.rows
+
+
 class RowFile:
     """A file of rows, `.jsonl` or `.csv`, that grows by one whole line at a time.
 

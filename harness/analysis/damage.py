@@ -20,6 +20,7 @@ from harness.trace.events import NodeAttempt, PipelineEvent, Salvaged
 from harness.trace.journal_line import decode, encode, kind_of, seal, sealed_number
 from harness.trace.journal_reader import (
     beginning_of,
+    open_journal,
     part_of,
     paths_beside,
 )
@@ -156,7 +157,7 @@ class _FileLines:
 
     def _read(self) -> None:
         line = b""
-        with self._path.open("rb") as file:
+        with open_journal(self._path) as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     self._torn_bytes = len(line)
@@ -305,7 +306,7 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
 
 def _lines(path: Path) -> Iterator[tuple[int, Record | None]]:
     """The number and record of each line; the record is None if it cannot be trusted."""
-    with path.open("rb") as file:
+    with open_journal(path) as file:
         for line in file:
             if not line.endswith(b"\n"):
                 return  # cut off by a crash, as the journals of killed runs are

@@ -33,8 +33,9 @@ from harness.memory import Place
 from harness.rubric.calibration.batch_scores import BatchScores
 from harness.session import run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal, BatchResult
-from harness.session.batch_files import ROWS
-from harness.session.batch_rows import BadRows, BatchRows
+from harness.session.batch_files import ROWS, failures_of
+from harness.session.batch_merge import merge_shards
+from harness.session.batch_rows import BadRows, BatchRows, Shard
 from harness.session.resume import Origin
 
 _SHOWN = 5
@@ -94,6 +95,13 @@ def bad_rows_option(default: BadRows) -> Callable[[Decorated], Decorated]:
     "--seed", type=int, default=0, show_default=True, help="Draws the sample; more holds less."
 )
 @click.option(
+    "--shard",
+    metavar="N/OF",
+    callback=lambda _context, _option, text: _shard(text),
+    help="Only this part of the rows, such as 2/5; into an output of its own, OUTPUT.2-of-5.",
+)
+@click.option("--merge", is_flag=True, help="Run nothing: join the outputs of all shards.")
+@click.option(
     "--max-parallel",
     type=click.IntRange(min=1),
     default=16,
@@ -117,6 +125,8 @@ def batch(
     evaluate: str | None,
     sample: int | None,
     seed: int,
+    shard: Shard | None,
+    merge: bool,
     max_parallel: int,
     dry_run: bool,
     yes: bool,
@@ -139,9 +149,12 @@ def batch(
     The same command goes on after Ctrl-C, a kill, with other rows, models or with a changed
     pipeline: rows whose inputs, code, models and rubrics are the same are kept. Others keep their
     old output, marked as outdated, until they have a new one. Before repeating calls that took many
-    tokens or dollars, the command asks. Exit codes: 0 every row has an output, 1 a row
-    failed, 2 invalid input, 3 stopped at a limit, 130 interrupted, 143 terminated.
+    tokens or dollars, the command asks. With --shard, OUTPUT is divided; once all shards are
+    complete, --merge joins them in the order of the table. Exit codes: 0 every row has an output,
+    1 a row failed, 2 invalid input, 3 stopped at a limit, 130 interrupted, 143 terminated.
     """
+    if merge and (shard or dry_run):
+        raise click.UsageError("--merge takes all shards and writes them: no --shard, no --dry-run")
     log_to_stderr(log_format)
     with failures_told(as_json=as_json):
         given_roles = read_pairs(roles, option="--role", form="role=tag")
@@ -156,7 +169,12 @@ def batch(
             bad_rows=bad_rows,
             sample=sample,
             seed=seed,
+            shard=shard,
         )
+        if merge:
+            _merge(rows, output, as_json=as_json)
+            return
+        output = output if shard is None else shard.path(output)
         run = Batch(
             rows,
             settings=settings,
@@ -220,6 +238,27 @@ def _most(text: str) -> float:
     if count < 0 or (is_share and share > 1) or not (is_share or count.is_integer()):
         raise click.BadParameter(f"'{text}' is neither a number of rows nor a share, such as 50%")
     return share if is_share else int(count)
+
+
+def _merge(rows: BatchRows, output: Path, *, as_json: bool) -> None:
+    merged = merge_shards(rows, output)
+    if as_json:
+        write_json(json_object(asdict(merged)))
+    else:
+        failed = f"; {merged.failed:,} failed: {failures_of(output)}" if merged.failed else ""
+        say(f"{merged.done:,} of {merged.rows:,} rows have their output in {output}{failed}.")
+    if merged.failed:
+        sys.exit(FAILED)
+
+
+def _shard(text: str | None) -> Shard | None:
+    """A part of the rows: `2/5`."""
+    if text is None:
+        return None
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise click.BadParameter(f"'{text}' is no part such as 2/5; parts count from 1")
+    return Shard(number=int(number), of=int(of))
 
 
 def _told(result: BatchResult) -> Iterator[str]:

@@ -18,6 +18,7 @@ from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs
 
 _OTHERS = {
     "export": ("harness.cli.runs_export:export", "Make training data of the scored drafts."),
+    "prune": ("harness.cli.runs_prune:prune", "Remove old runs, and pack what stays."),
 }
 
 
@@ -33,7 +34,10 @@ _OTHERS = {
 @click.option("--json", "as_json", is_flag=True, help="Print each as a line of JSON.")
 @click.pass_context
 def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bool) -> None:
-    """List the runs, the latest last; compare two of them, or make training data of them."""
+    """List the runs, the latest last; compare two, make training data, or remove old ones.
+
+    "Files gone" is said of runs that the audit log has, and whose journal is no longer there.
+    """
     log_to_stderr()
     if context.invoked_subcommand is not None:
         _refuse_options(context)
@@ -96,7 +100,9 @@ def _table(lines: list[AuditLine]) -> Table:
             _count(line.output_tokens),
             Text(line.pipeline or "-"),
             " ".join(str(round(score, 3)) for score in line.wiggum_scores)
-            + (f" {line.stop_reason}" if line.stop_reason else ""),
+            + (f" {line.stop_reason}" if line.stop_reason else "")
+            + (" (files gone)" if line.is_gone else ""),
+            style="dim" if line.is_gone else None,
         )
     return table
 

@@ -162,6 +162,7 @@ class Batch:
             asker=None,
             origin=origin,
             is_batch=True,
+            batch_state=self._state,
             produces=rows.pipeline is not None,
             scored=self._outcomes,
         )
@@ -256,11 +257,13 @@ class Batch:
                 files.fail_row(_number(question.node), reason, code="batch.asks-nobody")
         if files.error is not None:
             raise files.error
+        rows, failed = len(self._rows.given) + len(self._rows.refused), len(files.failures)
+        self._note(result.run_id, rows=rows, done=len(files.lines), failed=failed)
         lines = [line for _, line in sorted(files.lines.items())]
         scores = [line["score"] for line in lines if "score" in line]
         return BatchResult(
             run=result,
-            rows=len(self._rows.given) + len(self._rows.refused),
+            rows=rows,
             outputs={line["id"]: line.get("output", line) for line in lines},
             kept=sum(reason is None for *_, reason in before),
             failures=tuple(files.failures),
@@ -323,10 +326,15 @@ class Batch:
 
     # --- what earlier parts did -------------------------------------------------------------------
 
-    def _note(self, run_id: str) -> None:
-        """Notes the run to go on with when the same output is asked for again."""
+    def _note(self, run_id: str, **counts: int) -> None:
+        """Notes the run to go on with when the same output is asked for again; at its end, counts.
+
+        It is complete if each row has an output, or failed.
+        """
         if self._state is not None:
-            write_whole(self._state, orjson.dumps({"run": run_id}) + b"\n")
+            is_complete = bool(counts) and counts["done"] + counts["failed"] == counts["rows"]
+            manifest = {"run": run_id, **self._rows.identity, **counts, "complete": is_complete}
+            write_whole(self._state, orjson.dumps(manifest) + b"\n")
 
     def _unfinished(self, traces: Path) -> EarlierRun | None:
         """The run that made the output so far; None if there is none."""

@@ -33,6 +33,11 @@ def state_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.batch")
 
 
+def failures_of(output: Path) -> Path:
+    """The file of the rows that have no output."""
+    return output.with_name(f"{output.name}.failures.jsonl")
+
+
 class BatchFiles:
     """Writes outputs and failures as rows end; an observer of the run.
 
@@ -98,7 +103,7 @@ class BatchFiles:
         self._is_replaced = False
         self.failures: list[RowFailure] = []
         self.error: HarnessError | None = None
-        self.failures_path = path and path.with_name(f"{path.name}.failures.jsonl")
+        self.failures_path = path and failures_of(path)
 
     def __enter__(self) -> Self:
         return self

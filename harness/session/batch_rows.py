@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+from zlib import crc32
 
 import orjson
 
@@ -146,6 +147,26 @@ def are_too_many(failed: int, *, ended: int, allowed: float | None) -> bool:
     return failed >= _JUDGED and failed > allowed * ended
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """A part of a table, such as 2/5: each row is in one, whatever the order of the rows."""
+
+    number: int
+    """From 1."""
+    of: int
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def holds(self, name: str) -> bool:
+        """Whether a row of this name is in it."""
+        return crc32(name.encode()) % self.of + 1 == self.number
+
+    def path(self, output: Path) -> Path:
+        """Its output: `out.2-of-5.jsonl` of `out.jsonl`."""
+        return output.with_name(f"{output.stem}.{self.number}-of-{self.of}{output.suffix}")
+
+
 class BatchRows:
     """The rows that fit a pipeline, and those that do not; reads them.
 
@@ -157,9 +178,11 @@ class BatchRows:
         bad_rows: What becomes of rows that do not fit.
         sample: How many to draw; all if None.
         seed: Draws them.
+        shard: The part of the rows to take; all if None.
 
     Attributes:
         pipeline: As given.
+        identity: For the manifest: the shard, and a digest of all rows of the table, in any order.
         given: By a name that says what the row holds, also what is in a file that it names.
         refused: Why others do not fit.
 
@@ -177,6 +200,7 @@ class BatchRows:
         bad_rows: BadRows = "stop",
         sample: int | None = None,
         seed: int = 0,
+        shard: Shard | None = None,
     ) -> None:
         pipeline.check()
         self.pipeline = pipeline
@@ -214,6 +238,12 @@ class BatchRows:
                 if file.line is None:  # all of it, such as an empty one
                     raise file
             raise mistakes_in(self.refused, of=len(rows), what=f"do not fit '{pipeline.name}'")
+        fitting = [f"{name} {row.id}" for name, row in self.given.items()]
+        table = digest(orjson.dumps(sorted([*fitting, *map(_name_of, self.refused)])))
+        self.identity = {"shard": str(shard) if shard else None, "table": table}
+        if shard is not None:
+            self.given = {name: row for name, row in self.given.items() if shard.holds(name)}
+            self.refused = [row for row in self.refused if shard.holds(_name_of(row))]
 
     def code_parts(self) -> tuple[object, ...]:
         """See `fingerprint`: what rows hold is an input, and no part of the code."""
@@ -279,6 +309,10 @@ class BatchRows:
         return fields | {name: _filled(row, name, value) for name, value in self._every.items()}
 
 
+def _name_of(refused: RowFailure) -> str:
+    return f"{refused.id} {refused.place}"
+
+
 def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> InvalidInput:
     """All rows that are refused, each reason once, with its first places."""
     places: dict[str, list[str]] = {}
@@ -308,6 +342,7 @@ class DraftRows:
     """What people said of them, by the columns of `wide`."""
     refused: Sequence[RowFailure] = ()
     pipeline: ClassVar[None] = None
+    identity: ClassVar[Mapping[str, str | None]] = {}
 
     @cached_property
     def given(self) -> Mapping[str, Row]:

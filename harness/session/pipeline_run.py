@@ -95,6 +95,8 @@ class PipelineRun:
     origin: Origin | None
     is_batch: bool = False
     """Whether its nodes are the rows of a table: replies are kept, for when some are changed."""
+    batch_state: Path | None = None
+    """The file that names the run for its batch."""
     produces: bool = True
     """Whether drafts are also written, not only judged."""
     scored: Callable[[], Iterable[bool]] = tuple
@@ -213,6 +215,7 @@ class PipelineRun:
             limits=part.limits,
             content=self.settings.trace.content,
             is_batch=self.is_batch,
+            batch_state=self.batch_state,
         )
         recorded = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():

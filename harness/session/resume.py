@@ -141,6 +141,7 @@ def record_beginning(
     limits: Limits,
     content: ContentPolicy,
     is_batch: bool = False,
+    batch_state: Path | None = None,
 ) -> None:
     """Records the beginning of a run, with only the given inputs and limits."""
     tracer.instant(
@@ -156,6 +157,7 @@ def record_beginning(
             inputs=tuple(inputs),
             limits={name: limit for name, limit in asdict(limits).items() if limit is not None},
             is_batch=is_batch,
+            batch_state=str(batch_state.absolute()) if batch_state else "",
             result=graph.result,
         )
     )

@@ -316,6 +316,9 @@ class PipelineEvent(InstantEvent):
     limits: Mapping[str, Any]
     is_batch: bool = False
     """Whether its nodes are the rows of a table."""
+    batch_state: str | None = None
+    """The file that names the run for as long as its batch goes on from it; empty without one, None
+    in records of earlier versions."""
     result: str | None = None
     """The node that was named as its result; None if that is simply the last one."""
 

@@ -2,7 +2,8 @@
 
 A journal is read from beginning to end as often as needed and never held in memory, except its
 flows, and eight bytes for each span recorded in two records. A journal that is still being written
-is read as it was when opened.
+is read as it was when opened. A file that `harness runs prune --compress` packed keeps its name and
+is read the same, but for the lines of ends of spans, which stay in memory.
 
 The files of a run, where RUN is the journal's name without `.jsonl`:
 
@@ -20,10 +21,14 @@ the file of a joined process loses only the rest of that file.
 
 from __future__ import annotations
 
+import gzip
 import heapq
+import io
 import re
+import zlib
 from array import array
 from collections.abc import Collection, Iterator, Sequence
+from errno import EIO
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -67,6 +72,34 @@ _BUFFER = 1 << 18
 """Bytes read at once: a third of the time of the usual 8 KiB, with long texts in it."""
 
 _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
+
+_GZIP = b"\x1f\x8b"
+"""How a packed file begins (RFC 1952); a journal's lines begin with a brace."""
+
+
+class _Packed(gzip.GzipFile):
+    def read(self, size: int | None = -1) -> bytes:
+        try:
+            return super().read(size)
+        except (EOFError, zlib.error) as error:
+            raise OSError(EIO, f"packed text is damaged: {error}", self.name) from error
+
+
+def open_journal(path: Path) -> BinaryIO:
+    """A journal's file for reading, unpacked if it is packed.
+
+    Raises:
+        OSError: It cannot be read; later, also if its packed text is damaged.
+    """
+    if not is_packed(path):
+        return path.open("rb", _BUFFER)
+    return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, _Packed(path)), _BUFFER))
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a journal's file is packed."""
+    with path.open("rb") as file:
+        return file.read(2) == _GZIP
 
 
 class Journal:
@@ -272,7 +305,7 @@ def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalF
 
 def beginning_of(path: Path) -> RunStarted | None:
     """A file's first record; None if its process was killed before writing it."""
-    with path.open("rb") as file:
+    with open_journal(path) as file:
         line = file.readline()
     return first_record(line, path) if line.endswith(b"\n") else None
 
@@ -280,7 +313,7 @@ def beginning_of(path: Path) -> RunStarted | None:
 def _sound_lines(path: Path) -> int:
     """How many lines of a file can be read, up to damage or a torn last line."""
     sound = 0
-    with path.open("rb") as file:
+    with open_journal(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 break
@@ -315,8 +348,10 @@ class JournalFile:
         self.ended: RunEnded | None = None
         self.flows: list[Flow] = []
         self._ends = array("q")  # by span id: where the line of its end begins, or 0
+        # Of a packed file, in which a seek reads it from its beginning; none begins at 0.
+        self._end_lines = bytearray(b"\n") if is_packed(path) else None
         self._last_ns: int | None = None
-        with path.open("rb", _BUFFER) as file:
+        with open_journal(path) as file:
             self.started = first_record(file.readline(), path)
             file.seek(0)
             self._lines = self._index(file, lines)
@@ -326,7 +361,11 @@ class JournalFile:
         classes = {*kinds, SpanStarted} if SpanRecord in kinds else {*kinds}
         skipped = {*_ITEMS, SpanStarted} - classes
         left_out = (*_INDEXED, *map(line_start, skipped))
-        with self.path.open("rb", _BUFFER) as file, self.path.open("rb") as ends:
+        packed = self._end_lines
+        with (
+            open_journal(self.path) as file,
+            self.path.open("rb") if packed is None else io.BytesIO(packed) as ends,
+        ):
             for number, line in enumerate(islice(file, self._lines), start=1):
                 # Not parsed, which is what takes time. Damage is found all the same: by the
                 # checksum, and the indexed lines were decoded when the file was opened.
@@ -347,7 +386,7 @@ class JournalFile:
         if self.ended is not None:
             return self.ended.time_ns
         if self._last_ns is None:
-            with self.path.open("rb") as file:
+            with open_journal(self.path) as file:
                 lines = enumerate(islice(file, self._lines), start=1)
                 records = (_decoded(line, self.path, number) for number, line in lines)
                 self._last_ns = max(map(last_moment, records))
@@ -363,7 +402,11 @@ class JournalFile:
                         if span >= len(self._ends):
                             # Doubled, so that a long run does not extend it for every span.
                             self._ends.extend([0] * (2 * span - len(self._ends)))
-                        self._ends[span] = file.tell() - len(line)
+                        if self._end_lines is None:
+                            self._ends[span] = file.tell() - len(line)
+                        else:
+                            self._ends[span] = len(self._end_lines)
+                            self._end_lines += line
                     case Flow() as flow:
                         self.flows.append(flow)
                     case Flows(name=name, sources=sources, target=target):

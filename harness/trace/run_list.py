@@ -19,13 +19,22 @@ from harness.errors import InvalidInput, JournalInvalid, did_you_mean
 from harness.files import private
 from harness.log import log_warning
 from harness.trace.journal_line import decode, line_start
-from harness.trace.journal_reader import JOURNAL_SUFFIX, Journal, journal_of, part_of
+from harness.trace.journal_reader import (
+    JOURNAL_SUFFIX,
+    Journal,
+    is_packed,
+    journal_of,
+    open_journal,
+    part_of,
+)
 from harness.trace.records import RunEnded, RunStarted
 from harness.trace.run_trace import ID_TIME, TIMELINES, is_going
 
 AUDIT_LOG = "runs.jsonl"
 """The file's name, beside the journals."""
 LATEST = "latest"
+PRUNED = "PRUNED"
+"""The end in a line that takes a run out of the list; the audit log keeps the lines before it."""
 
 _TAIL_BYTES = 4096
 _ID = re.compile(r"\d{8}T\d{6}Z-")
@@ -53,6 +62,8 @@ class AuditLine(BaseModel):
     final: str | None = None
     """How the run ended; KILLED or GOING for a run that has no line in the log."""
     error: str | None = None
+    is_gone: bool = False
+    """Whether the run has a line in the log, and its journal is gone."""
 
 
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
@@ -64,15 +75,26 @@ def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
         InvalidInput: The audit log cannot be read.
     """
     ended: dict[object, AuditLine] = {}
+    pruned: set[str | None] = set()
     for number, line in enumerate(read_audit_log(directory / AUDIT_LOG)):
+        if line.final == PRUNED:
+            pruned.add(line.run_id)
         # The last line of a run counts; one without an id is a run of its own.
-        ended.setdefault(number if line.run_id is None else line.run_id, line)
+        elif line.run_id not in pruned:
+            ended.setdefault(number if line.run_id is None else line.run_id, line)
         if len(ended) == latest:
             break
-    listed = [*reversed(ended.values())]
+    listed = [
+        line.model_copy(update={"is_gone": True}) if _is_gone(line, directory) else line
+        for line in reversed(ended.values())
+    ]
     since = _began(min(line.timestamp or "" for line in listed)) if len(ended) == latest else ""
     listed = _with_unended(listed, directory, since=since)
     return listed if latest is None else listed[-latest:]
+
+
+def _is_gone(line: AuditLine, directory: Path) -> bool:
+    return line.run_id is not None and not (directory / f"{line.run_id}{JOURNAL_SUFFIX}").is_file()
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -144,7 +166,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
         try:
             last = max(files, key=lambda file: part_of(file, path) or 0)
             # Parts without their journal are no run; and most runs ended, so few are read whole.
-            if path not in files or _has_end(last):
+            if path not in files or has_end(last):
                 continue
             journal = Journal(path)
             if journal.ended is not None:
@@ -165,8 +187,10 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
     return listed
 
 
-def _has_end(path: Path) -> bool:
+def has_end(path: Path) -> bool:
     """Guesses whether a file's run ended without being killed; nearly always right."""
+    if is_packed(path):
+        return True  # no other is packed
     with path.open("rb") as file:
         file.seek(max(file.seek(0, os.SEEK_END) - _TAIL_BYTES, 0))
         return line_start(RunEnded) in file.read()
@@ -272,7 +296,7 @@ def _is_run(path: Path) -> bool:
 def begins_a_run(path: Path) -> bool:
     """Whether there is such a file, and it is a run's."""
     try:
-        with path.open("rb") as file:
+        with open_journal(path) as file:
             return isinstance(decode(file.readline()), RunStarted)
     except (OSError, ValueError):
         return False

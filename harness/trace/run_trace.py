@@ -381,13 +381,19 @@ class RunLock:
     Raises:
         InvalidInput: The run is held already.
         OSError: The journal cannot be opened.
+
+    Attributes:
+        is_certain: Whether the file could be locked.
     """
 
     def __init__(self, journal: Path) -> None:
         # For writing, although nothing is written: over NFS, no other file can be locked.
         self._descriptor: int | None = os.open(journal, os.O_RDWR)
+        self.is_certain = True
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.fstat(self._descriptor).st_nlink:
+                raise BlockingIOError  # it was replaced or deleted after it was opened
         except BlockingIOError as error:
             self.release()
             raise InvalidInput(
@@ -396,6 +402,7 @@ class RunLock:
                 path=journal,
             ) from error
         except OSError as error:
+            self.is_certain = False
             log_warning(
                 "the run's journal cannot be locked, so another process could resume it",
                 code="trace.lock-refused",

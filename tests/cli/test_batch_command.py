@@ -320,3 +320,33 @@ def test_the_report_has_a_line_for_each_node_and_not_for_each_row(project: Path)
     assert (failed.exit_code, "All: out.jsonl.failures.jsonl" in failed.stdout) == (1, True)
     report = harness("trace", "report", "latest", "--json", cwd=project).json
     assert [one["name"] for one in report["nodes"]] == ["rows/asks/step"]
+
+
+def test_shards_are_run_and_merged_by_one_command(project: Path) -> None:
+    command = ("batch", "picky.py", "drinks.csv", "--output", "out.jsonl")
+    early = harness(*command, "--merge", "--json", cwd=project)
+    assert (early.exit_code, early.code) == (2, "batch.shards-unclear")
+    codes = [harness(*command, "--shard", f"{n}/2", cwd=project).exit_code for n in (1, 2)]
+    assert sorted(codes) == [0, 1]  # milk is in one of them
+
+    merged = harness(*command, "--merge", cwd=project)
+
+    assert merged.exit_code == 1
+    told = "2 of 3 rows have their output in out.jsonl; 1 failed: out.jsonl.failures.jsonl.\n"
+    assert merged.stdout == told
+    assert [*lines(project / "out.jsonl")] == ["1", "3"]
+    (project / "mended").touch()
+    failed = harness(*command, "--shard", f"{codes.index(1) + 1}/2", cwd=project)
+    assert (failed.exit_code, "out." in failed.stdout) == (0, True)
+    done = harness(*command, "--merge", "--json", cwd=project)
+    assert (done.exit_code, done.json["done"], done.json["failed"]) == (0, 3, 0)
+    assert [*lines(project / "out.jsonl")] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--shard", "0/2"], ["--shard", "3/2"], ["--shard", "2"], ["--merge", "--shard", "1/2"]],
+)
+def test_shards_that_there_are_not_are_refused(project: Path, options: list[str]) -> None:
+    done = harness("batch", "picky.py", "drinks.csv", "--output", "o.jsonl", *options, cwd=project)
+    assert done.exit_code == 2

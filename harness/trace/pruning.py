@@ -1,0 +1,268 @@
+"""Removes runs, and packs the journals of runs that ended.
+
+A run's files are those whose names begin with its id. Its journal goes first, by a rename to a name
+that readers do not look for: from then on the run is gone, as a whole. If a kill leaves others of
+its files, `finish_removals` removes them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import orjson
+
+from harness.errors import InvalidInput, JournalInvalid
+from harness.files import whole_file, writing
+from harness.trace.events import PipelineEvent
+from harness.trace.journal_line import decode, dump_json, line_start
+from harness.trace.journal_reader import (
+    JOURNAL_SUFFIX,
+    beginning_of,
+    is_packed,
+    open_journal,
+    part_of,
+    part_path,
+)
+from harness.trace.records import Instant
+from harness.trace.run_list import AUDIT_LOG, PRUNED, AuditLine, append_line, has_end
+from harness.trace.run_trace import RunLock
+
+Keep = Literal["failed", "unfinished"]
+"""Runs to keep by how they ended: badly, or so that they can be resumed."""
+
+KeptBecause = Literal["going", "batch", "damaged", "failed", "unfinished"]
+"""Why a run stays: it is still going, or it cannot be locked; a batch goes on from it; the record
+that says so is damaged; or as `Keep`."""
+
+ENDS: dict[Keep, frozenset[str]] = {
+    "failed": frozenset({"FAIL", "ERROR", "KILLED"}),
+    "unfinished": frozenset({"STOPPED", "WAITING", "INTERRUPTED", "KILLED"}),
+}
+
+_ENDING = f"{JOURNAL_SUFFIX}.pruned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run's files."""
+
+    journal: Path
+    final: str | None
+    """As `AuditLine`; None if the audit log lacks it."""
+    paths: tuple[Path, ...]
+    size_bytes: int
+    changed_s: float
+    """When its journal changed last, in Unix time."""
+    kept: KeptBecause | None = None
+    """Why it stays, whatever its age and size; None if it may go."""
+    batch_state: str | None = None
+    """The file for whose sake it stays."""
+
+    @property
+    def run_id(self) -> str:
+        """Its name."""
+        return self.journal.stem
+
+    @property
+    def journals(self) -> list[Path]:
+        """Its journal, and those of further parts and joined processes."""
+        files = filter(_is_journal, self.paths)
+        return sorted(files, key=lambda path: part_of(path, self.journal) or 0)
+
+
+def stored_runs(
+    directory: Path, listed: Iterable[AuditLine], *, keep: Collection[Keep]
+) -> Iterator[StoredRun]:
+    """The runs of a directory that have their names from harness; `listed` by `list_runs`."""
+    finals = {line.run_id: line.final for line in listed}
+    for run_id, paths in _files_by_run(directory).items():
+        journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
+        try:
+            started = beginning_of(journal) if journal in paths else None
+            if started is None or started.run_id != run_id:
+                continue
+            stats = [path.lstat() for path in paths]
+        except (JournalInvalid, OSError):
+            continue  # not a run's, of a later version, or just removed
+        changed = (s.st_mtime for p, s in zip(paths, stats, strict=True) if _is_journal(p))
+        run = StoredRun(
+            journal=journal,
+            final=finals.get(run_id),
+            paths=tuple(paths),
+            size_bytes=sum(stat.st_size for stat in stats),
+            changed_s=max(changed),
+        )
+        kept, state = _why_kept(run, keep)
+        yield replace(run, kept=kept, batch_state=state)
+
+
+def runs_to_remove(
+    runs: Sequence[StoredRun], *, older_s: float | None, size_bytes: int | None, now_s: float
+) -> tuple[list[StoredRun], list[StoredRun]]:
+    """Runs that changed longer ago than `older_s`, then the oldest until the rest has the size.
+
+    Returns:
+        Those that go, and those that are kept in their place.
+    """
+    total = sum(run.size_bytes for run in runs)
+    removed: list[StoredRun] = []
+    kept: list[StoredRun] = []
+    for run in sorted(runs, key=lambda run: run.changed_s):
+        is_old = older_s is not None and now_s - run.changed_s > older_s
+        if is_old or (size_bytes is not None and total > size_bytes):
+            (removed if run.kept is None else kept).append(run)
+            total -= run.size_bytes if run.kept is None else 0
+    return removed, kept
+
+
+def remove_run(run: StoredRun) -> bool:
+    """Removes all of a run; False if it goes on meanwhile.
+
+    Raises:
+        InvalidInput: The files cannot be removed.
+    """
+    with _held(run) as is_held:
+        if is_held:
+            moved = run.journal.with_name(f".{run.run_id}{_ENDING}")
+            paths = [*run.paths, moved]
+            with writing(run.journal):
+                run.journal.replace(moved)
+                try:
+                    _unlink(paths)
+                except KeyboardInterrupt:
+                    _unlink(paths)
+                    raise
+        return is_held
+
+
+def finish_removals(directory: Path) -> None:
+    """Removes what a kill left of runs that were being removed."""
+    for run_id, paths in _files_by_run(directory).items():
+        moved = directory / f".{run_id}{_ENDING}"
+        if moved in paths:
+            is_back = directory / f"{run_id}{JOURNAL_SUFFIX}" in paths  # of a backup, say
+            with writing(moved):
+                _unlink([moved] if is_back else sorted(paths, key=moved.__eq__))  # that last
+
+
+def can_pack(run: StoredRun) -> bool:
+    """Whether a run ended, and one of its journals is not packed."""
+    is_ended = run.final not in {None, "GOING", "KILLED"}
+    return is_ended and any(not is_packed(path) for path in run.journals)
+
+
+def pack_run(run: StoredRun) -> int | None:
+    """Packs a run's journals with gzip, each as a whole; its bytes then. None if it goes on.
+
+    Their names stay, and so do their times. A further part of the run gets a file of its own, so a
+    packed run is resumed like any other.
+
+    Raises:
+        InvalidInput: A journal cannot be written.
+    """
+    with _held(run) as is_held:
+        if not is_held:
+            return None
+        for path in run.paths:
+            if path.match(f".*{JOURNAL_SUFFIX}.*.partial"):
+                path.unlink(missing_ok=True)  # of a kill
+        for path in run.journals:
+            is_of_run = path == run.journal or part_of(path, run.journal) is not None
+            # A process that joined may still write.
+            if is_packed(path) or not (is_of_run or has_end(path)):
+                continue
+            stat = path.stat()
+            with writing(path), path.open("rb") as plain, whole_file(path) as file:
+                with gzip.GzipFile("", "wb", 6, file) as packed:
+                    shutil.copyfileobj(plain, packed, 1 << 20)
+                file.flush()
+                os.fsync(file.fileno())
+                os.utime(file.fileno(), ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        return sum(path.lstat().st_size for path in run.paths if path.exists())
+
+
+def note_pruned(directory: Path, lines: Iterable[AuditLine]) -> None:
+    """Takes runs out of the list; the audit log keeps what it says of them."""
+    for line in lines:
+        entry = {"run_id": line.run_id, "timestamp": line.timestamp, "final": PRUNED}
+        append_line(directory / AUDIT_LOG, dump_json(entry) + b"\n")
+
+
+def _files_by_run(directory: Path) -> dict[str, list[Path]]:
+    files: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        run_id, dot, _ = path.name.removeprefix(".").partition(".")
+        if dot and not (path.is_dir() and not path.is_symlink()):
+            files[run_id].append(path)
+    return files
+
+
+def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | None, str | None]:
+    """Why a run stays, and the file for whose sake it does."""
+    if run.final == "GOING":
+        return "going", None
+    try:
+        state = _batch_state(run)
+    except (OSError, ValueError):
+        return "damaged", None
+    if _is_needed(state, run.run_id):
+        return "batch", state
+    return next((name for name in keep if run.final in ENDS[name]), None), None
+
+
+def _batch_state(run: StoredRun) -> str | None:
+    """The file that names the run for its batch; empty if it needs none, None if unknown."""
+    for path in reversed(run.journals):
+        if path != run.journal and part_of(path, run.journal) is None:
+            continue
+        with open_journal(path) as file:
+            for line in file:
+                if line.startswith(line_start(Instant)) and line.endswith(b"\n"):
+                    begun = PipelineEvent.of(decode(line))
+                    if begun is not None:
+                        return begun.batch_state if begun.is_batch else ""
+    return ""
+
+
+def _is_needed(state: str | None, run_id: str) -> bool:
+    if not state:
+        return state is None
+    path = Path(state)
+    try:
+        return bool(orjson.loads(path.read_bytes())["run"] == run_id)
+    except FileNotFoundError:
+        return not path.parent.is_dir()  # it may be on another machine
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+@contextmanager
+def _held(run: StoredRun) -> Iterator[bool]:
+    """Holds a run; False if it is going, gone, was resumed since it was read, or has no lock."""
+    try:
+        lock = RunLock(run.journal)
+    except (InvalidInput, OSError):
+        yield False
+        return
+    try:
+        last = max(part_of(path, run.journal) or 0 for path in run.journals)
+        yield lock.is_certain and not part_path(run.journal, last + 1).exists()
+    finally:
+        lock.release()
+
+
+def _is_journal(path: Path) -> bool:
+    return path.suffix == JOURNAL_SUFFIX
+
+
+def _unlink(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,163 @@
+"""`harness runs prune`: what goes, what stays and why, in words and as JSON."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from command import harness
+from pipelines import ASKS, ECHO
+
+from harness.trace.journal_reader import is_packed
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "echo.py").write_text(ECHO)
+    (tmp_path / "asks.py").write_text(ASKS)
+    (tmp_path / "drinks.csv").write_text("id,task\n1,tea\n2,milk\n")
+    return tmp_path
+
+
+def run(project: Path, *, age_days: float = 0, file: str = "echo.py") -> str:
+    """A run that changed so long ago; its id."""
+    before = {path.name for path in (project / "traces").glob("2*.jsonl")}
+    done = harness("run", file, "--task", "tea", cwd=project)
+    assert done.exit_code in {0, 4}, done.stderr
+    (journal,) = (p for p in (project / "traces").glob("2*.jsonl") if p.name not in before)
+    age(project, journal.stem, age_days)
+    return journal.stem
+
+
+def age(project: Path, run_id: str, days: float) -> None:
+    for path in (project / "traces").glob(f"{run_id}*"):
+        os.utime(path, (time.time() - days * DAY_S,) * 2)
+
+
+def listed(project: Path) -> str:
+    return harness("runs", cwd=project).stdout
+
+
+def test_old_runs_go_and_the_list_lacks_them(project: Path) -> None:
+    old, young = run(project, age_days=31), run(project)
+    command = ("runs", "prune", "--older", "30d")
+
+    foreseen = harness(*command, "--dry-run", cwd=project)
+    assert "1 of 2 runs would be removed" in foreseen.stdout
+    assert old in foreseen.stdout
+    assert harness("view", old, "--output", "a.html", cwd=project).exit_code == 0
+
+    done = harness(*command, "--json", cwd=project)
+
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [entry["run_id"] for entry in done.json["removed"]] == [old]
+    files = (project / "traces").glob("2*")
+    assert done.json["remaining_bytes"] == sum(path.stat().st_size for path in files)
+    assert old not in listed(project)
+    assert young in listed(project)
+    assert old in (project / "traces" / "runs.jsonl").read_text()  # the audit log has all
+    assert harness("view", old, cwd=project).exit_code == 2
+
+
+def test_runs_whose_files_are_gone_are_told_and_dropped(project: Path) -> None:
+    run_id = run(project)
+    (project / "traces" / f"{run_id}.jsonl").unlink()
+    (line,) = (line for line in listed(project).splitlines() if run_id in line)
+    assert "(files gone)" in line
+    dry = harness("runs", "prune", "--dry-run", cwd=project)
+    assert "1 would be dropped from the list" in dry.stdout
+
+    assert "1 dropped" in harness("runs", "prune", cwd=project).stdout
+
+    assert run_id not in listed(project)
+    assert "dropped" not in harness("runs", "prune", cwd=project).stdout
+
+
+def test_the_oldest_go_for_a_size(project: Path) -> None:
+    ids = [run(project, age_days=days) for days in (3, 2, 1)]
+    sizes = [
+        sum(path.stat().st_size for path in (project / "traces").glob(f"{run_id}*"))
+        for run_id in ids
+    ]
+    done = harness("runs", "prune", "--size", f"{sizes[2] + sizes[1]}", "--json", cwd=project).json
+    assert [entry["run_id"] for entry in done["removed"]] == ids[:1]
+
+
+def test_a_batch_keeps_its_run_and_what_is_kept_may_exceed_a_size(project: Path) -> None:
+    command = ("batch", "echo.py", "drinks.csv", "--output", "out.jsonl")
+    assert harness(*command, cwd=project).exit_code == 0
+    (journal,) = (project / "traces").glob("2*.jsonl")
+    prune = ("runs", "prune", "--older", "30d", "--size", "1KB", "--compress")
+    age(project, journal.stem, 40)
+
+    done = harness(*prune, cwd=project)
+
+    assert done.exit_code == 0
+    assert "0 of 1 runs removed" in done.stdout
+    assert f"kept {journal.stem}: batch {project / 'out.jsonl.batch'}" in done.stdout
+    assert "More than --size 1000 B: what remains is kept." in done.stderr
+    # Its journal is packed now, and the same command goes on from it.
+    assert is_packed(journal)
+    assert "nothing was left to do" in harness(*command, cwd=project).stdout
+    (project / "drinks.csv").write_text("id,task\n1,tea\n2,milk\n3,coffee\n")
+    further = harness(*command, "--json", cwd=project)
+    assert (further.json["done"], further.json["kept"]) == (3, 2)
+
+    (project / "out.jsonl.batch").unlink()
+    age(project, journal.stem, 40)
+    assert "1 of 1 runs removed" in harness(*prune, cwd=project).stdout
+    assert not [*(project / "traces").glob(f"*{journal.stem}*")]
+
+
+def test_packed_runs_are_read_by_every_command(project: Path) -> None:
+    waiting = run(project, file="asks.py")
+    first, second = run(project), run(project)
+    commands = [
+        ("runs", "diff", first, second),
+        ("trace", "report", first),
+        ("trace", "diagnose", waiting),
+        ("trace", "check", waiting),
+        ("trace", "show", "draft", waiting),
+        ("graph", "asks.py", "--run", waiting),
+        ("view", first, "--output", "page.html"),
+        ("resume", waiting, "--dry-run"),
+    ]
+    before = [harness(*command, cwd=project) for command in commands]
+
+    done = harness("runs", "prune", "--compress", cwd=project)
+
+    assert "The journals of 3 runs packed." in done.stdout
+    journals = (project / "traces").glob("2*.jsonl")
+    assert all(map(is_packed, journals))
+    assert [harness(*command, cwd=project) for command in commands] == before
+    assert harness("resume", "latest", cwd=project).exit_code == 0
+    answered = harness("resume", waiting, "--answer", "yes", cwd=project)
+    assert (answered.exit_code, "TEA shipped" in answered.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--older", "30"], "not an age"),
+        (["--older", "-1d"], "not an age"),
+        (["--size", "much"], "not a size"),
+        (["--keep", "good"], "failed"),
+    ],
+)
+def test_mistakes_are_told_before_anything_goes(
+    project: Path, options: list[str], message: str
+) -> None:
+    run_id = run(project, age_days=99)
+    done = harness("runs", "prune", *options, cwd=project)
+    assert (done.exit_code, message in done.stderr) == (2, True)
+    assert run_id in listed(project)
+
+
+def test_kept_runs_are_named_with_the_reason(project: Path) -> None:
+    waiting = run(project, file="asks.py", age_days=40)
+    done = harness("runs", "prune", "--older", "1d", "--keep", "unfinished", cwd=project)
+    assert f"kept {waiting}: unfinished" in done.stdout
