@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from harness.memory import Hit, MemoryStore, Passage, Turn
+    from harness.metrics import Metrics
     from harness.rubric import Draft, Finding, Rubric, Verdict, load_rubric
     from harness.rubric.checks import Check, Grade
     from harness.session import (
@@ -106,6 +107,7 @@ __all__ = [
     "Limits",
     "MemoryStore",
     "Message",
+    "Metrics",
     "NodeFailed",
     "Notice",
     "OnCut",
@@ -163,6 +165,7 @@ _HOMES = {
         "Message OnCut ScriptedBackend ScriptedReply TextStream ToolCall ToolSpec Usage"
     ),
     "memory": "Hit MemoryStore Passage Turn",
+    "metrics": "Metrics",
     "rubric": "Draft Finding Rubric Verdict load_rubric",
     "rubric.checks": "Check Grade",
     "session": (
