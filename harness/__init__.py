@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         Journal,
         RunTrace,
         TraceOptions,
+        add_run_context,
     )
     from harness.wiggum import Round, Tried, WiggumResult, rounds_from
 
@@ -144,6 +145,7 @@ __all__ = [
     "Verdict",
     "WiggumResult",
     "__version__",
+    "add_run_context",
     "chat",
     "chat_sync",
     "embed",
@@ -173,7 +175,7 @@ _HOMES = {
         "RunResult Session Settings SyncSession Tool ToolResult chat chat_sync embed load_settings "
         "mcp open open_shim open_sync stream"
     ),
-    "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions",
+    "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions add_run_context",
     "wiggum": "Round Tried WiggumResult rounds_from",
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names.split()}

@@ -67,7 +67,6 @@ _MANAGED = {
 """What GenAI calls a managed API, if not by its prefix in a model's name."""
 
 _OPERATIONS = {events.Embed.NAME: "embeddings", events.Rerank.NAME: "rerank"}
-_REQUESTS = {events.Chat.NAME, events.SchemaProbe.NAME, events.ToolProbe.NAME, *_OPERATIONS}
 
 
 class _Metric(NamedTuple):
@@ -233,7 +232,7 @@ class _RunFigures:
     def __call__(self, record: Record) -> None:
         match record:
             case SpanStarted(id=number, name=name):
-                if name in _REQUESTS:
+                if name in events.REQUESTS:
                     self._phases[number] = []
                     self.under_way(record, 1)
                 elif name not in PHASES and self._attempt(record) is None:
@@ -258,7 +257,7 @@ class _RunFigures:
     def _end(self, span: SpanRecord) -> None:
         if span.name in PHASES:
             self._phases.get(span.parent or 0, []).append(span)
-        elif span.name in _REQUESTS:
+        elif span.name in events.REQUESTS:
             if (phases := self._phases.pop(span.id, None)) is not None:
                 self.under_way(span, -1)
             is_chat = span.name == events.Chat.NAME
