@@ -169,7 +169,8 @@ class Metrics:
         if goes_on or journal.ended is not None:
             figures(journal.started)
         for call in calls_of(spans_of_calls()):
-            figures.end(call)
+            if call.phases or not goes_on or call.status != "ok":
+                figures.end(call)  # else its phases are not in the file yet
             if goes_on and call.status == "unfinished":
                 figures.under_way(call.record, 1)
         if journal.ended is not None:

@@ -152,27 +152,36 @@ class JsonLines(io.TextIOBase):
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._begun = threading.local()  # so that no thread's print ends another's
+        self._lock = threading.RLock()
+        self._begun = ""
+
+    def fileno(self) -> int:  # noqa: D102 - see `TextIOBase`
+        return self._file.fileno()  # for the programs that a node starts
 
     def write(self, text: str) -> int:  # noqa: D102 - see `TextIOBase`
-        self._begun.text = getattr(self._begun, "text", "") + text
-        if text.endswith("\n"):
-            self.flush()
+        with self._lock:
+            if _is_object(text.strip()):
+                self._file.write(f"{text.strip()}\n")
+            else:
+                self._begun += text
+                if text.endswith("\n"):
+                    self.flush()
         return len(text)
 
     def flush(self) -> None:  # noqa: D102 - see `TextIOBase`
-        text, self._begun.text = getattr(self._begun, "text", "").strip(), ""
-        if _is_object(text):
-            self._file.write(f"{text}\n")
-        elif text:
-            self.emit(text, {})
-        self._file.flush()
+        with self._lock:
+            text, self._begun = self._begun.strip(), ""
+            if text:
+                self.emit(text, {})
+            self._file.flush()
 
     def emit(self, event: str, fields: Mapping[str, object], *, level: str = "info") -> None:
         """Writes a line; texts are cleaned as all output is."""
-        about = {"event": _harmless(event), "level": level, "timestamp": datetime.now(UTC)}
-        self._file.write(clean_json(dump_json({**about, **fields})).decode() + "\n")
-        self._file.flush()
+        about = {"event": _harmless(event), "level": level}
+        about["timestamp"] = datetime.now(UTC).isoformat()
+        with self._lock:
+            self._file.write(clean_json(dump_json({**about, **fields})).decode().strip() + "\n")
+            self._file.flush()
 
 
 def _is_object(text: str) -> bool:

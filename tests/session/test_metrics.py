@@ -12,6 +12,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from demo import ROOT
 from session_runs import Charging, fail, pipeline_of, refused, run, settings_of
 from test_batch import batch, echo, words_pipeline
 
@@ -280,6 +281,12 @@ def test_a_price_by_tokens_counts_as_in_the_report():
     assert usd == 3.0
     assert dict(labels)["gen_ai_request_model"] == "org/small-3"
     assert dict(labels)["gen_ai_provider_name"] == "openai"
+
+
+def test_the_guide_has_every_metric():
+    guide = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `([\w.]+)` \| `(\w+)` \| (\w+),", guide, re.MULTILINE)
+    assert sorted(told) == sorted((m.name, m.family, m.kind) for m in METRICS)
 
 
 # --- OpenTelemetry --------------------------------------------------------------------------------
