@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Literal
@@ -110,27 +110,26 @@ class Progress:
         with self._lock:
             self._state.take(record)
             if type(record) is SpanEnded and not self._is_terminal:
-                if isinstance(sys.stderr, JsonLines):
-                    if self._is_due(self._state.nodes):
-                        sys.stderr.emit("progress", self._state.figures)
-                elif self._node is not None:
-                    self._tell(self._state.nodes[self._node])
+                self._tell()
 
-    def _is_due(self, nodes: Mapping[str, NodeState]) -> bool:
-        now_s = time.monotonic()
-        total = sum(max(1, node.total) for node in nodes.values())
-        ended = sum(node.ended - node.counts["skipped"] for node in nodes.values())
+    def _tell(self) -> None:
+        out, state, now_s = sys.stderr, self._state, time.monotonic()
+        if self._node is None and not isinstance(out, JsonLines):
+            return
+        nodes = [*state.nodes.values()] if self._node is None else [state.nodes[self._node]]
+        total = sum(max(1, node.total) for node in nodes)
+        ended = sum(node.ended - node.counts["skipped"] for node in nodes)
         part = ended * min(_LINES, total) // max(1, total)
         is_due = part > self._told_of or now_s > self._told_s + _SILENT_S
-        if is_due:
-            self._told_of, self._told_s = part, now_s
-        return is_due
-
-    def _tell(self, node: NodeState) -> None:
-        if node.total >= _LINES and self._is_due({"": node}):
-            details = _details(node, skipped="not begun").plain
-            parts = [f"{self._node} {_count(node)}", details, _pace(node)]
-            say("  ".join(filter(None, [*parts, _calls_line(self._state)])), err=True)
+        if not is_due or (total < _LINES and not isinstance(out, JsonLines)):
+            return
+        self._told_of, self._told_s = part, now_s
+        if isinstance(out, JsonLines):
+            out.emit("progress", state.figures)
+        else:
+            details = _details(nodes[0], skipped="not begun").plain
+            parts = [f"{self._node} {_count(nodes[0])}", details, _pace(nodes[0])]
+            say("  ".join(filter(None, [*parts, _calls_line(state)])), err=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture at this moment."""

@@ -16,6 +16,7 @@ from demo import ROOT
 from session_runs import Charging, fail, pipeline_of, refused, run, settings_of
 from test_batch import batch, echo, words_pipeline
 
+import harness
 from harness import Journal, Limits, Metrics, Pipeline, Retry, Run, ScriptedBackend
 from harness.errors import EndpointUnreachable
 from harness.metrics import METRICS, otel_metrics
@@ -108,6 +109,22 @@ def test_many_runs_at_once_are_counted_by_one_object_and_none_by_name(tmp_path):
     names = [line for line in text.splitlines() if re.match(r"\w+(_count|_total|_bucket)\{", line)]
     counts = [line for line in names if "workflow" not in line]
     assert sorted(counts) == sorted(set(again.text().splitlines()) & set(counts))
+
+
+def test_a_sessions_runs_are_counted_each_as_its_own(tmp_path):
+    metrics, pipeline = Metrics(), pipeline_of(ask)
+
+    async def serve():
+        backends = {"producer": Charging(lambda _: "one two")}
+        async with harness.open(settings=settings_of(tmp_path), backends=backends) as session:
+            ask_all = (session.run(pipeline, task=f"{n}", observers=[metrics]) for n in range(20))
+            return await asyncio.gather(*ask_all)
+
+    assert len(asyncio.run(serve())) == 20
+    assert value(metrics, "gen_ai_client_operation_duration_seconds_count", **CHAT) == 20
+    assert value(metrics, "harness_call_cost_usd_total") == 20 * 0.25
+    assert value(metrics, "gen_ai_workflow_duration_seconds_count", harness_status="ok") == 20
+    assert set(samples(metrics, "harness_calls_active").values()) == {0}
 
 
 def test_every_metric_is_described_and_its_buckets_add_up():
