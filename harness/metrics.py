@@ -80,7 +80,7 @@ class _Metric(NamedTuple):
 
     @property
     def family(self) -> str:
-        """Its name in Prometheus, which is also what OpenTelemetry's collector makes of it."""
+        """Its name in Prometheus, as OpenTelemetry's own exporter for it has it."""
         unit = "_seconds" if self.unit == "s" else ""
         return f"{self.name.replace('.', '_')}{unit}{'_total' if self.kind == 'counter' else ''}"
 
