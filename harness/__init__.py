@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Usage,
     )
     from harness.memory import Hit, MemoryStore, Passage, Turn
+    from harness.metrics import Metrics
     from harness.rubric import Draft, Finding, Rubric, Verdict, load_rubric
     from harness.rubric.checks import Check, Grade
     from harness.session import (
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
         Journal,
         RunTrace,
         TraceOptions,
+        add_run_context,
     )
     from harness.wiggum import Round, Tried, WiggumResult, rounds_from
 
@@ -106,6 +108,7 @@ __all__ = [
     "Limits",
     "MemoryStore",
     "Message",
+    "Metrics",
     "NodeFailed",
     "Notice",
     "OnCut",
@@ -142,6 +145,7 @@ __all__ = [
     "Verdict",
     "WiggumResult",
     "__version__",
+    "add_run_context",
     "chat",
     "chat_sync",
     "embed",
@@ -163,6 +167,7 @@ _HOMES = {
         "Message OnCut ScriptedBackend ScriptedReply TextStream ToolCall ToolSpec Usage"
     ),
     "memory": "Hit MemoryStore Passage Turn",
+    "metrics": "Metrics",
     "rubric": "Draft Finding Rubric Verdict load_rubric",
     "rubric.checks": "Check Grade",
     "session": (
@@ -170,7 +175,7 @@ _HOMES = {
         "RunResult Session Settings SyncSession Tool ToolResult chat chat_sync embed load_settings "
         "mcp open open_shim open_sync stream"
     ),
-    "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions",
+    "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions add_run_context",
     "wiggum": "Round Tried WiggumResult rounds_from",
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names.split()}

@@ -26,6 +26,7 @@ LAYERS = [
     "trace",
     "hardware",
     "inference",
+    "metrics",
     "residency",
     "memory",
     "compress",

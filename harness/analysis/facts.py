@@ -14,7 +14,7 @@ from harness.analysis.finding import Observation, said_ns
 from harness.analysis.slack import lost_to_places_ns
 from harness.analysis.speed_limits import MACHINE, SpeedLimit, company_of, speed_limits_of
 from harness.analysis.time_budget import TimeShare, TimeSpent
-from harness.inference.providers import PROVIDERS, Aim, Provider
+from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
 from harness.trace.intervals import depths, length_ns, parts_within, union
@@ -104,12 +104,6 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
             threads=f"now {self.threads}",
             file=f"to {self.file}" if self.file else "to its GGUF file",
         )
-
-
-def provider_named(backend: str) -> Provider:
-    """The provider of a journal's endpoint; of an unknown one, a server without particulars."""
-    providers = (provider for name, provider in PROVIDERS.items() if name == backend)
-    return next(providers, Provider(title=backend))
 
 
 @dataclass(kw_only=True)

@@ -9,14 +9,13 @@ outside any span. Texts leave only on request: the viewer is often on another's 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from harness.analysis.facts import provider_named
+from harness.inference.providers import provider_named
+from harness.metrics import model_attributes
 from harness.trace import events
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
@@ -81,18 +80,6 @@ QUOTING = frozenset(
 )
 """Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be
 the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
-
-_MANAGED = {
-    "azure": "azure.ai.openai",
-    "azure_ai": "azure.ai.inference",
-    "bedrock": "aws.bedrock",
-    "gemini": "gcp.gemini",
-    "mistral": "mistral_ai",
-    "vertex_ai": "gcp.vertex_ai",
-    "watsonx": "ibm.watsonx.ai",
-    "xai": "x_ai",
-}
-"""What GenAI calls a managed API, if not by its prefix in a model's name."""
 
 
 def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
@@ -294,25 +281,6 @@ def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]
         for name, value in attributes.items()
         if texts or name not in QUOTING or isinstance(value, int)
     }
-
-
-def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[str, object]:
-    """What GenAI says of the model behind a tag; `endpoint` is None if the run does not say."""
-    backend = endpoint.backend if endpoint else events.EndpointEvent.backend
-    provider = provider_named(backend)
-    model = (endpoint and endpoint.model_id) or tag
-    name = provider.telemetry_name or backend
-    # A managed API is named by the prefix of its models' names, as in `gemini/…`.
-    prefix, _, rest = model.partition("/")
-    if provider.finds_keys and rest:
-        model, name = rest, _MANAGED.get(prefix, prefix)
-    values: dict[str, object] = {"gen_ai.request.model": model}
-    if endpoint:
-        values["gen_ai.provider.name"] = name
-    with suppress(ValueError):  # an address that held a secret has a hole in it
-        address = urlsplit((endpoint and endpoint.url) or "")
-        values |= {"server.address": address.hostname, "server.port": address.port}
-    return values
 
 
 def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[dict[str, object]]:

@@ -8,13 +8,16 @@ A failure is shown in words, as JSON for scripts, and by the exit code.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Literal
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
 
 import click
 import orjson
@@ -33,6 +36,7 @@ from harness.errors import (
     ModelFileInvalid,
     NodeFailed,
 )
+from harness.trace import add_run_context
 from harness.trace.journal_line import dump_json
 from harness.trace.secrets import Redactor, secrets_of
 
@@ -137,11 +141,69 @@ def results() -> Console:
     return Shown(width=None if chosen else _PIPED_WIDTH)
 
 
+class JsonLines(io.TextIOBase):
+    """Standard error for programs: one JSON object a line, of whatever is printed there.
+
+    What is one already, as a line of the log is, stays as it is; any other text that is printed at
+    once becomes the `event` of one.
+    """
+
+    encoding = "utf-8"
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._lock = threading.RLock()
+        self._begun = ""
+
+    def fileno(self) -> int:  # noqa: D102 - see `TextIOBase`
+        return self._file.fileno()  # for the programs that a node starts
+
+    def write(self, text: str) -> int:  # noqa: D102 - see `TextIOBase`
+        with self._lock:
+            if _is_object(text.strip()):
+                self._file.write(f"{text.strip()}\n")
+            else:
+                self._begun += text
+                if text.endswith("\n"):
+                    self.flush()
+        return len(text)
+
+    def flush(self) -> None:  # noqa: D102 - see `TextIOBase`
+        with self._lock:
+            text, self._begun = self._begun.strip(), ""
+            if text:
+                self.emit(text, {})
+            self._file.flush()
+
+    def emit(self, event: str, fields: Mapping[str, object], *, level: str = "info") -> None:
+        """Writes a line; texts are cleaned as all output is."""
+        about = {"event": _harmless(event), "level": level}
+        about["timestamp"] = datetime.now(UTC).isoformat()
+        with self._lock:
+            self._file.write(clean_json(dump_json({**about, **fields})).decode().strip() + "\n")
+            self._file.flush()
+
+
+def _is_object(text: str) -> bool:
+    with suppress(orjson.JSONDecodeError):
+        return text.startswith("{") and "\n" not in text and bool(orjson.loads(text))
+    return False
+
+
+def say_failure(message: str, *, code: str) -> None:
+    """Prints why a command ends, on standard error."""
+    if isinstance(sys.stderr, JsonLines):
+        sys.stderr.emit(message, {"code": code}, level="error")
+    else:
+        say(message, err=True)
+
+
 def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = None) -> None:
     """Sends warnings to standard error.
 
     Args:
-        log_format: `json` is for programs: one object a line, with the time in UTC.
+        log_format: `json` is for programs: one object a line, with the time in UTC, from now on of
+            all that is printed there.
         held: Receives the warnings that a run's report prints too, in place of the log.
     """
 
@@ -155,7 +217,11 @@ def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = No
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     ]
     if log_format == "json":
+        if not isinstance(sys.stderr, JsonLines):
+            sys.stderr = JsonLines(sys.stderr)
         render = [
+            structlog.contextvars.merge_contextvars,
+            add_run_context,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.JSONRenderer(ensure_ascii=False),
         ]
@@ -194,10 +260,10 @@ def failures_told(
     try:
         yield interrupts
     except KeyboardInterrupt:
-        say("interrupted", err=True)
+        say_failure("interrupted", code="run.interrupted")
         sys.exit(interrupts.exit_code)
     except HarnessError as error:
-        say(f"harness: {error}", err=True)
+        say_failure(f"harness: {error}", code=error.code)
         if as_json:
             write_json(error_as_json(error, fields=fields))
         is_given = of_journals and isinstance(error, JournalInvalid)
@@ -225,15 +291,17 @@ def error_as_json(
         fields: Further fields.
     """
     message, status = str(error), "failed"
-    match error:
-        case HarnessError():
-            code: str | None = error.code
-        case KeyboardInterrupt():
-            code, message, status = "run.interrupted", "interrupted", "cancelled"
-        case _:
-            code = "run.left"
-    about = {"type": type(error).__name__, "code": code, "message": message}
+    if isinstance(error, KeyboardInterrupt):
+        message, status = "interrupted", "cancelled"
+    about = {"type": type(error).__name__, "code": code_of(error), "message": message}
     return json_object({"error": about, "run_id": run_id, "status": status, **(fields or {})})
+
+
+def code_of(error: BaseException) -> str:
+    """By which a program knows an error."""
+    if isinstance(error, HarnessError):
+        return error.code
+    return "run.interrupted" if isinstance(error, KeyboardInterrupt) else "run.left"
 
 
 def json_object(value: object) -> bytes:

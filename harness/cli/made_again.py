@@ -60,7 +60,8 @@ def confirm_again(again: Sequence[Remake]) -> None:
     if not is_costly(tokens, sum(call.cost_usd or 0.0 for call in again)):
         return
     click.echo("\n".join(listed_again(again)), err=True)
-    if not sys.stdin.isatty() or not click.confirm("Make all that again?", err=True):
+    is_attended = sys.stdin.isatty() and sys.stderr.isatty()
+    if not is_attended or not click.confirm("Make all that again?", err=True):
         raise InvalidInput(
             "much would be repeated, and that was not confirmed; add --yes to go on anyway",
             code="resume.not-confirmed",

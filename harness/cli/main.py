@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from importlib import import_module
+from itertools import pairwise
 
 import click
 
@@ -38,6 +40,9 @@ def main() -> None:
     """The `harness` command."""
     gc.set_threshold(100_000)  # a long journal's million objects have no cycles
     why_not = steady_streams() if sys.stdout is sys.__stdout__ else lambda: None
+    if "--log-format=json" in sys.argv or ("--log-format", "json") in pairwise(sys.argv):
+        # What is wrong with the arguments is said before they are read.
+        import_module("harness.cli.consoles").log_to_stderr("json")
     try:
         _call()
     except SystemExit as ended:

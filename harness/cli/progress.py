@@ -18,8 +18,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import say
-from harness.trace import Instant, Record, SpanEnded, SpanStarted, events
+from harness.cli.consoles import JsonLines, say
+from harness.trace import Instant, Record, RunStarted, SpanEnded, SpanStarted, events
 from harness.trace.node_records import NodeStatus, attempt_status
 from harness.trace.records import joined, node_of_all
 
@@ -57,7 +57,8 @@ class Progress:
     Args:
         console: Nothing is drawn unless it is a terminal.
         nodes: The names of the pipeline's nodes, in order.
-        node: A mapped node. Where there is no terminal, a line now and then says how far it is.
+        node: A mapped node. Where there is no terminal, a line now and then says how far it is; and
+            of all nodes where standard error is for programs.
     """
 
     def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
@@ -108,17 +109,27 @@ class Progress:
         """Takes one record of the run."""
         with self._lock:
             self._state.take(record)
-            if self._node is not None and not self._is_terminal and type(record) is SpanEnded:
-                self._tell(self._state.nodes[self._node])
+            if type(record) is SpanEnded and not self._is_terminal:
+                self._tell()
 
-    def _tell(self, node: NodeState) -> None:
-        now_s = time.monotonic()
-        part = (node.ended - node.counts["skipped"]) * _LINES // max(1, node.total)
-        if node.total >= _LINES and (part > self._told_of or now_s > self._told_s + _SILENT_S):
-            self._told_of, self._told_s = part, now_s
-            details = _details(node, skipped="not begun").plain
-            parts = [f"{self._node} {_count(node)}", details, _pace(node)]
-            say("  ".join(filter(None, [*parts, _calls_line(self._state)])), err=True)
+    def _tell(self) -> None:
+        out, state, now_s = sys.stderr, self._state, time.monotonic()
+        if self._node is None and not isinstance(out, JsonLines):
+            return
+        nodes = [*state.nodes.values()] if self._node is None else [state.nodes[self._node]]
+        total = sum(max(1, node.total) for node in nodes)
+        ended = sum(node.ended - node.counts["skipped"] for node in nodes)
+        part = ended * min(_LINES, total) // max(1, total)
+        is_due = part > self._told_of or now_s > self._told_s + _SILENT_S
+        if not is_due or (total < _LINES and not isinstance(out, JsonLines)):
+            return
+        self._told_of, self._told_s = part, now_s
+        if isinstance(out, JsonLines):
+            out.emit("progress", state.figures)
+        else:
+            details = _details(nodes[0], skipped="not begun").plain
+            parts = [f"{self._node} {_count(nodes[0])}", details, _pace(nodes[0])]
+            say("  ".join(filter(None, [*parts, _calls_line(state)])), err=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The picture at this moment."""
@@ -217,10 +228,9 @@ def _seconds(node: NodeState) -> str:
 
 def _pace(node: NodeState) -> str:
     """How quickly the items of a mapped node end, and how long the others will take."""
-    if not node.made or not node.seconds or node.ended >= node.total:
+    if node.pace is None:
         return ""
-    rate = node.made / node.seconds
-    left_s = (node.total - node.ended) / rate
+    rate, left_s = node.pace
     pace = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
     for unit, size_s in (("h", 3600), ("min", 60)):
         if left_s >= 2 * size_s:
@@ -299,6 +309,14 @@ class NodeState:
         return self.made + self.counts["reused"] + self.counts["skipped"]
 
     @property
+    def pace(self) -> tuple[float, float] | None:
+        """Calls that end in a second, and seconds until all have; None if not known or over."""
+        if not self.made or not self.seconds or self.ended >= self.total:
+            return None
+        rate = self.made / self.seconds
+        return rate, (self.total - self.ended) / rate
+
+    @property
     def is_over(self) -> bool:
         """Whether calls are done, reused or skipped."""
         return any(self.counts[status] for status in ("done", "reused", "skipped"))
@@ -345,6 +363,7 @@ class RunState:
     ) -> None:
         self._clock = clock
         self._open: dict[int, SpanStarted] = {}
+        self.run_id = ""
         self.nodes = {name: NodeState(clock) for name in nodes}
         self.loops: dict[int, LoopState] = {}
         self.calls = 0
@@ -370,6 +389,18 @@ class RunState:
         doing = {span.name for span in self._open.values()}
         return [name for name in _SHOWN if name in doing]
 
+    @property
+    def figures(self) -> dict[str, object]:
+        """All that there is to know, for a program."""
+        nodes: dict[str, dict[str, object]] = {}
+        for name, node in self.nodes.items():
+            left_s = node.pace and round(node.pace[1], 1)
+            counts = {str(status): calls for status, calls in node.counts.items() if calls}
+            nodes[name] = {"total": node.total, "left_s": left_s, **counts}
+        names = ("calls", "retries", "input_tokens", "output_tokens", "cost_usd", "in_flight")
+        values = {name: getattr(self, name) for name in (*names, "held")}
+        return {"run_id": self.run_id, "nodes": nodes, **values}
+
     def take(self, record: Record) -> None:
         """Takes one record."""
         match record:
@@ -382,6 +413,8 @@ class RunState:
                     self._end(began, record)
             case Instant():
                 self._note(record)
+            case RunStarted():
+                self.run_id = record.run_id
 
     def _begin(self, span: SpanStarted) -> None:
         if node := events.NodeAttempt.of(span):

@@ -19,11 +19,13 @@ from harness.cli.arguments import config_option, json_option, read_inputs, read_
 from harness.cli.consoles import (
     LogFormat,
     Shown,
+    code_of,
     error_as_json,
     exit_code_of,
     json_object,
     log_to_stderr,
     say,
+    say_failure,
     write_json,
 )
 from harness.cli.process import FAILED, STOPPED, WAITING, Interrupts
@@ -72,7 +74,7 @@ _OPTIONS = (
         "--log-format",
         type=click.Choice(get_args(LogFormat)),
         default="text",
-        help="Format of warnings on standard error.",
+        help="Format of standard error; json is one object a line, progress included.",
     ),
     click.option(
         "--traceback", "with_traceback", is_flag=True, help="Show where a node raised its error."
@@ -234,7 +236,7 @@ def carry_out(
     else:
         _report(result, as_json=as_json)
         return
-    say(message, err=True)
+    say_failure(message, code=code_of(ended))
     if as_json:
         run_id = begun[0].stem if begun else None
         fields = result_fields(failed) if failed is not None else None

@@ -17,13 +17,14 @@ import click
 
 from harness.analysis.run_page import html_of, page_json, run_page_of, version_of
 from harness.cli.arguments import LATEST, find_journal, traces_option
-from harness.cli.consoles import Shown, clean_json, failures_told, log_to_stderr, say
+from harness.cli.consoles import Shown, clean, clean_json, failures_told, log_to_stderr, say
 from harness.cli.process import uncollected
 from harness.cli.run_result import open_command
 from harness.cli.trace import no_browser_option, port_option, show_served
 from harness.cli.viewer import LoopbackServer, Site, perfetto_site
 from harness.errors import InvalidInput
 from harness.files import whole_file, writing
+from harness.metrics import Metrics
 from harness.trace import TIMELINES, Journal
 
 _PIECE = 1 << 20
@@ -40,19 +41,30 @@ _PIECE = 1 << 20
 )
 @port_option
 @no_browser_option
+@click.option(
+    "--metrics",
+    is_flag=True,
+    help="Serve the run's metrics for Prometheus too, at /metrics, to any program of this machine.",
+)
 def view(
-    run: str, traces: Path | None, output: Path | None, port: int, *, no_browser: bool
+    run: str,
+    traces: Path | None,
+    output: Path | None,
+    port: int,
+    *,
+    no_browser: bool,
+    metrics: bool,
 ) -> None:
     """Read a run in the browser: its graph, loops and calls, with every text.
 
     RUN is its id, a part of it, one of its files, or "latest". Served from this machine: nothing is
-    uploaded. Ends when the tab is closed, or on Ctrl-C.
+    uploaded. Ends when the tab is closed, or on Ctrl-C; with --metrics only then.
     """
     log_to_stderr()
     with failures_told(of_journals=True):
         journal = find_journal(run, traces)
         if output is None:
-            serve_page(journal, port=port, open_browser=not no_browser)
+            serve_page(journal, port=port, open_browser=not no_browser, metrics=metrics)
             return
         with Shown(stderr=True).status("Reading the run …"):
             page = _page(journal)
@@ -61,10 +73,13 @@ def view(
         say(output)
 
 
-def serve_page(journal: Path, *, port: int, open_browser: bool, anchor: str = "") -> None:
+def serve_page(
+    journal: Path, *, port: int, open_browser: bool, anchor: str = "", metrics: bool = False
+) -> None:
     """Shows a run's page until its tab is closed, or until Ctrl-C.
 
-    `anchor` is what to show first, such as `#call-31`; port 0 is any free one.
+    `anchor` is what to show first, such as `#call-31`; port 0 is any free one. `metrics` are for
+    any program of this machine.
 
     Raises:
         InvalidInput: The port is taken.
@@ -77,7 +92,10 @@ def serve_page(journal: Path, *, port: int, open_browser: bool, anchor: str = ""
         with console.status("Reading the run …"):
             read(version_of(journal))
         site = partial(_site, journal, read, Path(folder))
-        with LoopbackServer(site, port=port) as server:
+        public = {"/metrics"} if metrics else set()
+        with LoopbackServer(site, port=port, public=public) as server:
+            if metrics:
+                say(f"Metrics at http://127.0.0.1:{server.server_port}/metrics", err=True)
             try:
                 show_served(server, "The run", open_browser=open_browser, anchor=anchor)
             except KeyboardInterrupt:
@@ -118,7 +136,16 @@ def _site(journal: Path, read: Callable[[str], Path], folder: Path, nonce: str) 
         write(Journal(journal), drawn)
         return drawn
 
-    site: Site = {"/": page, "/run.json": news}
+    @lru_cache(maxsize=1)
+    def metrics_of(_version: str) -> bytes:
+        metrics = Metrics()
+        metrics.add(Journal(journal))
+        return clean(metrics.text()).encode()
+
+    def metrics(_: str) -> bytes:
+        return metrics_of(version_of(journal))
+
+    site: Site = {"/": page, "/run.json": news, "/metrics": metrics}
     try:
         return site | perfetto_site(nonce, trace=timeline, name=drawn.name, page="/timeline.html")
     except InvalidInput as error:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
@@ -22,6 +22,7 @@ from secrets import compare_digest, token_hex, token_urlsafe
 from typing import Any
 
 from harness.errors import HarnessError, InvalidInput
+from harness.metrics import Metrics
 from harness.trace.clock import Clock, monotonic
 
 # Nothing from elsewhere. The UI compiles WebAssembly and, for its charts, functions; index.html
@@ -71,6 +72,7 @@ _MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
     ".wasm": "application/wasm",
+    "/metrics": Metrics.MEDIA_TYPE,
 }
 
 Content = bytes | Path
@@ -88,7 +90,8 @@ class LoopbackServer(ThreadingHTTPServer):
     its own: browsers send the cookies of 127.0.0.1 to every port there. A page keeps the
     server going with `new EventSource("/harness-alive")`. `site` makes the site, `/` among its
     paths, for a nonce that scripts need to be run. Port 0 is any free one. It waits `first_page_s`
-    for a first page, and `grace_s` after the last has gone, which may only be reloading.
+    for a first page, and `grace_s` after the last has gone, which may only be reloading. What is at
+    `public` paths is for any program of this machine, and with some it serves until Ctrl-C.
 
     Raises:
         InvalidInput: The port is taken.
@@ -104,7 +107,9 @@ class LoopbackServer(ThreadingHTTPServer):
         first_page_s: float = 600.0,
         grace_s: float = 5.0,
         clock: Clock = monotonic,
+        public: Collection[str] = (),
     ) -> None:
+        self.public = public
         self.token = token_urlsafe()
         # Chromium and Firefox resolve all names in .localhost by themselves (RFC 6761, 6.3).
         self._name = f"{token_hex(8)}.localhost"
@@ -141,7 +146,7 @@ class LoopbackServer(ThreadingHTTPServer):
 
     def serve_until_closed(self) -> None:
         """Serves until the last page has gone, or no first one came."""
-        while self._pages or self._clock() < self._deadline_ns:
+        while self.public or self._pages or self._clock() < self._deadline_ns:
             # Hands one request to a thread of its own, or returns after the timeout.
             self.handle_request()
 
@@ -211,7 +216,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        if self.headers["Host"] != self.server.host:
+        host, port = self.headers["Host"], self.server.server_port
+        if path in self.server.public and host in {f"127.0.0.1:{port}", f"localhost:{port}"}:
+            self._send(path, query)
+        elif host != self.server.host:
             # Some site's name was made to point here, so that its pages could read the trace.
             self.send_error(HTTPStatus.FORBIDDEN)
         elif compare_digest(query.encode(), f"token={self.server.token}".encode()):
@@ -242,7 +250,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         with file:
             suffix = ".html" if path == "/" else PurePosixPath(path).suffix
-            media_type = _MEDIA_TYPES.get(suffix, "application/octet-stream")
+            media_type = _MEDIA_TYPES.get(suffix or path, "application/octet-stream")
             self._begin(media_type, size_bytes=file.seek(0, os.SEEK_END))
             file.seek(0)
             shutil.copyfileobj(file, self.wfile)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from html import escape
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, get_args, overload
 
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
@@ -232,12 +231,6 @@ class Graph(Generic[ResultT]):
             )
             for node in self.nodes.values()
         )
-
-    def _repr_html_(self) -> str:
-        """Its picture, where a notebook shows the value of a cell."""
-        from harness.graph.picture import as_svg, drawing_of  # noqa: PLC0415 - not for runs
-
-        return as_svg(drawing_of(self)) if self.nodes else f"<p>{escape(self.name)}: no nodes</p>"
 
     def add(self, node: Node) -> None:
         """Adds a node as `read_node` made it.

@@ -14,6 +14,7 @@ from harness.inference.limits import merged
 from harness.inference.meter import token_prices
 from harness.inference.reply_store import KeptReplies
 from harness.log import log_warning, warnings_heard_by
+from harness.metrics import otel_metrics
 from harness.residency import KeepAliveBudget
 from harness.rubric import Noise
 from harness.session.audit import audit_line
@@ -152,7 +153,7 @@ async def open_run(
     if judges:
         casting.check()
     needed = setup.required(casting.roles, needed_roles or {})
-    trace = _start_record(settings.traces, name, setup.trace_options, observers, resume=resume)
+    trace = _start_record(settings, name, setup.trace_options, observers, resume=resume)
     began_ns = monotonic()
     opened: OpenRun | None = None
     try:
@@ -294,13 +295,16 @@ def _conclude(
 
 
 def _start_record(
-    traces: Path,
+    settings: Settings,
     name: str,
     options: TraceOptions,
     observers: Sequence[Sink],
     *,
     resume: Path | None,
 ) -> RunTrace:
+    traces = settings.traces
+    if settings.trace.otel:
+        observers = (*observers, otel_metrics())
     try:
         return RunTrace(traces, name=name, options=options, observers=observers, resume=resume)
     except OSError as error:

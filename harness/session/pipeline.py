@@ -11,7 +11,7 @@ from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Graph, graph_inputs
 from harness.graph.graph import ResultT
 from harness.graph.node import PolicyOptions
-from harness.graph.picture import NodeSeen, run_seen
+from harness.graph.picture import NodeSeen, as_svg, drawing_of, run_seen
 from harness.inference import Backend, Limits
 from harness.rubric import Rubric
 from harness.session.batch import Batch, BatchResult
@@ -103,6 +103,10 @@ class Pipeline(Graph[ResultT]):
                 (name, asdict(figures.get(name, NodeSeen()))) for name in self.nodes
             )
         return graph
+
+    def _repr_html_(self) -> str:
+        """Its picture, where a notebook shows the value of a cell."""
+        return as_svg(drawing_of(self))
 
     async def run_async(
         self,

@@ -184,6 +184,9 @@ class TraceSettings(BaseModel):
     """How often servers are asked for their counters, in milliseconds; 0 for never."""
     secrets: tuple[str, ...] = ()
     """Names of environment variables whose values no file may hold, beside API keys."""
+    otel: bool = False
+    """Whether OpenTelemetry gets metrics too, through the SDK and the exporter that the program has
+    set up; needs the extra `otel`."""
 
     @property
     def is_resumable(self) -> bool:

@@ -31,7 +31,7 @@ from harness.trace.run_list import AUDIT_LOG, AuditLine, append_line, list_runs
 from harness.trace.run_trace import TIMELINES, JoinedTrace, RunTrace, TimelineFormat, TraceOptions
 from harness.trace.secrets import Redactor
 from harness.trace.shared_tracer import SharedTracer
-from harness.trace.tracer import ContentPolicy, Sink, Span, Tracer, sha256_of
+from harness.trace.tracer import ContentPolicy, Sink, Span, Tracer, add_run_context, sha256_of
 
 __all__ = [
     "AUDIT_LOG",
@@ -71,6 +71,7 @@ __all__ = [
     "TimelineFormat",
     "TraceOptions",
     "Tracer",
+    "add_run_context",
     "append_line",
     "calls_of",
     "describe",

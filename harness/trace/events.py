@@ -510,10 +510,15 @@ class Chat(Request):
     itl_max_ns: int | None = None
 
 
+REQUESTS: Mapping[str, type[Request]] = {
+    kind.NAME: kind for kind in (Chat, Embed, Rerank, SchemaProbe, ToolProbe)
+}
+"""The kinds of requests to models, by the names of their spans."""
+
+
 def request_of(span: SpanRecord) -> Request | None:
     """A request to a model, of whichever kind; None for any other span."""
-    kinds: tuple[type[Request], ...] = (Chat, Embed, Rerank, SchemaProbe, ToolProbe)
-    return next((kind.read(span) for kind in kinds if span.name == kind.NAME), None)
+    return REQUESTS[span.name].read(span) if span.name in REQUESTS else None
 
 
 class Queue(SpanEvent):

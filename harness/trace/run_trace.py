@@ -92,7 +92,7 @@ class JournalTracer(Tracer):
             maker=RecordMaker(content=options.content, redactor=self.redactor),
             redactor=self.redactor,
             durability=options.durability,
-            observers=observers,
+            observers=[getattr(o, "of_run", lambda sink=o: sink)() for o in observers],
         )
         self._take = self._journal.append
         self._end: tuple[RunEnd, str | None] | None = None

@@ -12,15 +12,15 @@ import asyncio
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from harness.errors import HarnessError
 from harness.trace.clock import Clock, monotonic
-from harness.trace.events import Happening, Text, Warned, written
+from harness.trace.events import REQUESTS, Happening, Text, Warned, written
 from harness.trace.records import (
     Attributes,
     Content,
@@ -44,7 +44,7 @@ from harness.trace.stalls import Stalls
 
 Sink = Callable[[Record], None]
 """Takes each record as it is made; must not raise. If one has a true `hears_text`, each piece of a
-reply is a `Piece`."""
+reply is a `Piece`. If one has `of_run`, that makes the sink of each run, so that it serves many."""
 
 ContentPolicy = Literal["full", "hash", "none"]
 """What is recorded of prompts, completions, drafts and outputs: the texts and their hashes, the
@@ -143,12 +143,9 @@ class Tracer:
         self._relieve()
 
     def warned(self, message: str, details: Mapping[str, object]) -> dict[str, object]:
-        """Records a warning of the log as an instant; returns the node and span it came from."""
+        """Records a warning of the log as an instant; returns where it came from."""
         self.instant(Warned(message=message, more=details))
-        span, node = self.current_id, self.current_node
-        if span is None:
-            return {}
-        return {"span": span} if node is None else {"node": node, "span": span}
+        return {} if self.current_id is None else context_under_way()
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
         """A quantity's new value; a value that is not a finite number is left out.
@@ -360,6 +357,32 @@ def node_under_way() -> str | None:
     if around is None:
         return None
     return str(around.attributes.get("label", around.attributes["node"]))
+
+
+def context_under_way() -> dict[str, object]:
+    """Where the code that is running belongs: run, node, call, model and span, if there are any."""
+    span = request = _current_span.get()
+    if span is None:
+        return {}
+    while request is not None and request.name not in REQUESTS:
+        request = request._outer  # noqa: SLF001 - another span
+    known: dict[str, object] = {
+        "run_id": span.tracer.run_id,
+        "node": node_under_way(),
+        "span": span.id,
+    }
+    if request is not None:
+        known |= {"call": request.id, "model": request.attributes.get("model")}
+    return {name: value for name, value in known.items() if value}
+
+
+def add_run_context(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """A processor for structlog: adds run, node, call, model and span to what a run logs."""
+    for name, value in context_under_way().items():
+        event.setdefault(name, value)
+    return event
 
 
 def traceparent() -> str | None:

@@ -259,6 +259,20 @@ def test_progress_is_told_now_and_then_without_a_terminal(project: Path) -> None
     assert " left" in told[0]
 
 
+def test_a_program_is_told_the_progress_in_figures(project: Path) -> None:
+    (project / "drinks.csv").write_text("task\n" + "tea\nmilk\n" * 50)
+    command = ("picky.py", "drinks.csv", "--output", "out.jsonl", "--max-failures", "100%")
+    done = harness("batch", *command, "--log-format=json", cwd=project)
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["event"] for line in told] == ["progress"] * len(told)
+    assert 2 <= len(told) <= 21
+    made = [line["nodes"]["rows"].get("failed", 0) for line in told]
+    assert made == sorted(made)
+    last = told[-1]["nodes"]["rows"]
+    assert last["total"] == 100
+    assert last["done"] + last["failed"] >= 95
+
+
 def test_the_figures_of_a_batch_that_ends_early_agree(project: Path) -> None:
     (project / "drinks.csv").write_text("task\n" + "milk\n" * 60)
     command = ("picky.py", "drinks.csv", "--output", "out.jsonl", "--max-parallel", "1")

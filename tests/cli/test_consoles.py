@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.consoles import Shown
+from harness.cli.consoles import JsonLines, Shown
 
 SECRET = "tawny-owl-" * 12
 CLIPBOARD = "owl\x1b]52;c;ZXZpbA==\x07\x9b2Jowl"
@@ -45,3 +46,27 @@ def test_a_secret_too_long_for_its_line_is_not_printed_in_parts(made, overflow, 
     Shown(file=out, width=50).print(made(f"the key {SECRET} owl"), overflow=overflow)
     assert "tawny" not in out.getvalue()
     assert "[redacted]" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("printed", "events"),
+    [
+        pytest.param([f"{CLIPBOARD}\n"], ["owl?]52;c;ZXZpbA==??2Jowl"], id="escape sequences"),
+        pytest.param([f"key {SECRET}\n"], ["key [redacted]"], id="a secret"),
+        pytest.param(["half \ud800 a letter\n"], ["half ? a letter"], id="half a letter"),
+        pytest.param(["a", "b", "\n", "\n"], ["ab"], id="in parts"),
+        pytest.param(["two\nlines\n"], ["two\nlines"], id="two lines at once"),
+        pytest.param(["{}\n", "{no\n", "[1]\n"], ["{}", "{no", "[1]"], id="no objects"),
+        pytest.param(["a", '{"event": "own"}', "\n"], ["own", "a"], id="an object in between"),
+        pytest.param(["without an end"], ["without an end"], id="without an end"),
+    ],
+)
+def test_what_is_printed_for_a_program_is_an_object_a_line(printed, events, monkeypatch):
+    monkeypatch.setenv("NEST_KEY", SECRET)
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    lines = JsonLines(out)
+    for text in printed:
+        lines.write(text)
+    lines.flush()
+    told = [json.loads(line) for line in out.buffer.getvalue().splitlines()]
+    assert [line["event"] for line in told] == events

@@ -91,12 +91,68 @@ def test_a_warning_of_a_run_is_printed_once(project: Path, pipeline: str) -> Non
 
 def test_warnings_can_be_json_with_their_run_node_and_span(project: Path) -> None:
     done = harness("run", "keeps.py", "--json", "--log-format", "json", cwd=project)
-    said = json.loads(done.stderr)
+    said = json.loads(done.stderr.splitlines()[0])
     assert (said["level"], said["run_id"], said["node"]) == ("warning", done.json["run_id"], "keep")
     assert said["code"] == done.json["warnings"][0]["code"]
     record = load_run(Path(project, done.json["files"]["journal"]))
     (node,) = [span for span in record.spans if span.id == said["span"]]
     assert node.name == "remember"
+
+
+TALKS = """\
+import logging
+import sys
+
+import structlog
+
+from harness import Pipeline, Run
+
+talks = Pipeline("talks")
+logging.getLogger("talks").addHandler(logging.StreamHandler())
+
+
+@talks.node
+async def said(run: Run, times: int = 1) -> str:
+    print("plain", "words")
+    print("two\\nlines \\x1b[31m", file=sys.stderr)
+    print('{"own": "object"}')
+    print("begun", end="")
+    logging.getLogger("talks").warning("by the library")
+    structlog.get_logger().info("of the node", count=3)
+    if times > 1:
+        raise ValueError("too often")
+    return "so"
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "code"),
+    [
+        pytest.param([], 0, None, id="finished"),
+        pytest.param(["--set", "times=2", "--traceback"], 1, "node.failed", id="failed"),
+        pytest.param(["--set", "time=2"], 2, "pipeline.unknown-input", id="an input that is none"),
+        pytest.param(["--nonsense"], 2, None, id="an option that is none"),
+        pytest.param(["--max-calls", "none"], 2, None, id="an argument that does not fit"),
+    ],
+)
+def test_each_line_of_standard_error_is_one_object_where_a_program_reads_it(
+    project: Path, arguments: list[str], exit_code: int, code: str | None
+) -> None:
+    (project / "talks.py").write_text(TALKS)
+    done = harness("run", "talks.py", "--log-format", "json", *arguments, cwd=project, typed="")
+    assert done.exit_code == exit_code
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert all(isinstance(line, dict) for line in lines)
+    assert "\x1b" not in done.stderr
+    if exit_code < 2:
+        told = {line.get("event"): line for line in lines}
+        assert {"plain words", "two\nlines ?[31m", None, "progress"} <= told.keys()
+        assert any("by the library" in str(event) for event in told)
+        of_node = told["of the node"]
+        assert (of_node["node"], of_node["count"], of_node["level"]) == ("said", 3, "info")
+        assert of_node["run_id"] == told["progress"]["run_id"]
+        assert told["progress"]["nodes"]["said"]["total"] == 1
+    assert [line["code"] for line in lines if line.get("level") == "error"] == [code] * bool(code)
 
 
 def test_json_output_is_one_object_and_nothing_else(project: Path) -> None:

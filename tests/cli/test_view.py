@@ -7,16 +7,19 @@ import re
 import subprocess
 import sys
 import webbrowser
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
+from urllib.request import urlopen
 
 import pytest
 from command import COMMAND, harness, interrupt
 from demo import ROOT
 
 from harness.analysis.run_page import version_of
-from harness.trace import RunTrace
+from harness.trace import RunTrace, Span
 from tests.chromium import Chromium
 from tests.sample_runs import write_journal
 
@@ -98,6 +101,63 @@ def test_where_the_timeline_would_be_it_says_what_is_missing(
     monkeypatch.setitem(sys.modules, "viztracer", None)
     _, (_, said) = asked(monkeypatch, tmp_path, "timeline.html")
     assert b"pip install &#x27;wiggum-harness[view]&#x27;" in said
+
+
+def test_prometheus_reads_the_metrics_of_a_run_that_goes_on_and_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-client is missing")
+    run = ExitStack()
+    trace = run.enter_context(RunTrace(tmp_path, name="essay"))
+    pages: list[dict[str, float]] = []
+
+    def call() -> Span:
+        span = trace.span("chat", model="small", output_tokens=7)
+        with span:
+            trace.completed_span("decode", start_ns=0, end_ns=1)
+        return span
+
+    def prometheus(url: str) -> None:
+        port = urlsplit(url).port or 0
+        for step in (call, trace.span("chat", model="small").__enter__, call, run.close):
+            step()
+            trace.flush()
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+                assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+                text = answer.read().decode()
+            families = parser.text_string_to_metric_families(text)
+            samples = [sample for family in families for sample in family.samples]
+            pages.append({one.name: one.value for one in samples if "le" not in one.labels})
+        for path, host in (("run.json", ""), ("metrics", "evil.example"), ("", "localhost")):
+            connection = HTTPConnection("127.0.0.1", port, timeout=10)
+            named = {"Host": f"{host}:{port}"} if host else {}
+            connection.request("GET", f"/{path}", headers=named)
+            with connection.getresponse() as answer:
+                assert answer.status == 403
+        interrupt()
+
+    monkeypatch.setattr(webbrowser, "open", prometheus)
+    done = harness("view", trace.journal_path, "--metrics", cwd=tmp_path)
+    assert done.exit_code == 0
+    assert re.match(r"Metrics at http://127.0.0.1:\d+/metrics\n", done.stderr)
+    calls = [page["gen_ai_client_operation_duration_seconds_count"] for page in pages]
+    assert calls == [1, 1, 2, 2]
+    assert pages[-1]["gen_ai_client_token_usage_sum"] == 14
+    assert [page.get("harness_calls_active", 0) for page in pages] == [0, 1, 1, 0]
+    assert [page["harness_runs_active"] for page in pages] == [1, 1, 1, 0]
+    assert pages[-1]["gen_ai_workflow_duration_seconds_count"] == 1
+
+
+def test_metrics_are_for_no_one_else_unless_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def intruder(url: str) -> None:
+        with pytest.raises(HTTPError, match="403"):
+            urlopen(f"http://127.0.0.1:{urlsplit(url).port}/metrics", timeout=10)
+        interrupt()
+
+    monkeypatch.setattr(webbrowser, "open", intruder)
+    assert harness("view", RECORDED, cwd=tmp_path).exit_code == 0
 
 
 @pytest.mark.slow

@@ -6,9 +6,10 @@ import logging
 
 import pytest
 import structlog
+from sample_runs import load_run
 from session_runs import instants_of, pipeline_of, run, settings_of
 
-from harness import Run
+from harness import Run, ScriptedBackend, add_run_context
 
 HIDDEN = "An invoice\u202e of https://evil.example/."
 REFUSED = "memory.passage-refused"
@@ -47,6 +48,31 @@ def test_a_programs_own_structlog_gets_them_with_run_node_and_span(tmp_path):
     (said,) = logs
     assert (said["run_id"], said["node"]) == (result.run_id, "keep")
     assert isinstance(said["span"], int)
+
+
+def test_what_a_node_logs_says_its_run_node_call_and_model(tmp_path):
+    logged = structlog.testing.LogCapture()
+    structlog.configure(processors=[add_run_context, logged])
+
+    class Logging(ScriptedBackend):
+        async def chat(self, request):
+            structlog.get_logger().info("asked", model="said by the program")
+            structlog.get_logger().info("asked")
+            return await super().chat(request)
+
+    async def talk(run: Run) -> str:
+        structlog.get_logger().info("begun")
+        return await run.chat("producer", "Why?")
+
+    structlog.get_logger().info("outside")
+    result = run(pipeline_of(talk), settings_of(tmp_path), backends={"producer": Logging(["So."])})
+    outside, begun, own, asked = logged.entries
+    assert outside == {"event": "outside", "log_level": "info"}
+    assert (begun["run_id"], begun["node"], "call" in begun) == (result.run_id, "talk", False)
+    assert (asked["run_id"], asked["node"], asked["model"]) == (result.run_id, "talk", "producer")
+    assert own["model"] == "said by the program"
+    (call,) = [one for one in load_run(result.files.journal).spans if one.name == "chat"]
+    assert asked["call"] == call.id
 
 
 def test_a_warning_from_before_the_record_begins_is_an_instant_of_it_too(tmp_path):

