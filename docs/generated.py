@@ -191,7 +191,9 @@ GROUPS = {
     "Tools and agents": ("Tool", "mcp", "AgentResult", "ToolResult", "ToolCall", "ToolSpec"),
     "Memory": ("MemoryStore", "Passage", "Hit"),
     "Traces": ("RunTrace", "TraceOptions", "JoinedTrace", "Journal"),
-    "Sessions and settings": ("open_session", "Settings", "load_settings"),
+    "Sessions and settings": (
+        "open", "Session", "open_sync", "SyncSession", "Settings", "load_settings",
+    ),
     "Errors": ("HarnessError", "NodeFailed", "ReplyCut", "Notice"),
 }  # fmt: skip
 

@@ -17,15 +17,16 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Header, HTTPException, Request
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel
 
 import harness
-from harness import Limits, NodeFailed, Pipeline, Run, RunResult
+from harness import Limits, Metrics, NodeFailed, Pipeline, Run, RunResult
 
 CALLS_OF_A_USER = 1_000
 
 answers = Pipeline("answers")
+metrics = Metrics()
 
 
 @answers.node(models=["producer"])
@@ -36,7 +37,8 @@ async def answer(run: Run, question: str) -> str:
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Opens everything once. When the server stops, runs are cancelled; they can be resumed."""
-    async with harness.open(tenants=Limits(max_calls=CALLS_OF_A_USER)) as app.state.session:
+    limits = Limits(max_calls=CALLS_OF_A_USER)
+    async with harness.open(tenants=limits, observers=[metrics]) as app.state.session:
         yield
 
 
@@ -85,6 +87,12 @@ async def stream(question: str, user: User = "anyone") -> StreamingResponse:
             yield f"event: error\ndata: {error.code}\n\n"
 
     return StreamingResponse(lines(), media_type="text/event-stream")
+
+
+@app.get("/metrics")
+async def page() -> Response:
+    """What all runs did, for Prometheus."""
+    return Response(metrics.text(), media_type=metrics.MEDIA_TYPE)
 
 
 async def unless_client_leaves(

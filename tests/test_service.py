@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator
@@ -100,6 +101,10 @@ def test_it_answers_and_streams_and_stops_a_user_at_the_limit(tmp_path, monkeypa
             assert kinds[-1] == "done"
             done = json.loads(streamed.text.splitlines()[-2].removeprefix("data: "))
             assert done["result"]["result"] == "How!"
+
+            page = await client.get("/metrics")
+            (count,) = re.findall(r"gen_ai_workflow_duration_seconds_count{[^}]*} (\d+)", page.text)
+            assert int(count) == 2
 
             session = module.app.state.session
             session._tenants._limits = module.Limits(max_calls=1)

@@ -39,6 +39,9 @@ class SessionOptions(TypedDict, total=False):
     those named exist."""
     backends: Mapping[str, Backend] | None
     """Ready-made backends by tag, as for `Pipeline.run_async`; closed with the session."""
+    observers: Sequence[Sink]
+    """Receive each record of every run, such as `harness.Metrics`; see its `of_run` to tell the
+    runs apart."""
 
 
 class SessionRunOptions(TypedDict, total=False):
@@ -65,9 +68,12 @@ class Session:
     warnings.
     """
 
-    def __init__(self, parts: SharedParts, tenants: TenantMeters) -> None:
+    def __init__(
+        self, parts: SharedParts, tenants: TenantMeters, observers: Sequence[Sink]
+    ) -> None:
         self._parts = parts
         self._tenants = tenants
+        self._observers = observers
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._is_open = True
@@ -112,6 +118,7 @@ class Session:
             )
         named = {name: value for name, value in options.items() if name not in _OPTIONS}
         chosen = {name: value for name, value in options.items() if name in _OPTIONS}
+        chosen["observers"] = (*self._observers, *options.get("observers", ()))
         self._tenants.meter_of(chosen.get("tenant"))
         task = asyncio.current_task()
         assert task is not None, "a coroutine is run by a task"
@@ -192,7 +199,7 @@ async def open(**options: Unpack[SessionOptions]) -> AsyncIterator[Session]:  # 
             tenants = TenantMeters(options.get("tenants"), around=meter)
             store = PassageStore(settings.memory, ask=models.client.embed)
             parts = SharedParts(setup=setup, models=models, store=store, meter_of=tenants.meter_of)
-            session = Session(parts, tenants)
+            session = Session(parts, tenants, options.get("observers", ()))
             try:
                 yield session
             finally:
