@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -363,7 +367,14 @@ def held_by_this_process():
 
 
 @pytest.mark.slow
-def test_five_thousand_runs_leave_nothing_behind(settings):
+def test_two_thousand_runs_leave_nothing_behind(settings):
+    class Forgetful(Closing):
+        """Keeps no requests, which hold their runs."""
+
+        async def chat(self, request):
+            self.requests.clear()
+            return await super().chat(request)
+
     chosen = settings.model_copy(update={"trace": TraceSettings(timelines=())})
 
     async def work(session):
@@ -375,13 +386,70 @@ def test_five_thousand_runs_leave_nothing_behind(settings):
 
         held = []
         for _ in range(5):
-            await asyncio.gather(*(one() for _ in range(1_000)))
+            await asyncio.gather(*(one() for _ in range(400)))
             gc.collect()
             held.append(held_by_this_process())
         return held
 
-    held = inside(chosen, work, backends={"producer": Closing()})
+    held = inside(chosen, work, backends={"producer": Forgetful()})
     threads, files, memory_kb = zip(*held[1:], strict=True)
     assert max(threads) <= 50, threads  # those that closing runs and journals share
     assert max(files) <= files[0] + 2, files
-    assert memory_kb[-1] <= memory_kb[0] + 20_000, memory_kb
+    assert memory_kb[-1] <= memory_kb[0] + 10_000, memory_kb
+
+
+INTERRUPTED = """
+import asyncio, sys
+import harness
+from harness import Pipeline, Run, ScriptedBackend
+
+class Hanging(ScriptedBackend):
+    async def chat(self, request):
+        if request.messages[-1].content != "first":
+            await asyncio.sleep(3600)
+        return await super().chat(request)
+
+pipeline = Pipeline("one")
+
+@pipeline.node
+async def said(run: Run, task: str) -> str:
+    await run.chat("producer", "first")
+    return await run.chat("producer", task)
+
+async def main():
+    settings, backend = harness.Settings(traces=sys.argv[1]), Hanging(["1"] * 99)
+    async with harness.open(settings=settings, backends={"producer": backend}) as session:
+        runs = [asyncio.create_task(session.run(pipeline, task=f"{n}")) for n in range(50)]
+        await asyncio.sleep(1)
+        print("ready", flush=True)
+        await asyncio.gather(*runs)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_session_within_two_seconds_and_each_run_can_be_resumed(settings):
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, settings.traces],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        began_s = time.monotonic()
+        process.wait(timeout=30)
+        took_s = time.monotonic() - began_s
+    assert took_s < 2
+    journals = sorted(settings.traces.glob("2*.jsonl"))
+    assert [Journal(path).ended.status for path in journals] == ["cancelled"] * 50
+
+    async def said(run: Run, task: str) -> str:
+        await run.chat("producer", "first")
+        return await run.chat("producer", task)
+
+    async def work(session):
+        resumed = pipeline_of(said)
+        return [await session.run(resumed, resume=path) for path in journals[:5]]
+
+    runs = inside(settings, work, backends={"producer": Closing()})
+    assert [one.replies_used_again for one in runs] == [1] * 5
