@@ -12,6 +12,7 @@ import ast
 import dis
 import functools
 import linecache
+import threading
 import tokenize
 import warnings
 from collections.abc import Mapping, Set
@@ -73,13 +74,17 @@ def code_text(code: CodeType) -> CodeText:
     )
 
 
+_MAKING_TREES = threading.Lock()
+
+
 @functools.lru_cache(maxsize=64)
 def _parsed(source: str) -> tuple[Mapping[tuple[int, str], list[_Function]], Set[CodeType]]:
     """A file's functions, as source by line and name, and as compiled code."""
     functions: dict[tuple[int, str], list[_Function]] = {}
     compiled: set[CodeType] = set()
     try:
-        with warnings.catch_warnings():
+        # Two threads that make trees at once disturb each other in CPython 3.11 (a SystemError).
+        with _MAKING_TREES, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
             # Code is equal whatever its file is called; this module's `from __future__`, inherited,

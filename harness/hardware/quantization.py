@@ -99,7 +99,9 @@ def role_floor(role: str) -> float:
 def label_bits(label: str) -> float | None:
     """The nominal bits of a weight, by the name of its quantization; None if it does not say."""
     # `4.25BPW` as it stands; of all others, such as `Q4_K_M` or `W4A16`, the first number.
-    number = re.search(r"\d+(?:[._]\d+)?(?=[-_]?BPW)|\d+", label.upper())
+    # The number of ExLlama's formats is their version.
+    unversioned = re.sub(r"EXL\d", "", label.upper())
+    number = re.search(r"\d+(?:[._]\d+)?(?=[-_]?BPW)|\d+", unversioned)
     if number is not None:
         return float(number[0].replace("_", "."))
     # Both are of 4 bits unless they say otherwise.

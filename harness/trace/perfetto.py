@@ -240,7 +240,9 @@ class _Packets:
         for key, value in attributes.items():
             if type(value) is int and value in _INT64:
                 body = (self._integers.get(key) or self._integer(key)) + _varint(value)
-                parts.append(_ANNOTATION + _SHORT_VARINTS[len(body)] + body)
+                size = len(body)  # a name may be long
+                size_digits = _SHORT_VARINTS[size] if size < _DIGIT else _varint(size)
+                parts.append(_ANNOTATION + size_digits + body)
             elif type(value) is str:
                 # Most are words that recur.
                 parts.append(self._said.get((key, value)) or self._word(key, value))

@@ -61,8 +61,9 @@ def test_an_evaluator_should_not_be_packed_more_coarsely_than_q8_0():
         (16, "F16 BF16"),
         (8, "Q8_0 FP8 GPTQ-INT8"),
         (6.5, "6_5bpw"),
+        (4, "EXL2-4.0bpw exl3_4bpw"),
         (4, "Q4_K_M W4A16 AWQ GPTQ 4BIT Q4F16_1"),
-        (None, "MARLIN"),
+        (None, "MARLIN exl2"),
     ],
 )
 def test_a_label_says_how_many_bits_a_weight_has(bits, labels):

@@ -451,6 +451,8 @@ def test_more_different_texts_than_have_numbers_are_all_there(tmp_path):
         span(n, n, n + 1, name=f"name {n}", label=f"title {n}", **{f"key {n}": f"text {n}"})
         for n in numbers
     ]
+    long = "z" * 20_000
+    spans[-1] = spans[-1]._replace(attributes={**spans[-1].attributes, long: 7})
 
     (run,) = load_all("perfetto", [write_journal(tmp_path / "run.jsonl", *spans)], tmp_path)
 
@@ -460,3 +462,4 @@ def test_more_different_texts_than_have_numbers_are_all_there(tmp_path):
     ]
     shown = {row["key"]: row["value"] for row in run.answers[ARGUMENTS]}
     assert [shown[f"debug.key {n}"] for n in numbers] == [f"text {n}" for n in numbers]
+    assert int(shown[f"debug.{long}"]) == 7
