@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 
+_OWN = "wiggum-harness"
+"""The distribution of this package."""
 Group = Literal["providers", "executors", "stores", "exporters", "checks", "commands"]
 
 
@@ -78,12 +80,18 @@ def load_plugins(
 
 
 def _plugins(group: Group) -> dict[str, EntryPoint]:
-    """By name, sorted; of two with one name, that of the distribution that comes first."""
+    """By name, sorted; of two with one name harness's own, or of the first distribution by name."""
     plugins: dict[str, EntryPoint] = {}
     points = entry_points(group=f"harness.{group}")
-    for point in sorted(points, key=lambda it: (it.name, it.dist.name if it.dist else "")):
+    for point in sorted(points, key=_precedence):
         plugins.setdefault(point.name, point)
     return plugins
+
+
+def _precedence(point: EntryPoint) -> tuple[str, bool, str]:
+    distribution = point.dist.name if point.dist else ""
+    # What is given an address and its credentials must not be taken over by another package.
+    return point.name, distribution != _OWN, distribution
 
 
 def _described(plugin: EntryPoint) -> str:

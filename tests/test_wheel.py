@@ -179,11 +179,9 @@ def test_a_plugins_check_and_exporter_are_used_by_their_names(
     harness = (with_plugins, "-m", "harness")
     score = run(*harness, "rubric", "score", "calm.yaml", "draft.md", "--json", cwd=tmp_path)
     assert "2 of 4 words are in capitals" in score
-    (tmp_path / "one.py").write_text(
-        "from harness import Pipeline\none = Pipeline('one')\n\n\n"
-        "@one.node\ndef only() -> int:\n    return 1\n"
-    )
-    run(*harness, "run", "one.py", cwd=tmp_path)
-    export = ("trace", "export", "--format", "csv", "--output", "calls.csv")
-    assert run(*harness, *export, cwd=tmp_path) == "0 calls written to calls.csv\n"
-    assert (tmp_path / "calls.csv").read_text().startswith("model,role,start_ms")
+    recorded = ROOT / "traces" / "recorded" / "brief.jsonl"
+    export = ("trace", "export", recorded, "--format", "csv", "--output", "calls.csv")
+    assert run(*harness, *export, cwd=tmp_path) == "8 calls written to calls.csv\n"
+    head, *lines = (tmp_path / "calls.csv").read_text().splitlines()
+    assert head.startswith("model,role,start_ms")
+    assert len(lines) == 8

@@ -191,8 +191,10 @@ def mark_in(answer: str) -> str | None:
 def _overlap(text: str, marks: Sequence[str]) -> int:
     """How many characters at the end of a text may be, or begin, marks and blanks around them."""
     tail = text[-_MOST_CHARS:]
-    near = [mark for mark in marks if mark[0] in tail]  # none, for most tokens
-    for start in range(len(tail)) if near else ():
+    near = [mark for mark in marks if mark[0] in tail]
+    if not near:
+        return 0  # so for most tokens
+    for start in range(len(tail)):
         last = tail[start:]
         if any(mark.startswith(last) or not last.replace(mark, "").strip() for mark in near):
             return len(last)

@@ -121,7 +121,8 @@ class Journal:
         resumed_ns: When the last part began, on the run's clock; None if it is the first.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str | Path) -> None:
+        path = Path(path)
         try:
             first = JournalFile(path)
             parts = [first, *_further_parts(path, first.started.run_id)]

@@ -8,7 +8,6 @@ the next begins, so that a loop that was killed can go on: see `rounds_from`.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -279,9 +278,7 @@ class _RunningLoop:
             self.tracer.flow("verdict", source=judged_in, target=span.id)
             base = self._base(step)
             # The revision may not take all that is left: it has to be evaluated too.
-            cost, seconds = greatest([round_.judging for round_ in self.rounds])
-            room = Spent(cost_usd=cost, time_ns=math.ceil(seconds * 1e9))
-            with self.meter.holding(room):
+            with self.meter.holding(greatest([round_.judging for round_ in self.rounds])):
                 revision = await self.reviser.revise(base, step.focus, rounds=self.rounds)
             span.set(
                 draft_sha256=self.tracer.content(revision.best.text),

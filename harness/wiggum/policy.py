@@ -39,7 +39,7 @@ STOPPED_SINCE: Mapping[str, str] = {
     "plateau": "the last revisions or candidates gained nothing beyond the evaluator's noise",
     "cycle": "a revision was an earlier draft again, or changed no score",
     "regression": "the last revisions only lost",
-    "budget": "its tokens, cost or time do not suffice for another round",
+    "budget": "its tokens, calls, cost or time do not suffice for another round",
     "abstained": "no score could be read from what the evaluator said",
     "producer_empty": "a revision had no text",
     "producer_failed": "no revision could be had",
@@ -227,9 +227,13 @@ def changed_chars(before: str, after: str) -> int:
     return sum(len(line) * times for line, times in ((old - new) + (new - old)).items())
 
 
-def greatest(stages: Sequence[Spent]) -> tuple[float, float]:
-    """The highest cost of a stage in dollars, and its longest time in seconds."""
-    return max(stage.cost_usd or 0.0 for stage in stages), max(stage.seconds for stage in stages)
+def greatest(stages: Sequence[Spent]) -> Spent:
+    """The most calls, dollars and time of a stage; tokens are estimated from the texts."""
+    return Spent(
+        calls=max(stage.calls for stage in stages),
+        cost_usd=max(stage.cost_usd or 0.0 for stage in stages),
+        time_ns=max(stage.time_ns for stage in stages),
+    )
 
 
 def _same_scores(rounds: Sequence[Round]) -> Round | None:
@@ -263,14 +267,17 @@ def _lacking(
 ) -> str:
     """Which limit another revision and its evaluation would exceed, in words; empty if none.
 
-    Their cost and time are taken from the rounds before.
+    Their calls, cost and time are taken from the rounds before.
     """
-    draft_usd, draft_s = greatest([round_.drafting for round_ in rounds])
-    verdict_usd, verdict_s = greatest([round_.judging for round_ in rounds])
+    draft = greatest([round_.drafting for round_ in rounds])
+    both = draft + greatest([round_.judging for round_ in rounds])
+    # A first draft that was given took no call.
+    calls = both.calls if draft.calls else both.calls + 1
     needs: tuple[tuple[LimitName, Callable[[], float], str], ...] = (
         ("tokens", tokens, "tokens"),
-        ("cost", lambda: draft_usd + verdict_usd, "dollars"),
-        ("time", lambda: draft_s + verdict_s, "seconds"),
+        ("calls", lambda: calls, "calls"),
+        ("cost", lambda: both.cost_usd or 0.0, "dollars"),
+        ("time", lambda: both.seconds, "seconds"),
     )
     for name, need_of, unit in needs:
         rest = rest_of(name)

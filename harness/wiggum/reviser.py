@@ -429,20 +429,23 @@ def without_broken_end(text: str) -> str:
     last = blocks_of(text)[-1]
     before = text[: len(text) - len(last.text)]
     if opening := _open_fence(last.text):
-        start, closing = opening
-        lines = last.text[start:].splitlines(keepends=True)
-        # The fence and one line of code: without that line nothing would be left.
-        code = "".join(lines[:-1] if len(lines) > 2 else lines)
-        return f"{before}{last.text[:start]}{code.rstrip()}\n{closing}"
-    lines = last.text.rstrip().splitlines(keepends=True)
+        return before + _closed(last.text, *opening)
     if ends_sentence(text):
         return text
+    *whole, broken = last.text.rstrip().splitlines(keepends=True)
     if last.kind == "table":
-        return (before + "".join(lines[:-1])).rstrip()
-    if last.kind not in _PROSE or _FENCE.match(lines[-1]):
+        return (before + "".join(whole)).rstrip()
+    if last.kind not in _PROSE or _FENCE.match(broken):
         return text
     cut_in = sentences_of(last.text)[-1]
     return text[: text.rindex(cut_in)].rstrip() or text
+
+
+def _closed(block: str, start: int, closing: str) -> str:
+    """The code that begins there without its last line, unless that is all of it, and closed."""
+    lines = block[start:].splitlines(keepends=True)
+    code = lines[:-1] if len(lines) > 2 else lines
+    return f"{block[:start]}{''.join(code).rstrip()}\n{closing}"
 
 
 def is_broken(text: str) -> bool:

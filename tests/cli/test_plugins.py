@@ -45,6 +45,12 @@ def test_ray_and_otlp_are_found_as_what_others_add_is() -> None:
     assert "otlp" in plugin_names("exporters")
 
 
+def test_no_other_distribution_takes_over_a_name_of_harness(distribution: Distribution) -> None:
+    distribution("aaa", "[harness.exporters]\notlp = added:export_lines\n")
+    exporter = load_plugin("exporters", "otlp", callable)
+    assert exporter.__module__ == "harness.analysis.otlp"
+
+
 def test_a_command_of_another_distribution_is_one_of_harness(
     distribution: Distribution, tmp_path: Path
 ) -> None:

@@ -151,6 +151,8 @@ EACH = Spent(calls=1, input_tokens=400, output_tokens=100, cost_usd=0.02, time_n
         pytest.param({"max_cost_usd": 0.08}, 0, (), id="dollars that just suffice"),
         pytest.param({"max_cost_usd": 0.079}, 0, ("0.04 dollars", "0.079"), id="dollars too few"),
         pytest.param({"max_cost_usd": 0.01}, 0, ("0.01", " 0 left"), id="overstepped"),
+        pytest.param({"max_calls": 4}, 0, (), id="calls that just suffice"),
+        pytest.param({"max_calls": 3}, 0, ("2 calls", "1 left"), id="a call too few"),
         pytest.param({"max_seconds": 16}, 0, (), id="seconds that just suffice"),
         pytest.param({"max_seconds": 15.9}, 0, ("8 seconds", "15.9"), id="seconds too few"),
         pytest.param({}, 10**9, (), id="no limit"),

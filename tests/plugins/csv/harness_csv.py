@@ -25,9 +25,9 @@ def export_csv(journal: Journal, target: ExportTarget) -> str:
                 [
                     call.model,
                     call.role,
-                    round(call.span.start_ns / 1e6, 3),
+                    round(call.start_ns / 1e6, 3),
                     None if call.ttft_ns is None else round(call.ttft_ns / 1e6, 3),
-                    round((call.span.end_ns - call.span.start_ns) / 1e6, 3),
+                    round((call.end_ns - call.start_ns) / 1e6, 3),
                     call.input_tokens,
                     call.output_tokens,
                 ]
