@@ -9,10 +9,11 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -21,11 +22,13 @@ from harness.errors import HarnessError, InvalidInput, Mistake, Notice, did_you_
 from harness.files import shipped_directory
 from harness.inference import Endpoint
 from harness.memory import Place, place_of
-from harness.session import Pipeline, Settings, load_settings
+from harness.session import Evaluation, Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
 from harness.session.roles import DEMO_INSTALL
 from harness.session.settings import check_engine
 from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
+
+Loaded = TypeVar("Loaded")
 
 PIPELINES = Path("pipelines")
 """Where a project has its own, which are run by name."""
@@ -151,30 +154,65 @@ def load_pipeline(target: str) -> Pipeline:
         InvalidInput: There is no such file, it cannot be imported, or it has several pipelines.
         PipelineInvalid: The pipeline breaks a rule.
     """
+    return _chosen(*_imported(target), Pipeline, "pipeline")
+
+
+def load_evaluated(target: str) -> Evaluation | Pipeline:
+    """The evaluation of a file, or its pipeline if it has no evaluation; see `load_pipeline`."""
+    path, name, values = _imported(target)
+    if any(isinstance(values[key], Evaluation) for key in ({name} & values.keys() or values)):
+        return _chosen(path, name, values, Evaluation, "evaluation")
+    return _chosen(path, name, values, Pipeline, "pipeline")
+
+
+def load_function(target: str) -> Callable[..., object]:
+    """A function of a file, `FILE.py:NAME`.
+
+    Raises:
+        InvalidInput: There is no such file or function, or it cannot be imported.
+    """
+    path, name, values = _imported(target)
+    functions = {key: value for key, value in values.items() if callable(value)}
+    if name not in functions:
+        raise InvalidInput(
+            f"there is no function '{name}'; {did_you_mean(name, functions)}",
+            code="evaluation.scorer-unknown",
+            path=path,
+        )
+    return cast("Callable[..., object]", functions[name])
+
+
+def _imported(target: str) -> tuple[Path, str, Mapping[str, Any]]:
+    """The file of a target, the name behind the colon, and what the file defines."""
     file, _, name = target.partition(":")
     path = _find_file(file)
-    module = _import_file(path)
-    pipelines = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
+    return path, name, vars(_import_file(path))
+
+
+def _chosen(
+    path: Path, name: str, values: Mapping[str, object], kind: type[Loaded], what: str
+) -> Loaded:
+    named = {key: value for key, value in values.items() if isinstance(value, kind)}
     if name:
-        if name not in pipelines:
+        if name not in named:
             raise InvalidInput(
-                f"there is no pipeline '{name}'; {did_you_mean(name, pipelines)}",
+                f"there is no {what} '{name}'; {did_you_mean(name, named)}",
                 code="pipeline.unknown",
                 path=path,
             )
-        return pipelines[name]
-    if len({id(pipeline) for pipeline in pipelines.values()}) != 1:
+        return named[name]
+    if len({id(value) for value in named.values()}) != 1:
         remedy = (
-            f"say which: {', '.join(f'{path}:{key}' for key in pipelines)}"
-            if pipelines
+            f"say which: {', '.join(f'{path}:{key}' for key in named)}"
+            if named
             else 'define one at the top level: my_pipeline = Pipeline("name")'
         )
         raise InvalidInput(
-            f"there are {len(pipelines)} pipelines here; {remedy}",
+            f"there are {len(named)} {what}s here; {remedy}",
             code="pipeline.not-one",
             path=path,
         )
-    return next(iter(pipelines.values()))
+    return next(iter(named.values()))
 
 
 def load_pipeline_to_read(target: str) -> Pipeline:

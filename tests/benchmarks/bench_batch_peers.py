@@ -220,7 +220,7 @@ def inspect_ai(url: str, rows: list[str], folder: Path) -> Callable[[], None]:
 
 
 def harness(url: str, rows: list[str], folder: Path) -> Callable[[], None]:
-    from harness import Pipeline, Run, Settings
+    from harness import Evaluation, Pipeline, Run, Settings
 
     rubric = folder / "notes.yaml"
     rubric.write_text(RUBRIC)
@@ -241,14 +241,12 @@ def harness(url: str, rows: list[str], folder: Path) -> Callable[[], None]:
     async def answer(run: Run, task: str) -> str:
         return await run.chat("producer", task)
 
+    data = [{"id": str(number), "task": text} for number, text in enumerate(rows)]
+
     async def run() -> None:
-        done = await notes.batch(
-            [{"id": str(number), "task": text} for number, text in enumerate(rows)],
-            evaluate=rubric,
-            max_parallel=2 * PARALLEL,
-            settings=settings,
-        )
-        assert len(done.outputs) == len(rows)
+        evaluation = Evaluation(notes, data, rubric=rubric)
+        done = await evaluation.run_async(max_parallel=2 * PARALLEL, settings=settings)
+        assert len(done.samples) == len(rows)
 
     return lambda: asyncio.run(run())
 
