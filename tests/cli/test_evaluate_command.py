@@ -166,6 +166,29 @@ def test_a_batch_names_the_command_that_scores(project: Path) -> None:
     assert "harness evaluate FILE.py --dataset TABLE --rubric right" in refused.stderr
 
 
+def test_two_evaluations_are_compared_row_by_row(project: Path) -> None:
+    rows = "".join(f"{n},2+2,{4 + n % 2}\n" for n in range(20))
+    (project / "q.csv").write_text(f"id,question,target\n{rows}")
+    harness("evaluate", "qa.py", "--output", "a.jsonl", cwd=project)
+    (project / "qa.py").write_text(QA.replace('"2+2": "4"', '"2+2": "5"'))
+    harness("evaluate", "qa.py", "--output", "b.csv", cwd=project)
+    compared = harness("rubric", "compare", "a.jsonl", "b.csv", cwd=project)
+    assert compared.exit_code == 0, compared.stderr
+    assert "Scores of 20 rows in 20 groups" in compared.text
+    assert "First: a.jsonl. Second: b.csv." in compared.text
+    figures = harness("rubric", "compare", "a.jsonl", "b.csv", "--json", cwd=project).json
+    assert figures["shifts"]["near"]["mean"]["first"] == pytest.approx(0.95)
+    assert figures["shifts"]["near"]["mean"]["difference"]["low"] < 0
+    unknown = harness("rubric", "compare", "a.jsonl", "b.csv", "--reduce", "best", cwd=project)
+    assert unknown.exit_code == 2
+    # As drafts, by the rubric, with labels that stand in the data set.
+    labels = "".join(f"{n},2+2,{4 + n % 2},{'yes' if n % 2 else 'no'}\n" for n in range(20))
+    (project / "q.csv").write_text(f"id,question,target,accept\n{labels}")
+    harness("evaluate", "qa.py", "--output", "c.jsonl", cwd=project)
+    tuned = harness("rubric", "tune", "right", "c.jsonl", "--json", cwd=project)
+    assert tuned.exit_code == 0, tuned.stderr
+
+
 def test_the_list_of_runs_shows_the_scores(project: Path) -> None:
     harness("evaluate", "qa.py", cwd=project)
     shown = harness("runs", cwd=project).text
