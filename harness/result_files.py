@@ -17,8 +17,6 @@ import orjson
 
 from harness.errors import ConfigurationInvalid, InvalidInput
 
-Sample = Mapping[str, Any]
-
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 _GRADES |= {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Of Inspect: correct, partly, incorrect, no answer; and words for the same."""
@@ -89,20 +87,16 @@ def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
 
 
 def _of_inspect(samples: Any, model: object, path: Path) -> Iterator[dict[str, Any]]:  # noqa: ANN401
-    sample: Sample | None = None
+    sample: Mapping[str, Any] | None = None
     for sample in samples:
         attachments = sample.get("attachments") or {}
         scores: dict[str, float] = {}
         reasons: dict[str, str] = {}
         for name, score in (sample.get("scores") or {}).items():
             parts = score["value"]
-            values = parts if isinstance(parts, dict) else {"": parts}
-            numbers = {key: _number(value) for key, value in values.items()}
-            scores |= {
-                f"{name}.{key}" if key else name: value
-                for key, value in numbers.items()
-                if value is not None
-            }
+            for key, value in (parts if isinstance(parts, dict) else {"": parts}).items():
+                if (number := _number(value)) is not None:
+                    scores[f"{name}.{key}" if key else name] = number
             reasons[name] = score.get("explanation") or ""
         metadata = sample.get("metadata") or {}
         asked = _text(sample["input"], attachments)
@@ -151,7 +145,7 @@ def _number(value: object) -> float | None:
 # --- promptfoo --------------------------------------------------------------------------------
 
 
-def _of_promptfoo(result: Sample) -> dict[str, Any]:
+def _of_promptfoo(result: Mapping[str, Any]) -> dict[str, Any]:
     """A test by one of its prompts or providers, which are outputs of one group."""
     grade = result.get("gradingResult") or {}
     test, number = result.get("testIdx", 0), result.get("promptIdx", 0)

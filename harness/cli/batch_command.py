@@ -52,7 +52,7 @@ max_failures_option = click.option(
 )
 
 
-def bad_rows_option(default: BadRows) -> Callable[[Decorated], Decorated]:
+def bad_rows_option(default: BadRows | None) -> Callable[[Decorated], Decorated]:
     """What becomes of rows that do not fit."""
     return click.option(
         "--bad-rows",
@@ -200,16 +200,15 @@ def batch(
             return
         result = run_batch(run, ROWS, output=output, yes=yes)
     made = f"{len(result.outputs):,} of {result.rows:,} rows have their output in {result.output}"
-    figures = lambda: json_object(_as_json(result))  # noqa: E731 - made only for --json
-    end_of_batch(result, made, [], figures if as_json else None, with_traceback=with_traceback)
+    end_of_batch(result, made, as_json=as_json, with_traceback=with_traceback)
 
 
 def end_of_batch(
     result: BatchResult,
     made: str,
-    scores: Sequence[str],
-    figures: Callable[[], bytes] | None,
+    scores: Sequence[str] = (),
     *,
+    as_json: bool,
     with_traceback: bool,
 ) -> None:
     """Tells how a batch ended, and ends the command with its exit code.
@@ -218,14 +217,14 @@ def end_of_batch(
         result: Of the batch.
         made: What was made, as a sentence without its end.
         scores: Lines about scores.
-        figures: Makes the JSON that is printed in place of all others.
+        as_json: Whether to print JSON instead.
         with_traceback: Whether to show where the first failure comes from.
     """
     if with_traceback:
         for failed in result.run.failures[:1]:
             say("".join(traceback.format_exception(failed.error)), err=True)
-    if figures is not None:
-        write_json(figures())
+    if as_json:
+        write_json(json_object(result.to_json()))
     else:
         say("\n".join(_told(result, made, scores)))
     if result.run.status == "stopped":
@@ -338,22 +337,3 @@ def _foreseen(plan: BatchRehearsal) -> Iterator[str]:
         yield f"  {node}: {calls:,} calls of these rows were made, and would be made again"
     if plan.refused:
         yield f"{plan.refused:,} rows do not fit the pipeline."
-
-
-def _as_json(result: BatchResult) -> dict[str, object]:
-    run = result.run
-    return {
-        "run_id": run.run_id,
-        "status": run.status,
-        "rows": result.rows,
-        "done": len(result.outputs),
-        "kept": result.kept,
-        "had_finished": run.had_finished,
-        "failures": [asdict(row) for row in result.failures],
-        "stopped_by": run.stopped_by,
-        "output": str(result.output),
-        "failures_file": result.failures_file and str(result.failures_file),
-        "spent": asdict(run.spent),
-        "warnings": [asdict(item) for item in run.warnings],
-        "journal": str(run.files.journal),
-    }

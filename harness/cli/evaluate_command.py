@@ -15,8 +15,8 @@ from harness.cli.batch_command import (
     run_batch,
     tell_foreseen,
 )
-from harness.cli.consoles import LogFormat, failures_told, json_object, log_to_stderr
-from harness.cli.project_files import load_evaluated, load_function, settings_for_calls
+from harness.cli.consoles import LogFormat, failures_told, log_to_stderr
+from harness.cli.project_files import load_evaluated, settings_for_calls
 from harness.cli.run_command import run_options
 from harness.errors import InvalidInput
 from harness.inference import Limits
@@ -48,9 +48,8 @@ _FOLDER = Path("evaluations")
     "--score",
     "scorers",
     multiple=True,
-    metavar="NAME|FILE.py:FUNCTION",
-    help="Compares with the target: equal, includes, number, number:TOLERANCE; or a function of "
-    "output and target. May be repeated.",
+    metavar="NAME",
+    help="Compares with the target: equal, includes, number, number:TOLERANCE. May be repeated.",
 )
 @click.option(
     "--epochs", type=click.IntRange(min=1), help="How often each row is run. [default: 1]"
@@ -72,25 +71,17 @@ _FOLDER = Path("evaluations")
     help="A .jsonl, .csv or .parquet file that gets a line for each row and epoch. The same "
     "command goes on. [default: evaluations/NAME.jsonl]",
 )
-@bad_rows_option("stop")
+@bad_rows_option(None)
 @row_options
 @run_options
 def evaluate(
     *,
     target: str,
-    dataset: tuple[str, ...],
     prompt: str | None,
-    rubric: str | None,
-    scorers: tuple[str, ...],
-    epochs: int | None,
-    reduce: str | None,
-    group: str | None,
-    category: str | None,
-    rescore: bool,
     output: Path | None,
+    rescore: bool,
     assignments: tuple[str, ...],
     columns: tuple[str, ...],
-    bad_rows: str,
     max_failures: float,
     sample: int | None,
     seed: int,
@@ -105,6 +96,7 @@ def evaluate(
     log_format: LogFormat,
     with_traceback: bool,
     as_json: bool,
+    **arguments: Any,  # noqa: ANN401 - of the Evaluation, by name
 ) -> None:
     """Run the evaluation in FILE.py, or a pipeline or prompt on a data set, and score each output.
 
@@ -123,23 +115,12 @@ def evaluate(
         settings = settings_for_calls(
             config, roles=assigned, memory=memory and memory.absolute(), engine=engine
         )
-        functions = [load_function(name) if ".py:" in name else name for name in scorers]
-        options: dict[str, Any] = {
-            "dataset": [*dataset],
-            "rubric": rubric,
-            "scorers": functions,
-            "epochs": epochs,
-            "reduce": reduce,
-            "group": group,
-            "category": category,
-            "columns": read_pairs(columns, option="--columns", form="ours=theirs"),
-            "every": read_pairs(assignments, option="--set", form="name=value"),
-            "bad_rows": bad_rows if bad_rows != "stop" else None,
-        }
-        evaluation = _evaluation(target, prompt, {n: v for n, v in options.items() if v})
+        arguments["columns"] = read_pairs(columns, option="--columns", form="ours=theirs")
+        arguments["every"] = read_pairs(assignments, option="--set", form="name=value")
+        evaluation = _evaluation(target, prompt, {n: v for n, v in arguments.items() if v})
         path = output or _FOLDER / f"{evaluation.name}.jsonl"
         evaluated = evaluation.batch(
-            settings=settings,
+            settings,
             output=path,
             rescore=rescore,
             max_failures=max_failures,
@@ -156,8 +137,7 @@ def evaluate(
     due = result.rows * result.epochs
     made = f"{len(result.samples):,} of {due:,} outputs are scored in {path}"
     lines = [result.summary, f"To read it: harness view {path}"] if result.scores else []
-    figures = (lambda: json_object(result.to_json())) if as_json else None
-    end_of_batch(ended, made, lines, figures, with_traceback=with_traceback)
+    end_of_batch(result, made, lines, as_json=as_json, with_traceback=with_traceback)
 
 
 def _evaluation(target: str, prompt: str | None, options: dict[str, Any]) -> Evaluation:

@@ -9,11 +9,11 @@ import importlib.util
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 import click
 
@@ -154,53 +154,32 @@ def load_pipeline(target: str) -> Pipeline:
         InvalidInput: There is no such file, it cannot be imported, or it has several pipelines.
         PipelineInvalid: The pipeline breaks a rule.
     """
-    return _chosen(*_imported(target), Pipeline, "pipeline")
+    return _load(target, Pipeline)
 
 
 def load_evaluated(target: str) -> Evaluation | Pipeline:
     """The evaluation of a file, or its pipeline if it has no evaluation; see `load_pipeline`."""
-    path, name, values = _imported(target)
-    if any(isinstance(values[key], Evaluation) for key in ({name} & values.keys() or values)):
-        return _chosen(path, name, values, Evaluation, "evaluation")
-    return _chosen(path, name, values, Pipeline, "pipeline")
+    return _load(target, cast("type[Evaluation | Pipeline]", Evaluation), Pipeline)
 
 
-def load_function(target: str) -> Callable[..., object]:
-    """A function of a file, `FILE.py:NAME`.
-
-    Raises:
-        InvalidInput: There is no such file or function, or it cannot be imported.
-    """
-    path, name, values = _imported(target)
-    functions = {key: value for key, value in values.items() if callable(value)}
-    if name not in functions:
-        raise InvalidInput(
-            f"there is no function '{name}'; {did_you_mean(name, functions)}",
-            code="evaluation.scorer-unknown",
-            path=path,
-        )
-    return cast("Callable[..., object]", functions[name])
-
-
-def _imported(target: str) -> tuple[Path, str, Mapping[str, Any]]:
-    """The file of a target, the name behind the colon, and what the file defines."""
+def _load(target: str, *kinds: type[Loaded]) -> Loaded:
     file, _, name = target.partition(":")
     path = _find_file(file)
-    return path, name, vars(_import_file(path))
-
-
-def _chosen(
-    path: Path, name: str, values: Mapping[str, object], kind: type[Loaded], what: str
-) -> Loaded:
-    named = {key: value for key, value in values.items() if isinstance(value, kind)}
+    values = vars(_import_file(path))
+    named, what = {}, ""
+    for kind in kinds:
+        named = {key: value for key, value in values.items() if isinstance(value, kind)}
+        what = kind.__name__.lower()
+        if name in named:
+            return named[name]
+        if named and not name:
+            break
     if name:
-        if name not in named:
-            raise InvalidInput(
-                f"there is no {what} '{name}'; {did_you_mean(name, named)}",
-                code="pipeline.unknown",
-                path=path,
-            )
-        return named[name]
+        raise InvalidInput(
+            f"there is no {what} '{name}'; {did_you_mean(name, named)}",
+            code="pipeline.unknown",
+            path=path,
+        )
     if len({id(value) for value in named.values()}) != 1:
         remedy = (
             f"say which: {', '.join(f'{path}:{key}' for key in named)}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Optional
@@ -73,6 +73,24 @@ class BatchResult:
     failures_file: Path | None
     """None without a failure."""
 
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs, without the outputs."""
+        return {
+            "run_id": self.run.run_id,
+            "status": self.run.status,
+            "rows": self.rows,
+            "done": len(self.outputs),
+            "kept": self.kept,
+            "had_finished": self.run.had_finished,
+            "failures": [asdict(row) for row in self.failures],
+            "stopped_by": self.run.stopped_by,
+            "output": self.output and str(self.output),
+            "failures_file": self.failures_file and str(self.failures_file),
+            "spent": asdict(self.run.spent),
+            "warnings": [asdict(item) for item in self.run.warnings],
+            "journal": str(self.run.files.journal),
+        }
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRehearsal:
@@ -106,9 +124,6 @@ class Batch:
         checks_only: Whether the rubric's checks count alone, without its judged dimensions.
         files: Writes what was made of the rows.
         figures: Of the scores, by name, for the list of runs; asked for when all rows have ended.
-
-    Attributes:
-        chosen: The rubric; None without one.
 
     Raises:
         InvalidInput: See `Pipeline.batch`.
@@ -147,12 +162,12 @@ class Batch:
         self._output, self._state = output, output and state_of(output)
         self._rows = rows
         self._ended = RowsEnded(max_failures)
-        self.chosen: ChosenRubric | None = None
+        self._chosen: ChosenRubric | None = None
         if evaluate is not None:
             chosen = choose_rubric(evaluate, rubrics=settings.rubrics)
             # With a fixed number of samples, the threshold has no part in scores, only in votes.
             is_any = samples is not None and settings.evaluation.panel != "majority"
-            self.chosen = replace(chosen, at_any_threshold=is_any)
+            self._chosen = replace(chosen, at_any_threshold=is_any)
         self._scorers = tuple(scorers)
         self._recorded: _Recorded | None = None
         self._files: BatchFiles | None = None
@@ -194,7 +209,7 @@ class Batch:
     def _made_graph(self) -> Graph:
         """The nodes; what they close over is what rows depend on, and is named where it changed."""
         graph = Graph(self._name)
-        table, rubric, ended, recorded = self._rows, self.chosen, self._ended, self._recorded
+        table, rubric, ended, recorded = self._rows, self._chosen, self._ended, self._recorded
         samples, checks_only = self._samples, self._checks_only
         judged = [] if rubric is None or checks_only else rubric.rubric.judged
 
@@ -443,23 +458,22 @@ class Batch:
             reason: str | None = None
             output: dict[str, str] = {}
             for state in states if name in self._rows.given else ():
-                if state.path != self._first and not row_state.keys() & {self._first}:
-                    reusable: object = None
-                else:
-                    call = self._call_of(state, number, output)
+                call, reusable = self._call_of(state, number, output), None
+                if state.path == self._first or self._first in row_state:
                     reusable = earlier.outputs.find(call, changes=surroundings.change_since)
                 before = earlier.outputs.last(state.path, number)
                 if isinstance(reusable, tuple):
-                    row_state[state.path] = orjson.loads(state.step.form.encode(reusable[0]))
+                    value = orjson.loads(state.step.form.encode(reusable[0]))
                     uses = {n: use.digest for n, use in call.uses.items()}
-                    row_state[USES] = row_state.get(USES, {}) | uses
-                    last[state.path] = row_state[state.path]
-                    last[USES] = last.get(USES, {}) | uses
+                    for made in (row_state, last):
+                        made |= {state.path: value, USES: made.get(USES, {}) | uses}
                     output = output or {"output": reusable[1]}
                 elif before is not None and before.value is not None:
-                    last[state.path] = before.value
-                    last[USES] = last.get(USES, {}) | (before.uses or {})
-                    reason = reusable if isinstance(reusable, str) and reason is None else reason
+                    last |= {
+                        state.path: before.value,
+                        USES: last.get(USES, {}) | (before.uses or {}),
+                    }
+                    reason = reason or reusable
             if reason is not None:
                 yield number, last, reason
             if row_state:
@@ -481,7 +495,7 @@ class Batch:
         """Of the graph: for each row what tells its call from those of the same row before."""
         table, recorded = self._rows, self._recorded
         inputs = {"digests": self._order}
-        if isinstance(table, BatchRows) and (self.chosen or self._scorers):
+        if isinstance(table, BatchRows) and (self._chosen or self._scorers):
             given = [name if name in table.given else None for name in self._order]
             inputs["references"] = [table.reference(name) if name else "" for name in given]
         if recorded is not None:

@@ -6,10 +6,10 @@ It is a batch whose rows are repeated for each epoch and whose outputs are score
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from pydantic import TypeAdapter
 
@@ -23,22 +23,13 @@ from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSumma
 from harness.rubric.checks import Match, Target
 from harness.session.batch import Batch, BatchResult
 from harness.session.batch_files import SCORES, BatchFiles, Made
-from harness.session.batch_rows import (
-    BadRows,
-    BatchRows,
-    Inputs,
-    RowFailure,
-    epoch_of,
-    target_of,
-    text_of,
-)
+from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of, text_of
 from harness.session.evaluation import choose_rubric
 from harness.session.own_loop import in_own_loop
 from harness.session.pipeline import Pipeline
-from harness.session.result import RunResult
 from harness.session.resume import Origin
 from harness.session.run import Run
-from harness.session.scorers import ScoreFunction, Scorer, scorers_of
+from harness.session.scorers import ScoreFunction, Scorer, refuse_twice, scorers_of
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Sink
 
@@ -46,13 +37,9 @@ _SCORED = TypeAdapter(Scored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationResult:
-    """What an evaluation came to."""
+class EvaluationResult(BatchResult):
+    """What an evaluation came to. `outputs` are those of each row's last epoch."""
 
-    run: RunResult
-    """Its status is `failed` if a row failed."""
-    rows: int
-    """Of the data set, with those that were refused."""
     epochs: int
     reduce: str
     scores: tuple[ScoreSummary, ...]
@@ -60,12 +47,6 @@ class EvaluationResult:
     functions: `NAME`, or `NAME.PART`. Empty if nothing was scored."""
     samples: Sequence[Mapping[str, Any]]
     """What the output has: a line for each row and epoch that was scored."""
-    kept: int
-    """Of the samples, those of earlier parts."""
-    failures: tuple[RowFailure, ...]
-    output: Path | None
-    failures_file: Path | None
-    """None without a failure."""
 
     @property
     def summary(self) -> str:
@@ -83,23 +64,9 @@ class EvaluationResult:
 
     def to_json(self) -> dict[str, Any]:
         """The same for programs: figures, failures and files, without the samples."""
-        return {
-            "run_id": self.run.run_id,
-            "status": self.run.status,
-            "rows": self.rows,
-            "epochs": self.epochs,
-            "reduce": self.reduce,
-            "scores": [asdict(score) for score in self.scores],
-            "scored": len(self.samples),
-            "kept": self.kept,
-            "failures": [asdict(row) for row in self.failures],
-            "stopped_by": self.run.stopped_by,
-            "output": self.output and str(self.output),
-            "failures_file": self.failures_file and str(self.failures_file),
-            "spent": asdict(self.run.spent),
-            "warnings": [asdict(item) for item in self.run.warnings],
-            "journal": str(self.run.files.journal),
-        }
+        scores = [asdict(score) for score in self.scores]
+        own = {"epochs": self.epochs, "reduce": self.reduce, "scores": scores}
+        return BatchResult.to_json(self) | own | {"done": len(self.samples)}
 
     def score(self, name: str) -> ScoreSummary:
         """The figures of one score.
@@ -108,6 +75,31 @@ class EvaluationResult:
             KeyError: No row has it.
         """
         return {score.name: score for score in self.scores}[name]
+
+
+class _BatchOptions(TypedDict, total=False):
+    """As of a batch."""
+
+    rescore: bool
+    """Whether the outputs that are there are only scored, even if the pipeline or its model has
+    changed; rows without an output fail."""
+    max_failures: float | None
+    """As for `Pipeline.batch`, as are the others."""
+    max_parallel: int | None
+    limits: Limits | None
+    backends: Mapping[str, Backend] | None
+    observers: Sequence[Sink]
+
+
+class EvaluationOptions(_BatchOptions, total=False):
+    """How an evaluation is run."""
+
+    output: str | Path | None
+    """A `.jsonl`, `.csv` or `.parquet` file that gets a line for each row and epoch."""
+    sample: int | None
+    """Only so many rows, drawn by the seed."""
+    seed: int
+    """A larger sample by the same seed holds the smaller one."""
 
 
 class Evaluation:
@@ -194,18 +186,7 @@ class Evaluation:
         return Evaluation(**{**self._arguments, **arguments})
 
     async def run_async(
-        self,
-        *,
-        output: str | Path | None = None,
-        rescore: bool = False,
-        max_failures: float | None = 0.5,
-        sample: int | None = None,
-        seed: int = 0,
-        max_parallel: int | None = 16,
-        limits: Limits | None = None,
-        settings: Settings | None = None,
-        backends: Mapping[str, Backend] | None = None,
-        observers: Sequence[Sink] = (),
+        self, *, settings: Settings | None = None, **options: Unpack[EvaluationOptions]
     ) -> EvaluationResult:
         """Runs and scores the rows that are not in the output yet.
 
@@ -214,57 +195,33 @@ class Evaluation:
         judged again.
 
         Args:
-            output: A `.jsonl`, `.csv` or `.parquet` file that gets a line for each row and epoch.
-            rescore: Whether the outputs that are there are only scored, even if the pipeline or its
-                model has changed; rows without an output fail.
-            max_failures: As for `Pipeline.batch`, as are all others.
-            sample: Only so many rows, drawn by the seed.
-            seed: A larger sample by the same seed holds the smaller one.
-            max_parallel: How many calls of nodes run at once, over all rows.
-            limits: Of the whole evaluation, over all its parts.
             settings: In place of those of the directory and the environment.
-            backends: Ready-made backends by tag.
-            observers: Receive each record of the run.
+            options: See `EvaluationOptions`.
 
         Raises:
             InvalidInput: A row does not fit, a target is missing or cannot be compared, the output
                 is not of this evaluation, or an argument is invalid; nothing was run.
         """
-        evaluated = self.batch(
-            settings=settings_or_default(settings),
-            output=None if output is None else Path(output),
-            rescore=rescore,
-            max_failures=max_failures,
-            sample=sample,
-            seed=seed,
-            max_parallel=max_parallel,
-            limits=limits,
-            backends=backends,
-            observers=observers,
-        )
+        evaluated = self.batch(settings_or_default(settings), **options)
         return evaluated.result(await evaluated.batch.run())
 
     run = in_own_loop(run_async, instead="evaluation.run_async(…)")
 
     def batch(
         self,
-        *,
         settings: Settings,
-        output: Path | None,
-        rescore: bool = False,
+        *,
+        origin: Origin | None = None,
+        output: str | Path | None = None,
         sample: int | None = None,
         seed: int = 0,
-        max_failures: float | None = 0.5,
-        max_parallel: int | None = 16,
-        limits: Limits | None = None,
-        backends: Mapping[str, Backend] | None = None,
-        observers: Sequence[Sink] = (),
-        origin: Origin | None = None,
+        **options: Unpack[_BatchOptions],
     ) -> EvaluatedBatch:
         """The batch that it is; see `run_async`."""
         chosen = None
         if self.rubric is not None:
             chosen = choose_rubric(self.rubric, rubrics=settings.rubrics)
+            refuse_twice([chosen.rubric.id, *(scorer.name for scorer in self.scorers)])
         rows = BatchRows(
             self.pipeline,
             self.dataset,
@@ -274,7 +231,7 @@ class Evaluation:
             sample=sample,
             seed=seed,
             epochs=self.epochs,
-            check=_TargetCheck(self.scorers, chosen),
+            check=partial(_check_target, self.scorers, chosen),
         )
         # So that the command goes on with the same judge of a pool, in all epochs.
         pool_seed = settings.separation.pool_seed or f"{self.name} {output}"
@@ -284,18 +241,13 @@ class Evaluation:
             rows,
             name=f"evaluate {self.name}",
             settings=settings.model_copy(update={"separation": separation}),
-            output=output,
+            output=None if output is None else Path(output),
             files=partial(EvaluationFiles, self, chosen),
-            max_failures=max_failures,
             evaluate=chosen,
             scorers=self.scorers,
-            rescore=rescore,
             figures=evaluated.means,
-            max_parallel=max_parallel,
-            limits=limits,
-            backends=backends,
-            observers=observers,
             origin=origin,
+            **options,
         )
         return evaluated
 
@@ -311,48 +263,38 @@ def _of_prompt(name: str) -> Pipeline[str]:
     return pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class _TargetCheck:
-    """Refuses rows whose target is missing, or is none that a scorer can compare with."""
-
-    scorers: Sequence[Scorer]
-    chosen: ChosenRubric | None
-
-    def __call__(self, row: Row) -> None:
-        rubric = self.chosen.rubric if self.chosen else None
-        checks = [check for d in (rubric.checked if rubric else ()) for check in d.checks]
-        of_rubric = [Match(check.match) for check in checks if isinstance(check, Target)]
-        of_functions = [(s.name, s.function) for s in self.scorers if s.needs_target]
-        for name, compares in [*of_functions, *((rubric and rubric.id, m) for m in of_rubric)]:
-            target = target_of(row)
-            if target is None:
-                raise row.refusal(
-                    f"it has no 'target', which scorer '{name}' needs; add a column `target`, or "
-                    "name another with columns: target=COLUMN",
-                    code="evaluation.no-target",
-                )
-            if isinstance(compares, Match) and (fault := compares.fault_of(target)):
-                raise row.refusal(
-                    f"its 'target' is none that scorer '{name}' can compare with: {fault}",
-                    code="evaluation.target-invalid",
-                )
+def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: Row) -> None:
+    """Refuses a row whose target is missing, or is none that a scorer can compare with."""
+    compare = [(scorer.name, scorer.function) for scorer in scorers if scorer.needs_target]
+    for dimension in chosen.rubric.checked if chosen else ():
+        checks = (check for check in dimension.checks if isinstance(check, Target))
+        compare += [(dimension.name, Match(check.match)) for check in checks]
+    target = target_of(row)
+    for name, function in compare:
+        if target is None:
+            raise row.refusal(
+                f"it has no 'target', which '{name}' needs; add a column `target`, or name another "
+                "with columns: target=COLUMN",
+                code="evaluation.no-target",
+            )
+        if isinstance(function, Match) and (fault := function.fault_of(target)):
+            raise row.refusal(
+                f"its 'target' is none that '{name}' can compare with: {fault}",
+                code="evaluation.target-invalid",
+            )
 
 
 class EvaluatedBatch:
-    """The batch of an evaluation, and the figures of what it made.
-
-    Attributes:
-        batch: What is run.
-    """
+    """The batch of an evaluation, and the figures of what it made."""
 
     batch: Batch
+    """What is run."""
 
     def __init__(
         self, evaluation: Evaluation, rows: BatchRows, chosen: ChosenRubric | None
     ) -> None:
-        self._evaluation = evaluation
-        self._rows = rows
-        self._chosen = chosen
+        self._evaluation, self._rows = evaluation, rows
+        self._success = thresholds_of(chosen.rubric) if chosen else {}
 
     def means(self) -> dict[str, float]:
         """Of all rows so far, the mean of each score, for the list of runs."""
@@ -361,26 +303,21 @@ class EvaluatedBatch:
     def result(self, ended: BatchResult) -> EvaluationResult:
         """What became of it."""
         epochs = self._evaluation.epochs
+        of_batch = {field.name: getattr(ended, field.name) for field in fields(ended)}
+        of_batch["rows"] = len(self._rows.given) // epochs + len(self._rows.refused)
         return EvaluationResult(
-            run=ended.run,
-            rows=len(self._rows.given) // epochs + len(self._rows.refused),
+            **of_batch,
             epochs=epochs,
             reduce=self._evaluation.reduce,
             scores=self._figures(),
             samples=self.batch.lines,
-            kept=ended.kept,
-            failures=ended.failures,
-            output=ended.output,
-            failures_file=ended.failures_file,
         )
 
     def _figures(self) -> tuple[ScoreSummary, ...]:
-        lines, reducer = self.batch.lines, self._evaluation.reducer
-        success: dict[str, float] = {}
-        if self._chosen is not None:
-            success = thresholds_of(self._chosen.rubric)
-        success |= {name: 1.0 for line in lines for name in line["scores"] if name not in success}
-        category = self._evaluation.category
+        lines, category = self.batch.lines, self._evaluation.category
+        success = self._success | {
+            name: 1.0 for line in lines for name in line["scores"] if name not in self._success
+        }
         samples = [
             Sample(
                 row=line["id"],
@@ -390,7 +327,7 @@ class EvaluatedBatch:
             )
             for line in lines
         ]
-        return summaries(samples, reducer=reducer, success=success)
+        return summaries(samples, reducer=self._evaluation.reducer, success=success)
 
 
 def thresholds_of(rubric: Rubric) -> dict[str, float]:
@@ -445,18 +382,14 @@ class EvaluationFiles(BatchFiles):
                 "findings": [
                     {"score": f"{name}.{s.name}", "section": f.section, "message": f.message}
                     for s in verdict.scores
+                    if s.source == "judged"  # of a check, they are its reason
                     for f in s.own_findings
                 ],
             }
         for scorer in self._evaluation.scorers:
             scores |= made[scorer.node]
-        group = row.fields.get(self._evaluation.group, "")
-        own = {
-            "target": target_of(row),
-            "group": text_of(group),
-            "scores": scores,
-            **judged,
-        }
+        group = text_of(row.fields.get(self._evaluation.group, ""))
+        own = {"target": target_of(row), "group": group, "scores": scores, **judged}
         head = {"row": number, "id": row.id, "epoch": epoch_of(self._names[number])}
         models = line.pop("models")
         return {**head, **line, **own, "models": models}

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 from harness.errors import EvaluationFailed, InvalidInput
 from harness.rubric.checks import Match
@@ -71,12 +70,16 @@ def scorers_of(given: Sequence[str | ScoreFunction]) -> tuple[Scorer, ...]:
             same name.
     """
     scorers = tuple(map(_scorer, given))
-    names = [scorer.name for scorer in scorers]
+    refuse_twice([scorer.name for scorer in scorers])
+    return scorers
+
+
+def refuse_twice(names: Sequence[str]) -> None:
+    """Refuses two scorers, or a scorer and a rubric, of one name."""
     if twice := [name for name in names if names.count(name) > 1]:
         raise InvalidInput(
             f"two scorers are called '{twice[0]}'; rename one", code="evaluation.scorer-twice"
         )
-    return scorers
 
 
 def _scorer(given: str | ScoreFunction) -> Scorer:
@@ -96,18 +99,13 @@ def _scorer(given: str | ScoreFunction) -> Scorer:
             f"scorer {given!r:.80} is no function with a name; define it by def",
             code="evaluation.scorer-unknown",
         )
-    parameters = _positional(given)
+    kinds = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    parameters = [p for p in inspect.signature(given).parameters.values() if p.kind in kinds]
     needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
     if not parameters or len(needed) > 2:
         raise InvalidInput(
             f"scorer '{name}' must take the output, or the output and the target",
             code="evaluation.scorer-arguments",
         )
-    takes = len(parameters) > 1
-    needs = len(needed) > 1
+    takes, needs = len(parameters) > 1, len(needed) > 1
     return Scorer(name=name, function=given, needs_target=needs, takes_target=takes)
-
-
-def _positional(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    kinds = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    return [p for p in inspect.signature(function).parameters.values() if p.kind in kinds]

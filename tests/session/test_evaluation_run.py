@@ -287,10 +287,10 @@ def test_rows_whose_target_is_missing_or_unfit_are_refused_by_line(setup):
     with pytest.raises(InvalidInput) as refused:
         setup.run(questions(table))
     assert setup.asked == (0, 0)
-    assert f"{table}:3: it has no 'target', which scorer 'number' needs" in str(refused.value)
+    assert f"{table}:3: it has no 'target', which 'number' needs" in str(refused.value)
     assert f"{table}:4" in str(refused.value)
     assert '"six" is no number' in str(refused.value)
-    with pytest.raises(InvalidInput, match="it has no 'target', which scorer 'right' needs"):
+    with pytest.raises(InvalidInput, match="it has no 'target', which 'right' needs"):
         setup.run(questions(table, rubric="right", scorers=[]))
     done = setup.run(questions(table, bad_rows="skip"))
     assert [failure.code for failure in done.failures] == [

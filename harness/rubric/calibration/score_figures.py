@@ -7,7 +7,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
@@ -101,15 +101,10 @@ class MeanFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreSummary:
-    """What an evaluation came to, by one score."""
+class ScoreSummary(MeanFigure):
+    """What an evaluation came to, by one score, over the rows that have it."""
 
     name: str
-    rows: int
-    """Those that have the score."""
-    mean: float
-    stderr: float | None
-    """See `MeanFigure`."""
     groups: int | None
     """By which the error is clustered; None without groups."""
     low: float
@@ -176,9 +171,7 @@ def summaries(
         result.append(
             ScoreSummary(
                 name=name,
-                rows=figure.rows,
-                mean=figure.mean,
-                stderr=figure.stderr,
+                **asdict(figure),
                 groups=len(set(groups[has])) if has_groups else None,
                 low=interval.low,
                 high=interval.high,
