@@ -179,8 +179,8 @@ _HOMES = {
     "rubric.checks": "Check Grade Match",
     "session": (
         "AgentResult BatchResult Evaluation EvaluationResult MeanFigure Pipeline RowFailure Run "
-        "RunEvent RunEvents RunResult ScoreSummary Session Settings SyncSession Tool ToolResult chat "
-        "chat_sync embed load_settings mcp open open_shim open_sync stream"
+        "RunEvent RunEvents RunResult ScoreSummary Session Settings SyncSession Tool ToolResult "
+        "chat chat_sync embed load_settings mcp open open_shim open_sync stream"
     ),
     "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions add_run_context",
     "wiggum": "Round Tried WiggumResult rounds_from",
