@@ -9,7 +9,6 @@ import math
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,7 @@ import orjson
 
 from harness.errors import ConfigurationInvalid, InvalidInput
 
-_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_GRADES |= {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+_GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Of Inspect: correct, partly, incorrect, no answer; and words for the same."""
 _ZSTD = 93
 _ATTACHED = "attachment://"
@@ -132,13 +130,11 @@ def _text(value: object, attachments: Mapping[str, str]) -> str:
 
 def _number(value: object) -> float | None:
     """A score; None for none."""
-    if isinstance(value, str):
-        grade = _GRADES.get(value, _GRADES.get(value.lower()))
-        if grade is not None:
-            return grade
-    number = math.nan
-    with suppress(TypeError, ValueError):
-        number = float(value)  # type: ignore[arg-type]  # or it raises
+    try:
+        grade = _GRADES.get(value.lower()) if isinstance(value, str) else None
+        number = float(value) if grade is None else grade  # type: ignore[arg-type]  # or it raises
+    except (TypeError, ValueError):
+        return None
     return number if math.isfinite(number) else None
 
 

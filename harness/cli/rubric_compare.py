@@ -86,9 +86,8 @@ def compare_scores(
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         fields = [_fields(path) for path in (first, second)]
         if all(map(is_evaluation, fields)) and rubric is None:
-            sides = evaluation_samples(first), evaluation_samples(second)
             compared = compare_evaluations(
-                sides,
+                (evaluation_samples(first), evaluation_samples(second)),
                 Reducer.named(reduce, epochs=_MOST_EPOCHS),
                 confidence=confidence,
                 generator=np.random.default_rng(0),

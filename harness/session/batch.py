@@ -316,6 +316,9 @@ class Batch:
             raise files.error
         rows, failed = len(self._rows.given) + len(self._rows.refused), len(files.failures)
         self._note(result.run_id, rows=rows, done=len(files.lines), failed=failed)
+        if self._recorded is not None:  # that outputs were taken as they are is no news
+            reruns = tuple(of for of in result.reruns if not of.node.startswith(ROWS))
+            result = replace(result, reruns=reruns)
         lines = self.lines
         return BatchResult(
             run=result,

@@ -41,6 +41,8 @@ _JUDGED = 20
 _SHOWN = 10
 _PLACES = 3
 """Of rows with the same mistake."""
+_EPOCH = "~"
+"""In a row's name, before the number of its epoch; the first has none."""
 _COLUMN = re.compile(r"\{([^{}\"'\s]+)\}")
 
 
@@ -302,7 +304,8 @@ class BatchRows:
         while name in self.given:  # a row without an id may stand there twice
             count += 1
             name = f"{name.partition('#')[0]}#{count}"
-        self.given |= {epoch_name(name, epoch): row for epoch in range(1, self._epochs + 1)}
+        for epoch in range(1, self._epochs + 1):
+            self.given[name if epoch == 1 else f"{name}{_EPOCH}{epoch}"] = row
 
     def _inputs(self, row: Row) -> dict[str, object]:
         """The columns that are inputs, and what is set for all, with the row's columns in it."""
@@ -335,14 +338,6 @@ def target_of(row: Row) -> Any:  # noqa: ANN401 - a value of any table
     target = row.fields.get("target")
     several = listed(target)
     return several if isinstance(target, str) and several != [target] else target
-
-
-_EPOCH = "~"
-
-
-def epoch_name(name: str, epoch: int) -> str:
-    """The name of a row in one of its epochs; in the first, its own."""
-    return name if epoch == 1 else f"{name}{_EPOCH}{epoch}"
 
 
 def epoch_of(name: str) -> int:

@@ -53,13 +53,10 @@ class EvaluationResult(BatchResult):
         """The figures as a table of plain text."""
         head = ("score", "rows", "mean", "stderr", "95 % confidence", "accuracy")
         lines = [head, *(line for score in self.scores for line in _told(score))]
-        widths = [max(len(line[n]) for line in lines) for n in range(len(head))]
+        first, *others = (max(map(len, column)) for column in zip(*lines, strict=True))
         return "\n".join(
-            "  ".join(
-                cell.ljust(width) if not n else cell.rjust(width)
-                for n, (cell, width) in enumerate(zip(line, widths, strict=True))
-            ).rstrip()
-            for line in lines
+            "  ".join([name.ljust(first), *map(str.rjust, cells, others)]).rstrip()
+            for name, *cells in lines
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -77,29 +74,22 @@ class EvaluationResult(BatchResult):
         return {score.name: score for score in self.scores}[name]
 
 
-class _BatchOptions(TypedDict, total=False):
-    """As of a batch."""
-
-    rescore: bool
-    """Whether the outputs that are there are only scored, even if the pipeline or its model has
-    changed; rows without an output fail."""
-    max_failures: float | None
-    """As for `Pipeline.batch`, as are the others."""
-    max_parallel: int | None
-    limits: Limits | None
-    backends: Mapping[str, Backend] | None
-    observers: Sequence[Sink]
-
-
-class EvaluationOptions(_BatchOptions, total=False):
+class EvaluationOptions(TypedDict, total=False):
     """How an evaluation is run."""
 
     output: str | Path | None
     """A `.jsonl`, `.csv` or `.parquet` file that gets a line for each row and epoch."""
+    rescore: bool
+    """Whether the outputs that are there are only scored, even if the pipeline or its model has
+    changed; rows without an output fail."""
     sample: int | None
-    """Only so many rows, drawn by the seed."""
+    """As for `Pipeline.batch`, as are the others."""
     seed: int
-    """A larger sample by the same seed holds the smaller one."""
+    max_failures: float | None
+    max_parallel: int | None
+    limits: Limits | None
+    backends: Mapping[str, Backend] | None
+    observers: Sequence[Sink]
 
 
 class Evaluation:
@@ -215,7 +205,7 @@ class Evaluation:
         output: str | Path | None = None,
         sample: int | None = None,
         seed: int = 0,
-        **options: Unpack[_BatchOptions],
+        **options: Any,  # noqa: ANN401 - the other `EvaluationOptions`
     ) -> EvaluatedBatch:
         """The batch that it is; see `run_async`."""
         chosen = None
@@ -285,10 +275,9 @@ def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: R
 
 
 class EvaluatedBatch:
-    """The batch of an evaluation, and the figures of what it made."""
+    """The batch of an evaluation, which is run, and the figures of what it made."""
 
     batch: Batch
-    """What is run."""
 
     def __init__(
         self, evaluation: Evaluation, rows: BatchRows, chosen: ChosenRubric | None

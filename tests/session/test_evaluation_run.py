@@ -228,6 +228,7 @@ def test_rescoring_makes_no_output_though_the_pipeline_changed(setup):
     done = setup.run(evaluation("!", rubric="right"), rescore=True)
     assert setup.asked == (3, 3)
     assert done.score("right.right").mean == 20 / 3
+    assert done.run.reruns == ()
     assert {line["output"] for line in setup.lines()} == set(ANSWERS.values())
     assert all(line["models"][0]["role"] == "producer" for line in setup.lines())
 

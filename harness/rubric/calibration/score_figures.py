@@ -151,6 +151,7 @@ def summaries(
     has_groups = any(sample.group for sample in firsts)
     # A row without a group is one by itself.
     groups = np.array([f"g {s.group}" if s.group else f"r {s.row}" for s in firsts])
+    categories = np.array([sample.category for sample in firsts])
     resamples = Resamples(groups.tolist(), np.random.default_rng(0))
     scores = values[:, 0]
     there = ~np.isnan(scores)
@@ -164,10 +165,6 @@ def summaries(
             continue
         figure = mean_figure(scores[has, number], groups[has] if has_groups else None)
         interval = resamples.estimate(means[:, number], confidence=0.95)
-        categories = {
-            category: np.array([s.category == category for s in firsts]) & has
-            for category in sorted({s.category for s in firsts} - {""})
-        }
         result.append(
             ScoreSummary(
                 name=name,
@@ -179,11 +176,9 @@ def summaries(
                 accuracy=float(np.nanmean(values[has, 1, number])),
                 success=success[name] if reducer.at is None else reducer.at,
                 categories={
-                    category: mean_figure(
-                        scores[those, number], groups[those] if has_groups else None
-                    )
-                    for category, those in categories.items()
-                    if those.any()
+                    category: mean_figure(scores[of, number], groups[of] if has_groups else None)
+                    for category in sorted(set(categories) - {""})
+                    if (of := has & (categories == category)).any()
                 },
             )
         )
