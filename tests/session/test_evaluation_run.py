@@ -9,7 +9,7 @@ import pytest
 from servers.named_models import NamedModels
 from session_runs import ONE_QUESTION, settings_of
 
-from harness import Cache, Evaluation, Match, Pipeline, Run, ScriptedBackend
+from harness import Cache, Evaluation, Limits, Match, Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
 from harness.trace.run_list import list_runs
 
@@ -143,6 +143,15 @@ def test_epochs_can_grow_and_shrink_on_one_output(setup):
     assert len(setup.run(questions(epochs=2)).samples) == 6
     assert [line["epoch"] for line in setup.lines()].count(2) == 3
     assert setup.asked[0] == 9
+
+
+def test_a_limit_stops_it_and_the_same_call_goes_on(setup):
+    evaluation = questions(rubric="right", epochs=2)
+    first = setup.run(evaluation, limits=Limits(max_calls=8), max_parallel=1)
+    assert first.run.status == "stopped"
+    assert 0 < len(first.samples) < 6
+    done = setup.run(evaluation, limits=Limits(max_calls=12))
+    assert (len(done.samples), setup.asked) == (6, (6, 6))
 
 
 def test_another_scorer_is_added_without_a_call(setup):
