@@ -408,6 +408,10 @@ def test_a_table_has_a_column_for_each_score(setup, ending):
         assert [row["epoch"] for row in rows].count("2") == 3
         again = setup.run(questions(rubric="right", epochs=2), output="out.csv")
         assert again.kept == 6
+        more = questions(rubric="right", scorers=["number", length], epochs=2)
+        assert len(setup.run(more, output="out.csv").samples) == 6
+        assert "scores.length," in (setup.folder / "out.csv").read_text()
+        assert setup.asked == (6, 6)
 
 
 def test_the_list_of_runs_has_the_scores(setup):

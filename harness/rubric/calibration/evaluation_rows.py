@@ -18,8 +18,9 @@ _ALIKE = ("accept", "evaluator", "group", "human", "outdated", "rubric_sha256", 
 
 
 def is_evaluation(fields: Mapping[str, object]) -> bool:
-    """Whether rows with these columns are of an evaluation."""
-    return "epoch" in fields and any(name.startswith(_SCORES) for name in fields)
+    """Whether rows with these columns are of an evaluation; one that failed has no score."""
+    has = {name.partition(".")[0] for name in fields}
+    return "epoch" in has and "draft" not in has and not has.isdisjoint({"scores", "inputs"})
 
 
 def evaluation_samples(path: Path) -> list[Sample]:

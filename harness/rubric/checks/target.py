@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import ClassVar, Literal, get_args
 
+import orjson
 from pydantic import Field
 
 from harness.errors import InvalidInput
@@ -46,7 +47,8 @@ class Match:
 
     def __call__(self, output: object, target: object) -> bool:
         """Whether the output says one of the targets: a text, a number, or a list of these."""
-        return self.holds(str(output), texts_of(target))
+        text = output if isinstance(output, str) else orjson.dumps(output, default=str).decode()
+        return self.holds(text, texts_of(target))
 
     def holds(self, text: str, targets: Iterable[str]) -> bool:
         """The same of texts."""

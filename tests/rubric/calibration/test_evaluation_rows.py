@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.analysis.evaluation_page import is_evaluation_file
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
 from harness.rubric.calibration.evaluation_rows import as_draft, evaluation_samples
@@ -69,6 +70,22 @@ def test_a_result_of_promptfoo_has_an_output_for_each_test_and_prompt():
     drafts = read_labels(RESULTS / "promptfoo.json", tone, columns={}).drafts
     assert [draft.accept[""] for draft in drafts] == [True, False, True, True]
     assert drafts[1].scores == {"tone": (0.0,)}
+
+
+def test_a_sample_of_inspect_that_failed_has_no_score_and_hides_no_other(tmp_path):
+    log = json.loads((RESULTS / "inspect.json").read_text())
+    log["samples"][0] |= {"scores": None, "output": None, "error": {"message": "no"}}
+    log["samples"][1]["scores"]["graded"]["value"] = float("nan")
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps(log).replace("NaN", "null"))
+    assert is_evaluation_file(path)
+    samples = evaluation_samples(path)
+    assert [sorted(sample.scores) for sample in samples[:2]] == [
+        [],
+        ["match", "parts.a", "parts.b"],
+    ]
+    drafts = read_labels(path, GRADED, columns={}, need="scores").drafts
+    assert [len(draft.scores) for draft in drafts] == [0, 0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "no JSON", '{"results": "good"}'])

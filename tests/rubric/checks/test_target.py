@@ -33,6 +33,9 @@ RUBRIC = Rubric.model_validate(
         (Match("number"), "about 3.14", 3.14159, False),
         (Match("number"), "none", 3, False),
         (Match("number"), "-3", 3, False),
+        (Match("equal"), {"a": [1]}, '{"a":[1]}', True),
+        (Match("number"), 4, 4, True),
+        (Match("equal"), True, "true", True),
     ],
 )
 def test_an_output_is_compared_with_its_target(match, text, target, holds):
