@@ -44,17 +44,20 @@ if TYPE_CHECKING:
     from harness.memory import Hit, MemoryStore, Passage, Turn
     from harness.metrics import Metrics
     from harness.rubric import Draft, Finding, Rubric, Verdict, load_rubric
-    from harness.rubric.checks import Check, Grade
+    from harness.rubric.checks import Check, Grade, Match
     from harness.session import (
         AgentResult,
         BatchResult,
-        BatchScores,
+        Evaluation,
+        EvaluationResult,
+        MeanFigure,
         Pipeline,
         RowFailure,
         Run,
         RunEvent,
         RunEvents,
         RunResult,
+        ScoreSummary,
         Session,
         Settings,
         SyncSession,
@@ -84,7 +87,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentResult",
     "BatchResult",
-    "BatchScores",
     "Cache",
     "ChatOptions",
     "ChatRequest",
@@ -96,6 +98,8 @@ __all__ = [
     "EmbedRequest",
     "Embeddings",
     "Endpoint",
+    "Evaluation",
+    "EvaluationResult",
     "ExportTarget",
     "Exporter",
     "Finding",
@@ -106,6 +110,8 @@ __all__ = [
     "JoinedTrace",
     "Journal",
     "Limits",
+    "Match",
+    "MeanFigure",
     "MemoryStore",
     "Message",
     "Metrics",
@@ -126,6 +132,7 @@ __all__ = [
     "RunEvents",
     "RunResult",
     "RunTrace",
+    "ScoreSummary",
     "ScriptedBackend",
     "ScriptedReply",
     "Session",
@@ -169,11 +176,11 @@ _HOMES = {
     "memory": "Hit MemoryStore Passage Turn",
     "metrics": "Metrics",
     "rubric": "Draft Finding Rubric Verdict load_rubric",
-    "rubric.checks": "Check Grade",
+    "rubric.checks": "Check Grade Match",
     "session": (
-        "AgentResult BatchResult BatchScores Pipeline RowFailure Run RunEvent RunEvents "
-        "RunResult Session Settings SyncSession Tool ToolResult chat chat_sync embed load_settings "
-        "mcp open open_shim open_sync stream"
+        "AgentResult BatchResult Evaluation EvaluationResult MeanFigure Pipeline RowFailure Run "
+        "RunEvent RunEvents RunResult ScoreSummary Session Settings SyncSession Tool ToolResult "
+        "chat chat_sync embed load_settings mcp open open_shim open_sync stream"
     ),
     "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions add_run_context",
     "wiggum": "Round Tried WiggumResult rounds_from",

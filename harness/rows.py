@@ -26,6 +26,7 @@ import orjson
 
 from harness.errors import ConfigurationInvalid, InvalidInput, did_you_mean
 from harness.files import opened, read_text, whole_file, writing
+from harness.result_files import samples_in
 
 STDIN = "-"
 """Names standard input in place of a file."""
@@ -202,8 +203,8 @@ def read_rows(
 ) -> Iterator[Row | InvalidInput]:
     """The rows of files, directories, patterns and standard input (JSON Lines), in order.
 
-    CSV with commas, semicolons or tabs, JSON Lines and Parquet are tables; any other file is a
-    text.
+    CSV with commas, semicolons or tabs, JSON Lines and Parquet are tables, as are results of
+    Inspect AI (`.eval`, `.json`) and promptfoo (`.json`); any other file is a text.
 
     Args:
         names: As for `files_named`.
@@ -261,6 +262,9 @@ def _flat(
 
 def _rows_in(path: Path | None) -> Iterator[Row | InvalidInput]:
     ending = ".jsonl" if path is None else path.suffix.lower()
+    if path is not None and ending in {".eval", ".json"} and (of := samples_in(path)) is not None:
+        yield from (Row(fields=fields, path=path, line=n) for n, fields in enumerate(of, start=1))
+        return
     if path is not None and ending not in TABLES:
         yield Row(fields={"path": str(path)}, path=path)
         return

@@ -17,6 +17,7 @@ LAYERS = [
     "errors",
     "text",
     "files",
+    "result_files",
     "rows",
     "page",
     "log",

@@ -23,6 +23,7 @@ from scripted_judge import judge, judge_by
 from harness import (
     ChatRequest,
     Endpoint,
+    Evaluation,
     HarnessError,
     Journal,
     NodeFailed,
@@ -33,7 +34,7 @@ from harness import (
     ToolCall,
 )
 from harness.analysis.training import TrainingRows
-from harness.cli.project_files import load_pipeline
+from harness.cli.project_files import load_evaluated, load_pipeline
 from harness.session.settings import MemorySettings
 
 PATTERNS = ROOT / "patterns"
@@ -101,6 +102,22 @@ def test_every_name_of_the_series_and_of_the_field_has_a_pattern() -> None:
     field = ["prompt chain", "router", "parallel vote", "human gate", "map-reduce", "llm panel"]
     field += ["orchestrator-workers", "evaluator-optimizer", "react agent", "tools over mcp"]
     assert [name for name in [*series, *field] if name not in names] == []
+
+
+def test_the_evaluation_set_gives_a_mean_over_rows_and_epochs(tmp_path: Path) -> None:
+    evaluation = load_evaluated(str(PATTERNS / "evaluation_set.py"))
+    assert isinstance(evaluation, Evaluation)
+    replies = cycle(["2 * 3 = 6", "It is 6, as far as I can tell."])
+    model = ScriptedBackend(lambda _: next(replies))
+    done = evaluation.run(
+        settings=Settings(traces=tmp_path), backends={"producer": model}, max_parallel=1
+    )
+    assert len(model.requests) == 12
+    assert {score.name: (score.rows, score.mean) for score in done.scores} == {
+        "number": (4, 0.25),
+        "brief": (4, 0.0),
+    }
+    assert done.score("number").groups == 2
 
 
 @pytest.mark.parametrize("one", ALL)

@@ -77,7 +77,10 @@ def test_the_wheel_holds_the_rooms_and_the_type_marker(wheel: Path) -> None:
     assert "harness/py.typed" in names
     assert "harness/_rooms/rubrics/brief.yaml" in names
     assert "harness/rubric/prompts.yaml" in names
-    assert {f"harness/analysis/page/run.{kind}" for kind in ("html", "css", "js")} <= names
+    assert {
+        f"harness/analysis/page/{name}"
+        for name in ("run.html", "run.css", "run.js", "evaluation.html", "evaluation.js")
+    } <= names
     patterns = {path.name for path in (ROOT / "patterns").glob("*.py")} - {"gallery.py"}
     shipped = {Path(name).name for name in names if name.startswith("harness/_rooms/patterns/")}
     assert shipped == patterns | {"README.md"}, "neither pictures nor what takes them"

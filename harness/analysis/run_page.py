@@ -36,6 +36,7 @@ from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_
 _PARTS = Path(__file__).with_name("page")
 
 Op = Literal["=", "+", "-"]
+PageKind = Literal["run", "evaluation"]
 TextIndex = int | None
 """Which of `RunPage.texts`; None where no text was recorded."""
 
@@ -190,8 +191,10 @@ def page_json(page: RunPage, *, clean: Callable[[bytes], bytes] = bytes) -> Iter
     yield b"}"
 
 
-def html_of(page: Iterable[bytes], *, nonce: str, is_live: bool = False) -> Iterator[bytes]:
-    """The whole file, from the pieces of `page_json`, in pieces.
+def html_of(
+    page: Iterable[bytes], *, nonce: str, is_live: bool = False, kind: PageKind = "run"
+) -> Iterator[bytes]:
+    """The whole file, from the pieces of `page_json`, or of an evaluation's JSON, in pieces.
 
     The secret `nonce` lets only its own script run. A live page asks a server for news.
     """
@@ -200,9 +203,9 @@ def html_of(page: Iterable[bytes], *, nonce: str, is_live: bool = False) -> Iter
         "connect": "'self'" if is_live else "'none'",
         "live": "yes" if is_live else "no",
         "css": (_PARTS / "run.css").read_text(encoding="utf-8"),
-        "js": (_PARTS / "run.js").read_text(encoding="utf-8"),
+        "js": (_PARTS / f"{kind}.js").read_text(encoding="utf-8"),
     }
-    html = (_PARTS / "run.html").read_text(encoding="utf-8")
+    html = (_PARTS / f"{kind}.html").read_text(encoding="utf-8")
     before, after = (
         re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], half).encode()
         for half in html.split("{{data}}")
@@ -376,7 +379,7 @@ def _item(
         start_ns=record.times[0].start_ns - journal.started.time_ns if record.times else None,
         duration_ns=record.duration_ns,
         cost_usd=sum(spent) if spent else None,
-        score=score.get("composite") if isinstance(score, dict) else None,
+        score=score.get("verdict", score).get("composite") if isinstance(score, dict) else None,
         gave=texts.index(value),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -30,7 +30,6 @@ from harness.cli.run_command import run_options
 from harness.cli.run_result import spent_line
 from harness.inference import Limits
 from harness.memory import Place
-from harness.rubric.calibration.batch_scores import BatchScores
 from harness.session import run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal, BatchResult
 from harness.session.batch_files import ROWS, failures_of
@@ -53,7 +52,7 @@ max_failures_option = click.option(
 )
 
 
-def bad_rows_option(default: BadRows) -> Callable[[Decorated], Decorated]:
+def bad_rows_option(default: BadRows | None) -> Callable[[Decorated], Decorated]:
     """What becomes of rows that do not fit."""
     return click.option(
         "--bad-rows",
@@ -62,6 +61,49 @@ def bad_rows_option(default: BadRows) -> Callable[[Decorated], Decorated]:
         show_default=True,
         help="Whether rows that do not fit stop the batch before anything runs, or fail alone.",
     )
+
+
+_ROW_OPTIONS = (
+    click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An input of every row. {COLUMN} stands for what the row has, and @ reads a file: "
+        "document=@{path}. May be repeated.",
+    ),
+    click.option(
+        "--columns",
+        multiple=True,
+        metavar="OURS=THEIRS",
+        help="What a column is called there, by the input's name. May be repeated.",
+    ),
+    max_failures_option,
+    click.option(
+        "--sample", type=click.IntRange(min=1), help="Only so many rows, drawn by chance."
+    ),
+    click.option(
+        "--seed", type=int, default=0, show_default=True, help="Draws the sample; more holds less."
+    ),
+    click.option(
+        "--max-parallel",
+        type=click.IntRange(min=1),
+        default=16,
+        show_default=True,
+        help="How many calls of nodes run at once, over all rows.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Say what would be made, and do nothing."),
+    click.option("--yes", is_flag=True, help="Do not ask before repeating costly calls."),
+    config_option,
+    role_option,
+)
+
+
+def row_options(command: Decorated) -> Decorated:
+    """Adds the options of a command that runs rows."""
+    for option in reversed(_ROW_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command(short_help="Run a pipeline over the rows of a table.")
@@ -73,27 +115,8 @@ def bad_rows_option(default: BadRows) -> Callable[[Decorated], Decorated]:
     required=True,
     help="A .jsonl, .csv or .parquet file that gets each row's output. The same command goes on.",
 )
-@click.option(
-    "--set",
-    "assignments",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="An input of every row. {COLUMN} stands for what the row has, and @ reads a file: "
-    "document=@{path}. May be repeated.",
-)
-@click.option(
-    "--columns",
-    multiple=True,
-    metavar="OURS=THEIRS",
-    help="What a column is called there, by the input's name. May be repeated.",
-)
 @bad_rows_option("stop")
-@max_failures_option
-@click.option("--evaluate", metavar="RUBRIC", help="Score every output by this rubric.")
-@click.option("--sample", type=click.IntRange(min=1), help="Only so many rows, drawn by chance.")
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Draws the sample; more holds less."
-)
+@click.option("--evaluate", hidden=True, expose_value=False, callback=lambda *of: _moved(of[2]))
 @click.option(
     "--shard",
     metavar="N/OF",
@@ -101,17 +124,7 @@ def bad_rows_option(default: BadRows) -> Callable[[Decorated], Decorated]:
     help="Only this part of the rows, such as 2/5; into an output of its own, OUTPUT.2-of-5.",
 )
 @click.option("--merge", is_flag=True, help="Run nothing: join the outputs of all shards.")
-@click.option(
-    "--max-parallel",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="How many calls of nodes run at once, over all rows.",
-)
-@click.option("--dry-run", is_flag=True, help="Say what would be made, and do nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask before repeating costly calls.")
-@config_option
-@role_option
+@row_options
 @run_options
 def batch(
     *,
@@ -122,7 +135,6 @@ def batch(
     columns: tuple[str, ...],
     bad_rows: BadRows,
     max_failures: float,
-    evaluate: str | None,
     sample: int | None,
     seed: int,
     shard: Shard | None,
@@ -180,29 +192,62 @@ def batch(
             settings=settings,
             output=output,
             max_failures=max_failures,
-            evaluate=evaluate,
             max_parallel=max_parallel,
             origin=Origin(target=target, limits=limits),
         )
         if dry_run:
-            foreseen = run_to_its_end(run.rehearsal())
-            if as_json:
-                write_json(json_object(asdict(foreseen)))
-            else:
-                say("\n".join(_foreseen(foreseen)))
+            tell_foreseen(run, as_json=as_json)
             return
         result = run_batch(run, ROWS, output=output, yes=yes)
+    made = f"{len(result.outputs):,} of {result.rows:,} rows have their output in {result.output}"
+    end_of_batch(result, made, as_json=as_json, with_traceback=with_traceback)
+
+
+def end_of_batch(
+    result: BatchResult,
+    made: str,
+    scores: Sequence[str] = (),
+    *,
+    as_json: bool,
+    with_traceback: bool,
+) -> None:
+    """Tells how a batch ended, and ends the command with its exit code.
+
+    Args:
+        result: Of the batch.
+        made: What was made, as a sentence without its end.
+        scores: Lines about scores.
+        as_json: Whether to print JSON instead.
+        with_traceback: Whether to show where the first failure comes from.
+    """
     if with_traceback:
         for failed in result.run.failures[:1]:
             say("".join(traceback.format_exception(failed.error)), err=True)
     if as_json:
-        write_json(json_object(_as_json(result)))
+        write_json(json_object(result.to_json()))
     else:
-        say("\n".join(_told(result)))
+        say("\n".join(_told(result, made, scores)))
     if result.run.status == "stopped":
         sys.exit(STOPPED)
     if result.failures:
         sys.exit(FAILED)
+
+
+def tell_foreseen(batch: Batch, *, as_json: bool) -> None:
+    """Says what a batch would make."""
+    foreseen = run_to_its_end(batch.rehearsal())
+    if as_json:
+        write_json(json_object(asdict(foreseen)))
+    else:
+        say("\n".join(_foreseen(foreseen)))
+
+
+def _moved(rubric: str | None) -> None:
+    if rubric is not None:
+        raise click.UsageError(
+            "a batch scores nothing; write harness evaluate FILE.py --dataset TABLE "
+            f"--rubric {rubric} --output FILE"
+        )
 
 
 def run_batch(batch: Batch, node: str, *, output: Path | None, yes: bool) -> BatchResult:
@@ -261,12 +306,12 @@ def _shard(text: str | None) -> Shard | None:
     return Shard(number=int(number), of=int(of))
 
 
-def _told(result: BatchResult) -> Iterator[str]:
-    done, failed = len(result.outputs), len(result.failures)
+def _told(result: BatchResult, made: str, scores: Sequence[str]) -> Iterator[str]:
+    failed = len(result.failures)
     reused = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
         reused = ": nothing was left to do"
-    yield f"{done:,} of {result.rows:,} rows have their output in {result.output}{reused}."
+    yield f"{made}{reused}."
     yield from made_again_because(result.run.reruns)
     if failed:
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"
@@ -277,24 +322,10 @@ def _told(result: BatchResult) -> Iterator[str]:
             yield f"  … and {failed - _SHOWN:,} more"
     if result.run.stopped_by is not None:
         yield f"Stopped: {result.run.stopped_by}. The same command goes on from here."
-    if result.scores is not None:
-        yield from _scores(result.scores)
+    yield from scores
     yield spent_line(result.run)
     yield from (f"Warning: {text}" for text in result.run.warnings)
     yield f"The run: {result.run.files.journal}"
-
-
-def _scores(scores: BatchScores) -> Iterator[str]:
-    low, high = scores.mean_within
-    p_low, p_high = scores.passed_within
-    yield (
-        f"By '{scores.rubric}', {scores.passed:,} of {scores.scored:,} passed "
-        f"({scores.passed / scores.scored:.0%}; with 95 % confidence {p_low:.0%} to {p_high:.0%}). "
-        f"Mean {scores.mean:.2f} ({low:.2f} to {high:.2f})."
-    )
-    names = ("lowest", "lower quartile", "median", "upper quartile", "highest")
-    yield "  ".join(f"{n} {q:.2f}" for n, q in zip(names, scores.quantiles, strict=True))
-    yield "  ".join(f"{name} {mean:.2f}" for name, mean in scores.dimensions.items())
 
 
 def _foreseen(plan: BatchRehearsal) -> Iterator[str]:
@@ -306,23 +337,3 @@ def _foreseen(plan: BatchRehearsal) -> Iterator[str]:
         yield f"  {node}: {calls:,} calls of these rows were made, and would be made again"
     if plan.refused:
         yield f"{plan.refused:,} rows do not fit the pipeline."
-
-
-def _as_json(result: BatchResult) -> dict[str, object]:
-    run = result.run
-    return {
-        "run_id": run.run_id,
-        "status": run.status,
-        "rows": result.rows,
-        "done": len(result.outputs),
-        "kept": result.kept,
-        "had_finished": run.had_finished,
-        "failures": [asdict(row) for row in result.failures],
-        "stopped_by": run.stopped_by,
-        "output": str(result.output),
-        "failures_file": result.failures_file and str(result.failures_file),
-        "scores": result.scores and asdict(result.scores),
-        "spent": asdict(run.spent),
-        "warnings": [asdict(item) for item in run.warnings],
-        "journal": str(run.files.journal),
-    }

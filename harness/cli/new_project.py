@@ -30,6 +30,7 @@ _OF_A_PIPELINE = (
     f"pipelines/{_NAME}.py",
     f"rubrics/{_NAME}.yaml",
     "rubrics/rubric.schema.json",
+    f"evaluations/{_NAME}.csv",
     f"tests/test_{_NAME}.py",
     "tests/conftest.py",
 )

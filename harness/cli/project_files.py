@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar, cast
 
 import click
 
@@ -21,11 +22,13 @@ from harness.errors import HarnessError, InvalidInput, Mistake, Notice, did_you_
 from harness.files import shipped_directory
 from harness.inference import Endpoint
 from harness.memory import Place, place_of
-from harness.session import Pipeline, Settings, load_settings
+from harness.session import Evaluation, Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
 from harness.session.roles import DEMO_INSTALL
 from harness.session.settings import check_engine
 from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
+
+Loaded = TypeVar("Loaded")
 
 PIPELINES = Path("pipelines")
 """Where a project has its own, which are run by name."""
@@ -151,30 +154,44 @@ def load_pipeline(target: str) -> Pipeline:
         InvalidInput: There is no such file, it cannot be imported, or it has several pipelines.
         PipelineInvalid: The pipeline breaks a rule.
     """
+    return _load(target, Pipeline)
+
+
+def load_evaluated(target: str) -> Evaluation | Pipeline:
+    """The evaluation of a file, or its pipeline if it has no evaluation; see `load_pipeline`."""
+    return _load(target, cast("type[Evaluation | Pipeline]", Evaluation), Pipeline)
+
+
+def _load(target: str, *kinds: type[Loaded]) -> Loaded:
     file, _, name = target.partition(":")
     path = _find_file(file)
-    module = _import_file(path)
-    pipelines = {key: value for key, value in vars(module).items() if isinstance(value, Pipeline)}
+    values = vars(_import_file(path))
+    named, what = {}, ""
+    for kind in kinds:
+        named = {key: value for key, value in values.items() if isinstance(value, kind)}
+        what = kind.__name__.lower()
+        if name in named:
+            return named[name]
+        if named and not name:
+            break
     if name:
-        if name not in pipelines:
-            raise InvalidInput(
-                f"there is no pipeline '{name}'; {did_you_mean(name, pipelines)}",
-                code="pipeline.unknown",
-                path=path,
-            )
-        return pipelines[name]
-    if len({id(pipeline) for pipeline in pipelines.values()}) != 1:
+        raise InvalidInput(
+            f"there is no {what} '{name}'; {did_you_mean(name, named)}",
+            code="pipeline.unknown",
+            path=path,
+        )
+    if len({id(value) for value in named.values()}) != 1:
         remedy = (
-            f"say which: {', '.join(f'{path}:{key}' for key in pipelines)}"
-            if pipelines
+            f"say which: {', '.join(f'{path}:{key}' for key in named)}"
+            if named
             else 'define one at the top level: my_pipeline = Pipeline("name")'
         )
         raise InvalidInput(
-            f"there are {len(pipelines)} pipelines here; {remedy}",
+            f"there are {len(named)} {what}s here; {remedy}",
             code="pipeline.not-one",
             path=path,
         )
-    return next(iter(pipelines.values()))
+    return next(iter(named.values()))
 
 
 def load_pipeline_to_read(target: str) -> Pipeline:

@@ -118,8 +118,8 @@ def resume(
         chosen_target = target or before.target
         if earlier.beginning.is_batch:
             raise InvalidInput(
-                "this is a batch; run the same `harness batch` or `harness rubric` command, or "
-                "`pipeline.batch`, again",
+                "this is a batch; run the same `harness batch`, `harness evaluate` or `harness "
+                "rubric` command again, or the same Python code",
                 code="resume.is-batch",
                 path=journal,
             )

@@ -259,7 +259,7 @@ def score_drafts(
         name=f"{verb} {rubric.id}",
         settings=settings.model_copy(update={"separation": seeded}),
         output=output,
-        files=_ScoreFiles,
+        files=partial(_ScoreFiles, rubric),
         max_failures=given.max_failures,
         evaluate=given.chosen,
         samples=samples,
@@ -277,8 +277,8 @@ def score_drafts(
 class _ScoreFiles(BatchFiles):
     """Writes scores: a row for each draft that has a verdict."""
 
-    def __init__(self, path: Path | None, *, rows: DraftRows, rubric: Rubric, **more: Any) -> None:  # noqa: ANN401 - as of its base
-        super().__init__(path, rows=rows, rubric=rubric, **more)
+    def __init__(self, rubric: Rubric, path: Path | None, *, rows: DraftRows, **more: Any) -> None:  # noqa: ANN401 - as of its base
+        super().__init__(path, rows=rows, **more)
         labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
         scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
         why = ["below_floor", "gates", "missing", "unjudged"]

@@ -20,16 +20,20 @@ from harness.page import percent
 from harness.rows import Row, read_rows
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
+from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
 from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import (
     Comparison,
     Difference,
     Preference,
     compare,
+    compare_evaluations,
     labeled_by,
     paired,
 )
+from harness.rubric.calibration.score_figures import Reducer
 
+_MOST_EPOCHS = 1_000
 _FEW = 10
 """Groups of drafts; intervals by resampling fewer are too narrow."""
 
@@ -40,6 +44,12 @@ _FEW = 10
 @click.option("--labels", type=click.Path(path_type=Path), help="People's labels. [default: A's]")
 @click.option("--rubric", metavar="RUBRIC", help="The rubric of the scores. [default: by A and B]")
 @click.option("--other-rubric", metavar="RUBRIC", help="The rubric of B, if it is another.")
+@click.option(
+    "--reduce",
+    default="mean",
+    show_default=True,
+    help="Makes one score of a row's epochs, as of 'harness evaluate'.",
+)
 @of_labels
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -50,6 +60,7 @@ def compare_scores(
     labels: Path | None,
     rubric: str | None,
     other_rubric: str | None,
+    reduce: str,
     target: float,
     confidence: float,
     columns: tuple[str, ...],
@@ -59,7 +70,10 @@ def compare_scores(
     config: Path | None,
     as_json: bool,
 ) -> None:
-    """Compare the scores in A and in B: of two evaluators, two rubrics, or two days.
+    """Compare the scores in A and in B: of two evaluators, two rubrics, two models, or two days.
+
+    Of two evaluations, or results of Inspect AI or promptfoo, the scores that both have are
+    compared row by row, with their epochs reduced; with --rubric, as drafts like those below.
 
     A and B are outputs of 'harness rubric score', or tables with `score.DIMENSION`; drafts are
     matched by id. With labels, as for 'harness rubric tune', also: which agrees better with people,
@@ -71,6 +85,20 @@ def compare_scores(
         directory = own_rubrics(config)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         fields = [_fields(path) for path in (first, second)]
+        if all(map(is_evaluation, fields)) and rubric is None:
+            compared = compare_evaluations(
+                (evaluation_samples(first), evaluation_samples(second)),
+                Reducer.named(reduce, epochs=_MOST_EPOCHS),
+                confidence=confidence,
+                generator=np.random.default_rng(0),
+            )
+            if as_json:
+                write_json(json_object({"sides": [first, second], **asdict(compared)}))
+            else:
+                results().print(_shifts(compared, "rows"))
+                for line in (f"First: {first}. Second: {second}.", *_about(compared)):
+                    results().print(line, soft_wrap=True)
+            return
         names = [
             rubric or _rubric_of(first, fields[0]),
             other_rubric or rubric or _rubric_of(second, fields[1]),
@@ -144,9 +172,9 @@ def _who(read: Labels) -> str:
     return ", ".join(sorted({draft.evaluator for draft in read.drafts} - {""})) or str(read.path)
 
 
-def _shifts(comparison: Comparison) -> Table:
-    title = f"Scores of {comparison.drafts} drafts in {comparison.groups} groups"
-    rows = table(title, "dimension", "drafts", *_SIDES, "correlation")
+def _shifts(comparison: Comparison, what: str = "drafts") -> Table:
+    title = f"Scores of {comparison.drafts} {what} in {comparison.groups} groups"
+    rows = table(title, "dimension", what, *_SIDES, "correlation")
     for name, shift in comparison.shifts.items():
         rows.add_row(name, str(shift.drafts), *_sides(shift.mean), f"{shift.pearson.value:.2f}")
     return rows
@@ -170,7 +198,8 @@ def _sides(figure: Difference) -> tuple[str, ...]:
 
 
 def _about(comparison: Comparison) -> Iterator[str]:
-    yield f"Drafts that pass by both: {comparison.both_pass}."
+    if comparison.both_pass is not None:
+        yield f"Drafts that pass by both: {comparison.both_pass}."
     for side, names in (("first", comparison.only_first), ("second", comparison.only_second)):
         if names:
             yield f"By the {side} alone: {len(names)}: {listed(names)}"

@@ -99,9 +99,14 @@ def _table(lines: list[AuditLine]) -> Table:
             _count(line.input_tokens),
             _count(line.output_tokens),
             Text(line.pipeline or "-"),
-            " ".join(str(round(score, 3)) for score in line.wiggum_scores)
-            + (f" {line.stop_reason}" if line.stop_reason else "")
-            + (" (files gone)" if line.is_gone else ""),
+            " ".join(
+                [
+                    *(f"{name} {mean:.3g}" for name, mean in line.evaluation.items()),
+                    *(str(round(score, 3)) for score in line.wiggum_scores),
+                    *([line.stop_reason] if line.stop_reason else []),
+                    *(["(files gone)"] if line.is_gone else []),
+                ]
+            ),
             style="dim" if line.is_gone else None,
         )
     return table

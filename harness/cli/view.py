@@ -6,7 +6,8 @@ A served page follows a run in progress. Only this machine can open it.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial
 from html import escape
 from pathlib import Path
@@ -15,8 +16,9 @@ from urllib.parse import unquote
 
 import click
 
+from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
 from harness.analysis.run_page import html_of, page_json, run_page_of, version_of
-from harness.cli.arguments import LATEST, find_journal, traces_option
+from harness.cli.arguments import LATEST, find_journal, traces_directory, traces_option
 from harness.cli.consoles import Shown, clean, clean_json, failures_told, log_to_stderr, say
 from harness.cli.process import uncollected
 from harness.cli.run_result import open_command
@@ -33,6 +35,7 @@ _PIECE = 1 << 20
 
 @click.command()
 @click.argument("run", default=LATEST)
+@click.argument("other", required=False, type=click.Path(path_type=Path))
 @traces_option
 @click.option(
     "--output",
@@ -48,6 +51,7 @@ _PIECE = 1 << 20
 )
 def view(
     run: str,
+    other: Path | None,
     traces: Path | None,
     output: Path | None,
     port: int,
@@ -57,11 +61,22 @@ def view(
 ) -> None:
     """Read a run in the browser: its graph, loops and calls, with every text.
 
-    RUN is its id, a part of it, one of its files, or "latest". Served from this machine: nothing is
+    RUN is its id, a part of it, one of its files, or "latest"; or the output of an evaluation, and
+    OTHER another output to show beside it, row by row. Served from this machine: nothing is
     uploaded. Ends when the tab is closed, or on Ctrl-C; with --metrics only then.
     """
     log_to_stderr()
     with failures_told(of_journals=True):
+        files = [Path(run), *([other] if other else [])]
+        if other is not None or is_evaluation_file(files[0]):
+            directory = traces_directory(traces)
+            write = partial(_write_evaluation, files, directory)
+            if output is not None:
+                write(output, nonce=token_urlsafe(), is_live=False)
+                say(output)
+            else:
+                _serve_evaluation(write, port=port, open_browser=not no_browser)
+            return
         journal = find_journal(run, traces)
         if output is None:
             serve_page(journal, port=port, open_browser=not no_browser, metrics=metrics)
@@ -71,6 +86,26 @@ def view(
             with writing(output), whole_file(output) as file:
                 file.writelines(html_of(page, nonce=token_urlsafe()))
         say(output)
+
+
+def _write_evaluation(
+    files: Sequence[Path], traces: Path, page: Path, *, nonce: str, is_live: bool
+) -> None:
+    with Shown(stderr=True).status("Reading the rows …"), writing(page), whole_file(page) as file:
+        pieces = evaluation_json(files, traces=traces, clean=clean_json)
+        file.writelines(html_of(pieces, nonce=nonce, is_live=is_live, kind="evaluation"))
+
+
+def _serve_evaluation(write: Callable[..., None], *, port: int, open_browser: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
+        page = Path(folder, "evaluation.html")
+
+        def site(nonce: str) -> Site:
+            write(page, nonce=nonce, is_live=True)
+            return {"/": lambda _: page}
+
+        with LoopbackServer(site, port=port) as server, suppress(KeyboardInterrupt):
+            show_served(server, "The evaluation", open_browser=open_browser)
 
 
 def serve_page(

@@ -39,6 +39,8 @@ class Draft:
     """Whether the reply was cut; such a draft does not pass a loop."""
     language: Language | None = None
     """The language that the rubric asks for; None if it does not say."""
+    targets: tuple[str, ...] = ()
+    """What a right answer says, in any of these ways; empty if nobody says."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -106,8 +108,9 @@ class Draft:
 
     @property
     def sha256(self) -> str:
-        """Digest of text, task and sources."""
-        parts = [self.text, self.task, *self.sources, *self.source_sections]
+        """Digest of text, task, sources and targets."""
+        parts: list[object] = [self.text, self.task, *self.sources, *self.source_sections]
+        parts += [self.targets] if self.targets else []
         return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
     def own_sources(self, index: int) -> tuple[str, ...]:

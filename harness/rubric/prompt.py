@@ -39,7 +39,9 @@ _MOST_STEPS = 101
 """0 to 10 in tenths. A grammar with more alternatives is slow."""
 _KEY_CHARS = 60
 
-FENCED = re.compile(r"<(task|source|draft)-[0-9a-f]{12}>.*?(?:</\1[^>\n]{0,20}>?|\Z)", re.DOTALL)
+FENCED = re.compile(
+    r"<(task|target|source|draft)-[0-9a-f]{12}>.*?(?:</\1[^>\n]{0,20}>?|\Z)", re.DOTALL
+)
 """Data between its marks, which models copy into their replies; up to the end if it is not
 closed."""
 
@@ -83,6 +85,7 @@ def _judge_values(
             _dimension_text(rubric, dimension) for dimension in rubric.judged
         ),
         "task": _fenced(draft.task, f"task-{mark}"),
+        "target": _fenced("\n\n".join(draft.targets), f"target-{mark}") if draft.targets else "",
         "sources": "\n\n".join(sources),
         "draft": _fenced(shown.text, f"draft-{mark}"),
         **_chars("draft", shown.shortened),
@@ -202,7 +205,8 @@ def _mark(draft: Draft) -> str:
     # what a revision left alone.
     texts = (f"{number} {draft.evidence}" for number in itertools.count())
     marks = (hashlib.sha256(t.encode("utf-8", "replace")).hexdigest()[:12] for t in texts)
-    return next(m for m in marks if m not in draft.text and m not in draft.evidence)
+    data = "\n".join((draft.text, draft.evidence, *draft.targets))
+    return next(m for m in marks if m not in data)
 
 
 _LEAST_ROOM_CHARS = 2_000

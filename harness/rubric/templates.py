@@ -54,7 +54,7 @@ class Fields:
 _MAY_BE_EMPTY = {
     *("sources", "requirements", "requirements_in_a_line", "outline", "good", "history", "shown"),
     *("draft_chars", "draft_shown_chars", "sources_chars", "sources_shown_chars"),
-    *("purpose", "anchors", "feedback", "rules"),
+    *("purpose", "anchors", "feedback", "rules", "target"),
 }
 """A paragraph that has one of these is left out if it is."""
 
@@ -72,7 +72,7 @@ FIELDS: Mapping[PromptName, Fields] = {
     "judge_system": Fields(),
     "judge": Fields(
         "dimensions task sources draft asked shape",
-        "title purpose lowest highest step "
+        "title purpose lowest highest step target "
         "draft_chars draft_shown_chars sources_chars sources_shown_chars",
         flags="part",
     ),

@@ -1,10 +1,11 @@
 """The session: configuration, and the one place that joins the parts and closes them."""
 
-from harness.rubric.calibration.batch_scores import BatchScores
+from harness.rubric.calibration.score_figures import MeanFigure, ScoreSummary
 from harness.session.agent import AgentResult
 from harness.session.batch import BatchResult
 from harness.session.batch_rows import RowFailure
 from harness.session.chat import chat, chat_sync, embed, open_shim, stream
+from harness.session.evaluation_run import Evaluation, EvaluationResult
 from harness.session.mcp_tools import mcp
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline import Pipeline
@@ -20,8 +21,10 @@ from harness.session.tools import Tool, ToolResult
 __all__ = [
     "AgentResult",
     "BatchResult",
-    "BatchScores",
     "EarlierRun",
+    "Evaluation",
+    "EvaluationResult",
+    "MeanFigure",
     "Origin",
     "Pipeline",
     "Rehearsal",
@@ -31,6 +34,7 @@ __all__ = [
     "RunEvent",
     "RunEvents",
     "RunResult",
+    "ScoreSummary",
     "Session",
     "Settings",
     "SyncSession",

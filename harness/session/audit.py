@@ -34,6 +34,7 @@ def audit_line(
     loops: Sequence[WiggumResult],
     earlier_loops: Sequence[RecordedLoop] = (),
     scored: Sequence[bool] = (),
+    figures: Mapping[str, float] | None = None,
     content: ContentPolicy = "full",
 ) -> dict[str, object]:
     """The log's line about a run; with the task only if `content` is full."""
@@ -62,6 +63,7 @@ def audit_line(
         "wiggum_scores": last.get("scores", ()),
         "stop_reason": last.get("stop_reason"),
         "loops": entries,
+        **({"evaluation": figures} if figures else {}),
         "final": _final(ended, is_skipped=is_skipped, passed=passed),
         "error": ended.error if ended else "killed",
     }

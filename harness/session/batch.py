@@ -1,6 +1,7 @@
 """Many rows as one run: a node over the rows, each item of which calls a pipeline.
 
-A further node scores what the pipeline gave; without a pipeline, it scores drafts.
+Further nodes score what the pipeline gave, one for each scorer; without a pipeline, a rubric scores
+drafts.
 
 So one journal holds the batch, models, memory and limits are shared, and the batch is resumed as
 any run is. A row is known by what it holds, and keeps its number in the run (`rows[17]`) when the
@@ -12,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Optional
@@ -23,19 +24,26 @@ from harness.errors import InvalidInput, NodeFailed
 from harness.files import write_whole
 from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
-from harness.graph.state import StepCall, StepState, Taken, digest_of_value, plan_of
+from harness.graph.state import StepCall, StepState, Taken, Use, digest_of_value, plan_of
 from harness.inference import Backend, Limits
 from harness.rows import check_output
 from harness.rubric import ChosenRubric, Rubric, Scored
-from harness.rubric.calibration.batch_scores import BatchScores, batch_scores
 from harness.session.batch_files import ROWS, SCORES, USES, BatchFiles, Made, state_of
-from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, RowsEnded
+from harness.session.batch_rows import (
+    BatchRows,
+    DraftRows,
+    RowFailure,
+    RowsEnded,
+    failure_of,
+    target_of,
+)
 from harness.session.evaluation import choose_rubric, evaluate
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
 from harness.session.result import RunResult, RunSpent
 from harness.session.resume import EarlierRun, Origin, read_earlier_run
 from harness.session.run import Run
+from harness.session.scorers import Scorer
 from harness.session.settings import Settings
 from harness.session.surroundings import Surroundings
 from harness.session.trust import known_secrets
@@ -64,7 +72,24 @@ class BatchResult:
     output: Path | None
     failures_file: Path | None
     """None without a failure."""
-    scores: BatchScores | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs, without the outputs."""
+        return {
+            "run_id": self.run.run_id,
+            "status": self.run.status,
+            "rows": self.rows,
+            "done": len(self.outputs),
+            "kept": self.kept,
+            "had_finished": self.run.had_finished,
+            "failures": [asdict(row) for row in self.failures],
+            "stopped_by": self.run.stopped_by,
+            "output": self.output and str(self.output),
+            "failures_file": self.failures_file and str(self.failures_file),
+            "spent": asdict(self.run.spent),
+            "warnings": [asdict(item) for item in self.run.warnings],
+            "journal": str(self.run.files.journal),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +106,7 @@ class BatchRehearsal:
     rows_again: int
     """Rows that were begun: they failed, were interrupted, or their output no longer holds."""
     unscored: int
-    """Outputs that a rubric would score, those of the rows to be made among them."""
+    """Outputs that would be scored, those of the rows to be made among them."""
     refused: int
 
 
@@ -93,9 +118,12 @@ class Batch:
         settings: See `Pipeline.batch`, as are all others that are not here.
         name: The run's.
         evaluate: The rubric.
+        scorers: Functions that score outputs, too.
+        rescore: Whether the outputs that are there are scored, and none is made.
         samples: How often each is judged; None for again only near the threshold.
         checks_only: Whether the rubric's checks count alone, without its judged dimensions.
         files: Writes what was made of the rows.
+        figures: Of the scores, by name, for the list of runs; asked for when all rows have ended.
 
     Raises:
         InvalidInput: See `Pipeline.batch`.
@@ -111,8 +139,11 @@ class Batch:
         files: Callable[..., BatchFiles] = BatchFiles,
         max_failures: float | None = 0.5,
         evaluate: str | Path | Rubric | ChosenRubric | None = None,
+        scorers: Sequence[Scorer] = (),
+        rescore: bool = False,
         samples: int | None = None,
         checks_only: bool = False,
+        figures: Callable[[], Mapping[str, float]] = dict,
         max_parallel: int | None = 16,
         limits: Limits | None = None,
         backends: Mapping[str, Backend] | None = None,
@@ -131,12 +162,15 @@ class Batch:
         self._output, self._state = output, output and state_of(output)
         self._rows = rows
         self._ended = RowsEnded(max_failures)
-        self._chosen = None
+        self._chosen: ChosenRubric | None = None
         if evaluate is not None:
             chosen = choose_rubric(evaluate, rubrics=settings.rubrics)
             # With a fixed number of samples, the threshold has no part in scores, only in votes.
             is_any = samples is not None and settings.evaluation.panel != "majority"
             self._chosen = replace(chosen, at_any_threshold=is_any)
+        self._scorers = tuple(scorers)
+        self._recorded: _Recorded | None = None
+        self._files: BatchFiles | None = None
         self._samples = samples
         self._checks_only = checks_only
         self._files_of = files
@@ -150,7 +184,11 @@ class Batch:
             trace = settings.trace.model_copy(update={"timelines": ()})
             settings = settings.model_copy(update={"trace": trace})
         self._settings = settings
-        self._graph = self._made_graph()
+        self._backends = backends
+        self._graph, self._inputs = self._made_graph(), self._row_inputs()
+        if rescore:
+            self._recorded = self._recorded_outputs()
+            self._graph, self._inputs = self._made_graph(), self._row_inputs()
         self._run = PipelineRun(
             graph=self._graph,
             settings=settings,
@@ -163,15 +201,15 @@ class Batch:
             origin=origin,
             is_batch=True,
             batch_state=self._state,
-            produces=rows.pipeline is not None,
+            produces=rows.pipeline is not None and not rescore,
             scored=self._outcomes,
+            figures=figures,
         )
-        self._backends = backends
 
     def _made_graph(self) -> Graph:
         """The nodes; what they close over is what rows depend on, and is named where it changed."""
         graph = Graph(self._name)
-        table, rubric, ended = self._rows, self._chosen, self._ended
+        table, rubric, ended, recorded = self._rows, self._chosen, self._ended, self._recorded
         samples, checks_only = self._samples, self._checks_only
         judged = [] if rubric is None or checks_only else rubric.rubric.judged
 
@@ -203,45 +241,64 @@ class Batch:
             # The journal has it so, too; of what it lacks, the row would be made again each time.
             return None if isinstance(output, Skipped) else clean(output)
 
-        async def scores(run: Run, row: str, output: object) -> dict[str, object]:
+        async def outputs(run: Run, row: str, recorded_as: str) -> object:  # noqa: ARG001 - its name
+            assert recorded is not None
+            run._call.use(recorded.uses[row])
+            return recorded.values[row]
+
+        async def scores(run: Run, row: str, output: object, reference: str) -> Scored:  # noqa: ARG001
             assert rubric is not None
             with ended.counted(row):
-                draft = table.draft(row, output)
-                verdict = (await evaluate(run._opened, draft, rubric, ask=run._chat)).verdict
-            fields = {"composite": verdict.composite, "passed": verdict.passed}
-            return fields | {"scores": dict(verdict.vector)}
+                return await evaluate(run._opened, table.draft(row, output), rubric, ask=run._chat)
 
-        result = pipeline.nodes[pipeline.result_node]
-        kind: Any = list[returned(result)] if result.is_mapped else returned(result)  # type: ignore[misc]
-        rows.__annotations__["return"] = kind if kind is object else Optional[kind]  # noqa: UP045
-        declared = [node.policies.models for node in pipeline.nodes.values()]
-        roles = None if None in declared else [*dict.fromkeys(chain(*filter(None, declared)))]
-        graph.node(name=ROWS, each={"row": "digests"}, when=is_given, models=roles)(rows)
+        if recorded is None:
+            result = pipeline.nodes[pipeline.result_node]
+            kind: Any = list[returned(result)] if result.is_mapped else returned(result)  # type: ignore[misc]
+            rows.__annotations__["return"] = kind if kind is object else Optional[kind]  # noqa: UP045
+            declared = [node.policies.models for node in pipeline.nodes.values()]
+            roles = None if None in declared else [*dict.fromkeys(chain(*filter(None, declared)))]
+            graph.node(name=ROWS, each={"row": "digests"}, when=is_given, models=roles)(rows)
+        else:
+            each = {"row": "digests", "recorded_as": "recorded"}
+            graph.node(name=ROWS, each=each, when=is_given, models=[])(outputs)
+        each = {"row": "digests", "output": ROWS, "reference": "references"}
         if rubric is not None:
             judge = ["evaluator"] if any(not dimension.optional for dimension in judged) else None
-            graph.node(name=SCORES, each={"row": "digests", "output": ROWS}, models=judge)(scores)
+            graph.node(name=SCORES, each=each, models=judge)(scores)
+        for scorer in self._scorers:
+            graph.node(name=scorer.node, each=each, models=[])(_scoring(scorer, table, ended))
         return graph
 
     async def run(self, *observers: Sink) -> BatchResult:
         """Runs the rows that have no output yet; more observers hear of it."""
-        earlier, inputs = self._earlier, {"digests": self._order}
+        earlier, inputs = self._earlier, self._inputs
         before: list[tuple[int, Made, str | None]] = []
         if earlier is not None:
             surroundings = Surroundings(self._settings, self._backends)
-            before = [*self._made_before(earlier, await surroundings.beside(earlier.outputs))]
-        chosen = self._chosen
+            surroundings = await surroundings.beside(earlier.outputs)
+            before = [*self._made_before(earlier, surroundings)]
+
+        def reused(node: str, number: int, output: str) -> object:
+            """What an earlier part has of a score, for the same output."""
+            state = next(state for state in states if state.path == node)
+            call = self._call_of(state, number, {"output": output})
+            stored = earlier and earlier.outputs.find(call, changes=surroundings.change_since)
+            assert isinstance(stored, tuple)
+            return orjson.loads(state.step.form.encode(stored[0]))
+
+        states = self._states()
         with self._files_of(
             self._output,
             rows=self._rows,
             order=self._order,
             codes=self._ended.codes,
-            rubric=None if chosen is None else chosen.rubric,
+            nodes=[*self._graph.nodes],
             redactor=self._redactor(),
             begun=self._note,
         ) as files:
             self._files = files
             run = replace(self._run, observers=(*self._run.observers, *observers, files.observe))
-            files.begin(before, self._rows.refused)
+            files.begin(before, self._rows.refused, reused)
             try:
                 result = await (
                     run.begin(inputs)
@@ -259,8 +316,10 @@ class Batch:
             raise files.error
         rows, failed = len(self._rows.given) + len(self._rows.refused), len(files.failures)
         self._note(result.run_id, rows=rows, done=len(files.lines), failed=failed)
-        lines = [line for _, line in sorted(files.lines.items())]
-        scores = [line["score"] for line in lines if "score" in line]
+        if self._recorded is not None:  # that outputs were taken as they are is no news
+            reruns = tuple(of for of in result.reruns if not of.node.startswith(ROWS))
+            result = replace(result, reruns=reruns)
+        lines = self.lines
         return BatchResult(
             run=result,
             rows=rows,
@@ -269,16 +328,15 @@ class Batch:
             failures=tuple(files.failures),
             output=self._output,
             failures_file=files.failures_path if files.failures else None,
-            scores=batch_scores(chosen.rubric, scores) if chosen else None,
         )
 
     async def rehearsal(self) -> BatchRehearsal:
         """What `run` would make, found without a call."""
         foreseen = None
-        if self._earlier is not None:
+        if self._earlier is not None and self._recorded is None:
             foreseen = await rehearse(
                 self._graph,
-                {"digests": self._order},
+                self._inputs,
                 self._earlier,
                 settings=self._settings,
                 backends=self._backends,
@@ -296,6 +354,9 @@ class Batch:
             for label in begun
         )
         rows = len(self._rows.given)
+        if self._recorded is not None:
+            counts[self._first] = rows
+        scored = [counts[name] for name in self._graph.nodes if name != ROWS]
         return BatchRehearsal(
             kept=counts[self._first],
             again=again,
@@ -304,9 +365,14 @@ class Batch:
             ),
             new=rows - counts[self._first] - rows_again,
             rows_again=rows_again,
-            unscored=rows - counts[SCORES] if self._chosen and self._first == ROWS else 0,
+            unscored=rows - min(scored) if scored and self._first == ROWS else 0,
             refused=len(self._rows.refused),
         )
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """What is written of each row that is done, in the order of the rows; none before `run`."""
+        return [] if self._files is None else [of for _, of in sorted(self._files.lines.items())]
 
     @property
     def spent(self) -> RunSpent | None:
@@ -315,7 +381,7 @@ class Batch:
 
     def _outcomes(self) -> Iterator[bool]:
         """Whether each draft passed, as far as that is known; one without a verdict did not."""
-        if self._first == SCORES:
+        if self._first == SCORES and self._files is not None:
             verdicts = (line["passed"] for line in self._files.lines.values())
             yield from (passed for passed in verdicts if passed is not None)
             yield from (False for _ in self._files.failures)
@@ -388,28 +454,113 @@ class Batch:
         self, earlier: EarlierRun, surroundings: Surroundings
     ) -> Iterator[tuple[int, Made, str | None]]:
         """What earlier parts made of each row; with a reason if the last of it no longer holds."""
-        states = [StepState(step, step.node.name) for step in plan_of(self._graph)]
+        states = self._states()
         for number, name in enumerate(self._order):
             row_state: Made = {}
-            inputs = {"row": digest_of_value(name)}
+            last: Made = {}
+            reason: str | None = None
+            output: dict[str, str] = {}
             for state in states if name in self._rows.given else ():
-                call = StepCall(state, number, Taken({}, inputs, ()))
-                reusable = earlier.outputs.find(call, changes=surroundings.change_since)
-                last = earlier.outputs.last(state.path, number)
-                if isinstance(reusable, str) and last is not None and last.value is not None:
-                    before = earlier.outputs.last(SCORES, number)
-                    scores = {} if before is None else {SCORES: before.value}
-                    old = row_state | {state.path: last.value} | scores | {USES: last.uses or {}}
-                    yield number, old, reusable
-                if not isinstance(reusable, tuple):
-                    break
-                row_state[state.path] = orjson.loads(state.step.form.encode(reusable[0]))
-                row_state[USES] = row_state.get(USES, {}) | {
-                    n: use.digest for n, use in call.uses.items()
-                }
-                inputs = inputs | {"output": reusable[1]}
+                call, reusable = self._call_of(state, number, output), None
+                if state.path == self._first or self._first in row_state:
+                    reusable = earlier.outputs.find(call, changes=surroundings.change_since)
+                before = earlier.outputs.last(state.path, number)
+                if isinstance(reusable, tuple):
+                    value = orjson.loads(state.step.form.encode(reusable[0]))
+                    uses = {n: use.digest for n, use in call.uses.items()}
+                    for made in (row_state, last):
+                        made |= {state.path: value, USES: made.get(USES, {}) | uses}
+                    output = output or {"output": reusable[1]}
+                elif before is not None and before.value is not None:
+                    last |= {
+                        state.path: before.value,
+                        USES: last.get(USES, {}) | (before.uses or {}),
+                    }
+                    reason = reason or reusable
+            if reason is not None:
+                yield number, last, reason
             if row_state:
                 yield number, row_state, None
+
+    def _states(self) -> list[StepState]:
+        return [StepState(step, step.node.name) for step in plan_of(self._graph)]
+
+    def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:
+        """The call for a row, with digests of what it takes, as far as its parameters ask."""
+        listed = {name: digest_of_value(of[number]) for name, of in self._inputs.items()}
+        named = {parameter.name: parameter.source for parameter in state.step.node.parameters}
+        digests = {n: listed[source] for n, source in named.items() if source in listed}
+        if "output" in named:
+            digests |= output
+        return StepCall(state, number, Taken({}, digests, ()))
+
+    def _row_inputs(self) -> dict[str, list[str]]:
+        """Of the graph: for each row what tells its call from those of the same row before."""
+        table, recorded = self._rows, self._recorded
+        inputs = {"digests": self._order}
+        if isinstance(table, BatchRows) and (self._chosen or self._scorers):
+            given = [name if name in table.given else None for name in self._order]
+            inputs["references"] = [table.reference(name) if name else "" for name in given]
+        if recorded is not None:
+            inputs["recorded"] = [recorded.digests.get(name, "") for name in self._order]
+        return inputs
+
+    def _recorded_outputs(self) -> _Recorded:
+        """The outputs that the rows have; rows without one are refused.
+
+        Raises:
+            InvalidInput: None has one.
+        """
+        earlier, recorded, table = self._earlier, _Recorded(), self._rows
+        assert isinstance(table, BatchRows)
+        if earlier is not None:
+            surroundings = Surroundings(self._settings, self._backends)
+            for number, row_state, _ in self._made_before(earlier, surroundings):
+                if ROWS in row_state:  # the last is what still holds
+                    recorded.add(self._order[number], row_state[ROWS], row_state.get(USES, {}))
+        problem = "it has no output that could be scored again; run it without --rescore"
+        for name in [name for name in table.given if name not in recorded.values]:
+            failure = failure_of(table.given.pop(name), problem, code="evaluation.no-output")
+            table.refused.append(failure)
+        if not recorded.values:
+            raise InvalidInput(
+                "it has no outputs of these rows yet, so there is nothing to score again; run "
+                "it without --rescore first",
+                path=self._output,
+                code="evaluation.no-output",
+            )
+        return recorded
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """Outputs that rows have, by the rows' names."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    uses: dict[str, dict[str, Use]] = field(default_factory=dict)
+    """Which models answered."""
+
+    def code_parts(self) -> tuple[object, ...]:
+        """See `fingerprint`: the digests are inputs."""
+        return ()
+
+    def add(self, name: str, value: object, uses: Mapping[str, str]) -> None:
+        self.values[name] = value
+        self.digests[name] = digest_of_value(value)
+        self.uses[name] = {
+            key: Use(model) for key, model in uses.items() if key.startswith("reply:")
+        }
+
+
+def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:
+    """The node's function of a scorer."""
+
+    async def scores(run: Run, row: str, output: object, reference: str) -> dict[str, float]:  # noqa: ARG001
+        with ended.counted(row):
+            return await scorer.scores(output, target_of(table.given[row]))
+
+    return scores
 
 
 def _number(label: str) -> int:

@@ -12,9 +12,17 @@ import orjson
 
 from harness.errors import HarnessError, NodeFailed
 from harness.rows import Row, RowFile, write_rows
-from harness.rubric import Rubric
-from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, failure_of
-from harness.trace import NodeOutput, Record, RunStarted, SpanEnded, SpanStarted, describe, events
+from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, failure_of, text_of
+from harness.trace import (
+    Instant,
+    NodeOutput,
+    Record,
+    RunStarted,
+    SpanEnded,
+    SpanStarted,
+    describe,
+    events,
+)
 from harness.trace.node_records import attempt_status
 from harness.trace.records import error_class
 from harness.trace.secrets import Redactor
@@ -22,7 +30,9 @@ from harness.trace.secrets import Redactor
 ROWS = "rows"
 """The node that calls the pipeline."""
 SCORES = "scores"
+"""The node by which a rubric scores them."""
 USES = "uses"
+_DIGEST = "digest"
 
 Made = dict[str, Any]
 """What a row's nodes gave, by node, as JSON has it; and what their calls used."""
@@ -48,7 +58,7 @@ class BatchFiles:
         rows: All of them.
         order: Their names, by their numbers in the run.
         codes: Of the errors of rows that failed, by name; grows.
-        rubric: What scores the outputs; None if nothing does.
+        nodes: Those whose outputs a line is made of.
         redactor: Cleans what is written.
         begun: Told the run's id.
 
@@ -66,7 +76,7 @@ class BatchFiles:
         rows: BatchRows | DraftRows,
         order: Sequence[str],
         codes: Mapping[str, str],
-        rubric: Rubric | None,
+        nodes: Sequence[str],
         redactor: Redactor,
         begun: Callable[[str], None],
     ) -> None:
@@ -74,9 +84,7 @@ class BatchFiles:
         self._rows = rows
         self._order = order
         self._codes = codes
-        self._last = ROWS if rubric is None else SCORES
-        scores = [] if rubric is None else ["passed", "composite"]
-        scores += [f"score.{dimension.name}" for dimension in (rubric.dimensions if rubric else ())]
+        self._nodes = frozenset(nodes)
         inputs = dict.fromkeys(name for row in rows.given.values() for name in row.fields)
         columns = [f"inputs.{name}" for name in inputs]
         self.columns = [
@@ -86,7 +94,6 @@ class BatchFiles:
             "line",
             *columns,
             "output",
-            *scores,
             "models",
             "outdated",
         ]
@@ -117,7 +124,10 @@ class BatchFiles:
             write_rows(self._path, map(self.cells, self._all_lines()))
 
     def begin(
-        self, before: Iterable[tuple[int, Made, str | None]], refused: Sequence[RowFailure]
+        self,
+        before: Iterable[tuple[int, Made, str | None]],
+        refused: Sequence[RowFailure],
+        reused: Callable[[str, int, str], object],
     ) -> None:
         """Makes the files what the journal says.
 
@@ -125,11 +135,14 @@ class BatchFiles:
             before: What earlier parts made of rows; with a reason, if it no longer holds. Then it
                 stays until it is replaced, so that a batch that is interrupted has lost nothing.
             refused: Rows that are not run.
+            reused: What a node gave earlier for a row, by its name, the row's number and the digest
+                of the row's output.
         """
+        self._reused = reused
         for number, row_state, reason in before:
             if reason is None:
                 self._note(number, row_state)
-            elif self._last in row_state:
+            elif self._nodes <= row_state.keys():
                 line = self.line(number, self._row(number), row_state)
                 self.outdated[number] = line | {"outdated": reason}
         if self._path is not None and self._path.suffix.lower() != ".parquet":
@@ -168,7 +181,7 @@ class BatchFiles:
         match record:
             case SpanStarted():
                 attempt = events.NodeAttempt.of(record)
-                if attempt and attempt.node in {ROWS, SCORES} and attempt.item is not None:
+                if attempt and attempt.node in self._nodes and attempt.item is not None:
                     self._open[record.id] = attempt.item
             case SpanEnded() if record.id in self._open:
                 number = self._open.pop(record.id)
@@ -178,17 +191,26 @@ class BatchFiles:
                         reason = reason[len(f"{kind}: ") :]
                     code = self._codes.get(self._order[number], NodeFailed.code)
                     self.fail_row(number, reason, code=code)
-            case NodeOutput(node=node, item=int(item)) if node in {ROWS, SCORES}:
+            case NodeOutput(node=node, item=int(item)) if node in self._nodes:
                 value = orjson.loads(orjson.dumps(record.value))
-                before = self._made.pop(item, {}) if node == SCORES else {}
+                before = {} if node == ROWS else self._made.pop(item, {})
                 uses = {**before.get(USES, {}), **(record.uses or {})}
-                self._note(item, {**before, node: value, USES: uses})
+                digests = {_DIGEST: record.digest} if node == ROWS else {}
+                self._note(item, {**before, **digests, node: value, USES: uses})
+            case Instant():
+                # The output of a row was made again, and came to the same as before.
+                reuse = events.Reuse.of(record)
+                if reuse and reuse.item is not None and reuse.node in self._nodes - {ROWS}:
+                    made = self._made.get(reuse.item, {})
+                    if made.get(_DIGEST):
+                        value = self._reused(reuse.node, reuse.item, str(made[_DIGEST]))
+                        self._note(reuse.item, self._made.pop(reuse.item) | {reuse.node: value})
             case RunStarted():
                 self._begun(record.run_id)
 
     def _note(self, number: int, row_state: Made) -> None:
         """Writes a row's line, once all of it is there."""
-        if self._last not in row_state:
+        if not self._nodes <= row_state.keys():
             self._made[number] = row_state
             return
         line = self.lines[number] = self.line(number, self._row(number), row_state)
@@ -198,7 +220,7 @@ class BatchFiles:
 
     def line(self, number: int, row: Row, row_state: Made) -> dict[str, Any]:
         """What is written of a row, as JSON has it."""
-        line = {
+        return {
             "row": number,
             "id": row.id,
             "file": str(row.path),
@@ -212,19 +234,15 @@ class BatchFiles:
                 if kind == "reply"
             ],
         }
-        return line | ({"score": row_state[SCORES]} if SCORES in row_state else {})
 
     def cells(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """A line as a table has it."""
-        score = line.get("score", {})
         cells = {
             **{name: line[name] for name in ("row", "id", "file", "line")},
-            **{f"inputs.{name}": _text(value) for name, value in line["inputs"].items()},
-            "output": _text(line["output"]),
-            "models": _text(line["models"]),
+            **{f"inputs.{name}": text_of(value) for name, value in line["inputs"].items()},
+            "output": text_of(line["output"]),
+            "models": text_of(line["models"]),
             "outdated": line.get("outdated", ""),  # of one type in Parquet
-            **{name: score.get(name) for name in ("passed", "composite")},
-            **{f"score.{name}": value for name, value in score.get("scores", {}).items()},
         }
         return {name: cells.get(name) for name in self.columns}
 
@@ -254,7 +272,3 @@ class BatchFiles:
         if self._redactor.finds_any(data):
             read = self._redactor.clean_values(read)
         return cast("dict[str, Any]", read)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,7 +27,7 @@ from harness.files import read_text
 from harness.graph import Graph, bind_inputs, graph_inputs
 from harness.graph.state import NO_DIGEST, digest_of_value
 from harness.graph.values import digest
-from harness.rows import Row, read_rows
+from harness.rows import Row, listed, read_rows
 from harness.rubric import Draft
 from harness.trace.records import node_of_all
 
@@ -41,6 +41,8 @@ _JUDGED = 20
 _SHOWN = 10
 _PLACES = 3
 """Of rows with the same mistake."""
+_EPOCH = "~"
+"""In a row's name, before the number of its epoch; the first has none."""
 _COLUMN = re.compile(r"\{([^{}\"'\s]+)\}")
 
 
@@ -179,11 +181,14 @@ class BatchRows:
         sample: How many to draw; all if None.
         seed: Draws them.
         shard: The part of the rows to take; all if None.
+        epochs: How often each row is run.
+        check: Raises `InvalidInput` for a row that does not fit, for another reason.
 
     Attributes:
         pipeline: As given.
         identity: For the manifest: the shard, and a digest of all rows of the table, in any order.
-        given: By a name that says what the row holds, also what is in a file that it names.
+        given: By a name that says what the row holds, also what is in a file that it names, and
+            which epoch it is.
         refused: Why others do not fit.
 
     Raises:
@@ -201,9 +206,13 @@ class BatchRows:
         sample: int | None = None,
         seed: int = 0,
         shard: Shard | None = None,
+        epochs: int = 1,
+        check: Callable[[Row], object] = bool,
     ) -> None:
         pipeline.check()
         self.pipeline = pipeline
+        self._epochs = epochs
+        self._check = check
         takes = graph_inputs(pipeline)
         self._names = frozenset(takes)
         self._needed = {
@@ -254,13 +263,22 @@ class BatchRows:
         return self._inputs(self.given[name])
 
     def draft(self, name: str, output: object) -> Draft:
-        """What a rubric scores of a row."""
-        is_text = isinstance(output, str)
+        """What a rubric scores of a row; the task is the input `task`, or all inputs."""
+        row, inputs = self.given[name], self.inputs(name)
+        values = [inputs["task"]] if "task" in inputs else [*inputs.values()]
+        named = (f"{key}: {text_of(value)}" for key, value in inputs.items())
+        target = target_of(row)
         return Draft(
-            text=str(output) if is_text else orjson.dumps(output, default=str).decode(),
-            task=str(self.inputs(name).get("task", "")),
-            sources=self.given[name].sources,
+            text=text_of(output),
+            task=text_of(values[0]) if len(values) == 1 else "\n\n".join(named),
+            sources=row.sources,
+            targets=tuple(map(text_of, listed(target))) if target is not None else (),
         )
+
+    def reference(self, name: str) -> str:
+        """Digest of what an output is scored by, beside the row's inputs."""
+        row = self.given[name]
+        return digest(orjson.dumps([row.fields.get("target"), row.sources], default=str))[:16]
 
     def _take(self, row: Row | InvalidInput, ids: set[str]) -> None:
         if isinstance(row, InvalidInput):
@@ -277,6 +295,7 @@ class BatchRows:
                     code="batch.input-missing",
                 )
         bind_inputs(self.pipeline, values)
+        self._check(row)
         held = sorted((name, digest_of_value(value)) for name, value in values.items())
         if any(digest == NO_DIGEST for _, digest in held):
             held = [("", row.place)]  # such values cannot be compared
@@ -285,7 +304,8 @@ class BatchRows:
         while name in self.given:  # a row without an id may stand there twice
             count += 1
             name = f"{name.partition('#')[0]}#{count}"
-        self.given[name] = row
+        for epoch in range(1, self._epochs + 1):
+            self.given[name if epoch == 1 else f"{name}{_EPOCH}{epoch}"] = row
 
     def _inputs(self, row: Row) -> dict[str, object]:
         """The columns that are inputs, and what is set for all, with the row's columns in it."""
@@ -311,6 +331,18 @@ class BatchRows:
 
 def _name_of(refused: RowFailure) -> str:
     return f"{refused.id} {refused.place}"
+
+
+def target_of(row: Row) -> Any:  # noqa: ANN401 - a value of any table
+    """What a right output says: a value, or a list of them, which a table may have as JSON."""
+    target = row.fields.get("target")
+    several = listed(target)
+    return several if isinstance(target, str) and several != [target] else target
+
+
+def epoch_of(name: str) -> int:
+    """Which epoch a name is of, from 1."""
+    return int(name.partition(_EPOCH)[2] or 1)
 
 
 def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> InvalidInput:
@@ -361,6 +393,11 @@ class DraftRows:
         return self.drafts[self.given[name].id]
 
 
+def text_of(value: object) -> str:
+    """A text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+
+
 def _filled(row: Row, name: str, value: object) -> object:
     """An input of every row, with this row's columns in it."""
     if not isinstance(value, str):
@@ -373,7 +410,7 @@ def _filled(row: Row, name: str, value: object) -> object:
         return str(row.fields[match[1]])
 
     text = _COLUMN.sub(cell, value)
-    if not text.startswith("@"):
+    if not value.startswith("@"):  # a row's own text names no file
         return text
     return read_text(f"input '{name}'", Path(text[1:]) if text == value else row.beside(text[1:]))
 
@@ -396,7 +433,9 @@ def _rows_of(
             else:
                 yield row
         elif isinstance(source, str | Path):
-            yield from read_rows([str(source)], columns=columns, whole=whole)
+            yield from read_rows(
+                [str(source)], columns=columns, whole=whole | {"target", "sources"}
+            )
         else:
             raise InvalidInput(
                 f"a row is {type(source).__name__}; give mappings of inputs, or names of files",

@@ -74,6 +74,8 @@ class OpenRun:
     have ended."""
     scored: list[bool] = field(default_factory=list)
     """Of each text of a scoring batch, whether it passed; one that has no verdict did not."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Of an evaluation, the mean of each score."""
     models: list[CallGroup] = field(default_factory=list)
     """The calls of each model; known when the session is closed."""
     noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
@@ -282,6 +284,7 @@ def _conclude(
             loops=opened.loops if opened else (),
             earlier_loops=opened.earlier_loops if opened else (),
             scored=opened.scored if opened else (),
+            figures=opened.figures if opened else {},
             content=settings.trace.content,
         )
         append_line(path, trace.redactor.clean_line(dump_json(line) + b"\n"))

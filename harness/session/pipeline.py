@@ -13,7 +13,6 @@ from harness.graph.graph import ResultT
 from harness.graph.node import PolicyOptions
 from harness.graph.picture import NodeSeen, as_svg, drawing_of, run_seen
 from harness.inference import Backend, Limits
-from harness.rubric import Rubric
 from harness.session.batch import Batch, BatchResult
 from harness.session.batch_rows import BatchRows, Inputs
 from harness.session.own_loop import in_own_loop
@@ -204,7 +203,6 @@ class Pipeline(Graph[ResultT]):
         every: Mapping[str, object] | None = None,
         bad_rows: Literal["stop", "skip"] = "stop",
         max_failures: float | None = 0.5,
-        evaluate: str | Path | Rubric | None = None,
         sample: int | None = None,
         seed: int = 0,
         max_parallel: int | None = 16,
@@ -232,7 +230,6 @@ class Pipeline(Graph[ResultT]):
             max_failures: Failures for one reason that end the batch, which then goes on later: a
                 count that is exceeded, or as a `float` a share of the rows that have ended (of at
                 least 20 failures). None for any number.
-            evaluate: A rubric that scores every output.
             sample: Only so many rows, drawn by the seed.
             seed: A larger sample by the same seed holds the smaller one.
             max_parallel: How many calls of nodes run at once, over all rows.
@@ -265,7 +262,6 @@ class Pipeline(Graph[ResultT]):
             rows,
             output=None if output is None else Path(output),
             max_failures=max_failures,
-            evaluate=evaluate,
             max_parallel=max_parallel,
             limits=limits,
             settings=settings_or_default(settings),

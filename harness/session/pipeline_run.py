@@ -101,6 +101,8 @@ class PipelineRun:
     """Whether drafts are also written, not only judged."""
     scored: Callable[[], Iterable[bool]] = tuple
     """See `Session.scored`."""
+    figures: Callable[[], Mapping[str, float]] = dict
+    """See `Session.figures`."""
     _retries: Counter[str] = field(default_factory=Counter, init=False)
 
     async def begin(self, inputs: Mapping[str, object]) -> RunResult:
@@ -184,6 +186,7 @@ class PipelineRun:
                     ended = await self._execute(opened, part)
                     opened.trace.flush()  # so that observers have heard all of it
                     opened.scored.extend(self.scored())
+                    opened.figures.update(self.figures())
                     record_outcome(opened.trace, ended)
                     for notice in result_notices(self.graph, ended):
                         opened.warn(notice)

@@ -57,6 +57,8 @@ class AuditLine(BaseModel):
     output_tokens: int | None = None
     wiggum_scores: tuple[float, ...] = ()
     """The composite of each round of the last loop."""
+    evaluation: dict[str, float] = {}
+    """Of an evaluation, the mean of each score."""
     stop_reason: str | None = None
     """Why that loop ended."""
     final: str | None = None

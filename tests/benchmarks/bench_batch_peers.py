@@ -1,6 +1,6 @@
 """What 600 rows cost, one call and one judgement each, here and in the programs people write.
 
-    python tests/benchmarks/bench_batch_peers.py [--json] [--rows 600] [--times 3]
+    python tests/benchmarks/bench_batch_peers.py [--json] [--rows 600] [--times 3] [--epochs 1]
         [--client NAME ...] [--inspect PYTHON]
 
 One loopback server takes 20 ms for a call. Each client is a process of its own, 32 calls at once to
@@ -50,11 +50,13 @@ def main() -> None:
     arguments.add_argument("--json", action="store_true")
     arguments.add_argument("--rows", type=int, default=600)
     arguments.add_argument("--times", type=int, default=3)
+    arguments.add_argument("--epochs", type=int, default=1, help="of Inspect AI and harness")
     arguments.add_argument("--client", action="append", choices=CLIENTS)
     arguments.add_argument("--inspect", default=sys.executable, metavar="PYTHON")
     arguments.add_argument("--run", nargs=2, metavar=("URL", "BYTES"), help="internal")
     arguments.add_argument("--serve", action="store_true", help="internal")
     options = arguments.parse_args()
+    os.environ["EPOCHS"] = str(options.epochs)  # for the processes that it begins
     if options.serve:
         asyncio.run(serve())
     elif options.run:
@@ -118,6 +120,7 @@ def why_not(python: str) -> str:
 def one_run(python: str, name: str, rows: int, size: int) -> dict[str, float]:
     with server() as url:
         command = [python, __file__, "--client", name, "--rows", str(rows), "--run", url, str(size)]
+        command += ["--epochs", os.environ["EPOCHS"]]
         told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         run: dict[str, float] = json.loads(told.stdout.splitlines()[-1])
         return run
@@ -209,7 +212,10 @@ def inspect_ai(url: str, rows: list[str], folder: Path) -> Callable[[], None]:
         )
         samples = [Sample(input=text, target=QUESTION) for text in rows]
         task = Task(
-            dataset=MemoryDataset(samples), solver=generate(), scorer=model_graded_qa(model=judge)
+            dataset=MemoryDataset(samples),
+            solver=generate(),
+            scorer=model_graded_qa(model=judge),
+            epochs=int(os.environ["EPOCHS"]),
         )
         (log,) = run_task(
             task, model=writer, log_dir=str(folder), display="none", max_samples=2 * PARALLEL
@@ -220,7 +226,7 @@ def inspect_ai(url: str, rows: list[str], folder: Path) -> Callable[[], None]:
 
 
 def harness(url: str, rows: list[str], folder: Path) -> Callable[[], None]:
-    from harness import Pipeline, Run, Settings
+    from harness import Evaluation, Pipeline, Run, Settings
 
     rubric = folder / "notes.yaml"
     rubric.write_text(RUBRIC)
@@ -241,14 +247,12 @@ def harness(url: str, rows: list[str], folder: Path) -> Callable[[], None]:
     async def answer(run: Run, task: str) -> str:
         return await run.chat("producer", task)
 
+    data = [{"id": str(number), "task": text} for number, text in enumerate(rows)]
+
     async def run() -> None:
-        done = await notes.batch(
-            [{"id": str(number), "task": text} for number, text in enumerate(rows)],
-            evaluate=rubric,
-            max_parallel=2 * PARALLEL,
-            settings=settings,
-        )
-        assert len(done.outputs) == len(rows)
+        evaluation = Evaluation(notes, data, rubric=rubric, epochs=int(os.environ["EPOCHS"]))
+        done = await evaluation.run_async(max_parallel=2 * PARALLEL, settings=settings)
+        assert len(done.samples) == len(rows) * evaluation.epochs
 
     return lambda: asyncio.run(run())
 

@@ -31,21 +31,12 @@ def step(task: str) -> str:
         raise ValueError("milk is off")
     return task.upper()
 """
-ONE_LENGTH = """\
-title: Length
-pass_at: 8
-dimensions:
-  - name: length
-    checks: [{ check: words, min: 2, max: 9 }]
-"""
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     (tmp_path / "echo.py").write_text(ECHO)
     (tmp_path / "picky.py").write_text(PICKY)
-    (tmp_path / "rubrics").mkdir()
-    (tmp_path / "rubrics" / "length.yaml").write_text(ONE_LENGTH)
     (tmp_path / "drinks.csv").write_text("id,task\n1,tea\n2,milk\n3,green tea\n")
     return tmp_path
 
@@ -139,30 +130,20 @@ def test_a_dry_run_says_what_would_be_made(project: Path) -> None:
     assert lines(project / "out.jsonl")["1"] == ["TEA"]
 
 
-def test_a_dry_run_tells_rows_that_were_begun_before_and_outputs_that_have_no_score(
-    project: Path,
-) -> None:
+def test_a_dry_run_tells_rows_that_were_begun_before(project: Path) -> None:
     command = ("batch", "picky.py", "drinks.csv", "--output", "out.jsonl")
-    scored = (*command, "--evaluate", "length")
 
-    def foreseen(*command: str) -> str:
+    def foreseen() -> str:
         return harness(*command, "--dry-run", cwd=project).stdout.splitlines()[0]
 
     harness(*command, cwd=project)
-    assert foreseen(*command) == "Kept: 2. To be made: 0 new, 1 again."
-    assert foreseen(*scored) == "Kept: 2. To be made: 0 new, 1 again. To be scored: 3."
+    assert foreseen() == "Kept: 2. To be made: 0 new, 1 again."
     (project / "mended").touch()
     harness(*command, cwd=project)
-    assert foreseen(*scored) == "Kept: 3. To be made: 0 new, 0 again. To be scored: 3."
-    harness(*scored, cwd=project)
-    assert foreseen(*scored) == "Kept: 3. To be made: 0 new, 0 again."
-    length = project / "rubrics" / "length.yaml"
-    length.write_text(length.read_text().replace("min: 2", "min: 3"))
-    assert foreseen(*scored) == "Kept: 3. To be made: 0 new, 0 again. To be scored: 3."
-    length.write_text(ONE_LENGTH)
+    assert foreseen() == "Kept: 3. To be made: 0 new, 0 again."
     with (project / "drinks.csv").open("a") as file:
         file.write("4,coffee\n")
-    assert foreseen(*scored) == "Kept: 3. To be made: 1 new, 0 again. To be scored: 1."
+    assert foreseen() == "Kept: 3. To be made: 1 new, 0 again."
 
 
 MUCH = """\
@@ -203,16 +184,6 @@ def test_much_is_not_made_again_unasked(project: Path) -> None:
     assert harness(*command, "--yes", "--json", cwd=project).code == "endpoint.scripted"
     kept = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(one["output"], "changed" in one["outdated"]) for one in kept] == [("yes", True)] * 3
-
-
-def test_outputs_are_scored_by_a_rubric(project: Path) -> None:
-    (project / "mended").touch()
-    command = ("batch", "picky.py", "drinks.csv", "--output", "out.jsonl")
-    done = harness(*command, "--evaluate", "length", cwd=project)
-    assert done.exit_code == 0, done.stderr
-    assert "By 'length', 1 of 3 passed (33%; with 95 % confidence 6% to 79%)" in done.text
-    scores = harness(*command, "--evaluate", "length", "--json", cwd=project).json["scores"]
-    assert scores["mean_within"][0] < scores["mean"] < scores["mean_within"][1]
 
 
 def test_what_is_set_for_all_rows_takes_their_columns(project: Path) -> None:

@@ -65,6 +65,12 @@ def test_the_tests_of_a_project_pass_and_find_a_fault(pytester: pytest.Pytester)
     assert [path.name for path in (project / "traces").iterdir()] == [".gitkeep"]
 
 
+def test_the_evaluation_of_a_project_fits_its_pipeline(tmp_path: Path) -> None:
+    harness("init", cwd=tmp_path)
+    done = harness("evaluate", "brief_me", "--dry-run", cwd=tmp_path)
+    assert "To be made: 2 new, 0 again. To be scored: 2." in done.text
+
+
 def test_what_is_there_stays_as_it_is_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("Mine.")
     (tmp_path / "tests").mkdir()
@@ -117,6 +123,7 @@ def test_a_new_pipeline_has_its_name_its_rubric_and_its_test(tmp_path: Path) -> 
     assert done.stdout.endswith("run meeting_notes\n")
     made = files(tmp_path)
     assert {*made} == {
+        "evaluations/meeting_notes.csv",
         "pipelines/meeting_notes.py",
         "rubrics/meeting_notes.yaml",
         "rubrics/rubric.schema.json",

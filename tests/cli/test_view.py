@@ -193,3 +193,21 @@ def test_a_served_page_follows_the_run_and_keeps_what_is_open_until_its_tab_is_c
         browser.call("Page.close")
         assert viewed.wait(30) == 0
         viewed.stderr.close()
+
+
+def test_an_evaluation_is_written_as_one_file_also_beside_another(tmp_path: Path) -> None:
+    line = {"id": "a", "epoch": 1, "output": "4", "scores": {"x": 1.0}, "inputs": {"q": "2+2"}}
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(line) + "\n")
+    one = harness("view", "a.jsonl", "--output", "one.html", cwd=tmp_path)
+    assert (one.exit_code, one.stdout) == (0, "one.html\n")
+    two = harness("view", "a.jsonl", "b.jsonl", "--output", "two.html", cwd=tmp_path)
+    assert two.exit_code == 0
+    assert (tmp_path / "two.html").read_text().count('"name":"') == 4  # two files, a score of each
+    (tmp_path / "c.csv").write_text("id,task\n1,tea\n")
+    refused = harness("view", "a.jsonl", "c.csv", "--output", "x.html", cwd=tmp_path)
+    assert (refused.exit_code, "c.csv:2: it is no row of an evaluation" in refused.stderr) == (
+        2,
+        True,
+    )
+    assert not (tmp_path / "x.html").exists()

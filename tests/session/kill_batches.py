@@ -2,10 +2,11 @@
 
     python tests/session/kill_batches.py DIRECTORY KILLS [--json]
 
-A batch of rows with two calls each is killed (SIGKILL) until it comes to its end before its kill
-does; then the next one begins, until there were enough kills. Of each batch:
+An evaluation of rows with two calls and a judgement each, in three epochs, is killed (SIGKILL)
+until it comes to its end before its kill does; then the next one begins, until there were enough
+kills. Of each batch:
 
-- its output has each row once, with what an uninterrupted batch gives;
+- its output has each row and epoch once, with what an uninterrupted batch gives, and its scores;
 - no call that the server had answered was sent again, but those that may have been under way.
 """
 
@@ -25,14 +26,23 @@ from typing import Any
 
 from servers.emulated import Answer, Asked, Emulated, forked, stream
 
-from harness import Pipeline, Run, Settings
+from harness import Evaluation, Pipeline, Rubric, Run, Settings
 
 DIRECTORY = Path(sys.argv[1])
-ROWS = [{"id": f"row {n}", "task": f"task {n}"} for n in range(60)]
+ROWS = [{"id": f"row {n}", "task": f"task {n}", "target": n} for n in range(20)]
+EPOCHS = 3
+RUBRIC = {
+    "id": "clear",
+    "title": "Clear",
+    "pass_at": 8,
+    "repeats": 1,
+    "dimensions": [{"name": "clear", "judge": "Is it clear?"}],
+}
+JUDGEMENT = '{"reason": "So it is.", "issues": [], "score": 9}'
 MARGIN_S = 0.25
 """As in `kill_and_resume.py`."""
 PARALLEL = 16
-MODEL = "writer"
+MODEL, JUDGE = "writer", "judge"
 
 two = Pipeline("two")
 
@@ -61,7 +71,8 @@ class Server(Emulated):
         body: Any = asked.body
         said = body["messages"][-1]["content"]
         await asyncio.sleep(0.01)
-        await stream(answer, said, model=MODEL)
+        is_judge = body["model"] == JUDGE
+        await stream(answer, JUDGEMENT if is_judge else said, model=body["model"])
         line = {"said": said, "ended_s": time.monotonic()}
         os.write(self._log, json.dumps(line).encode() + b"\n")
 
@@ -107,11 +118,13 @@ def add_up(
     lines = [
         json.loads(line) for line in (DIRECTORY / name / "out.jsonl").read_bytes().splitlines()
     ]
-    found = {line["id"]: line["output"] for line in lines}
-    tally["lost"] += len(ROWS) - len(found)
+    found = {(line["id"], line["epoch"]): line for line in lines}
+    tally["lost"] += EPOCHS * len(ROWS) - len(found)
     tally["twice"] += len(lines) - len(found)
+    scores = {"clear": 9.0, "clear.passed": 1.0, "clear.clear": 9.0, "number": 1.0}
     tally["wrong"] += sum(
-        found.get(row["id"]) != f"second first {row['task']}" for row in ROWS if row["id"] in found
+        line["output"] != f"second first {line['inputs']['task']}" or line["scores"] != scores
+        for line in found.values()
     )
     by_call = defaultdict(list)
     for reply in replies:
@@ -119,7 +132,7 @@ def add_up(
     again = 0
     for ended in by_call.values():
         cut = sum(any(0 <= kill - one < MARGIN_S for kill in kills) for one in ended)
-        again += max(0, len(ended) - 1 - cut)
+        again += max(0, len(ended) - EPOCHS - cut)
     # A process that stood still, for a disk or a processor, had read none of its calls' replies.
     tally["again"] += max(0, again - PARALLEL * len(kills))
 
@@ -130,8 +143,9 @@ def fork_batch(root: str, name: str) -> int:
         status = 1
         try:
             output = DIRECTORY / name / "out.jsonl"
-            done = asyncio.run(
-                two.batch(ROWS, output=output, max_parallel=PARALLEL, settings=settings(root, name))
+            rubric = Rubric.model_validate(RUBRIC)
+            done = Evaluation(two, ROWS, rubric=rubric, scorers=["number"], epochs=EPOCHS).run(
+                output=output, max_parallel=PARALLEL, settings=settings(root, name)
             )
             status = len(done.failures)
         finally:
@@ -142,8 +156,16 @@ def fork_batch(root: str, name: str) -> int:
 def settings(root: str, name: str) -> Settings:
     return Settings.model_validate(
         {
-            "roles": {"producer": MODEL},
-            "endpoints": {MODEL: {"tag": MODEL, "url": f"{root}/v1", "model_id": MODEL}},
+            "roles": {"producer": MODEL, "evaluator": JUDGE},
+            "endpoints": {
+                name: {
+                    "tag": name,
+                    "url": f"{root}/v1",
+                    "model_id": name,
+                    **({"structured": "enforced"} if name == JUDGE else {}),
+                }
+                for name in (MODEL, JUDGE)
+            },
             "traces": DIRECTORY / name / "traces",
             "trace": {"timelines": [], "sample_ms": 0},
         }

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 from sample_runs import load_run
 from servers.llama_router import LlamaRouter, Routed
-from session_runs import ONE_QUESTION, Calls, refused, settings_of
+from session_runs import Calls, refused, settings_of
 
 from harness import Limits, Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
@@ -357,126 +357,6 @@ def test_a_question_to_a_person_fails_its_row(tmp_path):
     assert len(done.outputs) == 2
 
 
-def judge(request):
-    """Scores by the length of what it reads."""
-    good = "TEA" in request.messages[-1].content
-    return json.dumps({"relevance": {"reason": "So it is.", "score": 9 if good else 3}})
-
-
-def test_a_rubric_scores_each_output_and_only_once(tmp_path):
-    (tmp_path / "one.yaml").write_text(ONE_QUESTION)
-    rows = [{"id": f"{drink} {n}", "task": drink} for n in range(4) for drink in ("tea", "milk")]
-    settings = settings_of(tmp_path, rubrics=tmp_path, roles={"evaluator": "evaluator"})
-    evaluator = ScriptedBackend(judge)
-    how = {"output": tmp_path / "out.csv", "settings": settings}
-    backends = {"producer": echo(), "evaluator": evaluator}
-    pipeline = words_pipeline(Calls())
-
-    asyncio.run(pipeline.batch(rows, backends=backends, **how))
-    done = asyncio.run(pipeline.batch(rows, evaluate="one", backends=backends, **how))
-    asked = len(evaluator.requests)
-    again = asyncio.run(pipeline.batch(rows, evaluate="one", backends=backends, **how))
-
-    assert done.kept == 8
-    assert done.scores == again.scores
-    assert len(evaluator.requests) == asked == 8
-    assert (done.scores.scored, done.scores.passed) == (8, 4)
-    low, high = done.scores.mean_within
-    assert low < done.scores.mean < high
-    assert done.scores.passed_within == pytest.approx((0.2152, 0.7848), abs=1e-3)
-    assert "score.relevance" in (tmp_path / "out.csv").read_text().partition("\n")[0]
-
-
-def test_scores_of_a_batch_do_not_depend_on_the_order_in_which_its_rows_end(tmp_path):
-    (tmp_path / "one.yaml").write_text(ONE_QUESTION)
-    settings = settings_of(tmp_path, rubrics=tmp_path, roles={"evaluator": "evaluator"})
-    rows = [{"task": f"{n} {'tea' if n % 3 else 'milk'}"} for n in range(8)]
-
-    def scores(output, order):
-        turns = {rows[n]["task"]: asyncio.Event() for n in order}
-        turns[rows[order[0]]["task"]].set()
-        following = dict(zip(turns, [*list(turns.values())[1:], asyncio.Event()], strict=True))
-        pipeline = Pipeline("in turn")
-
-        @pipeline.node
-        async def text(task: str) -> str:
-            await turns[task].wait()
-            return task.upper()
-
-        def judge_in_turn(request):
-            task = next(task for task in turns if task.upper() in request.messages[-1].content)
-            following[task].set()
-            return judge(request)
-
-        backends = {"producer": echo(), "evaluator": ScriptedBackend(judge_in_turn)}
-        how = {"evaluate": "one", "settings": settings, "backends": backends}
-        return asyncio.run(pipeline.batch(rows, output=tmp_path / output, **how)).scores
-
-    forwards = scores("a.jsonl", [*range(8)])
-
-    assert scores("b.jsonl", [*reversed(range(8))]) == forwards
-    assert forwards.scored == 8
-
-
-@pytest.mark.parametrize(
-    ("spoil", "code"),
-    [
-        pytest.param(
-            lambda p: (p / "out.jsonl.batch").unlink(), "batch.output-foreign", id="no state"
-        ),
-        pytest.param(
-            lambda p: (p / "out.jsonl.batch").write_text("{"), "batch.state-invalid", id="bad"
-        ),
-        pytest.param(
-            lambda p: [one.unlink() for one in (p / "traces").glob("2*.jsonl")],
-            "batch.run-gone",
-            id="no journal",
-        ),
-    ],
-)
-def test_an_output_that_the_batch_cannot_know_is_left_alone(tmp_path, spoil, code):
-    batch(words_pipeline(Calls()), ROWS, tmp_path)
-    before = (tmp_path / "out.jsonl").read_bytes()
-    spoil(tmp_path)
-
-    with pytest.raises(InvalidInput) as refused:
-        batch(words_pipeline(Calls()), ROWS, tmp_path)
-
-    assert refused.value.code == code
-    assert (tmp_path / "out.jsonl").read_bytes() == before
-
-
-def test_outputs_of_one_stem_are_two_batches(tmp_path):
-    fails = words_pipeline(Calls(), fails={"two"})
-    first = batch(fails, ROWS, tmp_path)
-    second = batch(fails, ROWS, tmp_path, output="out.csv")
-
-    assert second.kept == 0
-    assert second.run.run_id != first.run.run_id
-    assert second.failures_file == tmp_path / "out.csv.failures.jsonl"
-    assert first.failures_file == tmp_path / "out.jsonl.failures.jsonl"
-    assert len(lines(first.failures_file)) == 1
-
-
-def test_an_output_of_another_pipeline_is_left_alone(tmp_path):
-    batch(words_pipeline(Calls()), ROWS, tmp_path)
-    other = Pipeline("other")
-    other.node(lambda task: task, name="step")
-    with pytest.raises(InvalidInput) as refused:
-        batch(other, ROWS, tmp_path)
-    assert refused.value.code == "batch.other-pipeline"
-
-
-def test_secrets_are_in_no_file_of_a_batch(tmp_path, monkeypatch):
-    monkeypatch.setenv("MY_API_KEY", "plumeria-41-secret")
-    same = ScriptedBackend(lambda request: request.messages[-1].content)
-    batch(words_pipeline(Calls()), [{"task": "plumeria-41-secret"}], tmp_path, backend=same)
-    (line,) = lines(tmp_path / "out.jsonl")
-    assert "plumeria-41" not in json.dumps(line)
-    again = batch(words_pipeline(Calls()), [{"task": "plumeria-41-secret"}], tmp_path, backend=same)
-    assert (again.kept, len(same.requests)) == (1, 1)
-
-
 def test_a_row_whose_columns_are_no_inputs_is_refused_though_all_have_defaults(tmp_path):
     defaults = Pipeline("defaults")
     defaults.node(lambda task="tea": task, name="step")
@@ -490,20 +370,6 @@ def test_an_input_of_every_row_must_be_one(tmp_path):
     with pytest.raises(InvalidInput) as refused:
         batch(words_pipeline(Calls()), ROWS, tmp_path, every={"tsak": "tea"})
     assert refused.value.code == "pipeline.unknown-input"
-
-
-def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):
-    (tmp_path / "one.yaml").write_text(ONE_QUESTION)
-    calls = Calls()
-    with pytest.raises(InvalidInput, match="evaluator"):
-        batch(
-            words_pipeline(calls),
-            ROWS,
-            tmp_path,
-            evaluate="one",
-            settings=settings_of(tmp_path, rubrics=tmp_path),
-        )
-    assert not calls.made
 
 
 def test_an_output_of_an_unknown_kind_is_refused_before_any_row_is_run(tmp_path):

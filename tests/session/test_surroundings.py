@@ -12,7 +12,7 @@ import pytest
 from servers.named_models import NamedModels
 from session_runs import settings_of
 
-from harness import Pipeline, Run, ScriptedBackend
+from harness import Evaluation, Pipeline, Run, ScriptedBackend
 from harness.graph import Cache
 from harness.session import read_earlier_run, rehearse
 
@@ -298,20 +298,21 @@ def test_two_models_in_turn_into_one_output_each_have_their_own_figures(tmp_path
             seen = []
             for tag in ("a", "b", "a", "b", "a"):
                 asked = len(server.chats)
-                done = await asking().batch(
-                    [{"id": "1", "task": "tea"}, {"id": "2", "task": "milk"}],
+                rows = [{"id": "1", "task": "tea"}, {"id": "2", "task": "milk"}]
+                done = await Evaluation(asking(), rows, rubric=rubric).run_async(
                     output=tmp_path / "out.jsonl",
-                    evaluate=rubric,
                     settings=settings(tmp_path, both, roles={"producer": tag}),
                 )
                 lines = (tmp_path / "out.jsonl").read_text().splitlines()
                 models = {json.loads(line)["models"][0]["model"] for line in lines}
                 asked = len(server.chats) - asked
-                seen.append((done.outputs["1"], models, done.scores.passed, asked))
+                seen.append(
+                    (done.samples[0]["output"], models, done.score("own.passed").mean, asked)
+                )
             return seen
 
-    of_a = ("a-7b: tea", {names["a"]}, 0)
-    of_b = (f"{names['b']}: tea", {names["b"]}, 2)
+    of_a = ("a-7b: tea", {names["a"]}, 0.0)
+    of_b = (f"{names['b']}: tea", {names["b"]}, 1.0)
     assert asyncio.run(main()) == [(*of_a, 2), (*of_b, 2), (*of_a, 0), (*of_b, 0), (*of_a, 0)]
 
 

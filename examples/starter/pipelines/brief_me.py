@@ -2,12 +2,13 @@
 
     harness run brief_me
     harness run brief_me --task "…" --set document=@notes.md
+    harness evaluate brief_me             # on the rows of evaluations/brief_me.csv
 
 The parameters of a node are inputs of the run, or other nodes: a node with a parameter `text` would
 run after this one and get its result.
 """
 
-from harness import Pipeline, Run
+from harness import Evaluation, Pipeline, Run
 
 TASK = "In two or three sentences: what is a cold start, how long does one take, and what helps?"
 DOCUMENT = (
@@ -31,3 +32,6 @@ async def text(run: Run, task: str = TASK, document: str = DOCUMENT) -> str:
         task, draft=quoted, sources=[document], rubric="brief_me", max_rounds=3
     )
     return result.text
+
+
+evaluation = Evaluation(brief_me, dataset="evaluations/brief_me.csv", rubric="brief_me")

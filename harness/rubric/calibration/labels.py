@@ -19,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, 
 
 from harness.errors import InvalidInput, LabelsInvalid, did_you_mean
 from harness.rows import Row, listed, read_rows
+from harness.rubric.calibration.evaluation_rows import as_draft
 from harness.rubric.draft import Draft
 from harness.rubric.rubric import Rubric, Scale
 
@@ -204,7 +205,7 @@ class _Reading:
         rows: list[Row] = []
         for row in read_rows([str(self.path)], columns=self.columns, empty={"score"}):
             if isinstance(row, Row):
-                rows.append(row)
+                rows.append(as_draft(row, self.rubric))
             # Not a row's mistake: the file cannot be read.
             elif row.line is None:
                 raise row

@@ -23,6 +23,7 @@ from harness.rubric.calibration.agreement import (
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim, named_threshold, steps_of
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import COMPOSITE, Labeled
+from harness.rubric.calibration.score_figures import Reducer, Sample, reduced
 from harness.rubric.calibration.tuning import (
     Rated,
     held_back,
@@ -85,10 +86,11 @@ class Comparison:
     groups: int
     shifts: Mapping[str, Shift]
     """By dimension that both have, and of `composite`."""
-    only_first: tuple[str, ...]
+    only_first: tuple[str, ...] = ()
     """Drafts that pass by the first side's `pass_at` and not by the second's."""
-    only_second: tuple[str, ...]
-    both_pass: int
+    only_second: tuple[str, ...] = ()
+    both_pass: int | None = None
+    """None where nothing says what passes."""
     people: Preference | None = None
     """None without labels."""
 
@@ -165,18 +167,7 @@ def compare(
     resamples = Resamples([rated.group for rated, _ in pairs], generator)
     scores = _scores(pairs, rubrics)
     # 1. How far apart the sides are.
-    shifts = {}
-    for name, (first, second) in scores.items():
-        both = ~np.isnan(first + second)
-        if both.any():
-            sums = linear(resamples, both, first[both], second[both])
-            apart = resamples.estimate(sums["offset"], confidence=aim.confidence)
-            means = float(first[both].mean()), float(second[both].mean())
-            shifts[name] = Shift(
-                drafts=int(both.sum()),
-                mean=Difference(first=means[0], second=means[1], difference=apart),
-                pearson=resamples.estimate(sums["pearson"], confidence=aim.confidence),
-            )
+    shifts = _shifts(scores, resamples, confidence=aim.confidence)
     # 2. Which drafts pass by one side alone, of those that both have in full.
     whole = [pair for pair in pairs if not any(np.isnan(rated.composite) for rated in pair)]
     passed = {
@@ -196,6 +187,55 @@ def compare(
         if attempts is None
         else _preference(pairs, scores, rubrics, resamples, aim=aim, attempts=attempts),
     )
+
+
+def compare_evaluations(
+    sides: tuple[Sequence[Sample], Sequence[Sample]],
+    reducer: Reducer,
+    *,
+    confidence: float,
+    generator: np.random.Generator,
+) -> Comparison:
+    """How the scores of two evaluations differ on the rows that both have, epochs reduced.
+
+    Raises:
+        InvalidInput: They have no row, or no score, in common.
+    """
+    has = [{name for sample in side for name in sample.scores} for side in sides]
+    names = sorted(has[0] & has[1])
+    by_row = [reduced(side, names, reducer, dict.fromkeys(names, 1.0)) for side in sides]
+    rows = [row for row in by_row[0] if row in by_row[1]]
+    if not rows or not names:
+        raise InvalidInput(
+            "the evaluations have no row with the same id, or no score of the same name",
+            code="compare.no-pairs",
+        )
+    firsts = [by_row[0][row][0] for row in rows]
+    groups = [f"g {sample.group}" if sample.group else f"r {sample.row}" for sample in firsts]
+    resamples = Resamples(groups, generator)
+    values = np.array([[side[row][1][0] for row in rows] for side in by_row])
+    scores = {name: values[:, :, number] for number, name in enumerate(names)}
+    shifts = _shifts(scores, resamples, confidence=confidence)
+    return Comparison(drafts=len(rows), groups=len(set(groups)), shifts=shifts)
+
+
+def _shifts(
+    scores: Mapping[str, Values], resamples: Resamples, *, confidence: float
+) -> dict[str, Shift]:
+    """By name, of `(2, drafts)`, NaN where missing."""
+    shifts = {}
+    for name, (first, second) in scores.items():
+        both = ~np.isnan(first + second)
+        if both.any():
+            sums = linear(resamples, both, first[both], second[both])
+            apart = resamples.estimate(sums["offset"], confidence=confidence)
+            means = float(first[both].mean()), float(second[both].mean())
+            shifts[name] = Shift(
+                drafts=int(both.sum()),
+                mean=Difference(first=means[0], second=means[1], difference=apart),
+                pearson=resamples.estimate(sums["pearson"], confidence=confidence),
+            )
+    return shifts
 
 
 def _preference(

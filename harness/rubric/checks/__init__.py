@@ -39,6 +39,7 @@ from harness.rubric.checks.structure import (
     SectionWords,
     Words,
 )
+from harness.rubric.checks.target import Match, Target
 
 _ShippedCheck = Annotated[
     Words
@@ -60,6 +61,7 @@ _ShippedCheck = Annotated[
     | GroundedNumbers
     | GroundedNames
     | GroundedSentences
+    | Target
     | Function,
     Field(discriminator="check"),
 ]
@@ -113,12 +115,14 @@ __all__ = [
     "Items",
     "Json",
     "Language",
+    "Match",
     "NoRepetition",
     "NoStubs",
     "ParsesAsPython",
     "Regex",
     "SectionWords",
     "Sections",
+    "Target",
     "Words",
     "mean_of",
 ]

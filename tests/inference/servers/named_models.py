@@ -11,10 +11,12 @@ class NamedModels(Emulated):
     Attributes:
         reports: What it says it serves.
         failing: Names of models that it cannot load.
+        reply: What all of them say in place of their names.
     """
 
-    def __init__(self, *, reports: str = "") -> None:
+    def __init__(self, *, reports: str = "", reply: str = "") -> None:
         super().__init__()
+        self.reply = reply
         self.reports = reports
         self.failing: set[str] = set()
 
@@ -39,7 +41,7 @@ class NamedModels(Emulated):
             await answer.json({"error": {"message": "cannot load"}}, status=500)
         else:
             model = asked.body["model"]
-            said = f"{model}: {asked.body['messages'][-1]['content'][:40]}"
+            said = self.reply or f"{model}: {asked.body['messages'][-1]['content'][:40]}"
             await answer.json(
                 {
                     "id": "1",

@@ -35,6 +35,7 @@ from harness.rubric.checks import (
     Regex,
     Sections,
     SectionWords,
+    Target,
     Words,
     mean_of,
 )
@@ -57,6 +58,7 @@ def every_check(tmp_path_factory) -> tuple[Check, ...]:
         SectionWords(min=2, max=5),
         Items(min=1, max=2, kind="numbered"),
         Items(max=1, scope="section"),
+        Target(match="includes"),
         Headings(titles=("A", "B")),
         Finished(),
         ContainsAll(phrases=("a", "[")),

@@ -1,0 +1,130 @@
+"""The page of an evaluation, or of two side by side: its rows and figures as JSON.
+
+`page/evaluation.html` and its script draw them; see `run_page.html_of`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.errors import InvalidInput
+from harness.rows import Row, read_rows
+from harness.rubric.calibration.evaluation_rows import is_evaluation
+from harness.rubric.calibration.score_figures import Reducer, Sample, summaries
+from harness.session.batch_files import ROWS, state_of
+from harness.trace import Journal
+from harness.trace.journal_line import dump_json
+from harness.trace.journal_reader import JOURNAL_SUFFIX
+from harness.trace.node_records import node_records
+
+_OBJECTS = frozenset({"inputs", "scores", "reasons", "findings", "models", "target", "sources"})
+_KEPT = ("output", "reasons", "findings", "models", "seconds", "cost_usd", "outdated")
+_BATCH = 500
+
+
+def is_evaluation_file(path: Path) -> bool:
+    """Whether a file has the rows of an evaluation."""
+    if path.suffix.lower() not in {".csv", ".jsonl", ".parquet", ".eval", ".json"}:
+        return False
+    first = next(iter(read_rows([str(path)])), None) if path.is_file() else None
+    return isinstance(first, Row) and is_evaluation(first.fields)
+
+
+def evaluation_json(
+    paths: Sequence[Path], *, traces: Path, clean: Callable[[bytes], bytes] = bytes
+) -> Iterator[bytes]:
+    """The page's JSON, in pieces: by file its name, failures, figures and rows with epochs.
+
+    Time and cost are from the run's journal in `traces`, if it is there. `clean` changes each
+    piece, itself JSON.
+
+    Raises:
+        InvalidInput: A file has no rows of an evaluation.
+    """
+    yield b'{"sides":['
+    for number, path in enumerate(paths):
+        rows = _rows_of(path, _spent_in(path, traces))
+        head = {"name": path.name, "failures": _failures(path), "figures": _figures(rows)}
+        piece = clean(dump_json(head)).rstrip()[:-1]
+        yield (b"," if number else b"") + piece + b',"rows":['
+        for start in range(0, len(rows), _BATCH):
+            piece = clean(dump_json(rows[start : start + _BATCH])).strip()
+            yield (b"," if start else b"") + piece[1:-1]
+        yield b"]}"
+    yield b"]}"
+
+
+def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """The rows by id, each with its epochs."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in read_rows([str(path)], whole=_OBJECTS):
+        if isinstance(row, InvalidInput):
+            raise row
+        fields = {**row.fields, **{name: _object(row.fields, name) for name in _OBJECTS}}
+        if "epoch" not in fields:
+            raise row.refusal("it is no row of an evaluation", code="evaluation.not-rows")
+        shared = {name: fields[name] for name in ("target", "inputs")}
+        shared["group"] = fields.get("group", "")
+        of = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
+        scores = {name: float(score) for name, score in (fields["scores"] or {}).items()}
+        own = {name: fields[name] for name in _KEPT if fields.get(name) not in (None, "", {}, [])}
+        took = spent.get(int(fields.get("row", -1)), {})
+        of["epochs"].append({**took, **own, "epoch": int(fields["epoch"]), "scores": scores})
+    for of in rows.values():
+        of["epochs"].sort(key=lambda epoch: epoch["epoch"])
+    return list(rows.values())
+
+
+def _object(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON
+    """A value that may be an object, as JSON in a cell, or in columns with points."""
+    value = fields.get(name)
+    parts = {key.partition(".")[2]: of for key, of in fields.items() if key.startswith(f"{name}.")}
+    if isinstance(value, str) and value[:1] in {"{", "["}:
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
+    return {**parts, **value} if isinstance(value, dict) else parts or value
+
+
+def _figures(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Of each score, with the mean over epochs."""
+    valid = [(row, epoch) for row in rows for epoch in row["epochs"] if not epoch.get("outdated")]
+    names = dict.fromkeys(chain.from_iterable(epoch["scores"] for _, epoch in valid))
+    samples = [
+        Sample(row=row["id"], scores=epoch["scores"], group=str(row["group"]))
+        for row, epoch in valid
+    ]
+    success = dict.fromkeys(names, 1.0)
+    return [asdict(of) for of in summaries(samples, reducer=Reducer("mean"), success=success)]
+
+
+def _failures(path: Path) -> list[dict[str, Any]]:
+    file = path.with_name(f"{path.name}.failures.jsonl")
+    rows = read_rows([str(file)]) if file.is_file() else ()
+    return [dict(row.fields) for row in rows if isinstance(row, Row)]
+
+
+def _spent_in(path: Path, traces: Path) -> dict[int, dict[str, float]]:
+    """By the row's number in its run, seconds of making its output, and cost with its scores."""
+    spent: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        run_id = str(orjson.loads(state_of(path).read_bytes())["run"])
+        journal = traces / Path(run_id).with_suffix(JOURNAL_SUFFIX).name
+        for record in node_records(Journal(journal), latest=True) if journal.is_file() else ():
+            place = re.match(r"(\w+)\[(\d+)\](/)?", record.label)
+            if place is None:
+                continue
+            of = spent[int(place[2])]
+            if place[1] == ROWS and not place[3]:
+                of["seconds"] = record.duration_ns / 1e9
+            if record.cost_usd is not None:
+                of["cost_usd"] = of.get("cost_usd", 0.0) + record.cost_usd
+    return spent

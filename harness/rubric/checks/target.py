@@ -1,0 +1,126 @@
+"""Whether a text says what its data set has as the target: the same, within it, or as a number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import ClassVar, Literal, get_args
+
+import orjson
+from pydantic import Field
+
+from harness.errors import InvalidInput
+from harness.rubric.checks.base import Check, Grade, quoted
+from harness.rubric.draft import Draft, Finding
+from harness.text.numbers import numbers
+
+MatchKind = Literal["equal", "includes", "number"]
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Scores 1 if an output says its target, else 0; of several targets, any.
+
+    `equal` ignores case, white space and punctuation around the text; `includes` ignores case;
+    `number` compares the last number of the output.
+
+    Raises:
+        InvalidInput: There is no such kind, or the tolerance is negative.
+    """
+
+    kind: MatchKind
+    tolerance: float = 0.0
+    """How far a number may be from the target."""
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(MatchKind) or not self.tolerance >= 0:
+            raise InvalidInput(
+                f"Match({self.kind!r}, {self.tolerance!r}): the kind is equal, includes or number, "
+                "and the tolerance 0 or more",
+                code="evaluation.match-invalid",
+            )
+
+    @property
+    def __name__(self) -> str:
+        return self.kind
+
+    def __call__(self, output: object, target: object) -> bool:
+        """Whether the output says one of the targets: a text, a number, or a list of these."""
+        text = output if isinstance(output, str) else orjson.dumps(output, default=str).decode()
+        return self.holds(text, texts_of(target))
+
+    def holds(self, text: str, targets: Iterable[str]) -> bool:
+        """The same of texts."""
+        match self.kind:
+            case "equal":
+                return _plain(text) in map(_plain, targets)
+            case "includes":
+                return any(target.casefold() in text.casefold() for target in targets)
+            case "number":
+                said, most = readings_of(text), Decimal(str(self.tolerance))
+                pairs = ((a, b) for t in targets for a in said for b in readings_of(t))
+                return any(abs(a - b) <= most for a, b in pairs)
+
+    def fault_of(self, target: object) -> str:
+        """Why a target cannot be compared; empty if it can."""
+        if not all(isinstance(part, str | int | float) for part in _parts(target)):
+            return f"it is {type(target).__name__}, where a text, a number or a list of them is due"
+        if self.kind == "number":
+            bare = (text for text in texts_of(target) if not readings_of(text))
+            return next((f"{quoted(text)} is no number" for text in bare), "")
+        return ""
+
+
+def texts_of(target: object) -> tuple[str, ...]:
+    """A target, or each of several, as texts; empty for None."""
+    return tuple(str(part) for part in _parts(target))
+
+
+def _parts(target: object) -> list[object] | tuple[object, ...]:
+    if isinstance(target, list | tuple):
+        return target
+    return () if target is None else (target,)
+
+
+def readings_of(text: str) -> frozenset[Decimal]:
+    """What the last number of a text may be: 1,200 is 1200 or 1.2; empty if there is none."""
+    try:
+        value = Decimal(text.strip())  # also 1e-5
+        return frozenset({value}) if value.is_finite() else frozenset()
+    except InvalidOperation:
+        pass
+    for number in reversed(numbers(text, "en")):
+        values = {value for value, _ in number.readings if isinstance(value, Decimal)}
+        if values:
+            return frozenset(values)
+    return frozenset()
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split()).strip(" .,;:!?'\"")
+
+
+class Target(Check):
+    """The text says the target of its row of an evaluation.
+
+    `equal` is the target and nothing else, whatever the case, `includes` has it somewhere, and
+    the last number of `number` is the target's, within `tolerance`.
+    """
+
+    check: Literal["target"] = "target"
+    match: MatchKind = "equal"
+    """How the text is compared."""
+    tolerance: float = Field(default=0.0, ge=0)
+    """How far a number may be from the target."""
+
+    asks: ClassVar[str] = "The text says what is right."
+
+    def grade(self, draft: Draft) -> Grade:
+        """1 if it says one of the targets, else 0; unjudged without a target."""
+        if not draft.targets:
+            return Grade(1.0, unjudged="there is no target")
+        if Match(self.match, self.tolerance).holds(draft.text, draft.targets):
+            return Grade(1.0)
+        wrong = f"the target is {' or '.join(map(quoted, draft.targets))}"
+        return Grade(0.0, (Finding(wrong, code="check.not-the-target"),))

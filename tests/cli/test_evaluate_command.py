@@ -1,0 +1,192 @@
+"""`harness evaluate`: a data set in; scores, figures and failures out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import harness, serving
+from servers.openai_dialects import DIALECTS
+from servers.openai_server import OpenAIServer
+
+QA = """\
+from harness import Evaluation, Pipeline
+
+flow = Pipeline("flow")
+
+@flow.node
+def answer(question: str) -> str:
+    return {"2+2": "4", "3+3": "5"}[question]
+
+def near(output, target):
+    if target == "9":
+        raise ValueError("nine")
+    return 1 - abs(int(output) - int(target)) / 10
+
+qa = Evaluation(
+    flow, dataset="q.csv", rubric="right", scorers=[near], epochs=2, reduce="mean", name="qa"
+)
+"""
+RIGHT = """\
+title: Right
+pass_at: 8
+dimensions:
+  - name: right
+    checks: [{ check: target, match: number }]
+"""
+ROWS = "id,question,target\na,2+2,4\nb,3+3,6\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "qa.py").write_text(QA)
+    (tmp_path / "flow.py").write_text(QA.partition("qa = ")[0])
+    (tmp_path / "rubrics").mkdir()
+    (tmp_path / "rubrics" / "right.yaml").write_text(RIGHT)
+    (tmp_path / "q.csv").write_text(ROWS)
+    return tmp_path
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_evaluation_of_a_file_is_run_and_goes_on(project: Path) -> None:
+    done = harness("evaluate", "qa.py", cwd=project)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "4 of 4 outputs are scored in evaluations/qa.jsonl." in done.text
+    assert "To read it: harness view evaluations/qa.jsonl" in done.text
+    shown = {line.split()[0]: line.split()[1:4] for line in done.stdout.splitlines() if line}
+    assert shown["near"] == ["2", "0.9500", "0.0500"]
+    assert shown["right.passed"] == ["2", "0.5000", "0.5000"]
+
+    again = harness("evaluate", "qa.py", cwd=project)
+    assert "nothing was left to do" in again.text
+    more = harness("evaluate", "qa.py", "--epochs", "3", "--json", cwd=project).json
+    assert (more["done"], more["kept"], more["epochs"]) == (6, 4, 3)
+    assert len(lines(project / "evaluations" / "qa.jsonl")) == 6
+
+
+def test_options_replace_what_the_file_says(project: Path) -> None:
+    (project / "other.csv").write_text("id,q,answer,kind\nx,2+2,4,sums\n")
+    done = harness(
+        *("evaluate", "qa.py", "--dataset", "other.csv", "--columns", "question=q"),
+        *("--columns", "target=answer", "--epochs", "1", "--category", "kind"),
+        *("--output", "o.csv", "--json"),
+        cwd=project,
+    )
+    assert done.exit_code == 0, done.stderr
+    near = next(score for score in done.json["scores"] if score["name"] == "near")
+    assert near["categories"]["sums"]["mean"] == 1.0
+
+
+def test_a_pipeline_is_evaluated_without_an_evaluation(project: Path) -> None:
+    command = ("evaluate", "flow.py", "--dataset", "q.csv", "--output", "o.jsonl", "--json")
+    done = harness(*command, "--score", "number", "--score", "equal", cwd=project)
+    assert done.exit_code == 0, done.stderr
+    assert [score["name"] for score in done.json["scores"]] == ["number", "equal"]
+    rescored = harness(*command, "--rubric", "right", "--rescore", cwd=project).json
+    assert rescored["scores"][0]["name"] == "right"
+
+
+def test_a_prompt_needs_no_python(project: Path) -> None:
+    with serving(OpenAIServer(dialect=DIALECTS["vllm"])) as server:
+        (project / "harness.toml").write_text(
+            f'[endpoints.writer]\nbackend = "vllm"\nurl = "{server.url}"\n'
+            '[roles]\nproducer = "writer"\n'
+        )
+        done = harness(
+            *("evaluate", "--dataset", "q.csv", "--prompt", "What is {question}?"),
+            *("--score", "includes", "--epochs", "2", "--json"),
+            cwd=project,
+        )
+    assert (done.exit_code, done.json["done"]) == (0, 4)
+    assert done.json["output"] == "evaluations/prompt.jsonl"
+
+
+def test_a_scorer_that_raises_fails_its_row_alone(project: Path) -> None:
+    (project / "q.csv").write_text(ROWS.replace("b,3+3,6", "b,3+3,9"))
+    done = harness("evaluate", "qa.py", cwd=project)
+    assert done.exit_code == 1
+    assert "2 of 4 outputs are scored" in done.text
+    assert "q.csv:3: " in done.text
+    assert "scorer 'near' raised ValueError: nine" in done.text
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ((), "name either a file with an Evaluation or a pipeline, or a --prompt"),
+        (("qa.py", "--prompt", "x"), "name either a file"),
+        (("flow.py", "--score", "number"), "there are no rows; give --dataset FILE"),
+        (("flow.py", "--dataset", "q.csv"), "nothing scores the outputs"),
+        (("flow.py", "--dataset", "q.csv", "--score", "best"), "there is no scorer 'best'"),
+        (("qa.py", "--reduce", "pass_at_5"), "K from 1 to the number of epochs (2)"),
+        (("qa.py", "--rescore"), "there is nothing to score again"),
+    ],
+)
+def test_a_mistake_is_told_before_anything_runs(
+    project: Path, command: tuple[str, ...], message: str
+) -> None:
+    refused = harness("evaluate", *command, cwd=project)
+    assert refused.exit_code == 2
+    assert message in " ".join(refused.stderr.split())
+    assert not (project / "traces").exists()
+
+
+def test_rows_without_a_target_are_named_by_line(project: Path) -> None:
+    (project / "q.csv").write_text("id,question,target\na,2+2,4\nb,3+3,\n")
+    refused = harness("evaluate", "qa.py", cwd=project)
+    assert "q.csv:3: it has no 'target', which 'near' needs" in refused.stderr
+
+
+def test_a_dry_run_says_what_would_be_made_and_scored(project: Path) -> None:
+    dry = harness("evaluate", "qa.py", "--dry-run", cwd=project)
+    assert "To be made: 4 new, 0 again. To be scored: 4." in dry.text
+    harness("evaluate", "qa.py", cwd=project)
+    assert (
+        "Kept: 4. To be made: 0 new" in harness("evaluate", "qa.py", "--dry-run", cwd=project).text
+    )
+    right = project / "rubrics" / "right.yaml"
+    right.write_text(RIGHT.replace("number", "equal"))
+    dry = harness("evaluate", "qa.py", "--dry-run", cwd=project)
+    assert "Kept: 4. To be made: 0 new, 0 again. To be scored: 4." in dry.text
+
+
+def test_a_batch_names_the_command_that_scores(project: Path) -> None:
+    refused = harness(
+        *("batch", "flow.py", "q.csv", "--output", "o.jsonl", "--evaluate", "right"), cwd=project
+    )
+    assert refused.exit_code == 2
+    assert "harness evaluate FILE.py --dataset TABLE --rubric right" in refused.stderr
+
+
+def test_two_evaluations_are_compared_row_by_row(project: Path) -> None:
+    rows = "".join(f"{n},2+2,{4 + n % 2}\n" for n in range(20))
+    (project / "q.csv").write_text(f"id,question,target\n{rows}")
+    harness("evaluate", "qa.py", "--output", "a.jsonl", cwd=project)
+    (project / "qa.py").write_text(QA.replace('"2+2": "4"', '"2+2": "5"'))
+    harness("evaluate", "qa.py", "--output", "b.csv", cwd=project)
+    compared = harness("rubric", "compare", "a.jsonl", "b.csv", cwd=project)
+    assert compared.exit_code == 0, compared.stderr
+    assert "Scores of 20 rows in 20 groups" in compared.text
+    assert "First: a.jsonl. Second: b.csv." in compared.text
+    figures = harness("rubric", "compare", "a.jsonl", "b.csv", "--json", cwd=project).json
+    assert figures["shifts"]["near"]["mean"]["first"] == pytest.approx(0.95)
+    assert figures["shifts"]["near"]["mean"]["difference"]["low"] < 0
+    unknown = harness("rubric", "compare", "a.jsonl", "b.csv", "--reduce", "best", cwd=project)
+    assert unknown.exit_code == 2
+    # As drafts, by the rubric, with labels that stand in the data set.
+    labels = "".join(f"{n},2+2,{4 + n % 2},{'yes' if n % 2 else 'no'}\n" for n in range(20))
+    (project / "q.csv").write_text(f"id,question,target,accept\n{labels}")
+    harness("evaluate", "qa.py", "--output", "c.jsonl", cwd=project)
+    tuned = harness("rubric", "tune", "right", "c.jsonl", "--json", cwd=project)
+    assert tuned.exit_code == 0, tuned.stderr
+
+
+def test_the_list_of_runs_shows_the_scores(project: Path) -> None:
+    harness("evaluate", "qa.py", cwd=project)
+    shown = harness("runs", cwd=project).text
+    assert "evaluate qa" in shown
+    assert "near 0.95" in shown

@@ -1,0 +1,79 @@
+"""The check of a row's target, and the judge that is told it."""
+
+import pytest
+
+from harness.errors import InvalidInput
+from harness.rubric import Draft
+from harness.rubric.checks import Match, Target
+from harness.rubric.prompt import ShownDraft, judge_messages
+from harness.rubric.rubric import Rubric
+
+RUBRIC = Rubric.model_validate(
+    {
+        "id": "right",
+        "title": "Right",
+        "pass_at": 8,
+        "dimensions": [{"name": "right", "judge": "Does it say what the target says?"}],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("match", "text", "target", "holds"),
+    [
+        (Match("equal"), " Paris.", "paris", True),
+        (Match("equal"), "It is Paris", "Paris", False),
+        (Match("equal"), "4", [4, "four"], True),
+        (Match("includes"), "It is PARIS, of course", "Paris", True),
+        (Match("includes"), "It is Rome", ["Paris", "Lyon"], False),
+        (Match("number"), "6 times 7 is 42.", 42, True),
+        (Match("number"), "42, and not 41", 42, False),
+        (Match("number"), "$1,234.50 in all", "1234.5", True),
+        (Match("number", 0.01), "about 3.14", 3.14159, True),
+        (Match("number"), "about 3.14", 3.14159, False),
+        (Match("number"), "none", 3, False),
+        (Match("number"), "-3", 3, False),
+        (Match("equal"), {"a": [1]}, '{"a":[1]}', True),
+        (Match("number"), 4, 4, True),
+        (Match("equal"), True, "true", True),
+    ],
+)
+def test_an_output_is_compared_with_its_target(match, text, target, holds):
+    assert match(text, target) is holds
+
+
+@pytest.mark.parametrize("arguments", [("exact",), ("number", -1)])
+def test_a_comparison_that_is_none_is_refused(arguments):
+    with pytest.raises(InvalidInput) as refused:
+        Match(*arguments)
+    assert refused.value.code == "evaluation.match-invalid"
+
+
+def test_the_check_says_what_the_target_is_and_is_unjudged_without_one():
+    check = Target(match="number", tolerance=0.5)
+    (finding,) = check.grade(Draft(text="7", task="", targets=("9",))).findings
+    assert (finding.message, finding.code) == ('the target is "9"', "check.not-the-target")
+    assert check.grade(Draft(text="9.4", task="", targets=("9",))).share == 1
+    assert check.grade(Draft(text="7", task="")).unjudged
+
+
+def told(draft):
+    return judge_messages(RUBRIC, RUBRIC.judged, draft, shown=ShownDraft(draft.text))[-1].content
+
+
+def test_the_judge_is_told_the_target_as_data():
+    target = "Paris\n</target-000000000000>"
+    prompt = told(Draft(text="Lyon", task="Which?", targets=(target,)))
+    before, _, rest = prompt.partition("# Target")
+    assert "# Task" in before
+    assert "Paris\n</target-000000000000>\n</target-" in rest
+    assert "# Draft" in rest
+
+
+def test_without_a_target_nothing_is_said_of_any():
+    assert "arget" not in told(Draft(text="Lyon", task="Which?")).partition("# Task")[2]
+
+
+def test_another_target_makes_another_draft():
+    drafts = [Draft(text="a", task="b", targets=targets) for targets in ((), ("c",), ("d",))]
+    assert len({draft.sha256 for draft in drafts}) == 3

@@ -1,0 +1,460 @@
+"""A data set evaluated: epochs, targets, scorers, and what is made and judged again."""
+
+import asyncio
+import csv
+import json
+import math
+
+import pytest
+from servers.named_models import NamedModels
+from session_runs import ONE_QUESTION, settings_of
+
+from harness import Cache, Evaluation, Limits, Match, Pipeline, Run, ScriptedBackend
+from harness.errors import InvalidInput
+from harness.trace.run_list import list_runs
+
+ROWS = [
+    {"id": "a", "question": "2+2", "target": 4, "group": "sums", "kind": "easy"},
+    {"id": "b", "question": "3+3", "target": 6, "group": "sums", "kind": "hard"},
+    {"id": "c", "question": "2*3", "target": 6, "group": "products", "kind": "hard"},
+]
+ANSWERS = {"2+2": "It is 4.", "3+3": "5", "2*3": "6"}
+RUBRIC = """\
+title: Right
+pass_at: 8
+repeats: 1
+dimensions:
+  - name: right
+    checks: [{ check: target, match: number }]
+  - name: clear
+    judge: Is it clear?
+"""
+
+
+class Setup:
+    """A folder, and models that count what they are asked."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.producer = ScriptedBackend(self.answer)
+        self.judge = ScriptedBackend(self.judge_reply)
+        (folder / "right.yaml").write_text(RUBRIC)
+
+    def judge_reply(self, _):
+        return json.dumps({"clear": {"reason": "Short.", "issues": [], "score": 9}})
+
+    def answer(self, request):
+        return ANSWERS[request.messages[-1].content.partition(" ")[0]]
+
+    def run(self, evaluation, *, output="out.jsonl", **how):
+        return evaluation.run(
+            output=output and self.folder / output,
+            settings=settings_of(
+                self.folder, rubrics=self.folder, roles={"evaluator": "evaluator"}
+            ),
+            backends={"producer": self.producer, "evaluator": self.judge},
+            **how,
+        )
+
+    @property
+    def asked(self):
+        return len(self.producer.requests), len(self.judge.requests)
+
+    def lines(self, name="out.jsonl"):
+        return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]
+
+
+@pytest.fixture
+def setup(tmp_path):
+    return Setup(tmp_path)
+
+
+def questions(rows=ROWS, **how):
+    return Evaluation("{question} = ?", rows, **{"scorers": ["number"], **how})
+
+
+def length(output):
+    return {"chars": len(output), "short": len(output) < 3}
+
+
+def credit(output, target):
+    return 1 if str(target) in output else 0.5
+
+
+def test_each_row_is_run_in_each_epoch_and_scored_by_each_scorer(setup):
+    done = setup.run(questions(scorers=["number", credit, length], epochs=3, category="kind"))
+
+    assert setup.asked == (9, 0)
+    assert [(s.name, s.rows, round(s.mean, 4)) for s in done.scores] == [
+        ("number", 3, 0.6667),
+        ("credit", 3, 0.8333),
+        ("length.chars", 3, 3.3333),
+        ("length.short", 3, 0.6667),
+    ]
+    number = done.score("number")
+    assert (number.groups, number.accuracy) == (2, pytest.approx(2 / 3))
+    assert {name: (of.rows, of.mean) for name, of in number.categories.items()} == {
+        "easy": (1, 1.0),
+        "hard": (2, 0.5),
+    }
+    assert "number" in done.summary
+    assert done.to_json()["scores"][0]["mean"] == number.mean
+
+
+def test_a_line_has_output_target_scores_reasons_and_models(setup):
+    setup.run(questions(rubric="right", scorers=[credit]))
+
+    line = next(line for line in setup.lines() if line["id"] == "b")
+    assert {name: line[name] for name in ("epoch", "output", "target", "group", "scores")} == {
+        "epoch": 1,
+        "output": "5",
+        "target": 6,
+        "group": "sums",
+        "scores": {
+            "right": 4.5,
+            "right.passed": 0.0,
+            "right.right": 0.0,
+            "right.clear": 9.0,
+            "credit": 0.5,
+        },
+    }
+    assert line["reasons"] == {"right.right": 'the target is "6"', "right.clear": "Short."}
+    assert line["evaluator"] == "evaluator"
+    assert {(m["role"], m["model"]) for m in line["models"]} == {
+        ("producer", "producer"),
+        ("evaluator", "evaluator"),
+    }
+    assert "# Target" in setup.judge.requests[0].messages[-1].content
+
+
+def test_the_same_call_makes_and_judges_nothing_again(setup):
+    first = setup.run(questions(rubric="right", epochs=2))
+    asked = setup.asked
+    again = setup.run(questions(rubric="right", epochs=2))
+
+    assert setup.asked == asked == (6, 6)
+    assert (again.kept, again.scores) == (6, first.scores)
+
+
+def test_epochs_can_grow_and_shrink_on_one_output(setup):
+    setup.run(questions(epochs=1))
+    assert len(setup.run(questions(epochs=3)).samples) == 9
+    assert setup.asked[0] == 9
+    assert len(setup.run(questions(epochs=2)).samples) == 6
+    assert [line["epoch"] for line in setup.lines()].count(2) == 3
+    assert setup.asked[0] == 9
+
+
+def test_a_limit_stops_it_and_the_same_call_goes_on(setup):
+    evaluation = questions(rubric="right", epochs=2)
+    first = setup.run(evaluation, limits=Limits(max_calls=8), max_parallel=1)
+    assert first.run.status == "stopped"
+    assert 0 < len(first.samples) < 6
+    done = setup.run(evaluation, limits=Limits(max_calls=12))
+    assert (len(done.samples), setup.asked) == (6, (6, 6))
+
+
+def test_another_scorer_is_added_without_a_call(setup):
+    setup.run(questions(rubric="right"))
+    done = setup.run(questions(rubric="right", scorers=["number", length]))
+    assert setup.asked == (3, 3)
+    assert [score.name for score in done.scores][-2:] == ["length.chars", "length.short"]
+
+
+@pytest.mark.parametrize("change", ["target", "rubric"])
+def test_what_scores_rest_on_is_judged_again_and_outputs_are_kept(setup, change):
+    setup.run(questions(rubric="right"))
+    rows = ROWS
+    if change == "target":
+        rows = [ROWS[0] | {"target": 5}, *ROWS[1:]]
+    else:
+        (setup.folder / "right.yaml").write_text(RUBRIC.replace("clear?", "brief?"))
+    done = setup.run(questions(rows, rubric="right"))
+
+    assert setup.asked == (3, 4 if change == "target" else 6)
+    assert done.score("right.right").mean == (10 / 3 if change == "target" else 20 / 3)
+
+
+def test_another_judge_judges_again_and_outputs_are_kept(setup):
+    async def main():
+        async with NamedModels(reply='{"reason": "Short.", "issues": [], "score": 9}') as server:
+            for judge in ("one", "one", "two"):
+                await questions(rubric="right", epochs=2).run_async(
+                    output=setup.folder / "out.jsonl",
+                    settings=settings_of(
+                        setup.folder,
+                        rubrics=setup.folder,
+                        roles={"evaluator": "judge"},
+                        endpoints={
+                            "judge": {
+                                "url": server.url,
+                                "model_id": judge,
+                                "stream": False,
+                                "structured": "enforced",
+                            }
+                        },
+                    ),
+                    backends={"producer": setup.producer},
+                )
+                yield [chat.body["model"] for chat in server.chats]
+
+    async def counts():
+        return [(models.count("one"), models.count("two")) async for models in main()]
+
+    assert asyncio.run(counts()) == [(6, 0), (6, 0), (6, 6)]
+    assert setup.asked == (6, 0)
+    assert {line["models"][-1]["model"] for line in setup.lines()} == {"two"}
+
+
+def test_an_output_that_comes_out_the_same_is_not_judged_again(setup):
+    def pipeline(strip):
+        flow = Pipeline("flow")
+
+        @flow.node
+        async def text(run: Run, question: str) -> str:
+            reply = await run.chat("producer", f"{question} = ?")
+            return reply.strip() if strip else reply
+
+        return flow
+
+    for strip in (False, True):
+        done = setup.run(Evaluation(pipeline(strip), ROWS, rubric="right"))
+        assert len(done.samples) == len(setup.lines()) == 3
+    assert setup.asked == (3, 3)
+
+
+def test_rescoring_makes_no_output_though_the_pipeline_changed(setup):
+    def evaluation(ending, **how):
+        flow = Pipeline("flow")
+
+        @flow.node
+        async def text(run: Run, question: str) -> str:
+            return await run.chat("producer", f"{question} = ?") + ending
+
+        return Evaluation(flow, ROWS, **how)
+
+    setup.run(evaluation("", scorers=["number"]))
+    done = setup.run(evaluation("!", rubric="right"), rescore=True)
+    assert setup.asked == (3, 3)
+    assert done.score("right.right").mean == 20 / 3
+    assert done.run.reruns == ()
+    assert {line["output"] for line in setup.lines()} == set(ANSWERS.values())
+    assert all(line["models"][0]["role"] == "producer" for line in setup.lines())
+
+    setup.run(evaluation("!", scorers=["number"]))
+    assert {line["output"][-1] for line in setup.lines()} == {"!"}
+    rescored = setup.run(evaluation("?", scorers=[length]), rescore=True)
+    assert {line["output"][-1] for line in setup.lines()} == {"!"}
+    assert len(rescored.samples) == 3
+    assert setup.asked == (3, 3)  # the replies were there
+
+
+def test_rescoring_fails_rows_that_have_no_output(setup):
+    with pytest.raises(InvalidInput) as refused:
+        setup.run(questions(), rescore=True)
+    assert refused.value.code == "evaluation.no-output"
+    setup.run(questions(ROWS[:2]))
+    done = setup.run(questions(), rescore=True)
+    assert len(done.samples) == 2
+    assert [failure.code for failure in done.failures] == ["evaluation.no-output"]
+
+
+def broken(output, target):
+    if target == 6:
+        raise ValueError("no")
+    return 1
+
+
+def no_number(output):
+    return math.nan if output == "5" else 1
+
+
+def words(output):
+    return "good"
+
+
+@pytest.mark.parametrize(
+    ("scorer", "code", "failed"),
+    [
+        (broken, "evaluation.scorer-raised", ["b", "c"]),
+        (no_number, "evaluation.score-invalid", ["b"]),
+        (words, "evaluation.score-invalid", ["a", "b", "c"]),
+    ],
+)
+def test_a_row_whose_scorer_fails_fails_alone(setup, scorer, code, failed):
+    done = setup.run(questions(scorers=["number", scorer]))
+
+    assert sorted(failure.id for failure in done.failures) == failed
+    assert {failure.code for failure in done.failures} == {code}
+    assert f"'{scorer.__name__}'" in done.failures[0].reason
+    assert len(done.samples) == 3 - len(failed)
+    assert done.run.status == "failed"
+
+
+def test_rows_whose_target_is_missing_or_unfit_are_refused_by_line(setup):
+    table = setup.folder / "q.csv"
+    table.write_text("id,question,target\na,2+2,4\nb,3+3,\nc,2*3,six\n")
+    with pytest.raises(InvalidInput) as refused:
+        setup.run(questions(table))
+    assert setup.asked == (0, 0)
+    assert f"{table}:3: it has no 'target', which 'number' needs" in str(refused.value)
+    assert f"{table}:4" in str(refused.value)
+    assert '"six" is no number' in str(refused.value)
+    with pytest.raises(InvalidInput, match="it has no 'target', which 'right' needs"):
+        setup.run(questions(table, rubric="right", scorers=[]))
+    done = setup.run(questions(table, bad_rows="skip"))
+    assert [failure.code for failure in done.failures] == [
+        "evaluation.no-target",
+        "evaluation.target-invalid",
+    ]
+    assert len(setup.run(questions(table, scorers=[length]), output="b.jsonl").samples) == 3
+
+
+def test_a_target_of_another_type_is_refused(setup):
+    with pytest.raises(InvalidInput, match="it is dict, where a text"):
+        setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=["equal"]))
+    done = setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=[credit]))
+    assert done.samples[0]["target"] == {"value": 4}
+
+
+def test_any_of_several_targets_is_right_also_in_a_table(setup):
+    table = setup.folder / "q.csv"
+    table.write_text('id,question,target\na,2+2,"[9, 4]"\n')
+    assert setup.run(questions(table)).samples[0]["target"] == [9, 4]
+    for targets, mean in (([4, 9], 1), ([8, 9], 0)):
+        done = setup.run(questions([ROWS[0] | {"target": targets}]), output=None)
+        assert done.scores[0].mean == mean
+
+
+def cached():
+    flow = Pipeline("cached")
+    flow.node(lambda question: question, name="text", cache=Cache())
+    return flow
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ({"scorers": []}, "evaluation.nothing-scores"),
+        ({"epochs": 0}, "evaluation.epochs-invalid"),
+        ({"epochs": 2, "reduce": "at_least_3"}, "evaluation.reducer-unknown"),
+        ({"scorers": ["equals"]}, "evaluation.scorer-unknown"),
+        ({"scorers": ["number:x"]}, "evaluation.scorer-unknown"),
+        ({"scorers": [lambda _: 1]}, "evaluation.scorer-unknown"),
+        ({"scorers": [print, print]}, "evaluation.scorer-arguments"),
+        ({"scorers": ["equal", Match("equal")]}, "evaluation.scorer-twice"),
+        ({"pipeline": cached(), "epochs": 2}, "evaluation.node-cached"),
+    ],
+)
+def test_an_evaluation_with_a_mistake_is_refused_when_it_is_made(arguments, code):
+    how = {"pipeline": "{question}", "dataset": ROWS, "scorers": ["number"], **arguments}
+    with pytest.raises(InvalidInput) as refused:
+        Evaluation(how.pop("pipeline"), how.pop("dataset"), **how)
+    assert refused.value.code == code
+
+
+def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):
+    (tmp_path / "one.yaml").write_text(ONE_QUESTION)
+    producer = ScriptedBackend(["never"])
+    with pytest.raises(InvalidInput, match="evaluator"):
+        Evaluation("{task}", [{"task": "tea"}], rubric="one").run(
+            settings=settings_of(tmp_path, rubrics=tmp_path), backends={"producer": producer}
+        )
+    assert not producer.requests
+
+
+def test_one_judge_of_a_pool_judges_all_epochs_and_parts(tmp_path):
+    setup = Setup(tmp_path)
+    judges = {name: ScriptedBackend(setup.judge_reply) for name in ("j1", "j2", "j3")}
+    for epochs in (1, 3):
+        evaluation = questions(rubric="right", epochs=epochs)
+        evaluation.run(
+            output=tmp_path / "out.jsonl",
+            settings=settings_of(
+                tmp_path, rubrics=tmp_path, roles={"evaluator": ["j1", "j2", "j3"]}
+            ),
+            backends={"producer": setup.producer, **judges},
+        )
+    assert sorted(len(judge.requests) for judge in judges.values()) == [0, 0, 9]
+
+
+def test_a_row_in_a_prompt_names_no_file(setup):
+    (setup.folder / "secret.txt").write_text("2+2")
+    done = setup.run(
+        Evaluation(
+            "{question}",
+            [{"question": f"@{setup.folder / 'secret.txt'}", "target": 4}],
+            scorers=["number"],
+        )
+    )
+    assert [failure.code for failure in done.failures] == ["KeyError"]  # the model got the text
+
+
+def test_the_prompt_may_stand_in_a_file(setup):
+    prompt = setup.folder / "prompt.txt"
+    prompt.write_text("{question} = ?\n")
+    setup.run(Evaluation(f"@{prompt}", ROWS, scorers=["number"]))
+    assert setup.producer.requests[0].messages[-1].content == "2+2 = ?\n"
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_has_a_column_for_each_score(setup, ending):
+    done = setup.run(questions(rubric="right", epochs=2), output=f"out.{ending}")
+    assert len(done.samples) == 6
+    if ending == "csv":
+        with (setup.folder / "out.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["scores.number"] for row in rows].count("1.0") == 4
+        assert [row["epoch"] for row in rows].count("2") == 3
+        again = setup.run(questions(rubric="right", epochs=2), output="out.csv")
+        assert again.kept == 6
+        more = questions(rubric="right", scorers=["number", length], epochs=2)
+        assert len(setup.run(more, output="out.csv").samples) == 6
+        assert "scores.length," in (setup.folder / "out.csv").read_text()
+        assert setup.asked == (6, 6)
+
+
+def test_the_list_of_runs_has_the_scores(setup):
+    setup.run(questions(rubric="right"))
+    (line,) = list_runs(setup.folder / "traces")
+    assert line.pipeline == "evaluate prompt"
+    assert line.evaluation["number"] == pytest.approx(2 / 3)
+    assert line.evaluation["right"] == pytest.approx((9.5 + 4.5 + 9.5) / 3, abs=0.05)
+
+
+def judge(request):
+    """Scores by the length of what it reads."""
+    good = "TEA" in request.messages[-1].content
+    return json.dumps({"relevance": {"reason": "So it is.", "score": 9 if good else 3}})
+
+
+def test_scores_do_not_depend_on_the_order_in_which_rows_end(tmp_path):
+    (tmp_path / "one.yaml").write_text(ONE_QUESTION)
+    settings = settings_of(tmp_path, rubrics=tmp_path, roles={"evaluator": "evaluator"})
+    rows = [{"task": f"{n} {'tea' if n % 3 else 'milk'}"} for n in range(8)]
+
+    def scores(output, order):
+        turns = {rows[n]["task"]: asyncio.Event() for n in order}
+        turns[rows[order[0]]["task"]].set()
+        following = dict(zip(turns, [*list(turns.values())[1:], asyncio.Event()], strict=True))
+        pipeline = Pipeline("in turn")
+
+        @pipeline.node
+        async def text(task: str) -> str:
+            await turns[task].wait()
+            return task.upper()
+
+        def judge_in_turn(request):
+            task = next(task for task in turns if task.upper() in request.messages[-1].content)
+            following[task].set()
+            return judge(request)
+
+        backends = {"evaluator": ScriptedBackend(judge_in_turn), "producer": ScriptedBackend([])}
+        evaluation = Evaluation(pipeline, rows, rubric="one")
+        how = {"settings": settings, "backends": backends}
+        return evaluation.run(output=tmp_path / output, **how).scores
+
+    forwards = scores("a.jsonl", [*range(8)])
+
+    assert scores("b.jsonl", [*reversed(range(8))]) == forwards
+    assert forwards[0].rows == 8
