@@ -77,7 +77,7 @@ def run_pipeline(
         NodeFailed: A node raised.
         InvalidInput: As `Pipeline.run`.
     """
-    refuse_running_loop("run_pipeline_async(…)")
+    refuse_running_loop("await run_pipeline_async(…)")
     return run_to_its_end(
         run_pipeline_async(
             pipeline, script, inputs, settings=settings, answers=answers, asker=asker, **named

@@ -105,8 +105,10 @@ class Node:
     @property
     def is_interactive(self) -> bool:
         """Whether it was defined in a notebook or at a prompt, and not in a file."""
-        return self.function.__module__ == "__main__" and not hasattr(
-            sys.modules["__main__"], "__file__"
+        # A notebook's cells have files of their own, and its main module has none.
+        is_in_main = self.function.__module__ == "__main__"
+        return is_in_main and (
+            str(self.path).startswith("<") or not hasattr(sys.modules["__main__"], "__file__")
         )
 
     @property

@@ -49,7 +49,7 @@ Whose = Literal["session", "tenant", "run", "command", "loop"]
 _RAISED_BY: dict[Whose, str] = {
     "session": "harness.open(limits=...)",
     "tenant": "harness.open(tenants=...)",
-    "run": "Pipeline(limits=...), or [limits] in harness.toml",
+    "run": "limits= of the run or of its Pipeline, or [limits] in harness.toml",
 }
 """Where a limit is set."""
 
@@ -80,9 +80,11 @@ class Meter:
         began_ns: int,
         tracer: Tracer,
         whose: Whose = "run",
+        title: str = "",
         around: Meter | None = None,
     ) -> None:
         self.limits = limits
+        self._title = title or f"the {whose}"
         self._is_limited = limits != Limits()
         self.whose = whose
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
@@ -106,8 +108,8 @@ class Meter:
         self._turn = asyncio.Lock()
         self._turn_to_send = asyncio.Lock()
 
-    def inside(self, limits: Limits, *, whose: Whose) -> Meter:
-        """A scope in this one, whose time begins now."""
+    def inside(self, limits: Limits, *, whose: Whose, title: str = "") -> Meter:
+        """A scope in this one, whose time begins now; `title` is for messages."""
         return Meter(
             limits=limits,
             prices={},
@@ -115,6 +117,7 @@ class Meter:
             began_ns=self._clock(),
             tracer=self._tracer,
             whose=whose,
+            title=title,
             around=self,
         )
 
@@ -252,7 +255,7 @@ class Meter:
         for scope, reserve in self._limited():
             amount = scope.limits.left(limit, scope.spent + reserve)
             if amount is not None:
-                whose = "" if scope is self else f"the {scope.whose}'s "
+                whose = "" if scope is self else f"{scope._title}'s "
                 rests.append(Rest(amount, whose + scope.limits.said(limit), scope))
         return min(rests, key=lambda rest: rest.amount, default=None)
 
@@ -410,7 +413,7 @@ class Meter:
                 f"; to go on it needs {field} to be {enough.get(limit, 'more')} "
                 f"({_RAISED_BY[self.whose]})"
             )
-        return RunLimitReached(f"the {self.whose} is at its limit: {message}", limit=limit)
+        return RunLimitReached(f"{self._title} is at its limit: {message}", limit=limit)
 
 
 class Rest(NamedTuple):

@@ -35,6 +35,7 @@ def audit_line(
     earlier_loops: Sequence[RecordedLoop] = (),
     scored: Sequence[bool] = (),
     figures: Mapping[str, float] | None = None,
+    tenant: str | None = None,
     content: ContentPolicy = "full",
 ) -> dict[str, object]:
     """The log's line about a run; with the task only if `content` is full."""
@@ -64,6 +65,7 @@ def audit_line(
         "stop_reason": last.get("stop_reason"),
         "loops": entries,
         **({"evaluation": figures} if figures else {}),
+        **({"tenant": tenant} if tenant else {}),
         "final": _final(ended, is_skipped=is_skipped, passed=passed),
         "error": ended.error if ended else "killed",
     }

@@ -174,7 +174,7 @@ def chat_sync(model: str, messages: Prompt, **options: Any) -> Any:
     Raises:
         InvalidInput: An event loop is running here, as in a notebook: `await chat(…)` there.
     """
-    refuse_running_loop("harness.chat(…)")
+    refuse_running_loop("await harness.chat(…)")
     return run_to_its_end(chat(model, messages, **options))
 
 

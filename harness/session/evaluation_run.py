@@ -195,7 +195,7 @@ class Evaluation:
         evaluated = self.batch(settings_or_default(settings), **options)
         return evaluated.result(await evaluated.batch.run())
 
-    run = in_own_loop(run_async, instead="evaluation.run_async(…)")
+    run = in_own_loop(run_async, instead="await evaluation.run_async(…)")
 
     def batch(
         self,

@@ -241,7 +241,9 @@ async def open_run(
     finally:
         # 3. The audit log's line, now that the journal is closed and can be read.
         await to_its_end(
-            partial(_conclude, trace, settings, task=task, casting=casting, opened=opened)
+            partial(
+                _conclude, trace, settings, task=task, tenant=tenant, casting=casting, opened=opened
+            )
         )
 
 
@@ -259,7 +261,13 @@ async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
 
 
 def _conclude(
-    trace: RunTrace, settings: Settings, *, task: str, casting: Casting, opened: OpenRun | None
+    trace: RunTrace,
+    settings: Settings,
+    *,
+    task: str,
+    tenant: str | None,
+    casting: Casting,
+    opened: OpenRun | None,
 ) -> None:
     """Sums up the calls, and adds the run's line to the audit log.
 
@@ -285,6 +293,7 @@ def _conclude(
             earlier_loops=opened.earlier_loops if opened else (),
             scored=opened.scored if opened else (),
             figures=opened.figures if opened else {},
+            tenant=tenant,
             content=settings.trace.content,
         )
         append_line(path, trace.redactor.clean_line(dump_json(line) + b"\n"))

@@ -26,20 +26,20 @@ def refuse_running_loop(instead: str) -> None:
     """For synchronous doors.
 
     Raises:
-        InvalidInput: An event loop is running; `instead` is what to await.
+        InvalidInput: An event loop is running; `instead` is what to write there.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return
     raise InvalidInput(
-        f"an event loop is running here already, as in a notebook; write await {instead} instead",
+        f"an event loop is running here already, as in a notebook; write {instead} instead",
         code="pipeline.event-loop-running",
     )
 
 
 def in_own_loop(function: Callable[P, Coroutine[Any, Any, T]], *, instead: str) -> Callable[P, T]:
-    """The function for synchronous code; `instead` is what to await where a loop is running."""
+    """The function for synchronous code; `instead` is what to write where a loop is running."""
 
     @wraps(function, assigned=("__doc__", "__module__"))
     def run(*args: P.args, **options: P.kwargs) -> T:

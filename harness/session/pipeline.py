@@ -170,7 +170,7 @@ class Pipeline(Graph[ResultT]):
             origin=origin,
         )
 
-    run = in_own_loop(run_async, instead="pipeline.run_async(…)")
+    run = in_own_loop(run_async, instead="await pipeline.run_async(…)")
 
     def events(self, inputs: Mapping[str, object] | None = None, /, **options: Any) -> RunEvents:  # noqa: ANN401
         """Runs the pipeline as `run_async` does; yields its events as they happen.
@@ -299,6 +299,12 @@ async def run_pipeline(
         "origin": origin,
         "tenant": tenant,
     }
+    if not isinstance(inputs, Mapping | None):
+        raise InvalidInput(
+            f"inputs are {type(inputs).__name__}; give a mapping of names to values, or inputs by "
+            "name",
+            code="pipeline.inputs-not-mapping",
+        )
     arguments = {**(inputs or {}), **named}
     if inputs is None:
         _refuse_inputs_among(pipeline, options)
@@ -314,6 +320,7 @@ async def run_pipeline(
         )
     check_limits(limits)
     check_backends(backends)
+    check_observers(observers)
     run = PipelineRun(
         graph=pipeline,
         settings=settings_or_default(settings) if shared is None else shared.setup.settings,
@@ -376,4 +383,14 @@ def check_backends(backends: object) -> None:
             f"backends={backends!r:.80} maps no tags to backends; write "
             '{"producer": ScriptedBackend(["A reply."])}, for example',
             code="pipeline.backends-invalid",
+        )
+
+
+def check_observers(observers: object) -> None:
+    """Raises `InvalidInput` unless they are functions of a record."""
+    if not isinstance(observers, Sequence) or not all(map(callable, observers)):
+        raise InvalidInput(
+            f"observers={observers!r:.80} is no list of functions that take a record; write "
+            "[Metrics()], for example",
+            code="pipeline.observers-invalid",
         )

@@ -178,7 +178,9 @@ class PipelineRun:
                     for notice in part.earlier.notices:
                         opened.warn(notice)
                     opened.replies.ask_anew(part.earlier.misled)
-                run = events.RunSpanEvent(label=self.graph.name, max_parallel=self.max_parallel)
+                run = events.RunSpanEvent(
+                    label=self.graph.name, max_parallel=self.max_parallel, tenant=self.tenant
+                )
                 with opened.trace.span(run):
                     await self._record_beginning(opened, part)
                     if part.earlier is not None:
@@ -322,6 +324,7 @@ class PipelineRun:
             skips=ended.skips,
             questions=ended.questions,
             stopped_by=None if stopped is None else str(stopped),
+            limit=None if stopped is None else stopped.limit,
             command_limit=limit if rest and rest.scope.whose == "command" else None,
             reused=ended.reused,
             reruns=ended.reruns,

@@ -18,7 +18,13 @@ from harness.log import warnings_heard_by
 from harness.session.casting import Casting
 from harness.session.own_loop import Background, in_background, refuse_running_loop
 from harness.session.passages import PassageStore
-from harness.session.pipeline import Pipeline, check_backends, check_limits, run_pipeline
+from harness.session.pipeline import (
+    Pipeline,
+    check_backends,
+    check_limits,
+    check_observers,
+    run_pipeline,
+)
 from harness.session.result import RunResult
 from harness.session.resume import Origin
 from harness.session.run_events import RunEvents
@@ -28,20 +34,13 @@ from harness.trace import Redactor, SharedTracer, Sink, monotonic
 
 
 class SessionOptions(TypedDict, total=False):
-    """The options of `harness.open`."""
+    """The options of `open`; see there."""
 
     settings: Settings | None
-    """Used in place of the settings of the directory and the environment."""
     limits: Limits | None
-    """On tokens, calls and dollars of all runs together; those of `settings` are for each run."""
     tenants: Limits | Mapping[str, Limits] | None
-    """Limits on what a tenant's runs take together: the same for each tenant, or by name. Then only
-    those named exist."""
     backends: Mapping[str, Backend] | None
-    """Ready-made backends by tag, as for `Pipeline.run_async`; closed with the session."""
     observers: Sequence[Sink]
-    """Receive each record of every run, such as `harness.Metrics`; see its `of_run` to tell the
-    runs apart."""
 
 
 class SessionRunOptions(TypedDict, total=False):
@@ -101,9 +100,7 @@ class Session:
             NodeFailed: A node raised.
         """
         if not self._is_open:
-            raise InvalidInput(
-                "the session is closed; run pipelines inside its block", code="session.closed"
-            )
+            raise closed()
         if asyncio.get_running_loop() is not self._loop:
             raise InvalidInput(
                 "the session belongs to another event loop; open one in each loop, or use "
@@ -116,6 +113,12 @@ class Session:
                 "pipeline.run_async()",
                 code="session.option-of-session",
             )
+        if not isinstance(pipeline, Pipeline):
+            raise InvalidInput(
+                f"{pipeline!r:.80} is no pipeline; session.run(pipeline, task=…) takes the object",
+                code="session.not-a-pipeline",
+            )
+        check_observers(options.get("observers", ()))
         named = {name: value for name, value in options.items() if name not in _OPTIONS}
         chosen = {name: value for name, value in options.items() if name in _OPTIONS}
         chosen["observers"] = (*self._observers, *options.get("observers", ()))
@@ -159,7 +162,14 @@ class Session:
 
 
 @asynccontextmanager
-async def open(**options: Unpack[SessionOptions]) -> AsyncIterator[Session]:  # noqa: A001 - harness.open
+async def open(  # noqa: A001 - harness.open
+    *,
+    settings: Settings | None = None,
+    limits: Limits | None = None,
+    tenants: Limits | Mapping[str, Limits] | None = None,
+    backends: Mapping[str, Backend] | None = None,
+    observers: Sequence[Sink] = (),
+) -> AsyncIterator[Session]:
     """Opens models, memory and limits once, for any number of runs.
 
         async with harness.open() as session:
@@ -169,16 +179,23 @@ async def open(**options: Unpack[SessionOptions]) -> AsyncIterator[Session]:  # 
     still go on, and then closes everything.
 
     Args:
-        options: See `SessionOptions`.
+        settings: Used in place of the settings of the directory and the environment.
+        limits: On tokens, calls and dollars of all runs together; those of the settings are for
+            each run.
+        tenants: Limits on what a tenant's runs take together: the same for each tenant, or by name.
+            Then only those named exist.
+        backends: Ready-made backends by tag, as for `Pipeline.run_async`; closed with the session.
+        observers: Receive each record of every run, such as `harness.Metrics`; see its `of_run` to
+            tell the runs apart.
 
     Raises:
         ConfigurationInvalid: The settings are invalid, or an endpoint with a role is not usable.
-        InvalidInput: A limit is not one, or is on time.
+        InvalidInput: An argument is of the wrong type, or a limit is on time.
         SameModel: Producer and evaluator, or their fallbacks, are one model.
     """
-    settings = settings_or_default(options.get("settings"))
-    backends, limits = options.get("backends"), options.get("limits")
+    settings = settings_or_default(settings)
     check_backends(backends)
+    check_observers(observers)
     _check_limit(limits)
     setup = Setup.of(settings, backends, os.environ)
     casting = Casting(setup.endpoints, setup.settings, models=setup.compared)
@@ -196,10 +213,10 @@ async def open(**options: Unpack[SessionOptions]) -> AsyncIterator[Session]:  # 
                 tracer=tracer,
                 whose="session",
             )
-            tenants = TenantMeters(options.get("tenants"), around=meter)
+            meters = TenantMeters(tenants, around=meter)
             store = PassageStore(settings.memory, ask=models.client.embed)
-            parts = SharedParts(setup=setup, models=models, store=store, meter_of=tenants.meter_of)
-            session = Session(parts, tenants, options.get("observers", ()))
+            parts = SharedParts(setup=setup, models=models, store=store, meter_of=meters.meter_of)
+            session = Session(parts, meters, observers)
             try:
                 yield session
             finally:
@@ -207,10 +224,22 @@ async def open(**options: Unpack[SessionOptions]) -> AsyncIterator[Session]:  # 
                 await store.aclose()
 
 
+def closed() -> InvalidInput:
+    """The error of a run that comes too late."""
+    return InvalidInput(
+        "the session is closed; run pipelines inside its block", code="session.closed"
+    )
+
+
 class TenantMeters:
     """The scopes of a session's tenants, inside the session's own."""
 
     def __init__(self, limits: Limits | Mapping[str, Limits] | None, *, around: Meter) -> None:
+        if not isinstance(limits, Limits | Mapping | None):
+            raise InvalidInput(
+                f"tenants is {limits!r:.80}; give Limits(…), or a mapping of names to them",
+                code="session.tenants-invalid",
+            )
         for limit in limits.values() if isinstance(limits, Mapping) else [limits]:
             _check_limit(limit)
         self._limits = limits
@@ -225,6 +254,10 @@ class TenantMeters:
         """
         if tenant is None:
             return self._around
+        if not isinstance(tenant, str):
+            raise InvalidInput(
+                f"tenant is {tenant!r:.80}; give its name, a text", code="session.tenant-not-text"
+            )
         limits = self._limits
         if isinstance(limits, Mapping):
             if tenant not in limits:
@@ -234,7 +267,9 @@ class TenantMeters:
                 )
             limits = limits[tenant]
         if tenant not in self._meters:
-            self._meters[tenant] = self._around.inside(limits or Limits(), whose="tenant")
+            self._meters[tenant] = self._around.inside(
+                limits or Limits(), whose="tenant", title=f"tenant '{tenant}'"
+            )
         return self._meters[tenant]
 
 
@@ -262,6 +297,9 @@ class SyncSession:
         **options: Any,  # noqa: ANN401
     ) -> RunResult[ResultT]:
         """See `Session.run`. Ctrl-C cancels the run, which can be resumed."""
+        refuse_running_loop("await session.run(…) of harness.open()")
+        if self._background.loop.is_closed():
+            raise closed()
         session = self._background.served
         return self._background.result_of(session.run(pipeline, inputs, **options))
 
@@ -280,6 +318,6 @@ def open_sync(**options: Unpack[SessionOptions]) -> Iterator[SyncSession]:
     Raises:
         InvalidInput: An event loop is running here, as in a notebook: `async with harness.open()`.
     """
-    refuse_running_loop("harness.open()")
+    refuse_running_loop("async with harness.open() as session:")
     with in_background(open(**options)) as background:
         yield SyncSession(background)

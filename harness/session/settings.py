@@ -329,7 +329,7 @@ def settings_or_default(settings: Settings | None) -> Settings:
 def load_settings(
     path: Path | None = None,
     *,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
     roles: Mapping[str, str] | None = None,
     memory: Place | None = None,
 ) -> Settings:

@@ -301,6 +301,8 @@ class Events:
 class RunSpanEvent(SpanEvent, name="run"):
     label: str | None
     max_parallel: int | None
+    tenant: str | None = None
+    """For whom a session made it."""
 
 
 class PipelineEvent(InstantEvent):

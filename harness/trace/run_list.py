@@ -59,6 +59,8 @@ class AuditLine(BaseModel):
     """The composite of each round of the last loop."""
     evaluation: dict[str, float] = {}
     """Of an evaluation, the mean of each score."""
+    tenant: str | None = None
+    """For whom a session made it."""
     stop_reason: str | None = None
     """Why that loop ended."""
     final: str | None = None

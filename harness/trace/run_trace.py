@@ -397,7 +397,7 @@ class RunLock:
         except BlockingIOError as error:
             self.release()
             raise InvalidInput(
-                "the run is still going, in another process; resume it when that has ended",
+                "the run is still going; resume it when it has ended",
                 code="run.still-going",
                 path=journal,
             ) from error

@@ -41,6 +41,15 @@ def test_a_change_that_closes_a_cycle_leaves_the_node_as_it_was(cell):
     assert cell("").nodes["plan"].function() == "old"
 
 
+def test_at_a_prompt_a_node_that_is_entered_again_is_replaced():
+    graph = Pipeline("notes")
+    names = {"__name__": "__main__", "graph": graph}
+    for text in ("old", "new"):
+        code = f"@graph.node\ndef plan() -> str: return {text!r}"
+        exec(compile(code, "<console>", "exec"), names)
+    assert graph.nodes["plan"].function() == "new"
+
+
 def test_in_a_file_two_nodes_of_one_name_are_a_mistake():
     graph = Pipeline("notes")
     graph.node(lambda: 1, name="plan")

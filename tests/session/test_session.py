@@ -205,6 +205,10 @@ def test_limits_hold_over_runs(settings, options, tenants, statuses):
         ({"tenants": {"acme": Limits()}}, {"tenant": "acne"}, "session.tenant-unknown"),
         ({}, {"settings": harness.Settings()}, "session.option-of-session"),
         ({}, {"backends": {}}, "session.option-of-session"),
+        ({"tenants": 5}, {}, "session.tenants-invalid"),
+        ({"observers": print}, {}, "pipeline.observers-invalid"),
+        ({}, {"observers": [5]}, "pipeline.observers-invalid"),
+        ({}, {"tenant": 5}, "session.tenant-not-text"),
     ],
 )
 def test_what_cannot_be_is_refused(settings, options, how, code):
@@ -213,6 +217,16 @@ def test_what_cannot_be_is_refused(settings, options, how, code):
 
     with refused(code):
         inside(settings, work, backends={"producer": Closing()}, **options)
+
+
+def test_only_pipelines_and_mappings_of_inputs_are_run(settings):
+    async def work(session):
+        with refused("session.not-a-pipeline"):
+            await session.run("said")
+        with refused("pipeline.inputs-not-mapping"):
+            await session.run(saying, ["task"])
+
+    inside(settings, work, backends={"producer": Closing()})
 
 
 # --- how runs and sessions end --------------------------------------------------------------------
@@ -453,3 +467,35 @@ def test_ctrl_c_ends_a_session_within_two_seconds_and_each_run_can_be_resumed(se
 
     runs = inside(settings, work, backends={"producer": Closing()})
     assert [one.replies_used_again for one in runs] == [1] * 5
+
+
+def test_a_tenant_is_in_the_journal_in_the_audit_log_and_in_what_stops_its_runs(settings):
+    async def work(session):
+        return [await session.run(saying, task="Say it.", tenant="acme") for _ in range(2)]
+
+    first, second = inside(
+        settings, work, tenants=Limits(max_calls=1), backends={"producer": Closing()}
+    )
+    assert [span["tenant"] for span in spans_of(first, "run")] == ["acme"]
+    assert [line["tenant"] for line in lines_of(settings)] == ["acme"] * 2
+    assert second.limit == "calls"
+    assert "tenant 'acme' is at its limit" in second.stopped_by
+
+
+def test_a_misspelt_option_is_no_option():
+    with pytest.raises(TypeError, match="limit"):
+        harness.open(limit=Limits(max_calls=1))
+    with pytest.raises(TypeError, match="tenents"), harness.open_sync(tenents={}):
+        pass
+
+
+def test_a_synchronous_session_is_closed_after_its_block_and_blocks_no_loop(settings):
+    with harness.open_sync(settings=settings, backends={"producer": Closing()}) as session:
+
+        async def main():
+            with refused("pipeline.event-loop-running"):
+                session.run(saying, task="")
+
+        asyncio.run(main())
+    with refused("session.closed"):
+        session.run(saying, task="")
