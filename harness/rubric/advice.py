@@ -5,15 +5,12 @@ Each rule yields remarks; `advice_on` finds the line that each remark is about.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.rubric.checks import AnyCheck
-from harness.rubric.checks.base import InRange
 from harness.rubric.rubric import Dimension, Rubric
 from harness.rubric.written import Place, Written
-from harness.text.folding import folded
 from harness.text.languages import has_trait
 
 
@@ -36,8 +33,6 @@ class RubricAdvice:
 
 _Remark = tuple[Place, RubricAdvice]
 """Advice before its line is known."""
-_Checks = Sequence[tuple[Place, AnyCheck]]
-"""All checks of a rubric, with their places."""
 
 
 def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[RubricAdvice, ...]:
@@ -68,37 +63,10 @@ def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
 
 
 def _remarks(rubric: Rubric) -> Iterator[_Remark]:
-    if rubric.pass_at == rubric.scale.max and rubric.judged:
-        yield _remark(
-            ("pass_at",),
-            code="rubric.threshold-at-maximum",
-            what="only a draft with the full score in every dimension reaches "
-            f"{rubric.pass_at:g}, and models rarely give it",
-            remedy="lower pass_at; 9 of 10 is strict",
-        )
-    checks = [
-        (("dimensions", index, "checks", number), check)
-        for index, dimension in enumerate(rubric.dimensions)
-        for number, check in enumerate(dimension.checks)
-    ]
-    yield from _on_languages(rubric, checks)
-    yield from _on_phrases(checks)
-    yield from _on_lengths(checks)
     for index, dimension in enumerate(rubric.dimensions):
-        yield from _on_caps(rubric, dimension, ("dimensions", index))
+        yield from _on_languages(rubric, dimension, ("dimensions", index))
         yield from _on_must_not(rubric, dimension, ("dimensions", index))
         yield from _on_anchors(rubric, dimension, ("dimensions", index))
-
-
-def _on_caps(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    for number, cap in enumerate(dimension.caps):
-        if cap.at_most == rubric.scale_of(dimension.name).max:
-            yield _remark(
-                (*place, "caps", number, "at_most"),
-                code="rubric.cap-at-maximum",
-                what=f"a cap at {cap.at_most:g} holds nothing down: it is the highest score",
-                remedy="lower at_most",
-            )
 
 
 def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
@@ -121,50 +89,16 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
         )
 
 
-def _on_languages(rubric: Rubric, checks: _Checks) -> Iterator[_Remark]:
-    for place, check in checks:
+def _on_languages(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
+    for number, check in enumerate(dimension.checks):
         if any(has_trait(rubric.language, trait) for trait in check.not_for):
             yield _remark(
-                place,
+                (*place, "checks", number),
                 code="rubric.check-not-for-language",
                 what=f"'{check.check}' judges no draft in '{rubric.language}', whose writing does "
                 "not tell what it asks",
                 remedy="take another check, or have the dimension judged",
             )
-
-
-def _on_phrases(checks: _Checks) -> Iterator[_Remark]:
-    """Phrases that must occur and must not."""
-    required = {
-        folded(p) for _, check in checks if check.check == "contains_all" for p in check.phrases
-    }
-    for place, check in checks:
-        if check.check == "excludes" and (
-            both := required.intersection(map(folded, check.phrases))
-        ):
-            yield _remark(
-                place,
-                code="rubric.required-and-excluded",
-                what=f"'{min(both)}' must occur, by contains_all, and must not, here",
-                remedy="take it out of one of them",
-            )
-
-
-def _on_lengths(checks: _Checks) -> Iterator[_Remark]:
-    """Ranges of sections and of the whole that no text meets together."""
-    ranges = {check.check: check for _, check in checks if isinstance(check, InRange)}
-    whole, section, count = (ranges.get(kind) for kind in ("words", "section_words", "sections"))
-    if whole is None or section is None or count is None:
-        return
-    # 0 without a limit: then no text is too short.
-    fewest, highest = section.min * count.min, (section.max or 0) * (count.max or 0)
-    if (whole.max is not None and fewest > whole.max) or (0 < highest < whole.min):
-        yield _remark(
-            next(place for place, check in checks if check is whole),
-            code="rubric.lengths-contradict",
-            what=f"{count.requirement} {section.requirement} That is not: {whole.requirement}",
-            remedy="change the range of words, section_words or sections",
-        )
 
 
 def _on_anchors(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:

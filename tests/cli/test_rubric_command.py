@@ -28,7 +28,7 @@ dimensions:
   optional: true
 """
 BROKEN = GOOD.replace("weight: 3", "wieght: 3").replace("floor: 5", "floor: low")
-DOUBTFUL = GOOD.replace("pass_at: 7", "pass_at: 10")
+DOUBTFUL = GOOD.replace("{ 9: Throughout, 6: Mostly, 3: Hardly }", "{ 5: Throughout, 1: Hardly }")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_warnings_count_where_that_is_asked_for(here: Path) -> None:
     result = rubric("check", "doubtful", cwd=here)
 
     assert result.exit_code == 0
-    assert result.stdout.startswith("rubrics/doubtful.yaml:2: warning: ")
+    assert result.stdout.startswith("rubrics/doubtful.yaml:11: warning: ")
     assert rubric("check", "--strict", "doubtful", cwd=here).exit_code == 2
 
 
@@ -84,9 +84,9 @@ def test_scripts_are_told_the_same_as_json(here: Path) -> None:
     ]
     assert doubtful["mistakes"] == []
     assert [(w["code"], w["path"], w["line"]) for w in doubtful["warnings"]] == [
-        ("rubric.threshold-at-maximum", "rubrics/doubtful.yaml", 2)
+        ("rubric.anchors-of-another-scale", "rubrics/doubtful.yaml", 11)
     ]
-    assert doubtful["rubric"]["pass_at"] == 10
+    assert doubtful["rubric"]["pass_at"] == 7
     assert len(doubtful["rubric"]["sha256"]) == 64
 
 
