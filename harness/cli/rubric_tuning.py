@@ -43,7 +43,7 @@ from harness.version import __version__
 _SHOWN_STEPS = 10
 _EXCERPT_CHARS = 80
 _LENGTH_BIAS = 0.3
-_SHOWN = ("pearson", "spearman", "kendall", "kappa", "offset")
+_SHOWN = ("pearson", "spearman", "kappa", "offset")
 _METHODS = {
     "accepted": "fixed sequence from the strictest threshold on",
     "rejected": "nested exact bounds",
@@ -419,12 +419,9 @@ def _thresholds(tuning: Tuning) -> Table:
 
 
 def _agreements(tuning: Tuning) -> Table:
-    # Only groups of several drafts have it.
-    has_groups = any(not math.isnan(o.estimates["kendall"].value) for o in tuning.agreements)
-    names = [name for name in _SHOWN if has_groups or name != "kendall"]
-    rows = table("Evaluator and people", "dimension", "drafts", *names, "one person")
+    rows = table("Evaluator and people", "dimension", "drafts", *_SHOWN, "one person")
     for agreement in tuning.agreements:
-        cells = (_estimate(agreement.estimates[name]) for name in names)
+        cells = (_estimate(agreement.estimates[name]) for name in _SHOWN)
         rows.add_row(agreement.name, str(agreement.drafts), *cells, _number(agreement.ceiling))
     return rows
 

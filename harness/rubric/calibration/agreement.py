@@ -45,8 +45,8 @@ class Agreement:
     name: str
     drafts: int
     estimates: Mapping[str, Estimate]
-    """`pearson`, `spearman`; `kendall`, tau-b among the drafts of a group, the mean over groups;
-    `kappa`, Cohen's with quadratic weights; `offset`, the mean of evaluator minus people."""
+    """`pearson`, `spearman`; `kappa`, Cohen's with quadratic weights; `offset`, the mean of the
+    evaluator minus people."""
     is_frozen: bool
     """Whether the evaluator gave every draft the same."""
     length_bias: float
@@ -113,7 +113,6 @@ def agreement(
     statistics = linear(resamples, both, x, y)
     # A resample keeps the ranks that its drafts have among all.
     statistics["spearman"] = linear(resamples, both, rank(x), rank(y))["pearson"]
-    statistics["kendall"] = _within_groups(resamples, both, x, y)
     return Agreement(
         name=name,
         drafts=len(x),
@@ -158,21 +157,6 @@ def linear(
             "kappa": 1 - squares / (vx + vy + apart),
             "offset": my - mx,
         }
-
-
-def _within_groups(resamples: Resamples, both: NDArray[np.bool_], x: Values, y: Values) -> Values:
-    """`(1 + draws,)`: as `linear`, the mean of Kendall's tau over groups of several drafts."""
-    tau = library("scipy.stats").kendalltau
-    places, codes = np.flatnonzero(both), resamples.codes[both]
-    features = np.zeros((len(both), 2))
-    for code in np.unique(codes):
-        inside = codes == code
-        if inside.sum() > 1 and not np.isnan(rank := tau(x[inside], y[inside]).statistic):
-            # Its first draft stands for the group, which a resample has as often as it drew it.
-            features[places[inside][0]] = rank, 1
-    sums = resamples.sums(features)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(sums[:, 0] / sums[:, 1])
 
 
 def _pearson(x: Values, y: Values) -> float:
