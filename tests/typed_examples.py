@@ -64,7 +64,7 @@ async def agent_as_output(run: Run, task: str) -> AgentResult[Answer | None]:
 async def without_a_pipeline() -> None:
     assert_type(await harness.chat("m", "?"), Completion)
     assert_type(await harness.chat("m", "?", returns=Answer, temperature=0.5), Answer)
-    assert_type(await harness.chat("m", "?", tools=[look], top_logprobs=3), Completion)
+    assert_type(await harness.chat("m", "?", tools=[look]), Completion)
     assert_type((await brief.run_async(task="?")).result, str)
     async for piece in harness.stream("m", "?", allow_empty=True):
         assert_type(piece, str)

@@ -90,7 +90,6 @@ _ROWS = {
     "structured": "schemas",
     "timings": "timings",
     "cached_tokens": "cached tokens",
-    "logprobs": "log probabilities",
     "embeds": "embeds",
     "metrics": "counters",
     "dropped": "refused fields",

@@ -233,7 +233,6 @@ async def _continued(
         phases=(*cut.phases, *rest.phases),
         # Of two replies these do not add up.
         itl=None,
-        logprobs=(),
         structured=cut.structured,
         cost_usd=_sum(cut.cost_usd, rest.cost_usd),
         cache_saved_usd=_sum(cut.cache_saved_usd, rest.cache_saved_usd),

@@ -76,17 +76,6 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenLogprob:
-    """How likely a token of the reply was."""
-
-    token: str
-    logprob: float
-    """Natural logarithm of its probability."""
-    top: tuple[tuple[str, float], ...] = ()
-    """The likeliest tokens in its place, itself perhaps among them, with theirs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InterTokenLatency:
     """The waits between the pieces of a streamed reply (ITL); most servers send a token a piece."""
 
@@ -140,8 +129,6 @@ class Completion:
     cache_saved_usd: float | None = None
     """How much the provider's prompt cache saved; negative if writing to it cost more. None if it
     reported no cache."""
-    logprobs: tuple[TokenLogprob, ...] = ()
-    """For every token of the reply, if requested and supported."""
     structured: StructuredMode | None = None
     """How the reply's schema was treated; None without a schema."""
     dropped: tuple[str, ...] = ()

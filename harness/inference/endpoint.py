@@ -69,8 +69,6 @@ SamplingField = Literal[
     "presence_penalty",
     "reasoning_effort",
     "seed",
-    "logprobs",
-    "top_logprobs",
 ]
 """Fields of a request that a call can do without."""
 

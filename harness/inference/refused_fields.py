@@ -51,9 +51,6 @@ class RefusedFields:
     def without(self, fields: Mapping[str, object]) -> tuple[dict[str, object], tuple[str, ...]]:
         """The fields that may be sent, by their names there, and the dropped ones."""
         refused = self._known | self._learnt
-        # It means nothing by itself, and would be refused next.
-        if "logprobs" in refused:
-            refused |= {"top_logprobs"}
         sent = {name: value for name, value in fields.items() if name not in refused}
         if self._renames and _ROOM in sent:
             sent[_OTHER_ROOM] = sent.pop(_ROOM)

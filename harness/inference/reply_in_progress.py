@@ -13,7 +13,6 @@ from harness.inference.completion import (
     Phase,
     PhaseName,
     PhaseSource,
-    TokenLogprob,
     Usage,
     inter_token_latency,
     is_visible,
@@ -51,7 +50,6 @@ class ReplyInProgress:
         self._splitter = MarkSplitter()
         self._text: list[str] = []
         self._reasoning: list[str] = []
-        self._logprobs: list[TokenLogprob] = []
         self._calls: list[CallPiece] = []
         self._token_ns: list[int] = []
         self._ended_ns: int | None = None
@@ -68,12 +66,9 @@ class ReplyInProgress:
         text: str = "",
         *,
         reasoning: str = "",
-        logprobs: Sequence[TokenLogprob] = (),
         calls: Sequence[CallPiece] = (),
     ) -> None:
         """A piece has arrived; the time of one with content is kept."""
-        if logprobs:
-            self._logprobs.extend(logprobs)
         if calls:
             self._calls.extend(calls)
         # A first piece with the role alone, say, is no token.
@@ -149,7 +144,6 @@ class ReplyInProgress:
             model_id=model_id,
             itl=inter_token_latency(self._token_ns),
             cost_usd=cost_usd,
-            logprobs=tuple(self._logprobs),
             extra=extra or {},
         )
 

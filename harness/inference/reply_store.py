@@ -278,6 +278,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         **{name: getattr(request, name) for name in _DECISIVE},
         **request.sampling,
         "format": _FORMAT,
+        "top_logprobs": None,  # as before, so that kept replies are found
         "identity": identity,
         "messages": [_said(message) for message in request.messages],
         "temperature": float(request.temperature),
@@ -324,7 +325,6 @@ def _completion_as_text(completion: Completion) -> str:
 def _read_completion(text: str | None) -> Completion | None:
     """A completion as it was kept; None if missing or unreadable."""
     try:
-        # Python's own json, as on writing: a log probability may be minus infinity.
         return None if text is None else _COMPLETION.validate_python(json.loads(text))
     except ValueError:
         return None

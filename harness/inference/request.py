@@ -316,9 +316,6 @@ class ChatRequest:
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: Literal["auto", "required"] = "auto"
     """Whether the model decides if it calls a tool, or has to call one."""
-    top_logprobs: int | None = None
-    """Asks for log probabilities: of each token of the reply, and of this many alternatives, 0 to
-    20. None for no log probabilities."""
     goes_on: bool = False
     """Whether the last message is the beginning of the reply, for the model to continue."""
     allow_empty: bool = False
@@ -455,10 +452,6 @@ _FIELDS: Mapping[str, tuple[Any, ...]] = {
     "stop": (Sequence, "a sequence of texts"),
     "reply_schema": (Mapping, "a JSON Schema, as a mapping"),
     "tools": (Sequence, "a sequence of tools"),
-    # Every server that has them allows this many.
-    "top_logprobs": (
-        Integral, "a whole number, 0 to 20", range(21).__contains__, "request.logprobs-out-of-range"
-    ),
     "priority": (Integral, "a whole number"),
     "timeout_s": (
         Real, "a number of seconds, above 0", lambda s: s > 0, "request.timeout-not-positive"

@@ -59,7 +59,6 @@ class CallOptions(ChatOptions, total=False):
 
     tools: Sequence[Offered]
     tool_choice: Literal["auto", "required"]
-    top_logprobs: int | None
     on_text: Callable[[str], None] | None
     settings: Settings | None
 
@@ -88,7 +87,6 @@ async def chat(
     returns: Any = None,
     tools: Sequence[Offered] | None = None,
     tool_choice: Literal["auto", "required"] = "auto",
-    top_logprobs: int | None = None,
     on_text: Callable[[str], None] | None = None,
     settings: Settings | None = None,
     **options: Unpack[ChatOptions],
@@ -107,7 +105,6 @@ async def chat(
         tools: Functions that the model may ask to call, in the reply's `tool_calls`. They are not
             called.
         tool_choice: Whether the model decides if it asks for a call, or has to.
-        top_logprobs: Asks for log probabilities of each token and of this many alternatives.
         on_text: Called with each piece of the answer as it arrives; after a continued cut, the cut
             word comes again.
         settings: Used in place of the settings of the directory and the environment.
@@ -125,7 +122,6 @@ async def chat(
         tools=tool_specs(tools or ()),
         tool_choice=tool_choice,
         model=model,
-        top_logprobs=top_logprobs,
         on_text=on_text,
         **options,
     )

@@ -68,7 +68,6 @@ class EndpointCheck:
     """Whether it reports where a call's time went."""
     cached_tokens: bool | None = None
     """Whether it reports how much of a prompt came out of its prefix cache."""
-    logprobs: bool | None = None
     embeds: bool | None = None
     metrics: bool | None = None
     dropped: tuple[str, ...] = ()
@@ -210,14 +209,8 @@ class _Trial:
                 cached_tokens=bool(reply.usage and reply.usage.cached_tokens is not None),
                 ttft_ms=_ttft_ms(reply),
                 tokens_per_s=_tokens_per_s(reply),
+                dropped=reply.dropped,
             )
-        # What fails with them alone, fails for them: not every server says so.
-        reply = await self._reply(replace(self._chat, top_logprobs=1))
-        check = replace(
-            check,
-            logprobs=bool(reply and reply.logprobs),
-            dropped=reply.dropped if reply else (),
-        )
         if reply := await self._reply(replace(self._chat, reply_schema=_SCHEMA)):
             check = replace(check, structured=reply.structured)
         self._progress("embeddings")
@@ -275,7 +268,6 @@ def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     for field, what in (
         ("timings", "where a call's time went"),
         ("cached_tokens", "how much of a prompt came out of its cache"),
-        ("logprobs", "log probabilities"),
         ("metrics", "its counters"),
     ):
         switch = _switch(endpoint, field)

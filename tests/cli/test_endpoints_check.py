@@ -98,7 +98,7 @@ def table_of(*checks: EndpointCheck) -> str:
 
 
 def column(name: str, **fields: object) -> EndpointCheck:
-    seen = {"reachable": True, "context_tokens": 131_072, "dropped": ("temperature", "logprobs")}
+    seen = {"reachable": True, "context_tokens": 131_072, "dropped": ("temperature", "top_p")}
     return EndpointCheck(
         tag=f"the-{name[:8]}-endpoint", backend="tensorrt-llm", model_id=name, **(seen | fields)
     )

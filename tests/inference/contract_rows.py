@@ -161,7 +161,6 @@ def _dialect_row(name: str) -> Row:
     dialect, profile = DIALECTS[name], PROVIDERS[name]
     is_lacking = {
         "schema": profile.schema is None,
-        "log probabilities": dialect.logprobs != "given",
         "unknown model": dialect.unknown_model is None,
         "unended stream": True,  # whole by its finish reason and its usage
         "embedding": dialect.embeds == "nothing",
@@ -296,7 +295,7 @@ ROWS = (
             {"backend": "litellm", "model_id": "anthropic/claude-opus-4-5"},
         ),
         lacks={
-            *("stop", "cut whole", "embedding", "log probabilities", "no tools", "no images"),
+            *("stop", "cut whole", "embedding", "no tools", "no images"),
             "typed tools",  # litellm makes a tool of the schema
         },
         cached_tokens=5,
@@ -311,7 +310,7 @@ ROWS = (
         open=_scripted,
         # Its replies are texts, and errors to raise.
         lacks={
-            *("whole", "schema", "log probabilities", "cut whole", "unended stream", "garbage"),
+            *("whole", "schema", "cut whole", "unended stream", "garbage"),
             *("silent", "stalled", "cancelling", "stop", "length", "thinking"),
             *("embedding", "tools", "several tools", "no tools", "typed tools"),
             *("images", "no images"),

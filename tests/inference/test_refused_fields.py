@@ -13,8 +13,6 @@ SENT = {
     "top_p": 0.9,
     "frequency_penalty": 0.5,
     "seed": 7,
-    "logprobs": True,
-    "top_logprobs": 2,
 }
 EXTRA = "Extra inputs are not permitted"
 USE_ANOTHER = (
@@ -42,16 +40,13 @@ def forbidden(*names):
         # OpenAI.
         ("temperature", "Unsupported value: 'temperature' does not support 0 with this model."),
         ("seed", "Unrecognized request argument supplied: seed"),
-        ("logprobs top_logprobs", "logprobs are not supported with reasoning models."),
         (
             "reasoning_effort",
             "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
         ),
-        # One of two whose names are alike.
-        ("top_logprobs", "Unsupported parameter: 'top_logprobs' is not supported."),
         # vLLM; Mistral; vLLM without seeds of calls; Groq; Triton's OpenAI front end; Fireworks.
         ("seed", forbidden("seed")),
-        ("seed logprobs top_logprobs", "{'detail': " + forbidden("seed", "logprobs") + "}"),
+        ("frequency_penalty seed", "{'detail': " + forbidden("seed", "frequency_penalty") + "}"),
         # litellm, for a provider and for a model.
         (
             "frequency_penalty seed",
@@ -128,7 +123,7 @@ def test_a_field_by_another_name_is_sent_and_forgotten_when_that_does_not_help()
 
 
 def test_what_was_dropped_and_did_not_help_is_sent_again():
-    refused = RefusedFields(["logprobs"])
+    refused = RefusedFields(["seed"])
     # The second half is the prompt's.
     quoting = refusal("Invalid 'messages[0]': \"'temperature' is not allowed, write 'celsius'\"")
     assert refused.learn(quoting, SENT)
@@ -139,14 +134,7 @@ def test_what_was_dropped_and_did_not_help_is_sent_again():
 
     kept, dropped = refused.without(SENT)
     assert "temperature" in kept
-    assert dropped == ("logprobs", "top_logprobs"), "what is known is not in doubt"
-
-
-def test_what_is_known_beforehand_is_dropped_with_what_belongs_to_it():
-    kept, dropped = RefusedFields(["logprobs", "seed"]).without(SENT)
-
-    assert dropped == ("seed", "logprobs", "top_logprobs")
-    assert not set(dropped) & set(kept)
+    assert dropped == ("seed",), "what is known is not in doubt"
 
 
 @pytest.mark.parametrize(

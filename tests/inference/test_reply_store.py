@@ -25,7 +25,7 @@ from harness.inference import (
     Usage,
     as_messages,
 )
-from harness.inference.completion import InterTokenLatency, Phase, TokenLogprob
+from harness.inference.completion import InterTokenLatency, Phase
 from harness.inference.reply_store import ReplyCache, reply_identity
 from harness.text_store import TextStore
 from harness.trace import SpanEnded, SpanRecord, Tracer
@@ -96,7 +96,6 @@ ANOTHER = [
     {"seed": 7},
     {"stop": ("END",)},
     {"reply_schema": {"type": "object"}},
-    {"top_logprobs": 0},
     {"tools": (TOOL,)},
     {"tools": (TOOL,), "tool_choice": "required"},
     {"messages": (Message("assistant", "Write.", tool_calls=(ToolCall("call_1", "look", "{}"),)),)},
@@ -288,7 +287,6 @@ WHOLE = Completion(
     model_id="served-name",
     itl=InterTokenLatency(mean_ns=1, p95_ns=2, p99_ns=3, max_ns=4),
     cost_usd=0.01,
-    logprobs=(TokenLogprob(token="Good", logprob=-0.1, top=(("Bad", float("-inf")),)),),
     structured="enforced",
     dropped=("seed",),
 )

@@ -53,7 +53,6 @@ def request(text="Write two words.", **how):
         (lambda: request(top_k=0), "request.cutoff-out-of-range"),
         (lambda: request(min_p=math.nan), "request.cutoff-out-of-range"),
         (lambda: request(frequency_penalty=2.5), "request.penalty-out-of-range"),
-        (lambda: request(top_logprobs=21), "request.logprobs-out-of-range"),
         (lambda: request(timeout_s=0.0), "request.timeout-not-positive"),
         (lambda: request(timeout_s="3"), "request.wrong-type"),
         (lambda: request(temperature="hot"), "request.wrong-type"),

@@ -74,7 +74,6 @@ def test_jointly_the_model_is_asked_once_and_the_verdict_says_who_judged():
     by = rubric(LENGTH, CLEAR, USEFUL)
     assert judges.prompt_sha256 == prompt_sha256(by, [(CLEAR, USEFUL)])
     assert (request.model, request.role, request.temperature) == ("judge", "evaluator", 0)
-    assert request.top_logprobs is None
     assert request.reply_schema["required"] == asked_for(request) == ["clear", "useful"]
 
 

@@ -90,7 +90,7 @@ def test_an_embedded_model_shows_what_it_can_do():
     (found,) = check(demo(slots=4))
     assert (found.reachable, found.error, found.advice) == (True, None, ())
     assert (found.structured, found.context_tokens, found.slots) == ("enforced", 512, 4)
-    assert (found.timings, found.logprobs, found.embeds) == (True, True, False)
+    assert (found.timings, found.embeds) == (True, False)
     assert 0 < found.ttft_ms < 10_000
     assert 1 < found.tokens_per_s < 10_000
 
@@ -113,7 +113,7 @@ SEEN = {
         {"timings": True, "cached_tokens": True, "slots": 4, "metrics": False, **CONTEXT},
     ),
     "vLLM, its flags set": (dialect("vllm", **FLAGS_ON), {"timings": True, "cached_tokens": True}),
-    "Triton": (dialect("triton-openai"), {"structured": "ignored", "logprobs": False}),
+    "Triton": (dialect("triton-openai"), {"structured": "ignored"}),
     "MLC": (dialect("mlc"), {"embeds": True, "metrics": None}),
     "schemas refused": (dialect("openai", schema=refuse_schemas), {"structured": "advisory"}),
     "embeds alone": (guarded(chat=400), {"embeds": True, "timings": None}),
@@ -135,7 +135,7 @@ ADVISED = {
     "another mode than is written down": (
         dialect("triton-openai"),
         {"structured": "enforced"},
-        [("endpoint.structured-differs", "'ignored'"), ("endpoint.ignores-schemas", ""), (OFF, "")],
+        [("endpoint.structured-differs", "'ignored'"), ("endpoint.ignores-schemas", "")],
     ),
     "a model that is not looked at": (
         dialect("llamacpp"),

@@ -42,7 +42,6 @@ from harness.inference.completion import (
     Embeddings,
     FinishReason,
     Phase,
-    TokenLogprob,
     Usage,
 )
 from harness.inference.endpoint import Endpoint, SamplingField
@@ -117,8 +116,8 @@ class LlamaCppPython(Engine):
         async with self._in_turn(request) as (engine, limits):
             progress = ReplyInProgress(call, clock=self._clock, arrived=limits.token_arrived)
             steps = engine.reply(call)
-            while isinstance(step := await engine.compute(partial(next, steps)), TokenPiece):
-                progress.add(step.text, logprobs=step.logprobs)
+            while isinstance(step := await engine.compute(partial(next, steps)), str):
+                progress.add(step)
             progress.end()
             completion = progress.completion(
                 finish_reason=step.finish_reason,
@@ -170,14 +169,6 @@ _SEQUENCES = 256
 """Texts that the package has room for at once when it embeds."""
 _LOADING = threading.Lock()
 """Two loads at once would each put back what the other has made of stdout, and it stays lost."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPiece:
-    """What one token adds to a reply."""
-
-    text: str
-    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +251,7 @@ class LlamaCppEngine:
         twice = tokens[:2] == [self._llama.token_bos()] * 2
         return tokens[1:] if twice else tokens
 
-    def reply(self, request: ChatRequest) -> Iterator[TokenPiece | Ending]:
+    def reply(self, request: ChatRequest) -> Iterator[str | Ending]:
         """A reply, token by token, and its ending.
 
         Raises:
@@ -297,10 +288,7 @@ class LlamaCppEngine:
                 if self._library.llama_vocab_is_eog(self._vocabulary, token):
                     finish_reason = "stop"
                     break
-                yield TokenPiece(
-                    text=stops.feed(utf8.decode(self._bytes(token))),
-                    logprobs=self._logprobs(token, request.top_logprobs),
-                )
+                yield stops.feed(utf8.decode(self._bytes(token)))
                 if stops.found:
                     finish_reason = "stop"
                     break
@@ -310,7 +298,7 @@ class LlamaCppEngine:
             # What it has in its context now is neither the old prompt nor the new one.
             self._llama.reset()
             raise
-        yield TokenPiece(text=stops.rest())
+        yield stops.rest()
         _, total_ns = self._computed()
         yield Ending(
             finish_reason=finish_reason,
@@ -368,27 +356,6 @@ class LlamaCppEngine:
         # Tokens that were computed alone are counted apart. None at all is said to be one.
         tokens = (perf.n_p_eval if perf.t_p_eval_ms else 0) + (perf.n_eval if perf.t_eval_ms else 0)
         return tokens, round((perf.t_p_eval_ms + perf.t_eval_ms) * 1_000_000)
-
-    def _logprobs(self, token: int, top: int | None) -> tuple[TokenLogprob, ...]:
-        """What the model thought of a token that has just been drawn; nothing if not asked."""
-        if top is None:
-            return ()
-        # Doubles, for a sum over a whole vocabulary.
-        logits = np.ctypeslib.as_array(
-            self._library.llama_get_logits_ith(self._llama.ctx, -1), shape=(self._llama.n_vocab(),)
-        ).astype(np.float64)
-        logprobs = logits - np.logaddexp.reduce(logits)
-        likeliest = sorted(np.argpartition(-logprobs, top)[:top], key=lambda n: -logprobs[n])
-        return (
-            TokenLogprob(
-                token=self._text(token),
-                logprob=float(logprobs[token]),
-                top=tuple((self._text(int(n)), float(logprobs[n])) for n in likeliest),
-            ),
-        )
-
-    def _text(self, token: int) -> str:
-        return self._bytes(token).decode(errors="replace")
 
     def _bytes(self, token: int) -> bytes:
         # The package's own way to do this loses tokens of more than 32 bytes.

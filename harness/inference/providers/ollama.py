@@ -25,7 +25,6 @@ from harness.inference.providers.openai_wire import (
     divided,
     finish_reason,
     text_in,
-    token_logprobs,
     wire_fields,
 )
 from harness.inference.providers.provider import ALWAYS, Counters, HostReport, Provider, remedies
@@ -114,14 +113,12 @@ class OllamaWire(HttpBackend):
             text, thought = divided(at(chunk, "message", "content"))
             thought += text_in(at(chunk, "message", "thinking"))
             calls = call_pieces(at(chunk, "message"))
-            logprobs = token_logprobs({"content": chunk.get("logprobs")})
             # The counts come with the end alone; older versions give no reason for it.
             is_last = bool(chunk.get("done")) or bool(chunk.get("done_reason"))
             if is_last and is_first:  # all in one: no first token was seen
-                progress.add(logprobs=logprobs)
                 progress.add_whole(text, reasoning=thought, calls=calls)
             else:
-                progress.add(text, reasoning=thought, logprobs=logprobs, calls=calls)
+                progress.add(text, reasoning=thought, calls=calls)
             is_first = False
             if is_last:
                 break
@@ -167,7 +164,7 @@ _OPTIONS = {
     "max_tokens": "num_predict",
 }
 """Fields of OpenAI's protocol that are options here, and their names."""
-_BESIDE_OPTIONS = ("logprobs", "top_logprobs", "tools", "think")
+_BESIDE_OPTIONS = ("tools", "think")
 _THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
 """Efforts as Ollama spells them, where it has another word."""
 

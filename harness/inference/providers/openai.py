@@ -320,9 +320,8 @@ LMSTUDIO = Provider(
     refuses_tools=True,  # it has a way of its own to tell any model
     served=_lmstudio_served,
     schema=nested_schema,
-    # Its pages on OpenAI's protocol do not mention `min_p`. It accepts `logprobs`, and has none.
+    # Its pages on OpenAI's protocol do not mention `min_p`.
     refuses=frozenset({"min_p"}),
-    logprobs=NEVER,
     embeds=ALWAYS,
     context=ContextReport(path="/api/v0/models", keys=("data", "loaded_context_length")),
     health=None,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +23,6 @@ from harness.inference.completion import (
     Embeddings,
     FinishReason,
     Ranking,
-    TokenLogprob,
     Usage,
     as_vectors,
 )
@@ -214,7 +213,7 @@ class WireReply:
         text, thought = divided(part.get("content"))
         thought += next(filter(None, (text_in(part.get(name)) for name in _THOUGHTS)), "")
         refusal = text_in(part.get("refusal"))
-        logprobs, calls = token_logprobs(choice.get("logprobs")), call_pieces(part)
+        calls = call_pieces(part)
         word = text_at(choice, "finish_reason")
         if (text or thought or calls) and not self.came_whole:
             self._check_alone(len(choices))
@@ -225,10 +224,9 @@ class WireReply:
             self._progress.end()
         self._is_refusal = self._is_refusal or bool(refusal)
         if self.came_whole:
-            self._progress.add(logprobs=logprobs)
             self._progress.add_whole(text + refusal, reasoning=thought, calls=calls)
         else:
-            self._progress.add(text + refusal, reasoning=thought, logprobs=logprobs, calls=calls)
+            self._progress.add(text + refusal, reasoning=thought, calls=calls)
         if extra := extra_of(part):
             self._extra = joined(self._extra, extra)
         self.finish_word = word or self.finish_word
@@ -396,8 +394,6 @@ def wire_fields(
         "ignore_eos": request.ignore_eos or None,
         "seed": request.seed,
         "stop": list(request.stop) or None,
-        "logprobs": None if request.top_logprobs is None else True,
-        "top_logprobs": request.top_logprobs,
         "reasoning_effort": request.reasoning_effort,
     }
     fields = {name: value for name, value in settings.items() if value is not None}
@@ -518,22 +514,6 @@ def _is_strict(schema: bytes) -> bool:
 def finish_reason(word: str) -> FinishReason | None:
     """What a server's word means; None if it is not known to stand for a proper end."""
     return _FINISH_REASONS.get(word.lower())
-
-
-def token_logprobs(logprobs: object) -> tuple[TokenLogprob, ...]:
-    """The log probabilities of a chunk; those that are no numbers are left out."""
-    return tuple(
-        TokenLogprob(token=token, logprob=logprob, top=tuple(_logprobs(at(entry, "top_logprobs"))))
-        for entry in (rows(at(logprobs, "content")) if logprobs else ())
-        for token, logprob in _logprobs([entry])
-    )
-
-
-def _logprobs(entries: object) -> Iterable[tuple[str, float]]:
-    for entry in rows(entries):
-        token, logprob = at(entry, "token"), at(entry, "logprob")
-        if isinstance(token, str) and isinstance(logprob, int | float):
-            yield token, logprob
 
 
 def _usage_of(usage: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usage | None:

@@ -237,7 +237,6 @@ class Provider:
     timings: Switch = NEVER
     cached_tokens: Switch = NEVER
     """How to make it report the cached part of prompts."""
-    logprobs: Switch = ALWAYS
 
     # What it says of itself.
     is_asked: bool = True

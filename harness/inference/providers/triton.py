@@ -20,9 +20,9 @@ from urllib.parse import quote
 import orjson
 
 from harness.errors import NotOffered
-from harness.inference.completion import Completion, Embeddings, TokenLogprob, Usage
+from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.endpoint import Endpoint, PromptTemplate
-from harness.inference.json_text import at, names, parsed, rows, text_at
+from harness.inference.json_text import at, names, text_at
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
@@ -37,7 +37,7 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
 
-_PLACED = {"model", "messages", "top_logprobs"}
+_PLACED = {"model", "messages"}
 """Fields of OpenAI's protocol that have another place here, or another name."""
 UNSTATED_ROOM_TOKENS = 1024
 """Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
@@ -71,8 +71,10 @@ class TritonWire(HttpBackend):
         openai_fields = wire_fields(request, self._endpoint.model_id, stream=False)
         # By the names of vLLM's `SamplingParams`.
         fields = {name: value for name, value in openai_fields.items() if name not in _PLACED}
-        fields |= {"max_tokens": _room(request), "stop": [*request.stop, *self._turns.stop]}
-        return fields | ({"logprobs": request.top_logprobs} if "logprobs" in fields else {})
+        return fields | {
+            "max_tokens": _room(request),
+            "stop": [*request.stop, *self._turns.stop],
+        }
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Not offered; see `Backend.embed`."""
@@ -89,7 +91,6 @@ class TritonWire(HttpBackend):
             "return_finish_reason": True,
             "return_num_input_tokens": True,
             "return_num_output_tokens": True,
-            "return_logprobs": "logprobs" in fields,
             # As one text, since a parameter of its own cannot be a list, as the stop texts are.
             "sampling_parameters": orjson.dumps(fields).decode(),
         }
@@ -113,12 +114,8 @@ class TritonWire(HttpBackend):
             last = chunk
             if (count := as_count(chunk.get("num_output_tokens"))) is not None:
                 written = (written or 0) + count
-            # By token id: the chosen token first, then the likeliest.
-            tokens = rows(parsed(text_at(chunk, "logprobs").encode()))
-            probs = (_token_logprob(alternatives, progress.request) for alternatives in tokens)
-            progress.add("" if is_whole else chunk["text_output"], logprobs=[*filter(None, probs)])
-            if is_whole:
-                progress.add_whole(chunk["text_output"])
+            add = progress.add_whole if is_whole else progress.add
+            add(chunk["text_output"])
         if last is None:
             raise self._connection.cut("it ended before it began")
         word = last.get("finish_reason")  # the text `None` until the model has finished
@@ -140,15 +137,6 @@ class TritonWire(HttpBackend):
 
 def _room(request: ChatRequest) -> int:
     return request.max_output_tokens or UNSTATED_ROOM_TOKENS
-
-
-def _token_logprob(tokens: object, request: ChatRequest) -> TokenLogprob | None:
-    candidates = tokens.values() if isinstance(tokens, Mapping) else ()
-    pairs = [(text_at(c, "decoded_token"), at(c, "logprob")) for c in candidates]
-    if not pairs or not all(isinstance(logprob, int | float) for _, logprob in pairs):
-        return None
-    likeliest = sorted(pairs, key=lambda pair: -pair[1])[: request.top_logprobs or 0]
-    return TokenLogprob(token=pairs[0][0], logprob=pairs[0][1], top=tuple(likeliest))
 
 
 class TurnFormat(NamedTuple):
@@ -297,8 +285,8 @@ PROVIDER = Provider(
     health="/v2/health/ready",
 )
 
-# 2.73. Its vLLM backend alone gives log probabilities and embeds. Every reply ends with "stop", one
-# that the token limit cut included.
+# 2.73. Its vLLM backend alone embeds. Every reply ends with "stop", one that the token limit cut
+# included.
 OPENAI_FRONT_END = Provider(
     title="Triton's OpenAI front end",
     remedies=REMEDIES,
@@ -309,7 +297,6 @@ OPENAI_FRONT_END = Provider(
     tools="--tool-call-parser NAME",
     images=NEVER,
     counts_usage=False,
-    logprobs="the vLLM backend",
     embeds="the vLLM backend",
     embeds_one_by_one=True,
     health="/health/ready",

@@ -147,17 +147,6 @@ def test_a_schema_is_held_to(row, stream, play):
     assert enforced in (None, [SCHEMA])
 
 
-@rows_for("log probabilities")
-def test_every_token_comes_with_its_log_probability_and_its_rivals(row, play):
-    completion = play(row, "log probabilities", chat(top_logprobs=2, max_output_tokens=6))
-
-    # The token that ends a reply has no text.
-    tokens = [one.token for one in completion.logprobs]
-    assert completion.text == "".join(tokens).removesuffix("<|im_end|>")
-    assert all(one.logprob <= 0 for one in completion.logprobs)
-    assert {len(one.top) for one in completion.logprobs} == {2}
-
-
 @rows_for("stop")
 def test_a_reply_ends_before_a_stop_text(row, play):
     whole = play(row, "stop", chat()).text

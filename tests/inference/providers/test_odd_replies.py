@@ -77,12 +77,6 @@ FRAMES = {
         chunk(choices=[], usage=usage(prompt_tokens_details=None, completion_tokens_details=None)),
         DONE,
     ),
-    "log probabilities that are none": (
-        chunk(
-            choices=[{"delta": {"content": "Hello."}, "logprobs": {"content": [{"token": None}]}}]
-        ),
-        *REST,
-    ),
     "a model that is a number": (chunk(choices=[{"delta": MESSAGE}], model=7), *REST),
     "calls that are null": (delta(content="Hello.", tool_calls=None, function_call=None), *REST),
     "NaN": (HELLO.replace(b"}\n", b', "score": NaN}\n'), *REST),

@@ -30,7 +30,6 @@ ALL = ChatRequest(
     seed=0,
     stop=("\n\n", "END"),
     reply_schema=SCHEMA,
-    top_logprobs=2,
 )
 
 
@@ -87,13 +86,12 @@ def test_every_call_has_the_endpoints_context_and_keep_alive_or_none_has(
 
 
 def test_fields_that_are_to_be_dropped_are_not_sent_wherever_ollama_has_them():
-    request = replace(REQUEST, temperature=0.7, seed=1, top_logprobs=2)
+    request = replace(REQUEST, temperature=0.7, seed=1)
 
-    completion, server = ask(OllamaServer(), request=request, drop=["seed", "logprobs"], **OLLAMA)
+    completion, server = ask(OllamaServer(), request=request, drop=["seed"], **OLLAMA)
 
     assert server.asked[0].body["options"] == {"temperature": 0.7}
-    assert {"logprobs", "top_logprobs"}.isdisjoint(server.asked[0].body)
-    assert completion.dropped == ("seed", "logprobs", "top_logprobs")
+    assert completion.dropped == ("seed",)
 
 
 # --- what comes back -------------------------------------------------------------------------
@@ -312,8 +310,6 @@ def test_a_chat_is_asked_for_and_read_as_the_official_client_does_it(stream):
         "options": {"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.05}
         | {"frequency_penalty": 0.5, "seed": 0, **limits},
         "format": SCHEMA,
-        "logprobs": True,
-        "top_logprobs": 2,
         "keep_alive": "24h" if stream else 300,
     }
 
@@ -340,8 +336,6 @@ def test_a_chat_is_asked_for_and_read_as_the_official_client_does_it(stream):
     assert ours.body == theirs.body | {"truncate": False, "shift": False}
     assert completion.text == "".join(part.message.content or "" for part in parts)
     assert completion.reasoning == "".join(part.message.thinking or "" for part in parts)
-    told = [(one.token, one.logprob) for part in parts for one in part.logprobs or ()]
-    assert [(one.token, one.logprob) for one in completion.logprobs] == told
     assert completion.finish_reason == parts[-1].done_reason
     assert completion.usage.input_tokens == parts[-1].prompt_eval_count
     assert completion.usage.output_tokens == parts[-1].eval_count

@@ -10,7 +10,7 @@ from servers.triton import PROMPT_TOKENS, TritonServer
 
 from harness.errors import EndpointUnreachable, NotOffered, ServerError, StreamCut
 from harness.inference import EmbedRequest
-from harness.inference.completion import TokenLogprob, Usage
+from harness.inference.completion import Usage
 
 SAID = "".join(TEXT)
 TRITON = {"backend": "triton", "model_id": "ensemble", "prompt_template": "chatml"}
@@ -40,7 +40,6 @@ def test_a_conversation_is_sent_as_one_text_with_what_is_asked_for(stream):
             "return_finish_reason": True,
             "return_num_input_tokens": True,
             "return_num_output_tokens": True,
-            "return_logprobs": False,
         },
     }
     assert sampling == {"max_tokens": 1024, "temperature": 0.0, "stop": ["<|im_end|>"]}
@@ -49,14 +48,14 @@ def test_a_conversation_is_sent_as_one_text_with_what_is_asked_for(stream):
 def test_all_of_the_sampling_is_sent_and_the_schema_is_not():
     cutoffs = {"top_p": 0.9, "top_k": 40, "min_p": 0.05}
     sampling = {"temperature": 0.7, **cutoffs, "frequency_penalty": 0.5, "seed": 0}
-    more = {"reply_schema": {"type": "object"}, "top_logprobs": 2, "stop": ("\n\n", "END")}
+    more = {"reply_schema": {"type": "object"}, "stop": ("\n\n", "END")}
     request = replace(REQUEST, max_output_tokens=64, **sampling, **more)
 
     _, server = ask(TritonServer(), request=request, **TRITON | {"prompt_template": "llama3"})
 
     sent = json.loads(server.asked[0].body["parameters"]["sampling_parameters"])
     stop = ["\n\n", "END", "<|eot_id|>"]
-    assert sent == sampling | {"max_tokens": 64, "stop": stop, "logprobs": 2}
+    assert sent == sampling | {"max_tokens": 64, "stop": stop}
 
 
 @pytest.mark.parametrize(
@@ -108,23 +107,6 @@ def test_a_finish_reason_that_is_not_given_is_found_by_counting(counted, finish_
     completion, _ = ask(server, request=replace(REQUEST, max_output_tokens=64), **TRITON)
 
     assert completion.finish_reason == finish_reason
-
-
-@pytest.mark.parametrize(
-    ("alternatives", "top"),
-    [(0, ()), (1, ((" the", -0.5),)), (3, ((" the", -0.5), ("done.", -1.5), ("", -3.0)))],
-)
-@streamed_or_whole
-def test_log_probabilities_are_of_the_token_that_was_chosen(alternatives, top, stream):
-    request = replace(REQUEST, top_logprobs=alternatives)
-
-    completion, _ = ask(TritonServer(), request=request, stream=stream, **TRITON)
-
-    assert len(completion.logprobs) == (len(TEXT) + 1 if stream else 1)
-    token = "done." if stream else SAID
-    chosen = completion.logprobs[len(TEXT) - 1 if stream else 0]
-    top = tuple((token if text == "done." else text, value) for text, value in top)
-    assert chosen == TokenLogprob(token=token, logprob=-1.5, top=top)
 
 
 # --- what is no reply ------------------------------------------------------------------------

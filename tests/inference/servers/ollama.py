@@ -112,8 +112,6 @@ class OllamaServer(Emulated):
                 reply["message"][key] = said
         if calls := [one for piece in pieces for one in piece["message"].get("tool_calls", ())]:
             reply["message"]["tool_calls"] = calls
-        if logprobs := [one for piece in pieces for one in piece.get("logprobs", ())]:
-            reply["logprobs"] = logprobs
         data = _encode(reply)
         await answer.start("application/json; charset=utf-8")
         if self.scenario == "cut stream":
@@ -147,10 +145,7 @@ class OllamaServer(Emulated):
             for text in THOUGHT:
                 yield _part(body, thinking=text)
         for text in texts:
-            part = _part(body, content=text)
-            if body.get("logprobs"):
-                part["logprobs"] = [_logprob(text, body.get("top_logprobs", 0))]
-            yield part
+            yield _part(body, content=text)
 
     def _last(self, pieces: list[dict[str, Any]]) -> dict[str, Any]:
         return {
@@ -169,14 +164,6 @@ class OllamaServer(Emulated):
 def _part(body: dict[str, Any], *, content: str = "", **said: str) -> dict[str, Any]:
     message = {"role": "assistant", "content": content, **said}
     return {"model": body["model"], "created_at": SENT_AT, "message": message, "done": False}
-
-
-def _logprob(text: str, top: int) -> dict[str, Any]:
-    one: dict[str, Any] = {"token": text, "logprob": -0.25, "bytes": list(text.encode())}
-    if top:
-        others = [{"token": f"other {n}", "logprob": -2.0 - n} for n in range(1, top)]
-        one["top_logprobs"] = [{"token": text, "logprob": -0.25}, *others]
-    return one
 
 
 def _embeddings(body: dict[str, Any]) -> dict[str, Any]:

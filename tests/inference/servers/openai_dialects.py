@@ -338,7 +338,6 @@ DIALECTS: Mapping[WireName, Dialect] = {
         first_delta={"role": "assistant", "content": "", "function_call": None},
         cut_by_limit="stop",
         thought="<think>",
-        logprobs="refused",
         overflow=Complaint(status=500, message=_VLLM_OVERFLOW, told_late=True),
         unknown_model=Complaint(status=400, message=f"Unknown model: {MODEL}"),
         overload=Complaint(status=500, message="Exceeds maximum queue size"),
@@ -351,7 +350,6 @@ DIALECTS: Mapping[WireName, Dialect] = {
         event=_lm_studio,
         done_after_error=False,
         schema=_in_wrapper,
-        logprobs="ignored",
         overflow=Complaint(
             status=400,
             message="The number of tokens to keep from the initial prompt is greater than the "

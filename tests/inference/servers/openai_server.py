@@ -1,6 +1,6 @@
 """A server of OpenAI's chat protocol, emulated: what sets the servers apart is data, a `Dialect`.
 
-It answers by what it is asked: token limits, stop texts, schemas and log probabilities count.
+It answers by what it is asked: token limits, stop texts and schemas count.
 """
 
 from __future__ import annotations
@@ -94,7 +94,6 @@ class Dialect:
     """Of a reply that is not streamed."""
     thought: Literal["reasoning", "reasoning_content", "<think>"] = "reasoning_content"
     """The field for reasoning, or the tag where it stands in the text."""
-    logprobs: Literal["given", "ignored", "refused"] = "given"
     calls: Literal["in pieces", "whole", "one"] = "in pieces"
     """How tools are called: each in pieces, each at once, or one of them, always by one id and by
     an object where the reply is not streamed."""
@@ -227,9 +226,6 @@ class _Said:
         unknown = set(body) - set(dialect.knows.split()) if dialect.knows else None
         if unknown:
             raise Refused(Complaint(status=400, message=_extra_forbidden(unknown)))
-        if body.get("logprobs") and dialect.logprobs == "refused":
-            said = "logprobs are currently available only for the vLLM backend"
-            raise Refused(Complaint(status=400, message=said))
         self.schema = dialect.schema(body.get("response_format", {}))
         self._calls = list(_calls(body, dialect, is_without=scenario == "no tools"))
         pieces = JSON_TEXT if self.schema is not None else () if self._calls else TEXT
@@ -245,10 +241,7 @@ class _Said:
 
     def token(self, text: str, *, finish: str | None = None) -> dict[str, object]:
         """A chunk with a token of the answer."""
-        choice = _choice({"content": text}, finish)
-        if self._body.get("logprobs"):
-            choice["logprobs"] = self._logprobs((text,))
-        return self._chunk(choice)
+        return self._chunk(_choice({"content": text}, finish))
 
     def tokens(self) -> Iterator[dict[str, object]]:
         """All of it that comes before the end; only some, if it breaks off."""
@@ -292,8 +285,6 @@ class _Said:
             for name, text in delta.items():
                 message[name] = f"{text}{message[name]}" if name == "content" else "".join(THOUGHT)
         choice = {"index": 0, "message": message, "finish_reason": self._finish}
-        if self._body.get("logprobs"):
-            choice["logprobs"] = self._logprobs(self._pieces)
         counted = {"usage": self._usage() if self._dialect.counts_usage == "always" else None}
         head = _head("chat.completion") | {"choices": [choice]}
         return head | counted | dict(self._dialect.beside_usage)
@@ -315,18 +306,6 @@ class _Said:
         read = PROMPT_TOKENS + len(tools)
         counts = {"prompt_tokens": read, "completion_tokens": written}
         return counts | {"total_tokens": read + written} | dict(self._dialect.usage)
-
-    def _logprobs(self, tokens: tuple[str, ...]) -> object:
-        if self._dialect.logprobs == "ignored":
-            return None
-        count = self._body.get("top_logprobs", 0)
-        return {
-            "content": [
-                {"token": token, "logprob": -0.25, "bytes": None}
-                | {"top_logprobs": [{"token": f"?{n}", "logprob": -2.0} for n in range(count)]}
-                for token in tokens
-            ]
-        }
 
 
 def _calls(body: Any, dialect: Dialect, *, is_without: bool) -> Iterator[dict[str, Any]]:

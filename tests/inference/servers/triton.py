@@ -34,7 +34,6 @@ _INPUTS: Mapping[str, type] = {
     "sampling_parameters": str,
     "exclude_input_in_output": bool,
     "return_finish_reason": bool,
-    "return_logprobs": bool,
     "return_num_input_tokens": bool,
     "return_num_output_tokens": bool,
 }
@@ -180,27 +179,10 @@ class _Reply:
             output["num_output_tokens"] = tokens
         if self._asked("return_num_input_tokens"):
             output["num_input_tokens"] = PROMPT_TOKENS
-        if self._asked("return_logprobs"):
-            output["logprobs"] = json.dumps(
-                [_logprobs(text, self._sampling["logprobs"])]
-                if "logprobs" in self._sampling
-                else None
-            )
         return output
 
     def _asked(self, name: str) -> bool:
         return self._counts and bool(self._inputs[name])
-
-
-def _logprobs(token: str, alternatives: int) -> dict[str, object]:
-    """By token id: the chosen token, and then the likeliest, of which it is here the second."""
-    chosen = {"7": {"logprob": -1.5, "rank": 2, "decoded_token": token}}
-    likeliest = {
-        "9": {"logprob": -0.5, "rank": 1, "decoded_token": " the"},
-        **chosen,
-        "4": {"logprob": -3.0, "rank": 3, "decoded_token": None},
-    }
-    return chosen | dict(list(likeliest.items())[:alternatives])
 
 
 def _complaint(body: Mapping) -> str:
