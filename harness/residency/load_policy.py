@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from harness.residency.ledger import (
@@ -346,16 +345,6 @@ class Choice:
             if self._at[n] < len(self._uses[n])
         }
         return sorted(required - self._state.ledger.residents.keys() - self._state.failed)
-
-    @property
-    def left(self) -> tuple[Strand, ...]:
-        """The strands as they are once all has run that can run now."""
-        strands = _strands(self._state)
-        return tuple(
-            replace(strand, uses=uses[behind:])
-            for strand, uses, behind in zip(strands, self._uses, self._at, strict=True)
-            if behind < len(uses)
-        )
 
     @property
     def idle(self) -> list[str]:
