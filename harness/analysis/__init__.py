@@ -10,10 +10,8 @@ from harness.analysis.rules import RULES
 from harness.analysis.run_report import (
     Aside,
     RunReport,
-    RunsReport,
     Targets,
     report_of,
-    report_of_runs,
 )
 
 __all__ = [
@@ -23,10 +21,8 @@ __all__ = [
     "Diagnosis",
     "RunFinding",
     "RunReport",
-    "RunsReport",
     "Severity",
     "Targets",
     "diagnose",
     "report_of",
-    "report_of_runs",
 ]

@@ -11,9 +11,8 @@ from sys import intern
 from typing import Any
 
 from harness.analysis.finding import Observation, said_ns
-from harness.analysis.slack import lost_to_places_ns
 from harness.analysis.speed_limits import MACHINE, SpeedLimit, company_of, speed_limits_of
-from harness.analysis.time_budget import TimeShare, TimeSpent
+from harness.analysis.time_budget import TimeShare, TimeSpent, lost_to_places_ns
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
@@ -136,7 +135,7 @@ class Observed:
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
     lost_to_places_ns: int = 0
-    """See `harness.analysis.slack`."""
+    """See `harness.analysis.time_budget`."""
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     shares: tuple[TimeShare, ...] = ()

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.facts import Observed, observe
-from harness.analysis.slack import NodeSlack, slack_of
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.trace import events
@@ -77,8 +76,6 @@ class RunReport:
     pipeline."""
     place_waits: int
     """Calls of nodes that waited for a place, among those or among their node's."""
-    slack: tuple[NodeSlack, ...]
-    """Of the pipeline's own nodes, in the order they began."""
     loops: tuple[RecordedLoop, ...]
     cost: RunCost
     retries: int
@@ -88,37 +85,6 @@ class RunReport:
     unfinished: tuple[OpenSpan, ...]
     """What was still under way at the end, in the order it began; what was when an earlier part was
     killed is not."""
-
-    @property
-    def composite(self) -> float | None:
-        """Of what its last loop returned; None without a loop."""
-        best = [loop.composites[loop.best_round - 1] for loop in self.loops if loop.best_round]
-        return best[-1] if best else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunsReport:
-    """Runs in the order they began, and their calls together."""
-
-    runs: tuple[RunReport, ...]
-    models: tuple[CallGroup, ...]
-    """The calls of all runs, by model."""
-    goodput: Goodput
-    """Of all calls, over the time of all runs."""
-
-
-def report_of_runs(journals: Iterable[Journal], *, targets: Targets | None = None) -> RunsReport:
-    """Several runs in one report, as `report_of` has each."""
-    chosen, runs, sent = targets or Targets(), [], []
-    for journal in journals:
-        observed = observe(journal)
-        runs.append(report_of_observed(observed, chosen))
-        sent += [call for call in observed.calls if not call.from_cache]
-    return RunsReport(
-        runs=tuple(runs),
-        models=group_calls(sent, by=lambda call: call.model),
-        goodput=goodput_of(sent, targets=chosen, run_ns=sum(run.duration_ns for run in runs)),
-    )
 
 
 def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
@@ -167,7 +133,6 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         time=observed.shares,
         max_parallel=observed.max_parallel,
         place_waits=sum(node.waited_ns > 0 for node in nodes),
-        slack=slack_of(nodes, journal.flows),
         loops=loops_in(seen),
         cost=cost_of([*sent, *asides], seen[events.EndpointEvent], run_ns=run.duration_ns),
         retries=len(seen[events.RetryEvent]),

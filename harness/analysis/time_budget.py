@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import common, length_ns, parts_within, without
-from harness.trace.node_records import CriticalPath
-from harness.trace.records import Instant, Interval, SpanRecord
+from harness.trace.node_records import CriticalPath, sources_of
+from harness.trace.records import Flow, Instant, Interval, SpanRecord
 
 TimeKind = Literal[
     "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "retry", "probe",
@@ -202,3 +202,24 @@ def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
             yield from (call for call in calls if call.status != "ok")
     if kind == "overhead":
         yield from calls  # What of them is none of the above.
+
+
+def lost_to_places_ns(nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]) -> int:
+    """How much earlier the last call would have ended, had none waited for a place.
+
+    The longest path of the graph without these waits. Other waits and durations stay as they were.
+    """
+    # Nested calls are part of the pipeline's own.
+    calls = sorted(
+        (call for call in nodes if "/" not in call.node), key=lambda call: (call.start_ns, call.id)
+    )
+    sources = sources_of(calls, flows)
+    ends_ns: dict[int, int] = {}
+    for call in calls:
+        free_ns = call.start_ns - call.waited_ns
+        if needs := sources.get(call.id):
+            # Below 0 for a call that takes items of a stream that had not ended.
+            waited_ns = free_ns - max(need.end_ns for need in needs)
+            free_ns = max(ends_ns[need.id] for need in needs) + waited_ns
+        ends_ns[call.id] = free_ns + call.duration_ns
+    return max((call.end_ns for call in calls), default=0) - max(ends_ns.values(), default=0)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import sys
 import threading
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ from harness.cli.arguments import (
     find_journal,
     json_option,
     read_pairs,
-    traces_directory,
     traces_option,
 )
 from harness.cli.consoles import (
@@ -41,7 +39,6 @@ from harness.cli.process import FAILED, UNUSABLE, LazyGroup, uncollected
 from harness.errors import InvalidInput, did_you_mean
 from harness.plugins import load_plugin, plugin_names
 from harness.trace import TIMELINES, Exporter, ExportTarget, Journal
-from harness.trace.run_list import journals_in
 
 if TYPE_CHECKING:
     from harness.analysis.damage import FileCheck, JournalCheck
@@ -164,10 +161,6 @@ def export(
     show_default=True,
     help="Target for the time between tokens, in ms.",
 )
-@click.option(
-    "--last", type=click.IntRange(min=1), metavar="N", help="Report on the last N runs together."
-)
-@click.option("--pipeline", metavar="NAME", help="Report on the runs of this pipeline together.")
 @json_option
 def report(
     run: str,
@@ -175,33 +168,19 @@ def report(
     *,
     ttft_ms: int,
     itl_ms: int,
-    last: int | None,
-    pipeline: str | None,
     as_json: bool,
 ) -> None:
-    """Show where the time, the tokens and the money went, in one run or in several."""
-    from harness.analysis import Targets, report_of, report_of_runs  # noqa: PLC0415
-    from harness.cli.trace_report import print_report, print_runs_report  # noqa: PLC0415 - as above
+    """Show where the time, the tokens and the money went."""
+    from harness.analysis import Targets, report_of  # noqa: PLC0415
+    from harness.cli.trace_report import print_report  # noqa: PLC0415 - as above
 
     targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
-    takes_several = last is not None or pipeline is not None
     with complaints(as_json=as_json), uncollected():
-        if takes_several and run != LATEST:
-            raise InvalidInput(
-                "--last and --pipeline report on several runs, RUN on one",
-                code="option.of-one-run",
-            )
-        printed: Callable[[Console], None]
-        if takes_several:
-            several = report_of_runs(_last_runs(last, pipeline, traces), targets=targets)
-            fields, printed = json_object(several), partial(print_runs_report, several)
-        else:
-            single = report_of(_journal(run, traces), targets=targets)
-            fields, printed = json_object(single), partial(print_report, single)
+        run_report = report_of(_journal(run, traces), targets=targets)
     if as_json:
-        write_json(fields)
+        write_json(json_object(run_report))
     else:
-        printed(results())
+        print_report(run_report, results())
 
 
 @trace.command()
@@ -275,26 +254,6 @@ def check(run: str, traces: Path | None, *, as_json: bool) -> None:
     else:
         print_check(checked, results())
     sys.exit(0 if checked.is_whole else FAILED)
-
-
-def _last_runs(last: int | None, pipeline: str | None, traces: Path | None) -> list[Journal]:
-    """The last runs, of one pipeline if it is named, in the order they began.
-
-    Raises:
-        InvalidInput: There is none.
-    """
-    directory = traces_directory(traces)
-    journals = [Journal(path) for path in journals_in(directory)]
-    chosen = [journal for journal in journals if pipeline in {None, journal.started.name}]
-    if not chosen:
-        names = sorted({journal.started.name for journal in journals})
-        raise InvalidInput(
-            f"no run in '{directory}' is of a pipeline '{pipeline}'; "
-            + did_you_mean(str(pipeline), names),
-            code="runs.unknown-pipeline",
-        )
-    chosen.sort(key=lambda journal: journal.started.wall_ns)
-    return chosen[-last:] if last else chosen
 
 
 def _journal(run: str, traces: Path | None) -> Journal:

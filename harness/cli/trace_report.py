@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from harness.analysis import LAYERS, Aside, Diagnosis, RunFinding, RunReport, RunsReport, Severity
+from harness.analysis import LAYERS, Aside, Diagnosis, RunFinding, RunReport, Severity
 from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
-from harness.analysis.slack import NodeSlack
 from harness.analysis.speed_limits import MACHINE, Bound, SpeedLimit
 from harness.analysis.time_budget import TIME_KINDS, TimeShare
 from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
@@ -48,7 +46,6 @@ _CHECKED = (
     "Looked for by {rules} rules{cut}: calls that failed, waited or came again, loads of models, "
     "prompts, replies, nodes and this process.{none}"
 )
-_NODES_SHOWN = 10
 _WHERE_SPANS_ARE = (
     "harness trace show SPAN prints one; in the timeline (harness trace open) its number is `span` "
     "among a slice's arguments."
@@ -58,23 +55,6 @@ _WHERE_SPANS_ARE = (
 def print_report(report: RunReport, console: Console) -> None:
     """Prints what the run has something for; what is unknown is a dash."""
     for part in _parts(report):
-        if isinstance(part, Table):
-            console.print()
-        console.print(part)
-
-
-def print_runs_report(report: RunsReport, console: Console) -> None:
-    """Prints the calls of several runs together, and a line for each run."""
-    rows = [(Text(str(group.name)), group) for group in report.models]
-    whole_ns = sum(run.duration_ns for run in report.runs)
-    parts: list[Table | Text] = [
-        Text(f"{counted(len(report.runs), 'run')}, {seconds(whole_ns)} s in all"),
-        *([_latency_table(rows), _token_table(rows)] if rows else []),
-        *(Text(line) for model in report.models for line in _model_lines(model)),
-        Text(_goodput_line(report.goodput)),
-        _runs_table(report.runs),
-    ]
-    for part in parts:
         if isinstance(part, Table):
             console.print()
         console.print(part)
@@ -122,8 +102,6 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
     if report.place_waits:
         most = "" if report.max_parallel is None else f": {report.max_parallel} run at once"
         yield Text(f"{counted(report.place_waits, 'call')} of nodes waited for a place{most}.")
-    if len(report.slack) > 1:
-        yield _slack_table(report.slack)
     if report.loops:
         yield _loop_table(report.loops)
     if report.cost.usd is not None:
@@ -316,41 +294,6 @@ def _time_table(time: Sequence[TimeShare]) -> Table:
     table = _table("Where the time of the critical path went", "", ("s", "of the run"))
     for share in time:
         table.add_row(Text(_said_kind(share)), seconds(share.duration_ns), _share(share.share))
-    return table
-
-
-def _slack_table(slack: Sequence[NodeSlack]) -> Table:
-    columns = ("calls", "took, s", "longest, s", "slack, s")
-    table = _table("Nodes; each call could have ended its slack later for nothing", "node", columns)
-    for node in sorted(slack, key=lambda node: (node.slack_ns, -node.longest_ns))[:_NODES_SHOWN]:
-        table.add_row(
-            Text(node.node),
-            f"{node.calls:,}",
-            seconds(node.total_ns),
-            seconds(node.longest_ns),
-            seconds(node.slack_ns),
-        )
-    if len(slack) > _NODES_SHOWN:
-        table.add_row(Text(f"and {len(slack) - _NODES_SHOWN} more, with more slack", style="dim"))
-    return table
-
-
-def _runs_table(runs: Sequence[RunReport]) -> Table:
-    columns = ("s", "calls", "failed", "first token", "out", "composite", "dollars")
-    table = _table("Run by run", "began, UTC", columns)
-    for run in runs:
-        began = datetime.fromtimestamp(run.wall_ns / 1e9, tz=UTC)
-        ended = "" if run.status == "ok" else f" {run.status}"
-        table.add_row(
-            Text(f"{began:%m-%d %H:%M}{ended}"),
-            seconds(run.duration_ns),
-            f"{run.calls.calls:,}",
-            f"{run.calls.failed:,}",
-            known(run.calls.ttft, lambda ttft: _milliseconds(ttft.p50_ns)),
-            f"{run.calls.output_tokens:,}",
-            known(run.composite, lambda composite: f"{composite:g}"),
-            known(run.cost.usd, dollars),
-        )
     return table
 
 

@@ -289,31 +289,3 @@ def test_a_span_is_shown_by_its_number(project: Path, journal: Path) -> None:
     assert json.loads(said.stdout)["span"] == 1
     assert trace("show", "1", journal.stem, cwd=project).exit_code == 0
     assert trace("show", "9999", journal.stem, cwd=project).exit_code == 2
-
-
-def test_several_runs_are_reported_together(project: Path, journal: Path) -> None:
-    said = trace("report", "--last", "99", "--json", cwd=project)
-    runs = json.loads(said.stdout)["runs"]
-    assert journal.stem in {run["run_id"] for run in runs}
-    (last,) = json.loads(trace("report", "--last", "1", "--json", cwd=project).stdout)["runs"]
-    assert last == runs[-1]
-    name = last["pipeline"]
-    for_people = trace("report", "--pipeline", name, cwd=project)
-    assert for_people.exit_code == 0
-    assert "Run by run" in for_people.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["--pipeline", "no-such"], "runs.unknown-pipeline"),
-        (["some-run", "--last", "2"], "option.of-one-run"),
-    ],
-)
-def test_what_a_report_cannot_be_asked_for_is_refused(
-    project: Path, journal: Path, arguments: list[str], code: str
-) -> None:
-    assert journal.exists()
-    refused = trace("report", *arguments, "--json", cwd=project)
-    assert refused.exit_code == 2
-    assert json.loads(refused.stdout)["error"]["code"] == code

@@ -1,10 +1,10 @@
-"""The nodes of a run as a weighted graph, against networkx and by hand."""
+"""What waits for places cost a run, against networkx and by hand."""
 
 import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.slack import lost_to_places_ns, slack_of
+from harness.analysis.time_budget import lost_to_places_ns
 from harness.trace import Flow, SpanRecord
 from harness.trace.events import NodeAttempt
 
@@ -27,18 +27,6 @@ def calls(
     return spans, flows
 
 
-def test_slack_is_how_much_later_a_call_could_have_ended() -> None:
-    diamond = calls(
-        ("plan", 0, 100, []),
-        ("slow", 100, 500, [1]),
-        ("quick", 110, 200, [1]),
-        ("sum", 510, 600, [2, 3]),
-    )
-    slack_ms = {node.node: node.slack_ns / MS for node in slack_of(*diamond)}
-    # Between the slow one and the sum there were 10 ms that nobody needed.
-    assert slack_ms == {"plan": 10, "slow": 10, "quick": 310, "sum": 0}
-
-
 def test_a_place_for_each_saves_the_waits_on_the_longest_path() -> None:
     items = [("item", 100 * (n // 2), 100 * (n // 2) + 100, []) for n in range(6)]
     waits_ms = {n + 1: 100 * (n // 2) for n in range(6)}
@@ -51,13 +39,7 @@ def test_a_longer_call_beside_the_one_that_waited_is_what_the_run_then_takes() -
     assert lost_to_places_ns(*run) == 100 * MS
 
 
-def test_what_is_nested_lies_in_the_call_around_it() -> None:
-    run = calls(("outer", 0, 300, []), ("outer/inner", 10, 200, []))
-    assert [node.node for node in slack_of(*run)] == ["outer"]
-
-
-def test_a_run_without_nodes_has_neither() -> None:
-    assert slack_of([], []) == ()
+def test_a_run_without_nodes_lost_nothing() -> None:
     assert lost_to_places_ns([], []) == 0
 
 
@@ -90,4 +72,3 @@ def test_without_waits_a_run_takes_as_long_as_networkx_says_its_longest_path_is(
     shortest_ms = max(ends_ms) - lost_to_places_ns(*run) / MS
 
     assert shortest_ms == networkx.dag_longest_path_length(graph)
-    assert any(node.slack_ns == 0 for node in slack_of(*run))
