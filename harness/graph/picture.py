@@ -1,8 +1,8 @@
-"""Pictures of a graph, with the figures of a run if one is given.
+"""Pictures of a graph, and what a run made of its nodes.
 
-A `Drawing` holds the content: nodes in layers, the inputs of each, and the run's figures.
-`as_mermaid` writes a flowchart for Markdown: https://mermaid.js.org/syntax/flowchart.html, and
-`as_svg` a picture for notebooks, which needs no script.
+A `Drawing` holds the content: nodes in layers, and the inputs of each. `as_mermaid` writes a
+flowchart for Markdown: https://mermaid.js.org/syntax/flowchart.html, and `as_svg` a picture for
+notebooks, which needs no script.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import Literal
 
 import orjson
@@ -21,7 +20,6 @@ from harness.graph.node import Node, Parameter, When
 from harness.trace import Interval, Journal, events
 from harness.trace.intervals import length_ns
 from harness.trace.node_records import NodeRecord, NodeStatus, critical_path, node_records
-from harness.trace.records import RunState
 
 Way = Literal["value", "item", "list", "when"]
 """How a node takes a value: whole, one item per call, as the list of a mapped node's outputs, or
@@ -52,20 +50,6 @@ class NodeSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSeen:
-    """A run of a graph."""
-
-    run_id: str
-    status: RunState
-    """`unfinished` if it was killed, or is not over."""
-    duration_ns: int
-    """From its first record to its last."""
-    nodes: Mapping[str, NodeSeen]
-    critical_path: tuple[str, ...]
-    """The nodes that decided how long it took, in order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
     """A value that a node takes."""
 
@@ -73,8 +57,6 @@ class Arrow:
     """A node, or an input of the graph."""
     is_input: bool
     way: Way
-    is_critical: bool = False
-    """Whether it lies on the critical path of the run."""
     is_implied: bool = False
     """Whether a longer way leads there too: a flowchart names its source in the node instead."""
 
@@ -93,7 +75,6 @@ class Box:
     when: str | None
     """Its `when`, such as `wanted(task)`; None if it always runs."""
     roles: tuple[str, ...]
-    seen: NodeSeen | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,19 +86,12 @@ class Drawing:
     """In the order in which nodes take them."""
     boxes: tuple[Box, ...]
     """Layer by layer, and within each in the order of definition."""
-    run: RunSeen | None = None
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Nodes that the run had and the graph does not have."""
-        names = {box.name for box in self.boxes}
-        return tuple(name for name in (self.run.nodes if self.run else ()) if name not in names)
 
 
 # --- the graph ----------------------------------------------------------------------------------
 
 
-def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
+def drawing_of(graph: Graph) -> Drawing:
     """Makes the drawing of a graph.
 
     The graph was checked before, so it has no cycle.
@@ -127,9 +101,7 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
     edges = graph.graph()
     generations = networkx.topological_generations(edges)
     layers = {name: number for number, names in enumerate(generations) for name in names}
-    critical = frozenset(pairwise(run.critical_path)) if run else frozenset()
-    # An arrow that a longer way implies is left out, unless the run's critical path took it.
-    drawn = critical.union(networkx.transitive_reduction(edges).edges)
+    drawn = frozenset(networkx.transitive_reduction(edges).edges)
     sources = dict.fromkeys(name for node in graph.nodes.values() for name in node.sources)
     return Drawing(
         name=graph.name,
@@ -138,20 +110,18 @@ def drawing_of(graph: Graph, run: RunSeen | None = None) -> Drawing:
             Box(
                 name=name,
                 layer=layers[name],
-                arrows=tuple(dict.fromkeys(_arrows(graph.nodes[name], graph, critical, drawn))),
+                arrows=tuple(dict.fromkeys(_arrows(graph.nodes[name], graph, drawn))),
                 is_mapped=graph.nodes[name].is_mapped,
                 kind=_kind(graph.nodes[name]),
                 when=_condition(graph.nodes[name].when),
                 roles=graph.nodes[name].policies.over(graph.policies).models or (),
-                seen=run.nodes.get(name, NodeSeen()) if run else None,
             )
             for name in sorted(graph.nodes, key=layers.__getitem__)
         ),
-        run=run,
     )
 
 
-def _arrows(node: Node, graph: Graph, critical: Edges, drawn: Edges) -> Iterator[Arrow]:
+def _arrows(node: Node, graph: Graph, drawn: Edges) -> Iterator[Arrow]:
     sources = {parameter.source for parameter in node.parameters}
     conditions = [
         parameter
@@ -160,13 +130,11 @@ def _arrows(node: Node, graph: Graph, critical: Edges, drawn: Edges) -> Iterator
     ]
     for parameter in (*node.parameters, *conditions):
         source = parameter.source
-        edge = source, node.name
         yield Arrow(
             source=source,
             is_input=source not in graph.nodes,
             way="when" if source not in sources else _way(parameter, graph.nodes.get(source)),
-            is_critical=edge in critical,
-            is_implied=source in graph.nodes and edge not in drawn,
+            is_implied=source in graph.nodes and (source, node.name) not in drawn,
         )
 
 
@@ -205,8 +173,8 @@ _WORST_FIRST: tuple[NodeStatus, ...] = (
 )
 
 
-def run_seen(journal: Journal) -> RunSeen:
-    """Reads a journal, of a run that ended, was killed, or is still going.
+def nodes_seen(journal: Journal) -> dict[str, NodeSeen]:
+    """By node, a run's figures; of one that ended, was killed, or is still going.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
@@ -214,16 +182,12 @@ def run_seen(journal: Journal) -> RunSeen:
     by_node: dict[str, list[NodeRecord]] = {}
     for record in node_records(journal):
         by_node.setdefault(outermost_node(record.node), []).append(record)
-    path = _critical_path(journal)
-    return RunSeen(
-        run_id=journal.started.run_id,
-        status=journal.ended.status if journal.ended else "unfinished",
-        duration_ns=journal.duration_ns,
-        nodes={
-            name: node_seen(members, is_critical=name in path) for name, members in by_node.items()
-        },
-        critical_path=path,
-    )
+    attempts = events.Events(journal.spans())[events.NodeAttempt]
+    spans = [attempt for attempt in attempts if "/" not in attempt.label]
+    run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
+    steps = critical_path(spans, journal.flows, run=run).steps
+    path = {outermost_node(step.node) for step in steps}
+    return {name: node_seen(members, is_critical=name in path) for name, members in by_node.items()}
 
 
 def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
@@ -242,15 +206,6 @@ def node_seen(records: Sequence[NodeRecord], *, is_critical: bool) -> NodeSeen:
     )
 
 
-def _critical_path(journal: Journal) -> tuple[str, ...]:
-    attempts = events.Events(journal.spans())[events.NodeAttempt]
-    spans = [attempt for attempt in attempts if "/" not in attempt.label]
-    run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
-    steps = critical_path(spans, journal.flows, run=run).steps
-    # Each node once, although several of its calls may follow one another.
-    return tuple(dict.fromkeys(outermost_node(step.node) for step in steps))
-
-
 def outermost_node(path: str) -> str:
     """The node of the graph itself that a call was made in: `answer` of `answer[3]/brief/text`."""
     return path.partition("/")[0].partition("[")[0]
@@ -259,7 +214,6 @@ def outermost_node(path: str) -> str:
 # --- words --------------------------------------------------------------------------------------
 
 _MAPPED = "\N{MULTIPLICATION SIGN}"
-_CRITICAL = "●"
 _KINDS: Mapping[Kind, str] = {"async": "", "plain": "in a thread", "stream": "streams its items"}
 
 
@@ -269,45 +223,26 @@ def _printable(text: str) -> str:
 
 
 def _label(box: Box) -> Iterator[str]:
-    """The lines of a node: its name, inputs, remarks and figures."""
-    times = box.seen
-    items = f" {_MAPPED}{times.items or '' if times else ''}" if box.is_mapped else ""
-    yield f"{_CRITICAL if times and times.is_critical else ''} {box.name}{items}".lstrip()
+    """The lines of a node: its name, inputs and remarks."""
+    yield f"{box.name} {_MAPPED}" if box.is_mapped else box.name
     named = [arrow for arrow in box.arrows if arrow.is_input or arrow.is_implied]
     if named:
         names = (f"each {arrow.source}" if arrow.way == "item" else arrow.source for arrow in named)
         yield f"← {', '.join(names)}"
     remarks = (f"when {box.when}" if box.when else "", ", ".join(box.roles), _KINDS[box.kind])
     yield from (_printable(remark) for remark in remarks if remark)
-    if times is not None:
-        tokens = f"{times.input_tokens:,} → {times.output_tokens:,} tokens"
-        figures = (
-            "" if times.status == "done" else times.status,
-            _duration(times.busy_ns) if times.busy_ns else "",
-            f"{times.calls:,} call{'' if times.calls == 1 else 's'}" if times.calls else "",
-            tokens if times.calls else "",
-        )
-        if figures_text := " · ".join(filter(None, figures)):
-            yield figures_text
-
-
-def _duration(time_ns: int) -> str:
-    if time_ns < 10_000_000:
-        return f"{time_ns / 1e6:.1f} ms"
-    return f"{time_ns / 1e9:,.{2 if time_ns < 10e9 else 1}f} s"
 
 
 # --- Mermaid ------------------------------------------------------------------------------------
 
-_MEAN_NOTHING = frozenset(f" _-.,:/()[]+=→←·{_MAPPED}{_CRITICAL}")
+_MEAN_NOTHING = frozenset(f" _-.,:/()[]+=←{_MAPPED}")
 """Characters that need no escape within quotes, besides letters and digits."""
-_ARROWS: Mapping[Way, tuple[str, str]] = {
-    "value": ("-->", "==>"),
-    "item": ("-- each -->", "== each ==>"),
-    "list": ("-->", "==>"),
-    "when": ("-. when .->", "-. when .->"),
+_ARROWS: Mapping[Way, str] = {
+    "value": "-->",
+    "item": "-- each -->",
+    "list": "-->",
+    "when": "-. when .->",
 }
-"""Off the critical path, and on it."""
 
 
 def as_mermaid(drawing: Drawing) -> str:
@@ -320,13 +255,13 @@ def as_mermaid(drawing: Drawing) -> str:
 
 
 def _flowchart(drawing: Drawing) -> Iterator[str]:
-    title, run = _printable(drawing.name), drawing.run
-    if run is not None:
-        ended = {"ok": "ended well", "unfinished": "was killed, or is not over"}
-        how = ended.get(run.status, run.status)
-        title += f" · run {_printable(run.run_id)}: {_duration(run.duration_ns)}, {how}"
     # A text in the quotes of JSON is one of YAML too.
-    yield from ("---", f"title: {orjson.dumps(title).decode()}", "---", "flowchart TD")
+    yield from (
+        "---",
+        f"title: {orjson.dumps(_printable(drawing.name)).decode()}",
+        "---",
+        "flowchart TD",
+    )
     ids = {box.name: f"n{number}" for number, box in enumerate(drawing.boxes)}
     for box in drawing.boxes:
         # A box with double sides is called once per item; a hexagon may be skipped.
@@ -338,22 +273,7 @@ def _flowchart(drawing: Drawing) -> Iterator[str]:
     for box in drawing.boxes:
         for arrow in box.arrows:
             if not arrow.is_input and not arrow.is_implied:
-                line = _ARROWS[arrow.way][arrow.is_critical]
-                yield f"    {ids[arrow.source]} {line} {ids[box.name]}"
-    timed = [(box, box.seen) for box in drawing.boxes if box.seen]
-    if drawing.unknown:
-        yield f"    %% in the run, and not in the file: {_printable(', '.join(drawing.unknown))}"
-    for name, style, members in (
-        ("critical", "stroke-width:4px", [box for box, figures in timed if figures.is_critical]),
-        (
-            "absent",
-            "stroke-dasharray:5 4",
-            [box for box, figures in timed if figures.status in {"skipped", "not run"}],
-        ),
-    ):
-        if members:
-            yield f"    classDef {name} {style}"
-            yield f"    class {','.join(ids[box.name] for box in members)} {name}"
+                yield f"    {ids[arrow.source]} {_ARROWS[arrow.way]} {ids[box.name]}"
 
 
 def _escaped(text: str) -> str:

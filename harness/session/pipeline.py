@@ -11,7 +11,7 @@ from harness.errors import InvalidInput, PipelineInvalid
 from harness.graph import Asker, Graph, graph_inputs
 from harness.graph.graph import ResultT
 from harness.graph.node import PolicyOptions
-from harness.graph.picture import NodeSeen, as_svg, drawing_of, run_seen
+from harness.graph.picture import NodeSeen, as_svg, drawing_of, nodes_seen
 from harness.inference import Backend, Limits
 from harness.session.batch import Batch, BatchResult
 from harness.session.batch_rows import BatchRows, Inputs
@@ -97,7 +97,7 @@ class Pipeline(Graph[ResultT]):
         """
         graph = super().graph()
         if run is not None:
-            figures = run_seen(run).nodes
+            figures = nodes_seen(run)
             graph.add_nodes_from(
                 (name, asdict(figures.get(name, NodeSeen()))) for name in self.nodes
             )

@@ -4,8 +4,6 @@ import random
 from pathlib import Path
 
 from harness.graph import Graph
-from harness.graph.picture import Drawing, RunSeen, drawing_of, run_seen
-from harness.trace import Journal
 
 BRIEF = Path(__file__).with_name("recorded") / "brief.jsonl"
 
@@ -33,14 +31,6 @@ def brief() -> Graph:
     async def text(sections: list[str], sources: list[str], task: str) -> str: ...
 
     return graph
-
-
-def brief_in_its_run() -> Drawing:
-    return drawing_of(brief(), recorded())
-
-
-def recorded() -> RunSeen:
-    return run_seen(Journal(BRIEF))
 
 
 def with_names(*names: str, graph: Graph | None = None) -> Graph:

@@ -1,20 +1,19 @@
-"""What a picture shows of a graph and of a run."""
+"""What a picture shows of a graph, and what is known of its nodes in a run."""
 
 # ruff: noqa: RUF001 - the sign of multiplication is meant
 
 import html
 import re
-from itertools import pairwise
 
 import networkx as nx
 import pytest
-from graphs_to_draw import UGLY, brief, brief_in_its_run, random_graph, recorded, with_names
+from graphs_to_draw import BRIEF, UGLY, brief, random_graph, with_names
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_runs import sealed
 
 from harness.graph import Graph
-from harness.graph.picture import Arrow, as_mermaid, drawing_of, run_seen
+from harness.graph.picture import Arrow, as_mermaid, drawing_of, nodes_seen
 from harness.trace import Journal, NodeOutput, RunEnded, RunStarted, SpanRecord
 
 SEED = st.integers(0, 2**32 - 1)
@@ -86,38 +85,20 @@ def test_boxes_and_arrows_say_what_nodes_are_and_how_they_take_what_they_take():
 
 
 def test_a_recorded_run_shows_what_each_node_took_and_what_decided_its_time():
-    run = recorded()
-    way = ("parts", "topics", "sources", "sections", "text")
-    assert run.critical_path == way
-    seen = run.nodes["sections"]
+    nodes = nodes_seen(Journal(BRIEF))
+
+    assert {name for name, seen in nodes.items() if seen.is_critical} == brief().nodes.keys()
+    seen = nodes["sections"]
     assert (seen.status, seen.items, seen.calls, seen.output_tokens) == ("done", 3, 3, 177)
     # Three calls that ran at once take as long as they took together, not three times that.
     assert 4.9e9 < seen.busy_ns < 5.0e9
-    arrows = [(arrow, box.name) for box in brief_in_its_run().boxes for arrow in box.arrows]
-    critical = {(arrow.source, target) for arrow, target in arrows if arrow.is_critical}
-    assert critical == {*pairwise(way)}
-
-
-def test_what_the_run_had_and_the_graph_has_not_is_told():
-    graph, other = brief(), Graph("brief")
-    for name in ("parts", "topics"):
-        other.node(graph.nodes[name].function)
-
-    @other.node
-    async def summary(topics): ...
-
-    drawing = drawing_of(other, recorded())
-
-    gone = "    %% in the run, and not in the file: sources, sections, text"
-    assert gone in as_mermaid(drawing).splitlines()
-    assert [box.seen.status for box in drawing.boxes] == ["done", "done", "not run"]
 
 
 def seen_in(tmp_path, *records):
     path = tmp_path / "run.jsonl"
     started = RunStarted(1, "20260102T030405Z-00", "g", 0, 0, 1)
     path.write_bytes(sealed(started, *records, RunEnded(100, "ok")))
-    return run_seen(Journal(path))
+    return nodes_seen(Journal(path))
 
 
 def node_span(number, start_ns, end_ns, node, *, item=None, status="ok", parent=None):
@@ -127,16 +108,16 @@ def node_span(number, start_ns, end_ns, node, *, item=None, status="ok", parent=
 
 
 def test_nested_calls_count_for_the_node_that_made_them(tmp_path):
-    run = seen_in(
+    nodes = seen_in(
         tmp_path,
         node_span(1, 0, 90, "answer", item=0),
         node_span(2, 5, 80, "answer[0]/brief/text", parent=1),
         SpanRecord(3, 2, "chat", 6, 70, "ok", None, {"model": "m", "output_tokens": 4}),
     )
-    assert list(run.nodes) == ["answer"]
-    seen = run.nodes["answer"]
+    assert list(nodes) == ["answer"]
+    seen = nodes["answer"]
     assert (seen.items, seen.busy_ns, seen.calls, seen.output_tokens) == (1, 90, 1, 4)
-    assert run.critical_path == ("answer",)
+    assert seen.is_critical
 
 
 @pytest.mark.parametrize(
@@ -145,11 +126,11 @@ def test_nested_calls_count_for_the_node_that_made_them(tmp_path):
 def test_a_node_ended_as_the_worst_of_its_items(tmp_path, statuses, status):
     spans = [node_span(n + 1, 0, 9, "n", item=n, status=one) for n, one in enumerate(statuses)]
 
-    assert seen_in(tmp_path, *spans).nodes["n"].status == status
+    assert seen_in(tmp_path, *spans)["n"].status == status
 
 
 def test_a_node_of_which_only_the_output_is_there_was_reused(tmp_path):
-    seen = seen_in(tmp_path, NodeOutput("n", None, "x")).nodes["n"]
+    seen = seen_in(tmp_path, NodeOutput("n", None, "x"))["n"]
 
     assert (seen.status, seen.busy_ns) == ("reused", 0)
 
@@ -169,7 +150,7 @@ def ugly():
 # --- Mermaid: what its own parser makes of these was tried by hand with version 12.3 -------------
 
 NODE = re.compile(r'    (n\d+)(\(|\[\[|\{\{)"([^"]*)"(\)|\]\]|\}\})')
-EDGE = re.compile(r"    (n\d+) (-->|==>|-- each -->|== each ==>|-\. when \.->) (n\d+)")
+EDGE = re.compile(r"    (n\d+) (-->|-- each -->|-\. when \.->) (n\d+)")
 
 
 def read(text: str) -> tuple[list[str], set[tuple[str, str]]]:
@@ -185,34 +166,30 @@ def read(text: str) -> tuple[list[str], set[tuple[str, str]]]:
     return [*labels.values()], {(named[edge[1]], named[edge[3]]) for edge in edges}
 
 
-def test_a_pipeline_in_its_run_as_a_flowchart():
+def test_a_pipeline_as_a_flowchart():
     graph = brief()
 
     @graph.node(when=lambda task: task)
     async def later(text): ...
 
     assert (
-        as_mermaid(drawing_of(graph, recorded()))
+        as_mermaid(drawing_of(graph))
         == """\
 ---
-title: "brief · run 20261120T094006Z-370323a26851: 10.4 s, ended well"
+title: "brief"
 ---
 flowchart TD
-    n0("● parts<br/>← task, document<br/>0.16 s")
-    n1("● topics<br/>← task<br/>planner<br/>1.49 s · 1 call · 119 → 59 tokens")
-    n2[["● sources ×3<br/>3.3 ms"]]
-    n3[["● sections ×3<br/>← each topics<br/>producer<br/>4.91 s · 3 calls · 751 → 177 tokens"]]
-    n4("● text<br/>← sources, task<br/>3.68 s · 1 call · 599 → 80 tokens")
-    n5{{"later<br/>← task<br/>when lambda(task)<br/>not run"}}
-    n0 ==> n1
-    n1 == each ==> n2
-    n2 == each ==> n3
-    n3 ==> n4
+    n0("parts<br/>← task, document")
+    n1("topics<br/>← task<br/>planner")
+    n2[["sources ×"]]
+    n3[["sections ×<br/>← each topics<br/>producer"]]
+    n4("text<br/>← sources, task")
+    n5{{"later<br/>← task<br/>when lambda(task)"}}
+    n0 --> n1
+    n1 -- each --> n2
+    n2 -- each --> n3
+    n3 --> n4
     n4 --> n5
-    classDef critical stroke-width:4px
-    class n0,n1,n2,n3,n4 critical
-    classDef absent stroke-dasharray:5 4
-    class n5 absent
 """
     )
 
