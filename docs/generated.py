@@ -190,7 +190,7 @@ GROUPS = {
     ),
     "Tools and agents": ("Tool", "mcp", "AgentResult", "ToolResult", "ToolCall", "ToolSpec"),
     "Memory": ("MemoryStore", "Passage", "Hit"),
-    "Traces": ("RunTrace", "TraceOptions", "JoinedTrace", "Journal"),
+    "Traces": ("RunTrace", "TraceOptions", "Journal"),
     "Sessions and settings": (
         "open", "Session", "open_sync", "SyncSession", "Settings", "load_settings",
     ),

@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from harness.trace import (
         Exporter,
         ExportTarget,
-        JoinedTrace,
         Journal,
         RunTrace,
         TraceOptions,
@@ -107,7 +106,6 @@ __all__ = [
     "HarnessError",
     "Hit",
     "Image",
-    "JoinedTrace",
     "Journal",
     "Limits",
     "Match",
@@ -182,7 +180,7 @@ _HOMES = {
         "RunEvent RunEvents RunResult ScoreSummary Session Settings SyncSession Tool ToolResult "
         "chat chat_sync embed load_settings mcp open open_shim open_sync stream"
     ),
-    "trace": "ExportTarget Exporter JoinedTrace Journal RunTrace TraceOptions add_run_context",
+    "trace": "ExportTarget Exporter Journal RunTrace TraceOptions add_run_context",
     "wiggum": "Round Tried WiggumResult rounds_from",
 }
 _HOME_OF = {name: f"harness.{home}" for home, names in _HOMES.items() for name in names.split()}

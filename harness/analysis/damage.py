@@ -45,12 +45,11 @@ DAMAGED = ".damaged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCheck:
-    """The check of one file, the record of one process in one part of a run."""
+    """The check of one file, the record of one part of a run."""
 
     path: str
     part: int
-    """Which part of the run, from 0; for a process that joined, the part that it joined."""
-    is_joined: bool
+    """Which part of the run, from 0."""
     run_id: str | None
     """None if the first line does not show it."""
     records: dict[str, int]
@@ -77,7 +76,7 @@ class JournalCheck:
     """The check of all files of a run."""
 
     files: tuple[FileCheck, ...]
-    """First the main process's, one for each part of the run; then those of joined processes."""
+    """One for each part of the run: more than one if it was resumed."""
 
     @property
     def run_id(self) -> str | None:
@@ -85,14 +84,9 @@ class JournalCheck:
         return self.files[0].run_id
 
     @property
-    def parts(self) -> tuple[FileCheck, ...]:
-        """The main process's files: more than one if the run was resumed."""
-        return tuple(file for file in self.files if not file.is_joined)
-
-    @property
     def is_readable(self) -> bool:
-        """Whether timelines and reports can be made of it: joined processes may be cut short."""
-        return all(part.is_readable for part in self.parts)
+        """Whether timelines and reports can be made of it."""
+        return all(file.is_readable for file in self.files)
 
     @property
     def is_whole(self) -> bool:
@@ -100,8 +94,7 @@ class JournalCheck:
 
         Earlier ones may have been killed: it went on after them.
         """
-        last = self.parts[-1].part
-        return all(file.is_whole if file.part == last else file.is_readable for file in self.files)
+        return self.is_readable and self.files[-1].is_whole
 
 
 def check_journal(path: Path) -> JournalCheck:
@@ -111,23 +104,20 @@ def check_journal(path: Path) -> JournalCheck:
         OSError: A file cannot be read.
     """
     first = _FileLines(path, number=0).check
-    parts, joined = [first], []
+    files = [first]
     for beside in paths_beside(path):
-        lines = _FileLines(beside, number=part_of(beside, path))
-        file = lines.check
-        if file.run_id is not None and first.run_id is not None and file.run_id != first.run_id:
-            continue
-        if file.is_joined:
-            joined.append(file)
-        elif lines.has_lines:  # readers too skip a part that was killed before its first line
-            parts.append(file)
-    return JournalCheck(files=(*parts, *joined))
+        lines = _FileLines(beside, number=part_of(beside, path) or 0)
+        run_id = lines.check.run_id
+        # Readers too skip a part that was killed before its first line.
+        if lines.has_lines and (None in {run_id, first.run_id} or run_id == first.run_id):
+            files.append(lines.check)
+    return JournalCheck(files=tuple(files))
 
 
 class _FileLines:
-    """A file, read line by line; `number` is its part by its name, None for a joined process."""
+    """A file, read line by line; `number` is its part by its name."""
 
-    def __init__(self, path: Path, *, number: int | None) -> None:
+    def __init__(self, path: Path, *, number: int) -> None:
         self.has_lines = False
         self._path = path
         self._number = number
@@ -143,11 +133,9 @@ class _FileLines:
     def check(self) -> FileCheck:
         """What its lines show, as far as they could be decoded."""
         started, ended = self._started, self._ended
-        joined_part = 0 if started is None else started.part
         return FileCheck(
             path=str(self._path),
-            part=joined_part if self._number is None else self._number,
-            is_joined=self._number is None,
+            part=self._number,
             run_id=None if started is None else started.run_id,
             records=dict(self._counts),
             ended=None if ended is None else ended.status,
@@ -183,7 +171,7 @@ class _FileLines:
                     self._complain(
                         "written by a newer version", line=line, code="journal.newer-version"
                     )
-                # The first part has the number 0, and joined nothing.
+                # The first part has the number 0, and resumed nothing.
                 elif self._number and (record.part != self._number or record.joined_ns is None):
                     self._complain(
                         f"not part {self._number} of the run", line=line, code="journal.wrong-part"
@@ -248,7 +236,7 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
         # 1. All is read before anything is written.
         run_id = None
         damaged = []
-        for part in [path, *(beside for beside in paths_beside(path) if part_of(beside, path))]:
+        for part in [path, *paths_beside(path)]:
             started = beginning_of(part)
             run_id = run_id or (started and started.run_id)
             if started is not None and started.run_id == run_id:

@@ -274,11 +274,12 @@ def complaints(*, as_json: bool = False) -> Iterator[None]:
 
 def print_check(checked: JournalCheck, console: Console) -> None:
     """Prints the state and the problems of each file."""
-    last = checked.parts[-1].part
+    last = checked.files[-1].part
     for file in checked.files:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(file.records.items()))
         verdict = _verdict(file, is_of_last_part=file.part == last)
-        console.print(Text(f"{file.path}{_part(file) if last else ''}: {verdict}"), soft_wrap=True)
+        part = f" (part {file.part})" if last else ""
+        console.print(Text(f"{file.path}{part}: {verdict}"), soft_wrap=True)
         console.print(Text(f"records: {kinds or 'none'}"), style="dim")
         for problem in file.problems:
             line = "" if problem.line is None else f"line {problem.line}: "
@@ -291,7 +292,7 @@ def _check_fields(checked: JournalCheck) -> object:
             "is_whole": checked.is_whole,
             "is_readable": checked.is_readable,
             "run_id": checked.run_id,
-            "parts": len(checked.parts),
+            "parts": len(checked.files),
             "files": [
                 {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
                 for file in checked.files
@@ -311,10 +312,6 @@ def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
     torn = f", in the middle of a line ({file.torn_bytes} bytes)" if file.torn_bytes else ""
     why = "killed, or still going" if is_of_last_part else "killed; it was resumed"
     return f"readable, but it stops before the run's end{torn}: {why}"
-
-
-def _part(file: FileCheck) -> str:
-    return f" (joined part {file.part})" if file.is_joined else f" (part {file.part})"
 
 
 def show_served(server: LoopbackServer, what: str, *, open_browser: bool, anchor: str = "") -> None:

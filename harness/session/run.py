@@ -127,15 +127,6 @@ class Run:
         """Shows a quantity's new value on the node's track of the timeline."""
         self._opened.trace.counter(name, value, unit=unit)
 
-    def invitation(self) -> str:
-        """A text that lets another process record its work for this node.
-
-        Pass it as an argument or a variable. There, `with JoinedTrace(text) as trace:` gives a
-        tracer whose records are merged into the run's when its journal is read. The text names the
-        run's secret variables without their values; the other process needs its own.
-        """
-        return self._opened.trace.invitation()
-
     def beat(self) -> None:
         """Gives a sign of life, for `Timeout(idle_s=…)`; every piece of a reply is one too.
 

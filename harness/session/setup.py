@@ -15,7 +15,7 @@ from harness.session.passages import PassageStore
 from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.separation import ComparedModels
 from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
-from harness.session.trust import check_store, known_secrets, secret_variables, warn_of_secrets
+from harness.session.trust import check_store, known_secrets, warn_of_secrets
 from harness.trace import TraceOptions, Tracer
 
 
@@ -68,7 +68,6 @@ class Setup:
                 secrets=known_secrets(
                     endpoints.values(), environment=environment, named=trace.secrets
                 ),
-                secret_variables=secret_variables(endpoints.values(), named=trace.secrets),
             ),
         )
 

@@ -28,7 +28,7 @@ from harness.trace.records import (
     describe,
 )
 from harness.trace.run_list import AUDIT_LOG, AuditLine, append_line, list_runs
-from harness.trace.run_trace import TIMELINES, JoinedTrace, RunTrace, TimelineFormat, TraceOptions
+from harness.trace.run_trace import TIMELINES, RunTrace, TimelineFormat, TraceOptions
 from harness.trace.secrets import Redactor
 from harness.trace.shared_tracer import SharedTracer
 from harness.trace.tracer import ContentPolicy, Sink, Span, Tracer, add_run_context, sha256_of
@@ -52,7 +52,6 @@ __all__ = [
     "Flows",
     "Instant",
     "Interval",
-    "JoinedTrace",
     "Journal",
     "NodeOutput",
     "OnFailure",

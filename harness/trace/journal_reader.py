@@ -7,27 +7,22 @@ is read the same, but for the lines of ends of spans, which stay in memory.
 
 The files of a run, where RUN is the journal's name without `.jsonl`:
 
-    RUN.jsonl                   the journal: the first part of the run, by its main process
+    RUN.jsonl                   the journal: the first part of the run
     RUN.1.jsonl, RUN.2.jsonl    the parts that resumed it
-    RUN.77-00c0ffee0bad.jsonl   a process that joined a part: its id, and chance
 
-All are merged by time. The run's clock is that of the main process in the first part. A part that
-resumes the run begins at the end of the part before, so the pause between them is in no figure and
-on no timeline; an instant records its length. Joined processes have clocks of their own.
-
-Damage in a part of the main process is an error, since the rest of the run builds on it. Damage in
-the file of a joined process loses only the rest of that file.
+The run's clock is that of the first part. A part that resumes the run begins at the end of the part
+before, so the pause between them is in no figure and on no timeline; an instant records its length.
+Damage in a part is an error, since the rest of the run builds on it.
 """
 
 from __future__ import annotations
 
 import gzip
-import heapq
 import io
 import re
 import zlib
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from errno import EIO
 from glob import escape
 from itertools import islice
@@ -35,7 +30,6 @@ from pathlib import Path
 from typing import BinaryIO, cast, get_args
 
 from harness.errors import JournalInvalid
-from harness.log import log_warning
 from harness.trace.journal_line import decode, line_start, sealed_number
 from harness.trace.records import (
     SCHEMA_VERSION,
@@ -57,7 +51,7 @@ from harness.trace.records import (
 
 JOURNAL_SUFFIX = ".jsonl"
 
-_BESIDE = re.compile(r"(?P<run>.+)\.(?:(?P<part>[1-9]\d{0,8})|\d+-[0-9a-f]+)")
+_BESIDE = re.compile(r"(?P<run>.+)\.(?P<part>[1-9]\d{0,8})")
 """The stem of a file beside a journal."""
 
 Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
@@ -106,8 +100,7 @@ class Journal:
     """A run, read from its files.
 
     Args:
-        path: The first part's file; the others are found beside it. An unreadable file of a joined
-            process is left out, and a damaged one ends at the damage, with a warning.
+        path: The first part's file; the others are found beside it.
 
     Raises:
         JournalInvalid: It, or one of its parts, is not a journal, cannot be read, or was written
@@ -125,32 +118,25 @@ class Journal:
         path = Path(path)
         try:
             first = JournalFile(path)
-            parts = [first, *_further_parts(path, first.started.run_id)]
-            files = [*parts, *_joined_files(path, parts)]
+            files = [first, *_further_parts(path, first.started.run_id)]
         except OSError as error:
             raise JournalInvalid(
                 f"it cannot be read ({error.strerror})", code="journal.unreadable", path=path
             ) from error
         self.path = path
         self.started = first.started
-        self.ended = parts[-1].ended
-        self.parts = len(parts)
-        self._processes: list[_Process] = []
-        for number, file in enumerate(files):
-            # Parts come first among the files, so the part that a process joined is there by now.
-            of_part = next(
-                (process for process in self._processes if process.part == file.started.part), None
-            )
-            self._processes.append(_Process(file, number=number, of=len(files), of_part=of_part))
-        self.resumed_ns = parts[-1].started.joined_ns if len(parts) > 1 else None
-        self.flows = tuple(flow for process in self._processes for flow in process.flows())
+        self.ended = files[-1].ended
+        self.parts = len(files)
+        self._parts = [_Part(file, number=n, of=len(files)) for n, file in enumerate(files)]
+        self.resumed_ns = files[-1].started.joined_ns if len(files) > 1 else None
+        self.flows = tuple(flow for part in self._parts for flow in part.flows())
 
     def items(self, *kinds: type[Item]) -> Iterator[Item]:
         """Everything, in the order it was recorded; a span comes after its parent.
 
         Spans come in the order of their starts, except spans known only afterwards, such as the
-        phases that a server reports with its reply. Processes are merged by that order. Spans that
-        were open when a part was killed end with that part, unfinished.
+        phases that a server reports with its reply. Spans that were open when a part was killed end
+        with that part, unfinished.
 
         Args:
             kinds: The classes to read, if not all. Of other lines, only the checksums are read.
@@ -158,14 +144,9 @@ class Journal:
         Raises:
             JournalInvalid: A line in the middle of a part's file is not a record.
         """
-        if len(self._processes) == 1:
-            return self._processes[0].file.items(kinds or _ITEMS)
-        # Whatever has a time, to merge by.
-        read = {*_ITEMS} if not kinds else {*kinds, SpanRecord, Instant, CounterSet}
-        timed = heapq.merge(
-            *(process.items(read) for process in self._processes), key=lambda pair: pair[0]
-        )
-        return (item for _, item in timed if not kinds or isinstance(item, kinds))
+        if len(self._parts) == 1:
+            return self._parts[0].file.items(kinds or _ITEMS)
+        return (item for part in self._parts for item in part.items(kinds or _ITEMS))
 
     def spans(self) -> Iterator[SpanRecord]:
         """The spans alone, in the order of `items`."""
@@ -188,20 +169,19 @@ class Journal:
     @property
     def last_ns(self) -> int:
         """The time of the last record, on the run's clock."""
-        return max(process.file.last_ns + process.shift_ns for process in self._processes)
+        return max(part.file.last_ns + part.shift_ns for part in self._parts)
 
     @property
     def last_wall_ns(self) -> int:
         """The time of the last record in Unix time, by the clock of the last part's machine."""
-        # The processes are the parts, then those that joined.
-        last = self._processes[self.parts - 1]
+        last = self._parts[-1]
         started = last.file.started
         return self.last_ns - last.shift_ns - started.time_ns + started.wall_ns
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files it is read from."""
-        return tuple(process.file.path for process in self._processes)
+        return tuple(part.file.path for part in self._parts)
 
     @property
     def duration_ns(self) -> int:
@@ -209,99 +189,49 @@ class Journal:
         return self.last_ns - self.started.time_ns
 
 
-class _Process:
-    """One file of a run, with the run's clock and ids: file `number` of `of`, from 0.
+class _Part:
+    """One file of a run, with the run's clock and ids: file `number` of `of`, from 0."""
 
-    `of_part` is the part that a process joined; None for a part.
-    """
-
-    def __init__(
-        self, file: JournalFile, *, number: int, of: int, of_part: _Process | None
-    ) -> None:
+    def __init__(self, file: JournalFile, *, number: int, of: int) -> None:
         self.file = file
-        self.part = file.started.part
         self._number = number
         self._of = of
-        self._parent: int | None = None
-        started = file.started
-        if of_part is None:
-            self.shift_ns = 0 if number == 0 else part_shift_ns(started)
-        else:
-            main = of_part.file
-            self.shift_ns = of_part.shift_ns + joined_shift_ns(
-                started, file.ended, main=main.started, main_ended=main.ended
-            )
-            if started.parent is not None:
-                self._parent = of_part.id_of(started.parent)
+        self.shift_ns = part_shift_ns(file.started) if number else 0
 
     def flows(self) -> Iterator[Flow]:
         for flow in self.file.flows:
             yield Flow(flow.name, self.id_of(flow.source), self.id_of(flow.target))
 
-    def items(self, kinds: Collection[type[Item]]) -> Iterator[tuple[int, Item]]:
-        """Every item of these classes, with the time it is merged by."""
-        time_ns = self.file.started.time_ns + self.shift_ns
+    def items(self, kinds: Collection[type[Item]]) -> Iterator[Item]:
+        """Every item of these classes, on the run's clock."""
         for item in self.file.items(kinds):
-            moved: Item = item
             if type(item) is SpanRecord:
-                # A span known only afterwards keeps its place: merging needs times that never go
-                # back.
-                time_ns = max(time_ns, item.start_ns + self.shift_ns)
-                # The outermost spans of a joined process lie in the span that asked it to join.
-                parent = self._parent if item.parent is None else self.id_of(item.parent)
-                moved = item._replace(
+                yield item._replace(
                     id=self.id_of(item.id),
-                    parent=parent,
+                    parent=None if item.parent is None else self.id_of(item.parent),
                     start_ns=item.start_ns + self.shift_ns,
                     end_ns=item.end_ns + self.shift_ns,
                 )
             elif isinstance(item, Instant | CounterSet):
-                time_ns = max(time_ns, item.time_ns + self.shift_ns)
                 span = None if item.span is None else self.id_of(item.span)
-                if span is None and getattr(item, "track", None) is None:
-                    span = self._parent
-                moved = item._replace(time_ns=item.time_ns + self.shift_ns, span=span)
-            yield time_ns, moved
+                yield item._replace(time_ns=item.time_ns + self.shift_ns, span=span)
+            else:
+                yield item
 
     def id_of(self, span: int) -> int:
-        """Ids count from 1 in each process; interleaved, no two are the same in the run."""
+        """Ids count from 1 in each part; interleaved, no two are the same in the run."""
         return (span - 1) * self._of + self._number + 1
 
 
 def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
     for beside in paths_beside(path):
-        number = part_of(beside, path)
-        started = None if number is None else beginning_of(beside)
+        number, started = part_of(beside, path), beginning_of(beside)
         # Another run may have a name that looks like a part's of this one.
         if started is None or started.run_id != run_id:
             continue
         if started.part != number or started.joined_ns is None:
             raise JournalInvalid(f"not part {number} of the run; {HINT}", path=beside, line=1)
         yield JournalFile(beside)
-
-
-def _joined_files(path: Path, parts: Sequence[JournalFile]) -> Iterator[JournalFile]:
-    numbers = {part.started.part for part in parts}
-    for beside in paths_beside(path):
-        if part_of(beside, path) is not None:
-            continue
-        try:
-            started = beginning_of(beside)
-            if started is None or started.run_id != parts[0].started.run_id:
-                continue
-            if started.part not in numbers:
-                raise JournalInvalid(
-                    f"of part {started.part} of the run, which is missing", path=beside, line=1
-                )
-            yield JournalFile(beside, lines=_sound_lines(beside))
-        except (JournalInvalid, OSError) as error:
-            log_warning(
-                "the journal of another process of the run is left out",
-                code="trace.process-left-out",
-                path=str(beside),
-                error=str(error),
-                hint=HINT,
-            )
 
 
 def beginning_of(path: Path) -> RunStarted | None:
@@ -311,40 +241,17 @@ def beginning_of(path: Path) -> RunStarted | None:
     return first_record(line, path) if line.endswith(b"\n") else None
 
 
-def _sound_lines(path: Path) -> int:
-    """How many lines of a file can be read, up to damage or a torn last line."""
-    sound = 0
-    with open_journal(path) as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                decode(line, number=number)
-            except ValueError as error:
-                log_warning(
-                    "part of the journal of another process of the run is left out",
-                    code="trace.process-known-in-part",
-                    path=str(path),
-                    line=number,
-                    error=str(error),
-                    hint=HINT,
-                )
-                break
-            sound = number
-    return sound
-
-
 class JournalFile:
     """One file's records, with the two ends of each span joined.
 
-    It is read as it is now, without what is appended later, and up to `lines` if that is given.
+    It is read as it is now, without what is appended later.
 
     Raises:
         JournalInvalid: It is not a journal, or a newer version wrote it.
         OSError: It cannot be read.
     """
 
-    def __init__(self, path: Path, *, lines: int | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.ended: RunEnded | None = None
         self.flows: list[Flow] = []
@@ -355,7 +262,7 @@ class JournalFile:
         with open_journal(path) as file:
             self.started = first_record(file.readline(), path)
             file.seek(0)
-            self._lines = self._index(file, lines)
+            self._lines = self._index(file)
 
     def items(self, kinds: Collection[type[Item]] = _ITEMS) -> Iterator[Item]:
         """Every item of these classes, in the order of the lines."""
@@ -393,10 +300,10 @@ class JournalFile:
                 self._last_ns = max(map(last_moment, records))
         return self._last_ns
 
-    def _index(self, file: BinaryIO, limit: int | None) -> int:
+    def _index(self, file: BinaryIO) -> int:
         """Records flows, and where spans end; returns the number of whole lines."""
         number, line = 0, b""
-        for number, line in enumerate(islice(file, limit), start=1):
+        for number, line in enumerate(file, start=1):
             if line.startswith(_INDEXED) and line.endswith(b"\n"):
                 match _decoded(line, self.path, number):
                     case SpanEnded(id=span):
@@ -462,28 +369,6 @@ def part_shift_ns(part: RunStarted) -> int:
     return part.joined_ns - part.time_ns
 
 
-def joined_shift_ns(
-    joining: RunStarted, ended: RunEnded | None, *, main: RunStarted, main_ended: RunEnded | None
-) -> int:
-    """What to add to the times of a process that joined to get the main process's.
-
-    From the first record of each and, if it came to its end, the last.
-    """
-    by_wall_ns = (joining.wall_ns - joining.time_ns) - (main.wall_ns - main.time_ns)
-    if joining.joined_ns is None:
-        return by_wall_ns
-    earliest_ns = joining.joined_ns - joining.time_ns
-    if joining.boot_id is not None and joining.boot_id == main.boot_id and earliest_ns <= 0:
-        return 0  # the clock is the same
-    # Wall clocks are set, and differ between machines. It certainly was asked before it began,
-    # and probably ended before the main process, if there was time for that.
-    shift_ns = max(by_wall_ns, earliest_ns)
-    if ended is None or main_ended is None:
-        return shift_ns
-    latest_ns = main_ended.time_ns - ended.time_ns
-    return min(shift_ns, latest_ns) if latest_ns >= earliest_ns else shift_ns
-
-
 def part_path(journal: Path, part: int) -> Path:
     """The file of a part that resumes a run; parts count from 1."""
     return journal.with_suffix(f".{part}{JOURNAL_SUFFIX}")
@@ -494,27 +379,17 @@ def next_part(journal: Path) -> int:
     return 1 + max((part_of(path, journal) or 0 for path in paths_beside(journal)), default=0)
 
 
-def joined_path(journal: Path, process_id: int, chance: str) -> Path:
-    """The file of a process that joins a run.
-
-    `chance` is hexadecimal digits, since machines may share a directory but not process ids.
-    """
-    return journal.with_suffix(f".{process_id}-{chance}{JOURNAL_SUFFIX}")
-
-
 def paths_beside(journal: Path) -> list[Path]:
-    """The files beside a journal that may be of its run: further parts first, in order."""
+    """The files beside a journal that may be further parts of its run, in order."""
     paths = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
-    # Parts have nine digits at most (`_BESIDE`), so files of other processes come after them.
-    return sorted(paths, key=lambda path: (part_of(path, journal) or 10**9, path))
+    parts = {path: part for path in paths if (part := part_of(path, journal))}
+    return sorted(parts, key=parts.__getitem__)
 
 
 def part_of(path: Path, journal: Path) -> int | None:
     """Which part of a run a file is by its name, from 1; None if it is not a further part."""
     named = _BESIDE.fullmatch(path.stem)
-    if named is None or named["part"] is None or named["run"] != journal.stem:
-        return None
-    return int(named["part"])
+    return int(named["part"]) if named and named["run"] == journal.stem else None
 
 
 def journal_of(path: Path) -> Path:

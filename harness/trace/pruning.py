@@ -32,7 +32,7 @@ from harness.trace.journal_reader import (
     part_path,
 )
 from harness.trace.records import Instant
-from harness.trace.run_list import AUDIT_LOG, PRUNED, AuditLine, append_line, has_end
+from harness.trace.run_list import AUDIT_LOG, PRUNED, AuditLine, append_line
 from harness.trace.run_trace import RunLock
 
 Keep = Literal["failed", "unfinished"]
@@ -73,9 +73,10 @@ class StoredRun:
 
     @property
     def journals(self) -> list[Path]:
-        """Its journal, and those of further parts and joined processes."""
-        files = filter(_is_journal, self.paths)
-        return sorted(files, key=lambda path: part_of(path, self.journal) or 0)
+        """Its journal, and those of further parts."""
+        parts = {path: part_of(path, self.journal) or 0 for path in self.paths}
+        files = [path for path, part in parts.items() if part or path == self.journal]
+        return sorted(files, key=parts.__getitem__)
 
 
 def stored_runs(
@@ -175,9 +176,7 @@ def pack_run(run: StoredRun) -> int | None:
             if path.match(f".*{JOURNAL_SUFFIX}.*.partial"):
                 path.unlink(missing_ok=True)  # of a kill
         for path in run.journals:
-            is_of_run = path == run.journal or part_of(path, run.journal) is not None
-            # A process that joined may still write.
-            if is_packed(path) or not (is_of_run or has_end(path)):
+            if is_packed(path):
                 continue
             stat = path.stat()
             with writing(path), path.open("rb") as plain, whole_file(path) as file:
@@ -221,8 +220,6 @@ def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | Non
 def _batch_state(run: StoredRun) -> str | None:
     """The file that names the run for its batch; empty if it needs none, None if unknown."""
     for path in reversed(run.journals):
-        if path != run.journal and part_of(path, run.journal) is None:
-            continue
         with open_journal(path) as file:
             for line in file:
                 if line.startswith(line_start(Instant)) and line.endswith(b"\n"):

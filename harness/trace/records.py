@@ -65,16 +65,11 @@ class RunStarted(NamedTuple):
     """Unix time, in nanoseconds, at the moment the process's clock showed `time_ns`."""
     time_ns: int
     process_id: int
-    parent: int | None = None
-    """For a process that joined a run: the span of the main process that it works for."""
     joined_ns: int | None = None
-    """The time of the main process's invitation to join, on its clock. In a part that resumes the
-    run: the run's last moment before it, on the clock of the first part."""
-    boot_id: str | None = None
-    """Processes with the same one share their clock; see `harness.trace.clock`."""
+    """In a part that resumes the run: the run's last moment before it, on the clock of the first
+    part."""
     part: int = 0
-    """Which part of the run: 0 is the first, 1 the first that resumed it. For a process that
-    joined: the part that it joined."""
+    """Which part of the run: 0 is the first, 1 the first that resumed it."""
 
 
 class SpanStarted(NamedTuple):

@@ -236,8 +236,7 @@ def _journal_named(run: str, directory: Path) -> Path:
         changed_ns: dict[Path, int] = {}
         for file in files:
             journal = journal_of(file)
-            if file == journal or part_of(file, journal) is not None:
-                changed_ns[journal] = max(changed_ns.get(journal, 0), file.stat().st_mtime_ns)
+            changed_ns[journal] = max(changed_ns.get(journal, 0), file.stat().st_mtime_ns)
         by_age = sorted(journals.values(), key=lambda path: (changed_ns[path], path.name))
         journals = {path.stem: path for path in reversed(by_age) if begins_a_run(path)}
     if not journals:
@@ -292,8 +291,7 @@ def _journal_beside(path: Path) -> Path:
 
 
 def _is_run(path: Path) -> bool:
-    # The audit log lies there too, and further files of a run: its parts, and of processes that
-    # joined it.
+    # The audit log lies there too, and further parts of runs.
     return path.name != AUDIT_LOG and "." not in path.stem
 
 

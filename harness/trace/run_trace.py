@@ -2,8 +2,8 @@
 
 Inside the `with` block of a `RunTrace` the journal grows; when the block ends, in whatever way, the
 journal is closed and the timelines are written beside it. A record that cannot be written, or an
-observer that fails, is a warning in the log: the run goes on. A `JoinedTrace` records the work of
-another process for the run, and a `RunLock` keeps a run from being resumed while it goes on.
+observer that fails, is a warning in the log: the run goes on. A `RunLock` keeps a run from being
+resumed while it goes on.
 """
 
 from __future__ import annotations
@@ -20,24 +20,21 @@ from secrets import token_hex
 from typing import Literal, Self
 from weakref import WeakSet
 
-from pydantic import BaseModel, ValidationError
-
 from harness.errors import InvalidInput, JournalInvalid, RunLimitReached
 from harness.log import log_warning
 from harness.trace.chrome import write_chrome_trace
-from harness.trace.clock import Clock, boot_id, monotonic
+from harness.trace.clock import Clock, monotonic
 from harness.trace.journal import Durability, JournalWriter, OnFailure, sync_path
 from harness.trace.journal_reader import (
     JOURNAL_SUFFIX,
     Journal,
-    joined_path,
     journal_of,
     next_part,
     part_path,
 )
 from harness.trace.perfetto import write_perfetto_trace
 from harness.trace.records import SCHEMA_VERSION, Instant, RunEnd, RunEnded, RunStarted, describe
-from harness.trace.secrets import Redactor, secrets_of
+from harness.trace.secrets import Redactor
 from harness.trace.tracer import ContentPolicy, RecordMaker, Sink, Tracer, status_of
 
 TimelineFormat = Literal["chrome", "perfetto"]
@@ -64,38 +61,96 @@ class TraceOptions:
     on_failure: OnFailure = "stop"
     secrets: Collection[str] = field(default=(), repr=False)
     """Values that no file may hold."""
-    secret_variables: tuple[str, ...] = ()
-    """Names of secret variables, so that a joining process can look up its own values."""
 
 
-class JournalTracer(Tracer):
-    """A tracer with a file of its own: the common part of the two below."""
+class RunTrace(Tracer):
+    """Traces one run into `<directory>/<run_id>.jsonl`, and timelines beside it.
+
+    A run that was killed, failed, waits or was stopped can be resumed: a further part goes into a
+    file beside its journal, under the same id. When the part ends, the timelines of the whole run
+    are drawn again. See `Journal`.
+
+    Args:
+        directory: The directory of runs; made if missing. A resumed run stays in its own.
+        name: The pipeline's name.
+        options: How it is recorded.
+        clock: The run's time.
+        wall_ns: Unix time in nanoseconds.
+        observers: Called with each record from the writing thread, for example for live progress.
+        resume: The journal of a run to resume.
+
+    Raises:
+        InvalidInput: The run to resume is still going, or the file is only a part of one.
+        JournalInvalid: The run to resume cannot be read.
+        OSError: The directory or the journal cannot be made or read.
+
+    Attributes:
+        part: Which part of the run this is, from 0.
+        journal_path: The journal: the file of the run's first part.
+        timeline_paths: The file of each timeline; after the run, only written ones.
+    """
 
     def __init__(
         self,
-        path: Path,
-        started: RunStarted,
+        directory: Path,
         *,
-        options: TraceOptions,
-        clock: Clock,
+        name: str,
+        options: TraceOptions | None = None,
+        clock: Clock = monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
         observers: Sequence[Sink] = (),
+        resume: Path | None = None,
     ) -> None:
-        super().__init__(clock=clock, content=options.content)
-        self.name = started.name
-        self.run_id = started.run_id
-        self.part = started.part
-        self.redactor = Redactor(options.secrets)
+        chosen = options or TraceOptions()
+        super().__init__(clock=clock, content=chosen.content)
+        self.redactor = Redactor(chosen.secrets)
         self.hears_text = any(getattr(observer, "hears_text", False) for observer in observers)
-        self._options = options
+        self._options = chosen
+        self._end: tuple[RunEnd, str | None] | None = None
+        started = RunStarted(SCHEMA_VERSION, "", name, wall_ns(), clock(), os.getpid())
+        if resume is None:
+            directory.mkdir(parents=True, exist_ok=True)
+            moment = datetime.fromtimestamp(started.wall_ns // 1_000_000_000, tz=UTC)
+            # Unique, and sortable by time.
+            started = started._replace(run_id=f"{moment:{ID_TIME}}-{token_hex(6)}")
+            self.journal_path = directory / f"{started.run_id}{JOURNAL_SUFFIX}"
+            self._begin(self.journal_path, started, observers)
+            # Now that the file exists; nothing else knows its name yet.
+            self._lock = RunLock(self.journal_path)
+        else:
+            self.journal_path = resume
+            # Before it is read: another process may be resuming it.
+            self._lock = RunLock(resume)
+            try:
+                earlier = Journal(resume)
+                self._begin(*_next_part(earlier, started), observers)
+            except BaseException:
+                self._lock.release()
+                raise
+            # By wall clocks, which may have been set in the meantime.
+            away_s = max(0, started.wall_ns - earlier.last_wall_ns) / 1e9
+            self._take(
+                Instant(None, "resumed", started.time_ns, {"part": self.part, "away_s": away_s})
+            )
+            if chosen.durability != "exit":
+                # This part builds on records that a killed part may not have put on the disk.
+                for written in earlier.paths:
+                    sync_path(written)
+        self.timeline_paths = {
+            form: self.journal_path.with_suffix(TIMELINES[form][0]) for form in chosen.timelines
+        }
+
+    def _begin(self, path: Path, started: RunStarted, observers: Sequence[Sink]) -> None:
+        """Opens the file of this part, and writes its first record."""
+        self.name, self.run_id, self.part = started.name, started.run_id, started.part
         self._journal = JournalWriter(
             path,
-            maker=RecordMaker(content=options.content, redactor=self.redactor),
+            maker=RecordMaker(content=self._options.content, redactor=self.redactor),
             redactor=self.redactor,
-            durability=options.durability,
+            durability=self._options.durability,
             observers=[getattr(o, "of_run", lambda sink=o: sink)() for o in observers],
         )
         self._take = self._journal.append
-        self._end: tuple[RunEnd, str | None] | None = None
         self._take(started)
 
     def end_as(self, status: RunEnd, error: str | None = None) -> None:
@@ -138,103 +193,6 @@ class JournalTracer(Tracer):
         self._journal.start()
         return self
 
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        status, error_text = self._end or (status_of(error), describe(error))
-        self._take(RunEnded(self.now_ns(), status, error_text))
-        self._journal.close()
-
-
-class RunTrace(JournalTracer):
-    """Traces one run into `<directory>/<run_id>.jsonl`, and timelines beside it.
-
-    A run that was killed, failed, waits or was stopped can be resumed: a further part goes into a
-    file beside its journal, under the same id. When the part ends, the timelines of the whole run
-    are drawn again. See `Journal`.
-
-    Args:
-        directory: The directory of runs; made if missing. A resumed run stays in its own.
-        name: The pipeline's name.
-        options: How it is recorded.
-        clock: The run's time.
-        wall_ns: Unix time in nanoseconds.
-        observers: Called with each record from the writing thread, for example for live progress.
-        resume: The journal of a run to resume.
-
-    Raises:
-        InvalidInput: The run to resume is still going, or the file is only a part of one.
-        JournalInvalid: The run to resume cannot be read.
-        OSError: The directory or the journal cannot be made or read.
-
-    Attributes:
-        part: Which part of the run this is, from 0.
-        journal_path: The journal: the file of the run's first part.
-        timeline_paths: The file of each timeline; after the run, only written ones.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        name: str,
-        options: TraceOptions | None = None,
-        clock: Clock = monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
-        observers: Sequence[Sink] = (),
-        resume: Path | None = None,
-    ) -> None:
-        chosen = options or TraceOptions()
-        started = RunStarted(
-            SCHEMA_VERSION, "", name, wall_ns(), clock(), os.getpid(), boot_id=_boot_id_of(clock)
-        )
-        if resume is None:
-            directory.mkdir(parents=True, exist_ok=True)
-            moment = datetime.fromtimestamp(started.wall_ns // 1_000_000_000, tz=UTC)
-            # Unique, and sortable by time.
-            started = started._replace(run_id=f"{moment:{ID_TIME}}-{token_hex(6)}")
-            self.journal_path = directory / f"{started.run_id}{JOURNAL_SUFFIX}"
-            super().__init__(
-                self.journal_path, started, options=chosen, clock=clock, observers=observers
-            )
-            # Now that the file exists; nothing else knows its name yet.
-            self._lock = RunLock(self.journal_path)
-        else:
-            self.journal_path = resume
-            # Before it is read: another process may be resuming it.
-            self._lock = RunLock(resume)
-            try:
-                earlier = Journal(resume)
-                path, further = _next_part(earlier, started)
-                super().__init__(path, further, options=chosen, clock=clock, observers=observers)
-            except BaseException:
-                self._lock.release()
-                raise
-            # By wall clocks, which may have been set in the meantime.
-            away_s = max(0, started.wall_ns - earlier.last_wall_ns) / 1e9
-            self._take(
-                Instant(None, "resumed", started.time_ns, {"part": self.part, "away_s": away_s})
-            )
-            if chosen.durability != "exit":
-                # This part builds on records that a killed part may not have put on the disk.
-                for written in earlier.paths:
-                    sync_path(written)
-        self.timeline_paths = {
-            form: self.journal_path.with_suffix(TIMELINES[form][0]) for form in chosen.timelines
-        }
-
-    def invitation(self) -> str:
-        """A text with which another process opens a `JoinedTrace` for the current span."""
-        return Invitation(
-            journal=self.journal_path.absolute(),
-            run_id=self.run_id,
-            name=self.name,
-            span=self.current_id,
-            part=self.part,
-            time_ns=self.now_ns(),
-            content=self._options.content,
-            durability=self._options.durability,
-            secret_variables=self._options.secret_variables,
-        ).model_dump_json()
-
     def journal(self) -> Journal | None:
         """The run as recorded so far; None if the journal cannot be read."""
         try:
@@ -245,9 +203,11 @@ class RunTrace(JournalTracer):
             )
             return None
 
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         try:
-            super().__exit__(kind, error, traceback)
+            status, error_text = self._end or (status_of(error), describe(error))
+            self._take(RunEnded(self.now_ns(), status, error_text))
+            self._journal.close()
             # A forked child leaves the block too, and would write over its parent's files.
             if not self._journal.is_forked:
                 self._draw()
@@ -270,92 +230,6 @@ class RunTrace(JournalTracer):
                     path=str(path),
                     error=describe(error),
                 )
-
-
-class Invitation(BaseModel):
-    """All facts that another process needs to join a run, without any secret.
-
-    Policies are those of the main process.
-    """
-
-    journal: Path
-    run_id: str
-    name: str
-    span: int | None
-    """The span that the other process works for."""
-    part: int = 0
-    time_ns: int
-    """The main process's clock when it asked."""
-    content: ContentPolicy
-    durability: Durability
-    secret_variables: tuple[str, ...] = ()
-    """Names, never values, of what is secret in the other process's environment too."""
-
-
-class JoinedTrace(JournalTracer):
-    """Traces the work of another process for a run, into a file beside the run's journal.
-
-    The file holds no value of a variable that the run names as secret, or whose own name says so.
-    Other secrets of the run, such as the credentials in an endpoint's address, are unknown here:
-    pass those that no pattern finds as `secrets`.
-
-    Args:
-        invitation: The text from `RunTrace.invitation`.
-        secrets: Further values that no file may hold.
-        environment: Holds the secret variables' values.
-        clock: This process's time.
-        wall_ns: Unix time in nanoseconds.
-
-    Raises:
-        InvalidInput: The invitation is not one.
-        OSError: The file cannot be made.
-    """
-
-    def __init__(
-        self,
-        invitation: str,
-        *,
-        secrets: Collection[str] = (),
-        environment: Mapping[str, str] = os.environ,
-        clock: Clock = monotonic,
-        wall_ns: Callable[[], int] = time.time_ns,
-    ) -> None:
-        try:
-            invited = Invitation.model_validate_json(invitation)
-        except ValidationError as error:
-            raise InvalidInput(
-                "not an invitation to a run; hand over what RunTrace.invitation returned",
-                code="run.not-an-invitation",
-            ) from error
-        values = secrets_of(environment, named=invited.secret_variables)
-        self.journal_path = joined_path(invited.journal, os.getpid(), token_hex(6))
-        super().__init__(
-            self.journal_path,
-            RunStarted(
-                SCHEMA_VERSION,
-                invited.run_id,
-                invited.name,
-                wall_ns(),
-                clock(),
-                os.getpid(),
-                parent=invited.span,
-                joined_ns=invited.time_ns,
-                boot_id=_boot_id_of(clock),
-                part=invited.part,
-            ),
-            options=TraceOptions(
-                content=invited.content,
-                durability=invited.durability,
-                secrets={*values.values(), *secrets},
-                secret_variables=invited.secret_variables,
-            ),
-            clock=clock,
-        )
-
-
-def _boot_id_of(clock: Clock) -> str | None:
-    # Any other clock, such as a test's, is shared with no process.
-    return boot_id() if clock is monotonic else None
 
 
 def _next_part(run: Journal, started: RunStarted) -> tuple[Path, RunStarted]:

@@ -102,27 +102,3 @@ def test_a_file_that_is_no_journal_of_ours_is_not_judged_further(path, content, 
 
     assert problems(path) == found
     assert not check_journal(path).is_readable
-
-
-# --- runs of several processes ---------------------------------------------------------------
-
-MAIN = STARTED._replace(time_ns=500, wall_ns=1_000_000)
-JOINED = MAIN._replace(parent=1, joined_ns=600, time_ns=0, wall_ns=1_000_150)
-
-
-def test_a_joined_process_that_was_killed_leaves_the_run_not_whole(path):
-    records = [RUN._replace(time_ns=510), SpanEnded(1, 800), RunEnded(900, "ok")]
-    write_journal(path, *records, started=MAIN)
-    killed, ended = path.with_suffix(".1-a.jsonl"), path.with_suffix(".2-b.jsonl")
-    write_journal(killed, SpanStarted(1, None, "work", 20), Instant(1, "x", 90), started=JOINED)
-    write_journal(ended, RunEnded(90, "ok"), started=JOINED)
-    write_journal(path.with_suffix(".3-c.jsonl"), started=JOINED._replace(run_id="another"))
-
-    found = check_journal(path)
-
-    assert (found.is_whole, found.is_readable, found.run_id) == (False, True, MAIN.run_id)
-    assert [(file.path, file.is_whole) for file in found.files] == [
-        (str(path), True),
-        (str(killed), False),
-        (str(ended), True),
-    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import traceback
 
 import pytest
@@ -14,11 +13,10 @@ from servers.emulated import event
 from session_runs import GOOD, fail, instants_of, line_of, pipeline_of, run, settings_of
 from structlog.testing import capture_logs
 
-from harness import JoinedTrace, Run, ScriptedBackend
+from harness import Run, ScriptedBackend
 from harness.errors import NodeFailed
 from harness.inference import Endpoint
 from harness.session.trust import known_secrets, secret_variables, warn_of_secrets
-from harness.trace.secrets import REDACTED
 
 SECRET = "hunter2-hunter2-hunter2"
 PROMPT, REPLY = "What is kept of an unusual prompt?", "An unusual reply."
@@ -151,47 +149,19 @@ def test_what_is_secret_in_an_address_is_known_as_it_is_written_and_sent(url, se
 # --- what else may be shown ----------------------------------------------------------------------
 
 
-def test_a_node_can_show_its_own_work_and_let_others_join(tmp_path):
+def test_a_node_can_show_its_own_work(tmp_path):
     def parse(run: Run) -> int:
         with run.span("parse rows", rows=7):
             run.counter("rows", 7, unit="rows")
-        with JoinedTrace(run.invitation()) as trace, trace.span("worked elsewhere"):
-            return 7
+        return 7
 
     result = run(pipeline_of(parse), settings_of(tmp_path))
     record = load_run(result.files.journal)
     spans = {span.name: span for span in record.spans}
-    assert spans["parse rows"].parent == spans["worked elsewhere"].parent == spans["node"].id
+    assert spans["parse rows"].parent == spans["node"].id
     assert spans["parse rows"].attributes == {"rows": 7}
     counted = [(one.name, one.span) for one in record.counters if one.span is not None]
     assert counted == [("rows", spans["parse rows"].id)]
-    assert b"worked elsewhere" in result.files.chrome_trace.read_bytes()
-
-
-@pytest.mark.slow
-def test_another_process_that_joins_writes_none_of_the_runs_secrets(tmp_path, monkeypatch):
-    variables = {"MY_TOKEN": "a" + SECRET, "NAMED": "b" + SECRET, "OF_ENDPOINT": "c" + SECRET}
-    child = (
-        "import os, sys; from harness import JoinedTrace\n"
-        "with JoinedTrace(sys.argv[1]) as trace:\n"
-        f"    trace.instant('said', values=[os.environ[one] for one in {list(variables)}])\n"
-    )
-    invitations = []
-
-    async def delegate(run: Run) -> int | None:
-        invitations.append(run.invitation())
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", child, invitations[0])
-        return await process.wait()
-
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    endpoint = Endpoint(tag="p", url="http://127.0.0.1:1/v1", api_key_env="OF_ENDPOINT")
-    settings = settings_of(tmp_path, endpoints={"p": endpoint}, trace={"secrets": ("NAMED",)})
-    result = run(pipeline_of(delegate), settings)
-    assert result.result == 0
-    assert instants_of(result, "said") == [{"values": [REDACTED] * 3}]
-    assert files_with(SECRET, tmp_path) == []
-    assert SECRET not in invitations[0]
 
 
 def _stream(*chunks):

@@ -1,7 +1,6 @@
 """What is left of runs that were killed, cut off, forked, or spread over several processes."""
 
 import os
-import signal
 import subprocess
 import sys
 from itertools import count
@@ -273,64 +272,3 @@ def test_a_forked_child_writes_none_of_its_parents_files_and_does_not_hang(
     assert run.instants == ()
     assert [output.node for output in run.outputs] == ["parent"]
     assert b"in the child" not in path.read_bytes()
-
-
-# --- several processes -----------------------------------------------------------------------
-
-JOINS = """
-import asyncio, sys
-from harness.trace import JoinedTrace
-
-invitation, name = sys.argv[1:]
-with JoinedTrace(invitation) as trace, trace.span("work", name=name) as work:
-    with trace.span("chat", name=name) as chat:
-        trace.instant("first token")
-        trace.counter("queue", 1, unit="calls", track="model small")
-    trace.flow("asked", source=work.id, target=chat.id)
-    trace.output(name, 1)
-    if name == "killed":
-        with trace.span("for ever"):
-            asyncio.run(trace.persisted())
-            print("in the middle", flush=True)
-            sys.stdin.read()
-"""
-
-
-@pytest.mark.slow
-def test_every_process_writes_a_file_of_its_own_and_they_read_as_one_run(tmp_path):
-    names = ("first", "second", "killed")
-    with RunTrace(tmp_path, name="joined") as joined_run, joined_run.span("run"):
-        processes = {}
-        for name in names:
-            with joined_run.span("node", name=name):
-                command = [sys.executable, "-c", JOINS, joined_run.invitation(), name]
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-                processes[name] = subprocess.Popen(command, text=True, **pipes)
-        assert processes["killed"].stdout.readline() == "in the middle\n"
-        processes["killed"].kill()
-        for name, process in processes.items():
-            with process:
-                assert process.wait(60) == (-signal.SIGKILL if name == "killed" else 0)
-
-    paths = sorted(joined_run.journal_path.parent.glob("*.jsonl"))
-    started = [journal_lines(path)[0] for path in paths]
-    assert len(paths) == 1 + len(names) == len({one.process_id for one in started})
-    assert {one.run_id for one in started} == {joined_run.run_id}
-
-    run = load_run(joined_run.journal_path)
-    spans = {span.id: span for span in run.spans}
-    assert len(spans) == len(run.spans) == 1 + 3 * len(names) + 1  # all ids are different
-    around = {"node": "run", "work": "node", "chat": "work", "for ever": "work"}
-    for span in run.spans:
-        if span.name in around:
-            parent = spans[span.parent]
-            assert parent.name == around[span.name]
-            assert parent.start_ns <= span.start_ns
-    assert sorted(output.node for output in run.outputs) == sorted(names)
-    assert len(run.flows) == len(run.counters) == len(names)
-    assert all(spans[flow.target].parent == flow.source for flow in run.flows)
-    assert [spans[instant.span].name for instant in run.instants] == ["chat"] * len(names)
-    # The one that was killed shows what it was doing.
-    unfinished = [(span.name, span.status) for span in run.spans if span.status != "ok"]
-    assert unfinished == [("work", "unfinished"), ("for ever", "unfinished")]
-    assert run.ended.status == "ok"

@@ -12,11 +12,9 @@ from manual_clock import ManualClock
 from sample_runs import STARTED, journal_lines, load_run, whole_lines
 from structlog.testing import capture_logs
 
-from harness.errors import InvalidInput
 from harness.trace import (
     Content,
     Instant,
-    JoinedTrace,
     NodeOutput,
     Redactor,
     RunEnded,
@@ -431,47 +429,3 @@ def test_files_that_cannot_be_finished_are_a_warning(tmp_path, disturb, code, wr
     assert [log["code"] for log in logs][-1:] == [code]
     assert all(trace.run_id in log["error"] for log in logs)
     assert [path.is_file() for path in trace.timeline_paths.values()] == [True] * written
-
-
-# --- processes that join ---------------------------------------------------------------------
-
-
-def test_an_invitation_holds_what_another_process_needs_and_no_secret(tmp_path):
-    options = {"content": "hash", "durability": "sync"}
-    with (
-        new_run(tmp_path, secrets=["correct horse"], **options) as trace,
-        trace.span("node") as node,
-    ):
-        invitation = trace.invitation()
-
-    assert "correct horse" not in invitation
-    said = {"journal": str(trace.journal_path.absolute()), "span": node.id, **options}
-    assert json.loads(invitation).items() >= said.items()
-
-
-@pytest.mark.parametrize("invitation", ["no JSON", '{"journal": "/tmp/x"}'])
-def test_what_is_no_invitation_is_refused(invitation):
-    with pytest.raises(InvalidInput) as refused:
-        JoinedTrace(invitation)
-
-    assert refused.value.code == "run.not-an-invitation"
-
-
-def test_what_a_joined_trace_recorded_is_in_the_run_and_keeps_to_its_policy(tmp_path):
-    options = TraceOptions(content="hash")
-    with (
-        RunTrace(tmp_path, name="essay", options=options) as trace,
-        trace.span("node"),
-        JoinedTrace(trace.invitation()) as joined,
-    ):
-        joined.output("plan", "a text")
-        with joined.span("work in another process", prompt_sha256=joined.content("a prompt")):
-            pass
-
-    assert (joined.run_id, joined.name) == (trace.run_id, "essay")
-    run = load_run(trace.journal_path)
-    assert run.contents == {}
-    assert [output.value for output in run.outputs] == [None]
-    assert [span.name for span in run.spans] == ["node", "work in another process"]
-    for path in trace.timeline_paths.values():
-        assert b"work in another process" in path.read_bytes()

@@ -46,7 +46,7 @@ OF_TYPE = {
 }
 """By a field's annotation, what may be in it."""
 WHOLE = [
-    RunStarted(1, "20260102T030405Z-00", "essay", 5, 6, 7, 8, 9, "9e63", 2),
+    RunStarted(1, "20260102T030405Z-00", "essay", 5, 6, 7, 9, 2),
     SpanStarted(1, 2, "chat", 3, {"a": 1}),
     SpanEnded(1, 2, "error", "X: y", {"a": 1}),
     SpanRecord(1, 2, "chat", 3, 4, "error", "X: y", {"a": 1}),

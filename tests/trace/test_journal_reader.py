@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_runs import STARTED, load_run, random_spans, sealed, write_journal
-from structlog.testing import capture_logs
 
 from harness.errors import JournalInvalid
 from harness.trace import (
@@ -24,7 +23,6 @@ from harness.trace import (
 )
 from harness.trace.journal_line import encode, seal
 from harness.trace.journal_reader import (
-    joined_path,
     journal_of,
     next_part,
     part_of,
@@ -84,8 +82,8 @@ def test_the_classes_that_are_asked_for_come_alone_and_in_the_same_order(path, k
     more = [NodeOutput("plan", None, 1), CounterSet("x", "y", 30, 1), SpanEnded(1, 40)]
     inner = [instant(22), SpanRecord(1, None, "work", 12, 13), Content("beef", "a reply")]
     write_journal(path, *main, *more, RunEnded(41, "ok"))
-    joined = STARTED._replace(parent=1, joined_ns=11)
-    write_journal(path.with_suffix(".7-c0de.jsonl"), *inner, started=joined)
+    further = STARTED._replace(part=1, joined_ns=41)
+    write_journal(path.with_suffix(".1.jsonl"), *inner, started=further)
     journal = Journal(path)
 
     asked = list(journal.items(*kinds))
@@ -241,212 +239,7 @@ def test_a_file_that_is_no_journal_of_ours_is_named(path, content, code):
     assert (error.code, error.path, error.line) == (f"journal.{code}", path, 1)
 
 
-# --- runs of several processes ---------------------------------------------------------------
-
-MAIN = STARTED._replace(wall_ns=1_000_000, time_ns=500)
-NODE = SpanRecord(2, None, "node", 590, 800)
-HOUR_NS = 3_600_000_000_000
-
-
-def write_joined(path, name, *records, **started):
-    """The file of a process that joined the run at 600 on its clock, for span 2."""
-    beside = path.with_suffix(f".{name}.jsonl")
-    first = MAIN._replace(**{"parent": 2, "joined_ns": 600, "time_ns": 0, **started})
-    write_journal(beside, *records, started=first)
-    return beside
-
-
-def test_what_joined_processes_did_lies_in_the_span_that_asked_them(path):
-    main = [
-        SpanRecord(1, None, "run", 510, 900),
-        SpanRecord(2, 1, "node", 590, 800),
-        Flow("draft", 1, 2),
-        NodeOutput("node", None, 1),
-        RunEnded(900, "ok"),
-    ]
-    write_journal(path, *main, started=MAIN)
-    # The clocks of the others show 0 when that of the main process shows 700 and 600.
-    write_joined(
-        path,
-        "22-b",
-        SpanRecord(1, None, "work", 20, 40),
-        SpanRecord(2, 1, "chat", 25, 35),
-        Instant(None, "asked", 21),
-        Instant(2, "first token", 30),
-        CounterSet("queue", "calls", 26, 3, None, "model qwen"),
-        CounterSet("queue", "calls", 27, 4),
-        Flow("draft", 1, 2),
-        RunEnded(41, "ok"),
-        wall_ns=MAIN.wall_ns + 200,
-    )
-    killed = [SpanStarted(1, None, "work", 10), Content("f00d", "a prompt")]
-    write_joined(path, "33-a", *killed, wall_ns=MAIN.wall_ns + 100)
-
-    journal = Journal(path)
-
-    spans = {span.id: span for span in journal.spans()}
-    assert [
-        (one.name, spans[one.parent].name if one.parent else None, one.start_ns, one.status)
-        for one in journal.spans()
-    ] == [
-        ("run", None, 510, "ok"),
-        ("node", "run", 590, "ok"),
-        ("work", "node", 610, "unfinished"),
-        ("work", "node", 720, "ok"),
-        ("chat", "work", 725, "ok"),
-    ]
-    assert len(spans) == 5
-
-    # The killed one is known to have lived until its last record.
-    assert [one.end_ns for one in spans.values() if one.status == "unfinished"] == [610]
-    flows = [(spans[flow.source].name, spans[flow.target].name) for flow in journal.flows]
-    assert flows == [("run", "node"), ("work", "chat")]
-    instants = [item for item in journal.items() if isinstance(item, Instant)]
-    assert [(one.name, one.time_ns, spans[one.span].name) for one in instants] == [
-        ("asked", 721, "node"),
-        ("first token", 730, "chat"),
-    ]
-    counters = [item for item in journal.items() if isinstance(item, CounterSet)]
-    assert [
-        (one.time_ns, one.value, one.track, one.span and spans[one.span].name) for one in counters
-    ] == [(726, 3, "model qwen", None), (727, 4, None, "node")]
-    assert {type(item) for item in journal.items()} >= {Content, NodeOutput}
-    assert (journal.ended, journal.duration_ns) == (RunEnded(900, "ok"), 400)
-
-
-def test_a_run_lasted_as_long_as_the_last_of_its_processes(path):
-    write_journal(path, RunEnded(700, "ok"), started=MAIN)
-    write_joined(path, "1-a", RunEnded(300, "ok"))
-
-    assert Journal(path).duration_ns == 400  # asked at 600, and 300 of its own
-
-
-@pytest.mark.parametrize(
-    ("boots", "main_end_ns", "ahead_ns", "start_ns"),
-    [
-        pytest.param((None, None), 900, 0, 610, id="right"),
-        pytest.param((None, None), 900, -HOUR_NS, 610, id="an hour behind"),
-        pytest.param((None, None), 900, 25, 635, id="a little ahead"),
-        # On another machine, it ended before the run.
-        pytest.param(("this", "another"), 900, -HOUR_NS, 610, id="elsewhere, an hour behind"),
-        pytest.param(("this", "another"), 900, 100, 710, id="elsewhere, a little ahead"),
-        pytest.param(("this", "another"), 900, HOUR_NS, 870, id="elsewhere, an hour ahead"),
-        # If there was no time for that, it is where its wall clock says.
-        pytest.param((None, None), 620, 600, 1210, id="the run ended first"),
-        pytest.param((None, None), None, 600, 1210, id="the run was killed"),
-    ],
-)
-def test_nothing_happened_before_it_was_asked_for_whatever_the_wall_clock_says(
-    path, boots, main_end_ns, ahead_ns, start_ns
-):
-    ended = [] if main_end_ns is None else [RunEnded(main_end_ns, "ok")]
-    node = NODE._replace(end_ns=615)
-    write_journal(path, node, *ended, started=MAIN._replace(boot_id=boots[0]))
-    write_joined(
-        path,
-        "1-a",
-        SpanRecord(1, None, "work", 10, 40),
-        SpanRecord(2, 1, "chat", 20, 30),
-        RunEnded(40, "ok"),
-        wall_ns=MAIN.wall_ns + 100 + ahead_ns,
-        boot_id=boots[1],
-    )
-
-    _, work, chat = Journal(path).spans()
-
-    assert (work.start_ns, work.duration_ns) == (start_ns, 30)
-    assert (chat.start_ns, chat.duration_ns) == (start_ns + 10, 10)
-
-
-@pytest.mark.parametrize(
-    ("time_ns", "ahead_ns", "start_ns"),
-    [
-        pytest.param(630, 0, 640, id="right"),
-        pytest.param(630, HOUR_NS, 640, id="an hour ahead"),
-        pytest.param(630, -HOUR_NS, 640, id="an hour behind"),
-        # A clock that shows less than when it was asked is not the same.
-        pytest.param(30, 120, 1230, id="another clock"),
-    ],
-)
-def test_on_one_machine_the_clock_is_the_same(path, time_ns, ahead_ns, start_ns):
-    write_journal(path, NODE, RunEnded(2000, "ok"), started=MAIN._replace(boot_id="this"))
-    joined = {"time_ns": time_ns, "wall_ns": MAIN.wall_ns + ahead_ns, "boot_id": "this"}
-    write_joined(path, "1-a", SpanRecord(1, None, "work", 640, 670), **joined)
-
-    assert [one.start_ns for one in Journal(path).spans()] == [590, start_ns]
-
-
-@pytest.mark.parametrize("length", [0, 1, 60])
-def test_what_left_no_whole_line_and_what_is_of_other_runs_takes_nothing_from_it(path, length):
-    write_journal(path, instant(600), started=MAIN)
-    beside = write_joined(path, "1-a")
-    beside.write_bytes(beside.read_bytes()[:length])
-    write_joined(path, "old", instant(7), run_id="another")
-
-    assert list(Journal(path).items()) == [instant(600)]
-
-
-SOUND = [
-    SpanStarted(1, None, "work", 10),
-    SpanStarted(2, 1, "chat", 20),
-    SpanEnded(2, 30),
-    Flow("asked", 1, 2),
-]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(b"nonsense\n", id="nonsense"),
-        pytest.param(b'{"kind":"end","id":1,"time_ns":"a"}\n', id="a broken end"),
-        pytest.param(b'{"kind":"flow","name":"x"}\n', id="half a flow"),
-    ],
-)
-def test_a_joined_file_that_is_damaged_ends_there(path, damage):
-    write_journal(path, NODE, RunEnded(900, "ok"), started=MAIN)
-    beside = write_joined(path, "1-a", *SOUND, wall_ns=MAIN.wall_ns + 100)
-    later = [instant(35), Flow("asked", 2, 1), SpanEnded(1, 40), RunEnded(41, "ok")]
-    with beside.open("ab") as file:
-        file.write(damage + b"".join(map(encode, later)))
-
-    with capture_logs() as logs:
-        journal = Journal(path)
-        items = list(journal.items())
-
-    assert [(one.name, one.end_ns, one.status) for one in items] == [
-        ("node", 800, "ok"),
-        ("work", 630, "unfinished"),
-        ("chat", 630, "ok"),
-    ]
-    assert [flow.name for flow in journal.flows] == ["asked"]
-    assert journal.ended == RunEnded(900, "ok")
-    assert [(log["code"], log["path"], log["line"]) for log in logs] == [
-        ("trace.process-known-in-part", str(beside), 6)
-    ]
-    # Alone it reads up to there too, on its own clock.
-    beside.write_bytes(beside.read_bytes()[: beside.read_bytes().index(damage)])
-    assert [span.start_ns for span in Journal(beside).spans()] == [10, 20]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        pytest.param(b"\x7fELF\xff\n", id="a binary"),
-        pytest.param(sealed(instant(1)), id="beginning lost"),
-        pytest.param(sealed(MAIN._replace(schema=2)), id="of a newer version"),
-        pytest.param(sealed(MAIN._replace(part=5, joined_ns=35)), id="of a part that is gone"),
-    ],
-)
-def test_a_joined_file_that_is_no_journal_is_left_out(path, content):
-    write_journal(path, instant(600), started=MAIN)
-    beside = path.with_suffix(".1-a.jsonl")
-    beside.write_bytes(content)
-
-    with capture_logs() as logs:
-        assert list(Journal(path).items()) == [instant(600)]
-
-    assert [(log["code"], log["path"]) for log in logs] == [("trace.process-left-out", str(beside))]
-
+# --- files of a run ---------------------------------------------------------------------------
 
 JOURNAL = Path("traces", "my.run.jsonl")
 
@@ -457,9 +250,8 @@ JOURNAL = Path("traces", "my.run.jsonl")
         ("run.jsonl", "run.jsonl", None),
         ("run.12.jsonl", "run.jsonl", 12),
         (part_path(JOURNAL, 7).name, JOURNAL.name, 7),
-        (joined_path(JOURNAL, 77, "0f").name, JOURNAL.name, None),
         ("run.old.jsonl", "run.old.jsonl", None),
-        ("run.2026-01.jsonl", "run.jsonl", None),  # as if of a process
+        ("run.2026-01.jsonl", "run.2026-01.jsonl", None),
     ],
 )
 def test_a_file_says_by_its_name_what_it_is_of_a_run(name, journal, part):
@@ -470,13 +262,13 @@ def test_a_file_says_by_its_name_what_it_is_of_a_run(name, journal, part):
     assert part_of(path, Path("traces", "another.jsonl")) is None
 
 
-def test_parts_come_first_and_in_order_and_the_next_is_after_the_last(tmp_path):
+def test_parts_come_in_order_and_the_next_is_after_the_last(tmp_path):
     journal = tmp_path / "run[1].jsonl"
     assert next_part(journal) == 1
     for name in ("run[1].7-a", "run[1].2", "run[1].10", "run1.3", "run[1]"):
         (tmp_path / f"{name}.jsonl").touch()
 
     assert [path.name for path in paths_beside(journal)] == [
-        "run[1].2.jsonl", "run[1].10.jsonl", "run[1].7-a.jsonl"
+        "run[1].2.jsonl", "run[1].10.jsonl"
     ]  # fmt: skip
     assert next_part(journal) == 11

@@ -53,18 +53,15 @@ def name(number):
 
 
 def store(directory, number, *, final="PASS", begun=None, ended=True, age_s=0):
-    """A run of two parts, with a joined process, timelines, and a line in the audit log."""
+    """A run of two parts, with timelines, and a line in the audit log."""
     journal = directory / f"{name(number)}.jsonl"
     started = STARTED._replace(run_id=name(number))
     part = started._replace(part=1, joined_ns=50)
-    joined = started._replace(joined_ns=10, process_id=77)
     beginning = [] if begun is None else [Instant(None, "pipeline", 1, begun)]
     end = [RunEnded(90, "ok")] if ended else []
     open_span = [SpanStarted(1, None, "node", 5), span(2, 6, 8), SpanEnded(1, 40)]
     journal.write_bytes(sealed(started, *beginning, *open_span))
     journal.with_suffix(".1.jsonl").write_bytes(sealed(part, *beginning, span(1, 55, 80), *end))
-    beside = sealed(joined, span(1, 11, 12), RunEnded(20, "ok"))
-    journal.with_suffix(".77-00c0ffee0bad.jsonl").write_bytes(beside)
     journal.with_suffix(".json").write_text("{}")
     journal.with_suffix(".replies").write_text("wal")
     for path in directory.glob(f"{name(number)}.*"):
@@ -88,7 +85,7 @@ def test_all_files_of_a_run_go_and_no_others(tmp_path):
     copy.write_bytes(kept.read_bytes())
     runs = stored(tmp_path)
     assert [*runs] == [name(1), name(2)]  # a copy with a name of its own is nobody's
-    assert len(runs[name(1)].paths) == 5
+    assert len(runs[name(1)].paths) == 4
 
     assert remove_run(runs[name(1)])
 
@@ -277,14 +274,6 @@ def test_all_parts_are_packed_and_the_run_goes_on_in_a_further_one(tmp_path):
     assert [line.name for line in Journal(journal).items(Instant)][-2:] == ["resumed", "more"]
 
 
-def test_a_joined_process_that_may_still_write_is_not_packed(tmp_path):
-    journal = store(tmp_path, 1)
-    joined = journal.with_suffix(".77-00c0ffee0bad.jsonl")
-    joined.write_bytes(b"".join(joined.read_bytes().splitlines(keepends=True)[:-1]))
-    pack_run(stored(tmp_path)[name(1)])
-    assert [is_packed(journal), is_packed(joined)] == [True, False]
-
-
 def test_a_killed_run_is_not_packed(tmp_path):
     store(tmp_path, 1, ended=False)
     run = stored(tmp_path)[name(1)]
@@ -341,7 +330,7 @@ def test_what_a_kill_left_is_removed_by_the_next_command(tmp_path):
     finish_removals(tmp_path)
 
     assert not [path for path in tmp_path.iterdir() if name(2) in path.name]
-    assert len(stored(tmp_path)[name(1)].paths) == 5
+    assert len(stored(tmp_path)[name(1)].paths) == 4
 
 
 def test_ctrl_c_finishes_the_run_that_it_met(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """Runs of several parts: stopped, and gone on with."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +14,6 @@ from harness.trace import (
     CounterSet,
     Flow,
     Instant,
-    JoinedTrace,
     Journal,
     NodeOutput,
     RunEnded,
@@ -165,29 +162,7 @@ def test_a_damaged_part_is_an_error_as_in_the_journal(path, content, code, line)
         list(Journal(path).items())
     assert (caught.value.code, caught.value.path, caught.value.line) == (code, part, line)
     found = check_journal(path)
-    assert (found.is_readable, found.is_whole, len(found.parts)) == (False, False, 2)
-
-
-def test_a_process_that_joined_a_part_hangs_in_its_spans_on_its_clock(resumed):
-    # Its clock showed 3 when that of part 1 showed 40: it is another machine's.
-    joined = SECOND._replace(wall_ns=SECOND.wall_ns + 31, time_ns=3, parent=2, joined_ns=35)
-    work = SpanRecord(1, None, "work", 5, 15)
-    write(resumed.with_suffix(".7-a.jsonl"), joined, work, RunEnded(15, "ok"))
-    of_first = FIRST._replace(parent=3, joined_ns=620, time_ns=0, wall_ns=NEW_YEAR_NS + 130)
-    write(resumed.with_suffix(".8-b.jsonl"), of_first, SpanStarted(1, None, "orphan", 5))
-    # The part that this one joined is gone.
-    lost = work._replace(name="lost")
-    write(resumed.with_suffix(".9-c.jsonl"), joined._replace(part=5), lost)
-
-    spans = {span.id: span for span in Journal(resumed).spans()}
-
-    assert len(spans) == 7
-    found = {span.name: span for span in spans.values()}
-    work, orphan = found["work"], found["orphan"]
-    assert (work.start_ns, work.end_ns, work.status) == (42 + 691, 52 + 691, "ok")
-    assert (spans[work.parent].name, spans[work.parent].start_ns) == ("node", 711)
-    assert (orphan.start_ns, orphan.status) == (635, "unfinished")
-    assert (spans[orphan.parent].name, spans[orphan.parent].start_ns) == ("node", 610)
+    assert (found.is_readable, found.is_whole, len(found.files)) == (False, False, 2)
 
 
 def test_of_calls_cut_off_by_a_kill_only_those_of_the_last_count_as_under_way(path):
@@ -313,27 +288,6 @@ def test_the_number_of_a_part_that_left_no_line_is_not_used_again(tmp_path):
     assert record_part(tmp_path, ManualClock(), resume=journal).part == 2
     assert Journal(journal).parts == 2
     assert check_journal(journal).is_whole
-
-
-def test_a_process_joins_the_part_that_invites_it(tmp_path):
-    journal = record_part(tmp_path, ManualClock()).journal_path
-    with (
-        RunTrace(tmp_path, name="essay", resume=journal) as trace,
-        trace.span("run"),
-        trace.span("node", label="second") as node,
-    ):
-        invitation = trace.invitation()
-        with JoinedTrace(invitation) as joined, joined.span("work"):
-            pass
-
-    assert json.loads(invitation)["part"] == 1
-    spans = {span.id: span for span in Journal(journal).spans()}
-    (work,) = (span for span in spans.values() if span.name == "work")
-    parent = spans[work.parent]
-    assert parent.attributes == {"label": "second"} == node.attributes
-    assert parent.start_ns <= work.start_ns <= work.end_ns <= parent.end_ns
-    files = [(file.part, file.is_joined) for file in check_journal(journal).files]
-    assert files == [(0, False), (1, False), (1, True)]
 
 
 @pytest.mark.parametrize(

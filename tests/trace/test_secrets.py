@@ -10,7 +10,6 @@ from sample_runs import journal_lines, load_run
 from harness.trace import (
     Content,
     Instant,
-    JoinedTrace,
     Journal,
     NodeOutput,
     Redactor,
@@ -355,19 +354,6 @@ def test_the_hash_of_a_text_is_that_of_the_text_without_its_secrets(tmp_path):
     assert instant.attributes == {"text": REDACTED, "draft_sha256": content.sha256}
     assert [one.attributes["text"] for one in seen if isinstance(one, Instant)] == [PLAIN]
     assert PLAIN not in repr(options)
-
-
-def test_a_process_that_joins_looks_up_the_runs_secrets_in_its_own_environment(tmp_path):
-    environment = {"NAMED": PLAIN, "MY_TOKEN": ODD, "HOME": "/home/somebody"}
-    told = "from-elsewhere"
-    options = TraceOptions(secret_variables=("NAMED", "NOT_SET"))
-    with RunTrace(tmp_path, name="essay", options=options) as trace:
-        invitation = trace.invitation()
-        with JoinedTrace(invitation, secrets=[told], environment=environment) as joined:
-            joined.instant("said", values=[*environment.values(), told])
-
-    (instant,) = load_run(trace.journal_path).instants
-    assert instant.attributes == {"values": [REDACTED, REDACTED, "/home/somebody", REDACTED]}
 
 
 PROMPT, REPLY, OUTPUT = "a prompt of nobody's business", "a reply likewise", "an output too"
