@@ -17,7 +17,7 @@ export reads journals and asks no model.
 and set `--margin` above the evaluator's noise.
 
 **In Perfetto.** `recall` before each loop has hits once earlier runs passed; `remember` follows the
-loop. If the wheel turns, `composite` rises from run to run: `harness trace report --last 20`.
+loop. If the wheel turns, `composite` rises from run to run: `harness runs`.
 """
 
 from dataclasses import dataclass

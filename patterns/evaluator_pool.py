@@ -20,7 +20,7 @@ between runs, so you need more runs to see a small gain.
 **When not.** If one run must be as certain as possible, let all evaluators judge it (`llm_panel`).
 
 **In Perfetto.** The instant `evaluator drawn` on the run's track has pool, seed and choice. Compare
-`composite` over runs by evaluator: `harness trace report --pipeline evaluator-pool --last 20`.
+`composite` over runs by evaluator: `harness runs --json`.
 """
 
 from dataclasses import dataclass
