@@ -42,38 +42,55 @@
     ├── McpServerFailed         a server of tools did not start, or has ended
     └── MemoryStoreFailed
 
-An error carries its facts as attributes. Its message says what happened, to what, and what would
-fix it. Its `code`, such as `rubric.weight-not-positive`, is stable; the wording is not. A draft
-that was not accepted is a result, not an error.
+An error carries its facts as attributes, which its constructor takes by their names. Its message
+says what happened, to what, and what would fix it. Its `code`, such as
+`rubric.weight-not-positive`, is stable; the wording is not. A draft that was not accepted is a
+result, not an error.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, dataclass_transform
 
 
-class HarnessError(Exception):
-    """The root: catch this to catch everything that `harness` raises on purpose.
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+class _FactsByName(Exception):
+    """For type checkers: the constructors of errors take what their classes name."""
 
-    Attributes:
-        statement: The message without the place before it: an endpoint, or a file and its line.
-        code: An area and a name, such as `call.timeout`, which stay the same when the message is
-            reworded. Each class has a default.
-        told_chars: How many characters of the reply a stream had given when its call failed.
-    """
 
+class HarnessError(_FactsByName):
+    """The root: catch this to catch everything that `harness` raises on purpose."""
+
+    statement: str = field(kw_only=False)
+    """The message without the place before it: an endpoint, or a file and its line."""
     code: str = "harness.failed"
+    """An area and a name, such as `call.timeout`, which stay the same when the message is reworded.
+    Each class has a default."""
     told_chars: int = 0
+    """How many characters of the reply a stream had given when its call failed."""
 
-    def __init__(self, message: str, *, code: str | None = None, place: str = "") -> None:
-        super().__init__(place + message)
-        self.statement = message
+    def __init__(self, statement: str, *, code: str | None = None, **facts: object) -> None:
         self.code = code or type(self).code
+        for name, fact in facts.items():
+            if not any(name in inspect.get_annotations(kind) for kind in type(self).mro()):
+                raise TypeError(f"{type(self).__name__} has no '{name}'")
+            setattr(self, name, fact)
+        self.statement = self._worded(statement)
+        super().__init__(self._place() + self.statement)
+
+    def _place(self) -> str:
+        """What the message begins with."""
+        return ""
+
+    def _worded(self, statement: str) -> str:
+        """The statement, with what it is about."""
+        return statement
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not by calling the class again, as exceptions do: it takes more than the message.
@@ -110,27 +127,18 @@ class Mistake(ValueError):
 
 
 class InvalidInput(HarnessError):
-    """A file, a name or a value that a person gave is not usable.
-
-    Attributes:
-        path: The file that contains it, if there is one.
-        line: Its line, from 1, if known.
-    """
+    """A file, a name or a value that a person gave is not usable."""
 
     code = "input.invalid"
+    path: Path | None = None
+    """The file that contains it, if there is one."""
+    line: int | None = None
+    """Its line, from 1, if known."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: str | None = None,
-        path: Path | None = None,
-        line: int | None = None,
-    ) -> None:
-        where = "" if path is None else f"{path}: " if line is None else f"{path}:{line}: "
-        super().__init__(message, code=code, place=where)
-        self.path = path
-        self.line = line
+    def _place(self) -> str:
+        if self.path is None:
+            return ""
+        return f"{self.path}: " if self.line is None else f"{self.path}:{self.line}: "
 
 
 class ConfigurationInvalid(InvalidInput):
@@ -140,17 +148,11 @@ class ConfigurationInvalid(InvalidInput):
 
 
 class NotTrusted(ConfigurationInvalid):
-    """The settings of a folder would send a variable to a host that the user has not allowed.
-
-    Attributes:
-        entry: The line to add to the user's own file to allow it.
-    """
+    """The settings of a folder would send a variable to a host that the user has not allowed."""
 
     code = "trust.key-not-allowed"
-
-    def __init__(self, message: str, *, entry: str) -> None:
-        super().__init__(message)
-        self.entry = entry
+    entry: str
+    """The line to add to the user's own file to allow it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,23 +188,17 @@ class RubricInvalid(InvalidInput):
         further: Sequence[Problem] = (),
     ) -> None:
         count = f" (and {len(further)} more, which 'harness rubric check' lists)" if further else ""
-        super().__init__(message + count, code=code, path=path, line=line)
+        super().__init__(message + count, code=code or self.code, path=path, line=line)
         first = Problem(path=path, line=line, message=message, code=self.code)
         self.problems = (first, *further)
 
 
 class LabelsInvalid(InvalidInput):
-    """A file of labeled drafts has mistakes.
-
-    Attributes:
-        problems: All of them; the message has the first few of each kind.
-    """
+    """A file of labeled drafts has mistakes."""
 
     code = "labels.invalid"
-
-    def __init__(self, message: str, *, problems: Sequence[InvalidInput]) -> None:
-        super().__init__(message)
-        self.problems = tuple(problems)
+    problems: Sequence[InvalidInput]
+    """All of them; the message has the first few of each kind."""
 
 
 class PipelineInvalid(InvalidInput):
@@ -233,17 +229,14 @@ class SameFamily(InvalidInput):
 
 
 class InferenceError(HarnessError):
-    """A call to a model did not give a completion.
-
-    Attributes:
-        endpoint: Its tag; empty until `errors_of` has named it.
-    """
+    """A call to a model did not give a completion."""
 
     code = "call.failed"
+    endpoint: str = ""
+    """Its tag; empty until `errors_of` has named it."""
 
-    def __init__(self, message: str, *, endpoint: str = "", code: str | None = None) -> None:
-        super().__init__(message, code=code, place=f"{endpoint}: " if endpoint else "")
-        self.endpoint = endpoint
+    def _place(self) -> str:
+        return f"{self.endpoint}: " if self.endpoint else ""
 
 
 @contextmanager
@@ -281,42 +274,21 @@ LASTING = (EndpointUnreachable, AuthenticationFailed, ModelNotFound)
 
 
 class ContextOverflow(InferenceError):
-    """The prompt, with the room asked for the reply, is longer than the model's context.
-
-    Attributes:
-        prompt_tokens: Length of the prompt, if known.
-        context_tokens: Length of the context, if known.
-    """
+    """The prompt, with the room asked for the reply, is longer than the model's context."""
 
     code = "call.context-overflow"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        endpoint: str = "",
-        prompt_tokens: int | None = None,
-        context_tokens: int | None = None,
-    ) -> None:
-        super().__init__(message, endpoint=endpoint)
-        self.prompt_tokens = prompt_tokens
-        self.context_tokens = context_tokens
+    prompt_tokens: int | None = None
+    """Length of the prompt, if known."""
+    context_tokens: int | None = None
+    """Length of the context, if known."""
 
 
 class Overloaded(InferenceError):
-    """The server is loading or full; the same call may succeed later.
-
-    Attributes:
-        retry_after_s: How long the server asked callers to wait, if it did.
-    """
+    """The server is loading or full; the same call may succeed later."""
 
     code = "call.overloaded"
-
-    def __init__(
-        self, message: str, *, endpoint: str = "", retry_after_s: float | None = None
-    ) -> None:
-        super().__init__(message, endpoint=endpoint)
-        self.retry_after_s = retry_after_s
+    retry_after_s: float | None = None
+    """How long the server asked callers to wait, if it did."""
 
 
 class RateLimited(Overloaded):
@@ -338,102 +310,53 @@ TimeLimit = Literal[
 
 
 class CallTimeout(InferenceError):
-    """The call took longer than one of its limits.
-
-    Attributes:
-        limit: Which.
-    """
+    """The call took longer than one of its limits."""
 
     code = "call.timeout"
-
-    def __init__(self, message: str, *, endpoint: str = "", limit: TimeLimit = "timeout_s") -> None:
-        super().__init__(message, endpoint=endpoint)
-        self.limit = limit
+    limit: TimeLimit = "timeout_s"
+    """Which."""
 
 
 class StreamCut(InferenceError):
-    """The stream broke off; what had arrived is not a reply.
-
-    Attributes:
-        has_begun: Whether anything had arrived.
-    """
+    """The stream broke off; what had arrived is not a reply."""
 
     code = "call.stream-cut"
-
-    def __init__(
-        self, message: str, *, endpoint: str = "", code: str | None = None, has_begun: bool = True
-    ) -> None:
-        super().__init__(message, endpoint=endpoint, code=code)
-        self.has_begun = has_begun
+    has_begun: bool = True
+    """Whether anything had arrived."""
 
 
 class ReplyTooLarge(InferenceError):
-    """A reply is longer than the endpoint's `max_reply_bytes`; what had arrived is not a reply.
-
-    Attributes:
-        max_reply_bytes: The limit.
-    """
+    """A reply is longer than the endpoint's `max_reply_bytes`; what had arrived is not a reply."""
 
     code = "call.reply-too-large"
-
-    def __init__(self, message: str, *, endpoint: str = "", max_reply_bytes: int) -> None:
-        super().__init__(message, endpoint=endpoint)
-        self.max_reply_bytes = max_reply_bytes
+    max_reply_bytes: int
+    """The limit."""
 
 
 class ReplyInvalid(InferenceError):
-    """A reply arrived whole but is not what was asked for (bad JSON, wrong shape).
-
-    Attributes:
-        text: The reply as it came.
-        problem: What is wrong with it, for the model to fix.
-        from_cache: Whether it was stored, so that no model was asked.
-    """
+    """A reply arrived whole but is not what was asked for (bad JSON, wrong shape)."""
 
     code = "call.reply-invalid"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        endpoint: str = "",
-        text: str,
-        problem: str = "",
-        from_cache: bool = False,
-    ) -> None:
-        super().__init__(message, endpoint=endpoint)
-        self.text = text
-        self.problem = problem or message
-        self.from_cache = from_cache
+    text: str
+    """The reply as it came."""
+    problem: str = ""
+    """What is wrong with it, for the model to fix; empty for what the message says."""
+    from_cache: bool = False
+    """Whether it was stored, so that no model was asked."""
 
 
 class ReplyCut(InferenceError):
-    """A reply ended too early, at its token limit or the end of the context.
-
-    Attributes:
-        text: The part that arrived.
-        finish_reason: Why it ended, as in `Completion.finish_reason`.
-        usage: Its tokens, a `Usage`; None if unknown.
-        from_cache: Whether it was stored, so that no model was asked.
-    """
+    """A reply ended too early, at its token limit or the end of the context."""
 
     code = "call.reply-cut"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        endpoint: str = "",
-        text: str,
-        finish_reason: str,
-        usage: Any = None,  # noqa: ANN401 - its class stands in a layer above
-        from_cache: bool = False,
-    ) -> None:
-        super().__init__(message, endpoint=endpoint)
-        self.text = text
-        self.finish_reason = finish_reason
-        self.usage = usage
-        self.from_cache = from_cache
+    text: str
+    """The part that arrived."""
+    finish_reason: str
+    """Why it ended, as in `Completion.finish_reason`."""
+    usage: Any = None
+    """Its tokens, a `Usage`; None if unknown."""
+    from_cache: bool = False
+    """Whether it was stored, so that no model was asked."""
 
 
 class ReplyFiltered(ReplyCut):
@@ -455,76 +378,48 @@ class NotOffered(InferenceError):
 
 
 class ServerError(InferenceError):
-    """The server failed, or refused the request for a reason of its own.
-
-    Attributes:
-        status: The HTTP status, if there was one.
-    """
+    """The server failed, or refused the request for a reason of its own."""
 
     code = "call.server-error"
-
-    def __init__(self, message: str, *, endpoint: str = "", status: int | None = None) -> None:
-        super().__init__(message, endpoint=endpoint)
-        self.status = status
+    status: int | None = None
+    """The HTTP status, if there was one."""
 
 
 class LoadFailed(InferenceError):
-    """A model could not be loaded or unloaded.
-
-    Attributes:
-        out_of_memory: Whether there was no room; loading may succeed when others have left.
-    """
+    """A model could not be loaded or unloaded."""
 
     code = "model.load-failed"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        endpoint: str = "",
-        out_of_memory: bool = False,
-        code: str | None = None,
-    ) -> None:
-        super().__init__(message, endpoint=endpoint, code=code)
-        self.out_of_memory = out_of_memory
+    out_of_memory: bool = False
+    """Whether there was no room; loading may succeed when others have left."""
 
 
 # --- the machine -----------------------------------------------------------------------------
 
 
 class ModelFileInvalid(HarnessError):
-    """A model file is missing, or its header cannot be read.
-
-    Attributes:
-        path: The file.
-        offset: Byte at which reading stopped; None if the file could not be opened.
-    """
+    """A model file is missing, or its header cannot be read."""
 
     code = "model.file-invalid"
+    path: Path
+    """The file."""
+    offset: int | None = None
+    """Byte at which reading stopped; None if the file could not be opened."""
 
-    def __init__(self, message: str, *, path: Path, offset: int | None = None) -> None:
-        where = f"{path}: " if offset is None else f"{path}: at byte {offset}: "
-        super().__init__(where + message)
-        self.path = path
-        self.offset = offset
+    def _worded(self, statement: str) -> str:
+        at = "" if self.offset is None else f" at byte {self.offset}:"
+        return f"{self.path}:{at} {statement}"
 
 
 class DoesNotFit(HarnessError):
-    """A model needs more memory than the whole budget has.
-
-    Attributes:
-        model: Its tag.
-        need_bytes: What it needs.
-        capacity_bytes: The whole budget.
-    """
+    """A model needs more memory than the whole budget has."""
 
     code = "budget.does-not-fit"
-
-    def __init__(self, message: str, *, model: str, need_bytes: int, capacity_bytes: int) -> None:
-        super().__init__(message)
-        self.model = model
-        self.need_bytes = need_bytes
-        self.capacity_bytes = capacity_bytes
+    model: str
+    """Its tag."""
+    need_bytes: int
+    """What it needs."""
+    capacity_bytes: int
+    """The whole budget."""
 
 
 # --- a run -----------------------------------------------------------------------------------
@@ -537,38 +432,20 @@ class EvaluationFailed(HarnessError):
 
 
 class EvaluatorAbstained(EvaluationFailed):
-    """The evaluator answered, but gave no score.
-
-    Attributes:
-        abstentions: How many judgments were asked for.
-    """
+    """The evaluator answered, but gave no score."""
 
     code = "evaluation.abstained"
-
-    def __init__(self, message: str, *, abstentions: int = 1) -> None:
-        super().__init__(message)
-        self.abstentions = abstentions
+    abstentions: int = 1
+    """How many judgments were asked for."""
 
 
 class LimitReached(HarnessError):
-    """A call was not sent, or not waited for, because of a loop's limits.
-
-    Attributes:
-        limit: Which; `journal` if the run's journal can no longer be written, `outage` if an
-            endpoint was down for too long, `failures` if too many rows of a batch failed.
-    """
+    """A call was not sent, or not waited for, because of a loop's limits."""
 
     code = "loop.limit-reached"
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        limit: Literal["tokens", "cost", "time", "calls", "journal", "outage", "failures"],
-        code: str | None = None,
-    ) -> None:
-        super().__init__(message, code=code)
-        self.limit = limit
+    limit: Literal["tokens", "cost", "time", "calls", "journal", "outage", "failures"]
+    """Which; `journal` if the run's journal can no longer be written, `outage` if an endpoint was
+    down for too long, `failures` if too many rows of a batch failed."""
 
 
 class RunLimitReached(LimitReached):
@@ -605,17 +482,11 @@ class NodeFailed(HarnessError):
 
 
 class NodeTimedOut(HarnessError):
-    """A call of a node took longer than its `Timeout` allows.
-
-    Attributes:
-        limit: Which.
-    """
+    """A call of a node took longer than its `Timeout` allows."""
 
     code = "node.timeout"
-
-    def __init__(self, message: str, *, limit: Literal["total_s", "idle_s"]) -> None:
-        super().__init__(message)
-        self.limit = limit
+    limit: Literal["total_s", "idle_s"]
+    """Which."""
 
 
 class WorkerLost(HarnessError):
@@ -625,69 +496,47 @@ class WorkerLost(HarnessError):
 
 
 class JournalInvalid(HarnessError):
-    """A run's journal cannot be read.
-
-    Attributes:
-        path: The journal.
-        line: The first line that is not a record, counted from 1; None if it has no lines.
-    """
+    """A run's journal cannot be read."""
 
     code = "journal.invalid"
+    path: Path
+    """The journal."""
+    line: int | None = None
+    """The first line that is not a record, counted from 1; None if it has no lines."""
 
-    def __init__(
-        self, message: str, *, path: Path, line: int | None = None, code: str | None = None
-    ) -> None:
-        super().__init__(f"{path}:{'' if line is None else f'{line}:'} {message}", code=code)
-        self.path = path
-        self.line = line
+    def _worded(self, statement: str) -> str:
+        return f"{self.path}:{'' if self.line is None else f'{self.line}:'} {statement}"
 
 
 class ExportFailed(HarnessError):
-    """A collector rejected a run's spans, or some of them.
-
-    Attributes:
-        address: Where they were sent, without credentials.
-        status: The HTTP status of its reply, if there was one.
-        rejected_spans: How many it rejected, by its own count.
-    """
+    """A collector rejected a run's spans, or some of them."""
 
     code = "export.failed"
-
-    def __init__(
-        self, message: str, *, address: str, status: int | None = None, rejected_spans: int = 0
-    ) -> None:
-        super().__init__(message)
-        self.address = address
-        self.status = status
-        self.rejected_spans = rejected_spans
+    address: str
+    """Where they were sent, without credentials."""
+    status: int | None = None
+    """The HTTP status of its reply, if there was one."""
+    rejected_spans: int = 0
+    """How many it rejected, by its own count."""
 
 
 class McpServerFailed(HarnessError):
-    """An MCP server did not start, has ended, or does not keep to the protocol.
-
-    Attributes:
-        server: Its command or its address.
-    """
+    """An MCP server did not start, has ended, or does not keep to the protocol."""
 
     code = "mcp.failed"
-
-    def __init__(self, message: str, *, server: str) -> None:
-        super().__init__(message)
-        self.server = server
+    server: str
+    """Its command or its address."""
 
 
 class MemoryStoreFailed(HarnessError):
-    """The memory store could not be opened, read or written.
-
-    Attributes:
-        path: The store's directory, or its url as text.
-    """
+    """The memory store could not be opened, read or written."""
 
     code = "memory.failed"
+    path: Path | str
+    """The store's directory, or its url as text."""
 
-    def __init__(self, message: str, *, path: Path | str, code: str | None = None) -> None:
-        super().__init__(f"{path}: {message}", code=code)
-        self.path = path
+    def _worded(self, statement: str) -> str:
+        return f"{self.path}: {statement}"
 
 
 def _place_of(error: BaseException) -> str:

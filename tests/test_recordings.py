@@ -190,4 +190,4 @@ def test_the_plugin_costs_a_project_without_pipelines_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "['harness.version', 'harness.pytest_plugin']"
+    assert done.stdout.strip() == "['harness.pytest_plugin']"

@@ -132,8 +132,11 @@ def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatReque
     """The call again, so that another reply may come: never the same request."""
     request = replace(request, asks_again=True)
     if isinstance(error, ReplyInvalid) and error.text.strip():
-        advice = f"That is not what was asked for: {error.problem}. Answer again, in full."
-        turns = (Message("assistant", error.text), Message("user", advice))
+        advice = f"That is not what was asked for: {error.problem or error.statement}."
+        turns = (
+            Message("assistant", error.text),
+            Message("user", f"{advice} Answer again, in full."),
+        )
         return replace(request, messages=(*request.messages, *turns))
     return varied(request, 1)
 

@@ -96,7 +96,6 @@ def test_the_traceback_of_a_node_is_in_the_journal_and_shown_when_asked_for(proj
     [
         pytest.param(["resume", "2"], id="resume"),
         pytest.param(["runs", "diff", "2", "2"], id="runs diff"),
-        pytest.param(["graph", "prints.py", "--run", "2"], id="graph"),
         pytest.param(["trace", "report", "2"], id="report"),
         pytest.param(["trace", "diagnose", "2"], id="diagnose"),
     ],
