@@ -88,6 +88,12 @@ def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[st
     return pairs
 
 
+def read_metadata(pairs: Iterable[str]) -> dict[str, Scalar]:
+    """The values of `--metadata`, by name; raises as `read_pairs` does."""
+    texts = read_pairs(pairs, option="--metadata", form="name=value")
+    return {name: scalar_of(text) for name, text in texts.items()}
+
+
 _RANGE = re.compile(r"([^<>=]+)(>=|<=|>|<)(.+)", re.DOTALL)
 
 

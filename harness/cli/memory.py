@@ -16,7 +16,7 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import config_option, json_option, read_filter
+from harness.cli.arguments import config_option, json_option, read_filter, read_metadata
 from harness.cli.consoles import (
     Shown,
     clean,
@@ -27,7 +27,7 @@ from harness.cli.consoles import (
     say,
     write_json,
 )
-from harness.cli.passage_files import FileEntry, bytes_of, files_of, passages_in
+from harness.cli.passage_files import Defaults, FileEntry, bytes_of, files_of, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.errors import HarnessError, InvalidInput
@@ -78,12 +78,26 @@ def memory() -> None:
 @memory.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE|DIR|-...")
 @click.option("--jsonl", is_flag=True, help="Read all files as JSON Lines.")
+@click.option("--title", default="", help="Title of passages before a document's first heading.")
+@click.option("--source", help="Source of the passages; by default the file's name.")
+@click.option("--quality", type=click.FloatRange(0, 10), help="Quality of the passages, 0 to 10.")
+@click.option(
+    "--metadata",
+    "pairs",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Metadata of the passages: a number, true, false or text. May be repeated.",
+)
 @json_option
 @_store_options
 def add(
     *,
     files: tuple[str, ...],
     jsonl: bool,
+    title: str,
+    source: str | None,
+    quality: float | None,
+    pairs: tuple[str, ...],
     as_json: bool,
     store: Place | None,
     config: Path | None,
@@ -97,11 +111,14 @@ def add(
     tally = Tally()
     done: dict[str, object] = {}
     with failures_told(as_json=as_json, fields=done) as interrupts:
+        defaults = Defaults(
+            title=title, source=source, quality=quality, metadata=read_metadata(pairs)
+        )
         chosen = files_of(files)
         with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:
             failure = None
             try:
-                add_all(opened, chosen, jsonl=jsonl, progress=progress, tally=tally)
+                add_all(opened, chosen, defaults, jsonl=jsonl, progress=progress, tally=tally)
             except KeyboardInterrupt:
                 # The tally may lack a batch that was stored just now.
                 say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
@@ -391,6 +408,7 @@ class Tally:
 def add_all(
     store: MemoryStore,
     files: Sequence[Path | None],
+    defaults: Defaults,
     *,
     jsonl: bool,
     progress: Progress,
@@ -403,7 +421,7 @@ def add_all(
         MemoryStoreFailed: The store cannot be written.
     """
     total = bytes_of(files)
-    for batch in _batches(passages_in(files, jsonl=jsonl)):
+    for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
         tally.count(store.add(entry.passage for entry in batch))
         if total:
             progress("adding", batch[-1].read_bytes, total)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,10 +16,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text, text_of
-from harness.memory import Passage, Turn
+from harness.memory import Passage, Scalar, Turn
 from harness.rows import TEXTS, files_named
 
 _LINES = {".jsonl", ".ndjson"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """Defaults for passages that do not say it themselves."""
+
+    title: str = ""
+    source: str | None = None
+    """The file if None."""
+    quality: float | None = None
+    metadata: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +59,7 @@ class _Line(BaseModel):
 
     id: str = Field(default="", alias="_id")
     text: str
-    title: str = ""
+    title: str | None = None
     source: str | None = None
     quality: float | None = None
     created: datetime | None = None
@@ -71,7 +82,9 @@ def bytes_of(files: Iterable[Path | None]) -> int | None:
     return total
 
 
-def passages_in(files: Iterable[Path | None], *, jsonl: bool) -> Iterator[FileEntry]:
+def passages_in(
+    files: Iterable[Path | None], defaults: Defaults, *, jsonl: bool
+) -> Iterator[FileEntry]:
     """The passages of files, in order, read as they are taken.
 
     Raises:
@@ -80,14 +93,14 @@ def passages_in(files: Iterable[Path | None], *, jsonl: bool) -> Iterator[FileEn
     before = 0
     for path in files:
         is_lines = jsonl or (path is not None and path.suffix.lower() in _LINES)
-        passages = _lines(path) if is_lines else _document(path)
+        passages = _lines(path, defaults) if is_lines else _document(path, defaults)
         read = 0
         for passage, read in passages:
             yield FileEntry(passage=passage, read_bytes=before + read)
         before += read
 
 
-def _document(path: Path | None) -> Iterator[tuple[Passage, int]]:
+def _document(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, int]]:
     if path is None:
         size, data = 0, sys.stdin.buffer.read()
         if _are_passages(data):
@@ -100,8 +113,16 @@ def _document(path: Path | None) -> Iterator[tuple[Passage, int]]:
     else:
         size, text = path.stat().st_size, read_text("the document", path)
     for excerpt in passages_of(text):
-        source = "" if path is None else str(path)
-        yield Passage(text=excerpt.text, title=excerpt.title, source=source), size
+        yield (
+            Passage(
+                text=excerpt.text,
+                title=excerpt.title or defaults.title,
+                source=_source(defaults, path),
+                quality=defaults.quality,
+                metadata=defaults.metadata,
+            ),
+            size,
+        )
 
 
 def _are_passages(data: bytes) -> bool:
@@ -113,7 +134,7 @@ def _are_passages(data: bytes) -> bool:
     return bool(values) and all(isinstance(value, dict) and "text" in value for value in values)
 
 
-def _lines(path: Path | None) -> Iterator[tuple[Passage, int]]:
+def _lines(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, int]]:
     with ExitStack() as stack:
         stream: BinaryIO = sys.stdin.buffer
         if path is not None:
@@ -127,20 +148,20 @@ def _lines(path: Path | None) -> Iterator[tuple[Passage, int]]:
         for number, line in enumerate(stream, start=1):
             read += len(line)
             if line.strip():
-                yield _passage(line, path or Path("standard input"), number), read
+                yield _passage(line, path or Path("standard input"), number, defaults), read
 
 
-def _passage(line: bytes, path: Path, number: int) -> Passage:
+def _passage(line: bytes, path: Path, number: int, defaults: Defaults) -> Passage:
     try:
         entry = _Line.model_validate(orjson.loads(line))
         return Passage(
             id=entry.id,
             text=entry.text,
-            title=entry.title,
-            source=str(path) if entry.source is None else entry.source,
-            quality=entry.quality,
+            title=defaults.title if entry.title is None else entry.title,
+            source=_source(defaults, path) if entry.source is None else entry.source,
+            quality=defaults.quality if entry.quality is None else entry.quality,
             created=entry.created,
-            metadata=entry.metadata,
+            metadata={**defaults.metadata, **entry.metadata},
             turn=None if entry.turn is None else Turn(**entry.turn.model_dump()),
         )
     except orjson.JSONDecodeError as error:
@@ -167,3 +188,9 @@ def _explained(error: ValidationError) -> str:
             return 'not an object; write {"text": "…"}'
         case _:
             return f"'{name}': {problem['msg']}"
+
+
+def _source(defaults: Defaults, path: Path | None) -> str:
+    if defaults.source is not None:
+        return defaults.source
+    return "" if path is None else str(path)

@@ -16,7 +16,7 @@ from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
 
 from harness.cli.arguments import scalar_of
-from harness.cli.passage_files import files_of, passages_in
+from harness.cli.passage_files import Defaults, files_of, passages_in
 from harness.errors import InvalidInput
 from harness.memory import MemoryStore, Scalar
 
@@ -59,11 +59,17 @@ def place(made: Path, tmp_path: Path) -> Path:
 # --- add -----------------------------------------------------------------------------------------
 
 
-def test_standard_input_is_a_document(tmp_path: Path) -> None:
-    text = "# Tides\n\nThe sea rises twice a day."
-    assert memory("add", "-", "--json", cwd=tmp_path, stdin=text).json["new"] == 1
+def test_standard_input_is_a_document_with_what_the_options_say(tmp_path: Path) -> None:
+    added = memory(
+        *("add", "-", "--title", "Tides", "--source", "almanac", "--quality", "8.5"),
+        *("--metadata", "year=2024", "--metadata", "checked=true", "--json"),
+        cwd=tmp_path,
+        stdin="The sea rises twice a day.",
+    )
+    assert added.json["new"] == 1
     (hit,) = memory("search", "when does the sea rise", "--json", cwd=tmp_path).json["hits"]
-    assert (hit["title"], hit["source"], hit["quality"]) == ("Tides", "", None)
+    assert (hit["title"], hit["source"], hit["quality"]) == ("Tides", "almanac", 8.5)
+    assert hit["metadata"] == {"year": 2024, "checked": True}
 
 
 def test_lines_are_passages_and_those_before_a_mistake_are_stored(tmp_path: Path) -> None:
@@ -97,7 +103,7 @@ def test_a_line_that_is_no_passage_is_told_with_its_number(
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "fine"}}\n\n{{"text": "x", {field}}}\n')
     with pytest.raises(InvalidInput) as caught:
-        list(passages_in(files_of([str(path)]), jsonl=False))
+        list(passages_in(files_of([str(path)]), Defaults(), jsonl=False))
     assert (caught.value.path, caught.value.line) == (path, 3)
     assert (caught.value.code, named in str(caught.value)) == (code, True)
 
@@ -117,6 +123,8 @@ def test_a_refused_passage_is_told_and_the_others_are_stored(tmp_path: Path) -> 
     [
         pytest.param(["nothing.md"], "nothing.md: ", id="missing"),
         pytest.param(["data"], "data: ", id="binary"),
+        pytest.param(["text", "--metadata", "title=x"], "title", id="field"),
+        pytest.param(["text", "--metadata", "x=1e999"], "1e999", id="number"),
     ],
 )
 def test_what_cannot_be_added_is_told(tmp_path: Path, arguments: list[str], named: str) -> None:
