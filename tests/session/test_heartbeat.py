@@ -70,9 +70,9 @@ def test_a_pause_for_garbage_has_its_name_and_no_line():
 
     lag = longest(lags_of(work))
     assert heap
-    assert lag.attributes.get("at") is None
     if 1.5 * computed_s[0] > lag.duration_ns / 1e9:  # else other programs had the core
         assert lag.attributes["function"] == "garbage collection"
+        assert lag.attributes.get("at") is None
 
 
 def test_a_process_that_does_not_run_is_not_collecting():
