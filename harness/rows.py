@@ -125,7 +125,7 @@ class _Cells(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - of any type
         cell = self._cells[name]
-        return zlib.decompress(cell).decode() if type(cell) is _Packed else cell
+        return zlib.decompress(cell).decode() if type(cell) is _PackedText else cell
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._cells)
@@ -137,10 +137,10 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
-        return _Packed(zlib.compress(cell.encode(), 1))
+        return _PackedText(zlib.compress(cell.encode(), 1))
 
 
-class _Packed(bytes):
+class _PackedText(bytes):
     """Not the bytes that a Parquet file may hold."""
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from harness.hardware.gpus import Gpus, opened_gpus
 from harness.hardware.processes import CoreUse, ProcessUse, core_use, process_use
-from harness.inference.providers.counters import Sample
+from harness.inference.providers.counters import Reading
 from harness.log import log_warning
 from harness.trace import Clock, Tracer, describe
 
@@ -26,7 +26,7 @@ class Source(Protocol):
         """The least time between the end of a read and the next."""
         ...
 
-    async def read(self) -> tuple[Sample, ...]:
+    async def read(self) -> tuple[Reading, ...]:
         """Quantities as they are now."""
         ...
 
@@ -127,14 +127,14 @@ class CoreSource(_LocalSource):
     def __init__(self) -> None:
         self._before: CoreUse | None = None
 
-    async def read(self) -> tuple[Sample, ...]:
+    async def read(self) -> tuple[Reading, ...]:
         """Nothing at first, or where Linux does not count."""
         before, current = self._before, core_use()
         self._before = current
         if before is None or current is None or current.total_s <= before.total_s:
             return ()
         share = (current.busy_s - before.busy_s) / (current.total_s - before.total_s)
-        return (Sample(name="cores in use", unit="share", value=round(share, 3)),)
+        return (Reading(name="cores in use", unit="share", value=round(share, 3)),)
 
 
 class ProcessSource(_LocalSource):
@@ -148,7 +148,7 @@ class ProcessSource(_LocalSource):
         self._clock = clock
         self._before: tuple[int, int, ProcessUse] | None = None
 
-    async def read(self) -> tuple[Sample, ...]:
+    async def read(self) -> tuple[Reading, ...]:
         """Of the cores it used nothing at first, or after another process took its place."""
         process_id, now_ns = self._process_id(), self._clock()
         current = None if process_id is None else process_use(process_id)
@@ -158,12 +158,12 @@ class ProcessSource(_LocalSource):
         self._before = process_id, now_ns, current
         resident_bytes = current.resident_bytes // _MIB * _MIB
         readings = [
-            Sample(name="process memory", unit="bytes", value=resident_bytes),
-            Sample(name="page", unit="faults", value=current.page_faults),
+            Reading(name="process memory", unit="bytes", value=resident_bytes),
+            Reading(name="page", unit="faults", value=current.page_faults),
         ]
         if before is not None and before[0] == process_id and now_ns > before[1]:
             cores = (current.cpu_s - before[2].cpu_s) * 1e9 / (now_ns - before[1])
-            readings.append(Sample(name="CPU", unit="cores", value=round(cores, 2)))
+            readings.append(Reading(name="CPU", unit="cores", value=round(cores, 2)))
         return tuple(readings)
 
 
@@ -174,7 +174,7 @@ class GpuSource(_LocalSource):
         self._gpus = gpus
         self._number = number
 
-    async def read(self) -> tuple[Sample, ...]:
+    async def read(self) -> tuple[Reading, ...]:
         """What it tells; asked in a thread, since a driver may take its time."""
         state = await asyncio.to_thread(self._gpus.state, self._number)
         quantities = (
@@ -184,7 +184,7 @@ class GpuSource(_LocalSource):
             ("power", "W", state.power_w),
         )
         return tuple(
-            Sample(name=name, unit=unit, value=value)
+            Reading(name=name, unit=unit, value=value)
             for name, unit, value in quantities
             if value is not None
         )

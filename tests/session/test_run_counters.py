@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from harness.errors import ServerError
 from harness.inference import ChatRequest, as_messages
-from harness.inference.providers.counters import Sample
+from harness.inference.providers.counters import Reading
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.inference.providers.registry import metrics_source
 from harness.session.run_counters import ProcessSource, Sampled, device_sources, sampling
@@ -43,7 +43,7 @@ class Source:
         value = self.running.pop(0)
         if value is ZeroDivisionError:
             raise value
-        return () if value is None else (Sample(name="running", unit="requests", value=value),)
+        return () if value is None else (Reading(name="running", unit="requests", value=value),)
 
     async def aclose(self):
         self.closed = True

@@ -26,7 +26,7 @@ _NOT_OFFERED = {404, 405, 501}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Reading:
     """A quantity at one moment."""
 
     name: str
@@ -37,7 +37,7 @@ class Sample:
     """Whether it only ever counts up, from the server's start."""
 
 
-Parser = Callable[[bytes], tuple[Sample, ...]]
+Parser = Callable[[bytes], tuple[Reading, ...]]
 """Reads a page of counters; raises ValueError for a page of another kind."""
 
 
@@ -49,10 +49,10 @@ class Metric:
     unit: str
     total: bool = False
 
-    def of(self, *samples: float) -> Sample:
+    def of(self, *samples: float) -> Reading:
         """The samples as one value: the largest share, or their sum."""
         value = max(samples) if self.unit == "share" else sum(samples)
-        return Sample(name=self.name, unit=self.unit, value=value, total=self.total)
+        return Reading(name=self.name, unit=self.unit, value=value, total=self.total)
 
 
 METRICS: Mapping[str, Metric] = {
@@ -91,7 +91,7 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
     rows = {key: (name,) if isinstance(name, str) else name for key, name in samples_of.items()}
     names = {name for group in rows.values() for name in group}
 
-    def readings(body: bytes) -> tuple[Sample, ...]:
+    def readings(body: bytes) -> tuple[Reading, ...]:
         text = body.decode(errors="replace")
         by_name: dict[str, list[float]] = {}
         for name, value in _SAMPLE.findall(text):
@@ -133,9 +133,9 @@ class MetricsSource:
         self._address = address or (lambda: self._connection.root)
         self._known = None if address else self._connection.root
         self._totals = RunTotals()
-        self._last: tuple[Sample, ...] = ()
+        self._last: tuple[Reading, ...] = ()
 
-    async def read(self) -> tuple[Sample, ...]:
+    async def read(self) -> tuple[Reading, ...]:
         """The counters now, totals counted since the run began; never raises.
 
         Empty if the server does not answer within a second.
@@ -161,7 +161,7 @@ class MetricsSource:
         """Closes the connections."""
         await self._connection.client.aclose()
 
-    async def _ask(self, address: str, path: str) -> tuple[Sample, ...]:
+    async def _ask(self, address: str, path: str) -> tuple[Reading, ...]:
         try:
             response = await self._connection.client.get(address + path)
             if response.status_code in _NOT_OFFERED:
@@ -192,7 +192,7 @@ class RunTotals:
         self._seen: dict[str, float] = {}
         self._grown: dict[str, float] = {}
 
-    def counted(self, readings: Iterable[Sample], *, fresh: bool) -> tuple[Sample, ...]:
+    def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
         """The same readings, with totals since the run began.
 
         `fresh` says whether the server was started since the last ones.
@@ -201,7 +201,7 @@ class RunTotals:
         self._asked = True
         return (*since, *self._hits())
 
-    def _since(self, reading: Sample, *, fresh: bool) -> Sample:
+    def _since(self, reading: Reading, *, fresh: bool) -> Reading:
         if not reading.total:
             return reading
         name, total = reading.name, reading.value
@@ -212,11 +212,11 @@ class RunTotals:
         self._seen[name] = total
         return replace(reading, value=self._grown[name])
 
-    def _hits(self) -> tuple[Sample, ...]:
+    def _hits(self) -> tuple[Reading, ...]:
         # The share of the last interval would mean little: llama.cpp counts cached tokens when a
         # prompt begins, and the others as they are computed. Over the run, it is right whenever a
         # prompt ends.
         prompt, cached = (self._grown.get(METRICS[key].name) for key in ("prompt", "cached"))
         if not prompt or cached is None:
             return ()
-        return (Sample(name="prefix cache hits", unit="share", value=cached / prompt),)
+        return (Reading(name="prefix cache hits", unit="share", value=cached / prompt),)

@@ -17,7 +17,7 @@ from harness.errors import LoadFailed, ModelNotFound, ServerError
 from harness.inference.json_text import at, row_of, rows, text_at
 from harness.inference.model_identity import ModelMetadata
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import METRICS, Sample, prometheus
+from harness.inference.providers.counters import METRICS, Reading, prometheus
 from harness.inference.providers.openai_wire import nested_schema
 from harness.inference.providers.provider import (
     ALWAYS,
@@ -86,7 +86,7 @@ class _ServerSlot(BaseModel):
 _SLOTS = TypeAdapter(list[_ServerSlot])
 
 
-def slot_readings(body: bytes) -> tuple[Sample, ...]:
+def slot_readings(body: bytes) -> tuple[Reading, ...]:
     """How full the context of all slots is, from `/slots`.
 
     Counts what requests under way hold: what earlier ones left behind gives way. It is right only

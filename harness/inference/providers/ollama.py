@@ -18,7 +18,7 @@ from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, names, parsed, rows, text_at, whole
 from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
-from harness.inference.providers.counters import Sample
+from harness.inference.providers.counters import Reading
 from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import (
     call_pieces,
@@ -267,14 +267,14 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
     )
 
 
-def _readings(body: bytes) -> tuple[Sample, ...]:
+def _readings(body: bytes) -> tuple[Reading, ...]:
     models = at(parsed(body), "models")
     if not isinstance(models, list):
         raise ValueError("it has none of the fields of a list of models")
     sizes = [(whole(at(m, "size")) or 0, whole(at(m, "size_vram")) or 0) for m in models]
     return (
-        Sample(name="resident", unit="bytes", value=sum(size for size, _ in sizes)),
-        Sample(name="resident on GPU", unit="bytes", value=sum(size for _, size in sizes)),
+        Reading(name="resident", unit="bytes", value=sum(size for size, _ in sizes)),
+        Reading(name="resident on GPU", unit="bytes", value=sum(size for _, size in sizes)),
     )
 
 

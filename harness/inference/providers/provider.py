@@ -12,7 +12,7 @@ from harness.hardware import Footprint, GgufHeader, Loading
 from harness.inference.backend import Backend
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import ModelMetadata
-from harness.inference.providers.counters import MetricsSource, Sample
+from harness.inference.providers.counters import MetricsSource, Reading
 from harness.inference.providers.http import Access
 from harness.inference.providers.server_host import ServerFacts, ServerPages
 from harness.inference.reply_in_progress import ServerTimings
@@ -98,7 +98,7 @@ class Counters:
 
     path: str
     """Below the server's root."""
-    read: Callable[[bytes], tuple[Sample, ...]]
+    read: Callable[[bytes], tuple[Reading, ...]]
     """Raises ValueError for a page of another kind."""
     switch: Switch = ALWAYS
     pause_s: float = 0.0

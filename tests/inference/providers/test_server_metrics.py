@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.inference.providers import PROVIDERS
-from harness.inference.providers.counters import RunTotals, Sample
+from harness.inference.providers.counters import Reading, RunTotals
 from harness.inference.providers.llamacpp import slot_readings
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -68,7 +68,7 @@ def test_the_slots_of_llama_cpp_say_how_full_its_context_is():
     # Recorded at the same moment: two slots of 512 tokens.
     [reading] = slot_readings((RECORDED / "xllamacpp_2026.10.11549_slots.json").read_bytes())
 
-    assert reading == Sample(name="KV cache", unit="share", value=(197 + 198) / 1024)
+    assert reading == Reading(name="KV cache", unit="share", value=(197 + 198) / 1024)
 
 
 SGLANG_TEXT = b"""\
@@ -180,8 +180,8 @@ def test_ollama_says_what_its_models_take():
     ]}"""
 
     assert ollama_readings(body) == (
-        Sample(name="resident", unit="bytes", value=6_050_000_000),
-        Sample(name="resident on GPU", unit="bytes", value=4_000_000_000),
+        Reading(name="resident", unit="bytes", value=6_050_000_000),
+        Reading(name="resident on GPU", unit="bytes", value=4_000_000_000),
     )
     assert values(ollama_readings(b'{"models":[]}')) == {"resident": 0, "resident on GPU": 0}
 
@@ -247,8 +247,8 @@ def test_of_several_engines_the_fullest_cache_counts():
 
 def tokens(prompt, cached=0):
     return (
-        Sample(name="prompt", unit="tokens", value=prompt, total=True),
-        Sample(name="cached prompt", unit="tokens", value=cached, total=True),
+        Reading(name="prompt", unit="tokens", value=prompt, total=True),
+        Reading(name="cached prompt", unit="tokens", value=cached, total=True),
     )
 
 
