@@ -15,6 +15,9 @@ Statements = Any
 
 `each(query, rows)` gives what a query finds for each row of values."""
 
+LOST = "memory.server-lost"
+"""The code of an error after which a whole write may be made again, stored or not."""
+
 
 class Database(Protocol):
     """The tables of `harness.memory.sqlite` in a database. May be used from any thread.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,8 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.string import StrDumperUnknown
 
 from harness.errors import MemoryStoreFailed
+from harness.log import log_warning
+from harness.memory.database import LOST
 from harness.memory.postgres_url import PostgresUrl
 from harness.memory.sqlite import (
     BUSY,
@@ -48,6 +51,10 @@ _STATEMENT_S = 60
 _POLL_S = 0.2
 _AGAIN_S = 1.0
 
+RESTART_S = 30.0
+"""How long an open store waits for a server that is away, as while it restarts."""
+_LOOK_S = 0.25
+
 # A connection over a network that is gone is noticed within 20 s, however much was sent.
 _LIBPQ: dict[str, Any] = {
     "keepalives_idle": 10,
@@ -63,7 +70,7 @@ _FORBIDDEN = (
     "the user needs the right to write, and to create tables in the schema",
 )
 _LOST = (
-    "memory.server-lost",
+    LOST,
     "the connection is lost; whether a write was stored is unknown, and making it again is safe",
 )
 _REMEDIES = {
@@ -110,6 +117,7 @@ class PostgresDatabase:
         self._libpq["options"] = " ".join(f"-c {name}={value}" for name, value in settings.items())
         self._idle: deque[Connection] = deque()
         self._closed = threading.Event()
+        self._is_open = self._is_away = False
         self._seen = 0
         self._noting = threading.Lock()
         self._listener: threading.Thread | None = None
@@ -124,6 +132,7 @@ class PostgresDatabase:
             self._channel = f"harness_{identity}"
             self.directory = indexes / identity
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._is_open = True
         except OSError as error:
             self.close()
             raise self.failed(
@@ -147,7 +156,7 @@ class PostgresDatabase:
             idle = None
             with suppress(IndexError):
                 idle = self._idle.pop()
-            db = _Statements(idle, self._connect)
+            db = _Statements(idle or self._awaited(), self._awaited)
             try:
                 yield db
             finally:
@@ -242,6 +251,30 @@ class PostgresDatabase:
             while True:
                 self._idle.pop().close()
 
+    def _awaited(self) -> Connection:
+        """A new connection. An open store waits for it until `RESTART_S`, which is logged once."""
+        end_s = time.monotonic() + RESTART_S
+        while True:
+            try:
+                connection = self._connect()
+            except MemoryStoreFailed as error:
+                if not self._is_open or time.monotonic() > end_s:
+                    raise
+                with self._noting:
+                    is_told, self._is_away = self._is_away, True
+                if not is_told:
+                    log_warning(
+                        f"the memory store's server is away; waiting up to {RESTART_S:g} s for it",
+                        code="memory.server-away",
+                        place=str(self.place),
+                        reason=str(error),
+                    )
+                self._closed.wait(_LOOK_S)
+                self._check_open()
+                continue
+            self._is_away = False
+            return connection
+
     def _connect(self) -> Connection:
         try:
             connection = psycopg.connect(**self._libpq, row_factory=lambda _: _row, autocommit=True)
@@ -309,6 +342,8 @@ class PostgresDatabase:
 
     def _upgrade(self, version: int) -> None:
         with self._preparing() as db:
+            # Nothing is written meanwhile: it would be as old as what is upgraded.
+            db.execute("SELECT sequence FROM state FOR UPDATE")
             if self._version() == version:
                 upgrade(db, version)
                 db.execute(f"COMMENT ON TABLE state IS '{SCHEMA_VERSION}'")
@@ -330,19 +365,20 @@ def _line(error: BaseException) -> str:
 class _Statements:
     """SQLite's statements on a connection to PostgreSQL.
 
-    If the first one finds the connection lost, as after a restart of the server, it is made again
-    on a new one: nothing was done before.
+    If one finds the connection lost, as after a restart of the server, it is made again on a new
+    one, unless it is part of a transaction, which is lost as a whole.
     """
 
-    def __init__(self, idle: Connection | None, connect: Callable[[], Connection]) -> None:
-        self.connection = idle or connect()
+    def __init__(self, connection: Connection, connect: Callable[[], Connection]) -> None:
+        self.connection = connection
         self._connect = connect
-        # A new connection is not lost.
-        self._may_be_lost = idle is not None
+        self._has_begun = False
 
     def execute(self, statement: str, values: Sequence[Any] = (), /) -> Any:  # noqa: ANN401 - a cursor
         translation = _translation(statement)
-        return self._first(lambda: self.connection.execute(translation, values, binary=True))
+        cursor = self._lasting(lambda: self.connection.execute(translation, values, binary=True))
+        self._has_begun = self._has_begun or statement == "BEGIN"
+        return cursor
 
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]], /) -> None:
         if rows:
@@ -360,18 +396,22 @@ class _Statements:
                     results.append(cursor.fetchall())
             return results
 
-        return self._first(act) if rows else []
+        return self._lasting(act) if rows else []
 
-    def _first(self, act: Callable[[], T]) -> T:
-        try:
-            return act()
-        except psycopg.OperationalError:
-            if not (self._may_be_lost and self.connection.closed):
-                raise
-            self.connection = self._connect()
-            return act()
-        finally:
-            self._may_be_lost = False
+    def _lasting(self, act: Callable[[], T]) -> T:
+        for tries_left in (2, 1, 0):
+            try:
+                return act()
+            except psycopg.OperationalError as error:
+                is_lost = self.connection.closed or isinstance(error, _SHUTDOWNS)
+                if self._has_begun or not (is_lost and tries_left):
+                    raise
+                self.connection.close()
+                self.connection = self._connect()
+        raise AssertionError
+
+
+_SHUTDOWNS = (psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown)
 
 
 _TYPES = {

@@ -12,22 +12,22 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import reduce
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.files import cache_folder
 from harness.log import log_warning
-from harness.memory.database import Database, Statements, StoreKind
+from harness.memory.database import LOST, Database, Statements, StoreKind
 from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import (
     Added,
@@ -49,12 +49,14 @@ Progress = Callable[[str, int, int], None]
 
 Numbers = NDArray[np.int64]
 
+T = TypeVar("T")
+
 _WAIT_S = 10.0
 _ROWS_AT_A_TIME = 256
 
 _TURN = ""
 
-_Row = tuple[int, str, str, str, str, float | None, str, str, int]
+StoredRow = tuple[int, str, str, str, str, float | None, str, str, int]
 _COLUMNS = "sequence, id, text, title, source, quality, created, metadata, checksum"
 _SELECT = f"SELECT {_COLUMNS} FROM passage"  # noqa: S608  # constants
 _VALUES = f"({_COLUMNS}, reading) VALUES (?{', ?' * 9})"
@@ -144,73 +146,100 @@ class PrimaryStore:
         stored. All are durable when this returns; none is stored if it raises.
         """
         now = datetime.now(UTC)
-        new: list[str] = []
-        present: list[str] = []
-        merged: list[Merge] = []
-        vectors: list[tuple[int, Vectors]] = []
         # Before the database is locked.
         numbers = [passage.words_number for passage, _ in passages]
-        with self._changing() as changes:
+        tried: dict[str, int] = {}
+
+        def write(changes: _Changes) -> Added:
+            new: dict[str, int] = {}
+            present: list[str] = []
+            merged: list[Merge] = []
+            vectors: list[tuple[int, Vectors]] = []
             # 1. What is stored, with one question for all.
             stored = _sequences(changes.db, [passage for passage, _ in passages])
             alike = _oldest(changes.db, numbers) if merge else {}
             # 2. What becomes of each.
             for (passage, vector), number in zip(passages, numbers, strict=True):
                 dated = passage if passage.created else replace(passage, created=now)
-                if passage.id in stored:
-                    present.append(passage.id)
+                sequence = stored.get(passage.id)
+                if sequence is not None:
+                    # This write itself may have stored it, if its end was not heard of.
+                    if tried.get(passage.id) == sequence and passage.id not in new:
+                        new[passage.id] = sequence
+                    else:
+                        present.append(passage.id)
                 # Other words may have the same number.
                 elif (original := alike.get(number)) and original.words == dated.words:
                     merged.append(Merge(id=passage.id, into=original.id))
                 else:
-                    stored[passage.id] = sequence = changes.insert(dated, number)
+                    sequence = changes.insert(dated, number)
+                    stored[passage.id] = new[passage.id] = sequence
                     if vector is not None:
                         vectors.append((sequence, vector[np.newaxis]))
                     if merge:
                         # For the rest of these passages: its row is written at the end.
                         alike.setdefault(number, dated)
-                    new.append(passage.id)
             # 3. Into the tables.
             changes.store()
             if vectors and embedder is not None:
                 sequences, rows = zip(*vectors, strict=True)
                 _put_vectors(changes.db, embedder, sequences, np.concatenate(rows))
-        return Added(new=tuple(new), known=tuple(present), merged=tuple(merged))
+            tried.update(new)
+            return Added(new=tuple(new), known=tuple(present), merged=tuple(merged))
+
+        return self._written(write)
 
     def delete(self, ids: Sequence[str]) -> int:
         """Removes passages; returns how many of the ids it knew."""
-        deleted = 0
-        with self._changing() as changes:
+        known: set[str] = set()
+
+        def write(changes: _Changes) -> None:
             for id_ in ids:
                 row = _find(changes.db, id_)
                 if row is not None:
                     changes.remove(row[0], _passage_of(row))
-                    deleted += 1
-        return deleted
+                    known.add(id_)
+
+        self._written(write)
+        return len(known)
 
     def put_vectors(
         self, embedder: Embedder, sequences: Sequence[int] | Numbers, vectors: Vectors
     ) -> None:
         """Keeps (n, d) vectors of the passages with these numbers, if they still exist."""
-        with self._database.writing() as db:
-            _put_vectors(db, embedder, sequences, vectors)
+        self._written(lambda changes: _put_vectors(changes.db, embedder, sequences, vectors))
 
     def compact(self, embedder: Embedder) -> None:
         """Frees the space of removed passages, and of the vectors of all other embedders."""
-        with self._database.writing() as db:
+
+        def write(changes: _Changes) -> None:
+            db = changes.db
             current = _table_of(db, embedder)
             for number, table in _vector_tables(db).items():
                 if table != current:
                     db.execute(f"DROP TABLE {table}")
                     db.execute("DELETE FROM embedder WHERE number = ?", (number,))
+
+        self._written(write)
         self._database.free()
 
-    @contextmanager
-    def _changing(self) -> Iterator[_Changes]:
-        with self._database.writing() as db:
-            changes = _Changes(db)
-            yield changes
-            changes.finish()
+    def _written(self, write: Callable[[_Changes], T]) -> T:
+        """Makes a write in a transaction, and once more if the connection was lost in it.
+
+        Whether that was stored is not known: `write` sees it if it was.
+        """
+        for tries_left in (2, 1, 0):
+            try:
+                with self._database.writing() as db:
+                    changes = _Changes(db)
+                    result = write(changes)
+                    changes.finish()
+            except MemoryStoreFailed as error:
+                if error.code != LOST or not tries_left:
+                    raise
+            else:
+                return result
+        raise AssertionError
 
     # --- reading passages --------------------------------------------------------------------
 
@@ -223,30 +252,21 @@ class PrimaryStore:
         """The passage with this id, None if there is none; raises if it is damaged."""
         with self._database.reading() as db:
             row = _find(db, id)
-        return None if row is None else self._whole(row)
+        return None if row is None else self.whole(row)
 
     def fetch(self, sequences: Iterable[int]) -> dict[int, Passage]:
         """The passages with these numbers that still exist; raises if one is damaged."""
+        return {sequence: self.whole(row) for sequence, row in self.rows(sequences).items()}
+
+    def rows(self, sequences: Iterable[int]) -> dict[int, StoredRow]:
+        """The same as they are stored, for `judgement` and `whole`."""
         query = f"{_SELECT} WHERE sequence {self._database.among}"
         with self._database.reading() as db:
             listed = self._database.listed(int(sequence) for sequence in sequences)
-            rows = db.execute(query, (listed,)).fetchall()
-        return {row[0]: self._whole(row) for row in rows}
+            return {row[0]: row for row in db.execute(query, (listed,)).fetchall()}
 
-    def judgements(
-        self, sequences: Iterable[int]
-    ) -> dict[int, tuple[float | None, datetime | None]]:
-        """Quality and time of the passages with these numbers that still exist; None if damaged."""
-        query = (
-            "SELECT sequence, quality, created FROM passage "  # noqa: S608  # constants
-            f"WHERE sequence {self._database.among}"
-        )
-        with self._database.reading() as db:
-            listed = self._database.listed(int(sequence) for sequence in sequences)
-            rows = db.execute(query, (listed,)).fetchall()
-        return {sequence: _judgement(quality, created) for sequence, quality, created in rows}
-
-    def _whole(self, row: _Row) -> Passage:
+    def whole(self, row: StoredRow) -> Passage:
+        """The passage of a row; raises if it is damaged."""
         if (passage := _passage_of(row)) is None:
             raise self._database.failed(
                 f"passage '{row[1]}' is damaged; the others are as they were: 'harness memory "
@@ -265,10 +285,10 @@ class PrimaryStore:
             last = rows[-1][0]
         return ids
 
-    def _rows_after(self, last: int) -> list[_Row]:
+    def _rows_after(self, last: int) -> list[StoredRow]:
         query = f"{_SELECT} WHERE sequence > ? ORDER BY sequence LIMIT ?"
         with self._database.reading() as db:
-            rows: list[_Row] = db.execute(query, (last, _ROWS_AT_A_TIME)).fetchall()
+            rows: list[StoredRow] = db.execute(query, (last, _ROWS_AT_A_TIME)).fetchall()
         return rows
 
     def passages_between(self, low: int, high: int) -> Iterator[tuple[int, Passage]]:
@@ -494,7 +514,7 @@ class _Changes:
 # --- rows ------------------------------------------------------------------------------------
 
 
-def _row_of(sequence: int, passage: Passage) -> _Row:
+def _row_of(sequence: int, passage: Passage) -> StoredRow:
     assert passage.created is not None
     row = (
         sequence,
@@ -515,7 +535,7 @@ def _fields_of(passage: Passage) -> dict[str, object]:
     return {**passage.metadata, **turn}
 
 
-def _passage_of(row: _Row) -> Passage | None:
+def _passage_of(row: StoredRow) -> Passage | None:
     """None for a damaged one: SQLite itself notices damage of its own pages alone."""
     _, id_, text, title, source, quality, created, metadata, checksum = row
     if checksum_of(row[:-1]) != checksum:
@@ -534,8 +554,11 @@ def _passage_of(row: _Row) -> Passage | None:
     )
 
 
-def _judgement(quality: object, created: object) -> tuple[float | None, datetime | None]:
+def judgement(row: StoredRow) -> tuple[float | None, datetime | None]:
+    """Quality and time of a row, which may be damaged; None if they are."""
     # No checksum is verified, so the row may hold anything.
+    quality: object = row[5]
+    created: object = row[6]
     time = None
     with suppress(ValueError):
         time = datetime.fromisoformat(str(created))
@@ -546,12 +569,12 @@ def _judgement(quality: object, created: object) -> tuple[float | None, datetime
     )
 
 
-def _find(db: Statements, id_: str) -> _Row | None:
+def _find(db: Statements, id_: str) -> StoredRow | None:
     # By the number, so that the id is read from the row: with `WHERE id = ?`, SQLite gives the id
     # of its index, which leads to another passage if it is damaged.
     query = f"{_SELECT} WHERE sequence = (SELECT sequence FROM passage WHERE id = ?)"  # noqa: S608
     # Half of a surrogate pair cannot be asked for, and no passage has it in its id.
-    row: _Row | None = db.execute(query, (id_.encode(errors="replace").decode(),)).fetchone()
+    row: StoredRow | None = db.execute(query, (id_.encode(errors="replace").decode(),)).fetchone()
     return None if row is None or row[1] != id_ else row
 
 

@@ -15,7 +15,7 @@ from harness.errors import InferenceError, MemoryStoreFailed
 from harness.memory.embedder import Embedder, UnrelatedCosines, Vectors, embed, unrelated_cosines
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Hit, Hits, WantedTags
-from harness.memory.primary import PrimaryStore
+from harness.memory.primary import PrimaryStore, judgement
 from harness.memory.vector_index import VectorIndex
 
 Mode = Literal["hybrid", "lexical", "vector"]
@@ -66,7 +66,8 @@ class Searcher:
         fused = fuse(lexical, vector, least_cosine=mean)
         count = _candidates_for(limit) if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        judgements = self.primary.judgements(best)
+        # With their texts, since each question to a server takes longer than what it reads.
+        rows = self.primary.rows(best)
         # 3. The best of these by relevance, age and quality, of equals the older first.
         ceiling = 0.0 if lexical is None else self.lexical.ceiling(query)
         words, cosines = lexical or {}, vector or {}
@@ -75,28 +76,26 @@ class Searcher:
             sequence: score(
                 fused[sequence] * recency(created, half_life_days=half_life_days, now=now), quality
             )
-            for sequence, (quality, created) in judgements.items()
+            for sequence, (quality, created) in zip(
+                rows, map(judgement, rows.values()), strict=True
+            )
             if is_relevant(
                 words.get(sequence), cosines.get(sequence), unrelated=unrelated, ceiling=ceiling
             )
         }
         ranked = sorted(scores, key=lambda sequence: (-scores[sequence], sequence))
-        # 4. Their passages.
-        passages = self.primary.fetch(ranked[:limit])
-        if len(passages) < len(ranked[:limit]):  # deleted meanwhile
-            passages = self.primary.fetch(ranked)
         hits = [
             Hit(
-                passage=passages[sequence],
+                passage=self.primary.whole(rows[sequence]),
                 rank=place,
                 score=scores[sequence],
                 fused=fused[sequence],
                 lexical=words.get(sequence),
                 vector=cosines.get(sequence),
             )
-            for place, sequence in enumerate(filter(passages.__contains__, ranked), start=1)
+            for place, sequence in enumerate(ranked[:limit], start=1)
         ]
-        return Hits(hits[:limit], fallback=fallback)
+        return Hits(hits, fallback=fallback)
 
     def novelty(self, texts: Sequence[str]) -> float:
         """See `MemoryStore.novelty`."""

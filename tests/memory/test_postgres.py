@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import postgres
 import pytest
 from stored import Letters, add, failing, put
+from structlog.testing import capture_logs
 
 from harness import Pipeline, Run, Settings
 from harness.errors import MemoryStoreFailed, NodeFailed
@@ -21,6 +23,7 @@ from harness.memory.passage import wanted_tags
 from harness.memory.primary import PrimaryStore
 from harness.memory.sqlite import SCHEMA_VERSION
 
+psycopg = pytest.importorskip("psycopg", reason="no postgresql: psycopg is not installed")
 pytestmark = pytest.mark.slow
 
 
@@ -112,7 +115,10 @@ def test_a_store_that_is_made_by_several_at_once_is_made_once(url):
 # --- what fails ------------------------------------------------------------------------------
 
 
-def test_a_lost_connection_is_made_again_and_a_server_that_is_gone_is_said(own_server, tmp_path):
+def test_a_lost_connection_is_made_again_and_a_server_that_is_gone_is_said(
+    own_server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("harness.memory.postgres.RESTART_S", 0.1)
     with MemoryStore.open(own_server.url(), embedder=Letters(), cache=tmp_path) as store:
         store.add([Passage(text="one", id="1")])
         for how in (signal.SIGINT, signal.SIGQUIT):
@@ -128,6 +134,103 @@ def test_a_lost_connection_is_made_again_and_a_server_that_is_gone_is_said(own_s
     own_server.stop()
     with failing(MemoryStoreFailed, "memory.server-unreachable"):
         MemoryStore.open(own_server.url(), embedder=Letters(), cache=tmp_path)
+    own_server.start()
+
+
+def test_a_store_waits_through_restarts_and_each_write_is_made_once(own_server, tmp_path):
+    """Two clean ones and two crashes, while two threads write and read without a pause."""
+    added, faults, is_over = [], [], Event()
+    with (
+        capture_logs() as logs,
+        MemoryStore.open(own_server.url(), embedder=Letters(), cache=tmp_path) as store,
+    ):
+
+        def work(name):
+            try:
+                for n in count():
+                    if is_over.is_set():
+                        return
+                    added.extend(store.add([Passage(text=f"{name} {n}")]).new)
+                    assert store.search(f"{name} {n}", mode="lexical")
+                    if n % 3 == 0:
+                        assert store.delete(added[-1]) in (0, 1)
+            except BaseException as error:  # noqa: BLE001 - told below
+                faults.append(error)
+
+        threads = [Thread(target=work, args=name) for name in "ab"]
+        for thread in threads:
+            thread.start()
+        for how in (signal.SIGINT, signal.SIGQUIT) * 2:
+            before = len(added)
+            until(lambda before=before: len(added) > before + 5 or faults)
+            own_server.stop(how)
+            time.sleep(0.5)
+            own_server.start()
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        assert faults == []
+        assert len(set(added)) == len(added)
+        last = store._primary.last_sequence()
+        stored = [passage.id for _, passage in store._primary.passages_between(0, last)]
+        gone = store._primary.removed_between(0, last)
+    assert set(stored) <= set(added)
+    assert len(stored) + len(gone) == len(added) == last - len(gone)
+    told = [log for log in logs if log["code"] == "memory.server-away"]
+    assert 1 <= len(told) <= 4, "once for each time that it was away"
+    assert {log["code"] for log in logs} == {"memory.server-away"}
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_write_whose_end_was_not_heard_is_neither_lost_nor_made_twice(
+    url, monkeypatch, is_stored
+):
+    primary = PrimaryStore.open(place_of(url))
+    add(primary, "zero", id="0")
+    from harness.memory.postgres import _Statements
+
+    execute, lost = _Statements.execute, []
+
+    def once(self, statement, values=()):
+        if statement != "COMMIT" or lost:
+            return execute(self, statement, values)
+        lost.append(statement)
+        if is_stored:
+            execute(self, statement, values)
+        self.connection.close()
+        raise psycopg.OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(_Statements, "execute", once)
+    texts = {"0": "zero", "1": "one", "m": "one ", "2": "two"}
+    passages = [Passage(text=text, id=name) for name, text in texts.items()]
+    added = primary.add([(one, None) for one in (*passages, passages[1])], embedder=None)
+    assert (added.new, added.known) == (("1", "2"), ("0", "1"))
+    assert [(one.id, one.into) for one in added.merged] == [("m", "1")]
+    lost.clear()
+    assert primary.delete(["1", "1", "unknown"]) == 1
+    assert [passage.id for _, passage in primary.passages_between(0, 9)] == ["0", "2"]
+    assert primary.last_sequence() == 4
+    primary.close()
+
+
+def test_a_store_that_is_closed_waits_no_longer_for_its_server(own_server, tmp_path):
+    store = MemoryStore.open(own_server.url(), embedder=Letters(), cache=tmp_path)
+    own_server.stop()
+    caught = []
+
+    def look():
+        try:
+            store.get("1")
+        except MemoryStoreFailed as error:
+            caught.append(error.code)
+
+    with capture_logs() as logs:
+        looking = Thread(target=look)
+        looking.start()
+        until(lambda: logs)
+        store.close()
+        looking.join(10)
+    assert caught == ["memory.store-closed"]
     own_server.start()
 
 
@@ -206,6 +309,52 @@ def test_passages_of_a_version_before_are_found_by_range(url, postgres_server):
     wanted = wanted_tags({"n": {">": 1, "<=": 2}}, primary.tags_within)
     assert primary.tagged(wanted).tolist() == [2]
     primary.close()
+
+
+UPGRADE = """
+import sys
+from harness.memory import place_of, postgres
+from harness.memory.primary import PrimaryStore
+
+upgrade = postgres.upgrade
+
+def slow(db, version):
+    upgrade(db, version)
+    print("upgraded, not committed", flush=True)
+    sys.stdin.read()
+
+postgres.upgrade = slow
+PrimaryStore.open(place_of(sys.argv[1]))
+"""
+
+
+def test_an_upgrade_that_is_killed_leaves_the_store_as_it_was(url, postgres_server):
+    with MemoryStore.open(url, embedder=Letters()) as store:
+        store.add([Passage(text="one", quality=8)])
+    schema = place_of(url).schema
+
+    def tables():
+        with postgres_server.connect() as db:
+            query = (
+                "SELECT relname, obj_description(oid) FROM pg_class "
+                "WHERE relkind = 'r' AND relnamespace = to_regnamespace(%s)"
+            )
+            return dict(db.execute(query, (schema,)).fetchall())
+
+    new = tables()
+    with postgres_server.connect() as db:
+        db.execute(f"CREATE TABLE {schema}.merged (id TEXT)")
+        db.execute(f"DROP TABLE {schema}.amount")
+        db.execute(f"COMMENT ON TABLE {schema}.state IS '4'")
+    old = tables()
+    command = [sys.executable, "-c", UPGRADE, url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as upgrading:
+        assert upgrading.stdout.readline()
+        assert tables() == old
+        upgrading.kill()
+    assert tables() == old
+    PrimaryStore.open(place_of(url)).close()
+    assert tables() == new
 
 
 def test_an_identity_that_would_lead_out_of_the_cache_is_refused(url, postgres_server, tmp_path):
