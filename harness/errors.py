@@ -490,9 +490,14 @@ class NodeTimedOut(HarnessError):
 
 
 class WorkerLost(HarnessError):
-    """The worker that a call of a node ran on has died, its machine, or the way there."""
+    """The worker that a call of a node ran on has died, its machine, or the way there.
+
+    Attributes:
+        workers: How many were lost, if the engine itself had made the call again.
+    """
 
     code = "node.worker-lost"
+    workers: int = 1
 
 
 class JournalInvalid(HarnessError):

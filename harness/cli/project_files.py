@@ -254,8 +254,11 @@ def _import_file(path: Path) -> ModuleType:
     try:
         with redirect_stdout(sys.stderr):  # standard output is for results
             spec.loader.exec_module(module)
-    except HarnessError:
-        raise
+    except HarnessError as error:
+        if type(error) is not InvalidInput or error.path is not None:
+            raise
+        line = _line_in(path, error)
+        raise InvalidInput(error.statement, code=error.code, path=path, line=line) from error
     except SystemExit as error:
         raise InvalidInput(
             f"it ends with exit code {error.code} when imported; put what only a script should do "
@@ -268,12 +271,17 @@ def _import_file(path: Path) -> ModuleType:
             f"{error.msg}", code="pipeline.syntax-error", path=path, line=error.lineno
         ) from error
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [f.lineno for f in frames if f.filename in {str(path), str(path.resolve())}]
         raise InvalidInput(
             f"importing it failed: {type(error).__name__}: {error}",
             code="pipeline.import-failed",
             path=path,
-            line=lines[-1] if lines else None,
+            line=_line_in(path, error),
         ) from error
     return module
+
+
+def _line_in(path: Path, error: Exception) -> int | None:
+    """The last line of a file on the way to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if f.filename in {str(path), str(path.resolve())}]
+    return lines[-1] if lines else None

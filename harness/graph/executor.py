@@ -129,6 +129,38 @@ class InProcess:
                 yield item
 
 
+class OnDemand(InProcess):
+    """Opens an executor when the first call asks for a worker; makes all other calls here."""
+
+    def __init__(self, workers: AbstractAsyncContextManager[Executor]) -> None:
+        super().__init__()
+        self._workers = workers
+        self._opening: asyncio.Task[Executor] | None = None
+
+    async def opened(self) -> Executor:
+        """The executor. All wait for the same opening, and raise what it raises."""
+        if self._opening is None:
+            opening = self._workers.__aenter__()  # left in `aclose`
+            # A task of its own, since who asked first may be cancelled.
+            self._opening = asyncio.ensure_future(opening)
+        return await asyncio.shield(self._opening)
+
+    async def aclose(self) -> None:
+        """Closes what was opened, and opens nothing more."""
+        if self._opening is None:
+            return
+        self._opening.cancel()
+        await asyncio.wait({self._opening})
+        if not self._opening.cancelled() and self._opening.exception() is None:
+            await self._workers.__aexit__(None, None, None)
+
+    async def call(self, work: Work) -> object:
+        """See `Executor.call`."""
+        if work.on is None:
+            return await super().call(work)
+        return await (await self.opened()).call(work)
+
+
 def _is_async(function: Callable[..., Any]) -> bool:
     # The flag first, which is quicker than `inspect`: each call asks.
     code = getattr(function, "__code__", None)

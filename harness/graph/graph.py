@@ -6,6 +6,7 @@ output. Every other parameter is an input of the whole graph.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -179,6 +180,22 @@ class Graph(Generic[ResultT]):
     def result_node(self) -> str:
         """The name of the node whose output is the result; empty if there are no nodes."""
         return self.result or next(reversed(self.nodes), "")
+
+    @property
+    def asks_for_workers(self) -> bool:
+        """Whether a node has `on=`, also of pipelines that functions of nodes name."""
+        graphs: list[Graph] = [self]
+        for graph in graphs:  # which grows meanwhile
+            for node in graph.nodes.values():
+                function = inspect.unwrap(node.function)
+                if node.policies.on is not None:
+                    return True
+                if inspect.isfunction(function):
+                    variables = inspect.getclosurevars(function)
+                    for value in (*variables.nonlocals.values(), *variables.globals.values()):
+                        if isinstance(value, Graph) and all(value is not one for one in graphs):
+                            graphs.append(value)
+        return False
 
     def dependencies(self, node: Node) -> tuple[str, ...]:
         """The nodes that must end before this one starts."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import selectors
 import signal
 import socket
 import threading
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
+from hashlib import blake2b
 from itertools import count
 from typing import Any
 
@@ -36,6 +39,12 @@ _CONNECT_S, _REACH_S = 60.0, 5.0
 _HEAD_S = 10
 """How long the head of a cluster of our own may be away until Ray ends this process: it is started
 again by no one. Other clusters may have one that is, and keep Ray's own 60 s."""
+_LARGE_BYTES, _LARGE_INPUTS = 100_000, 16
+"""Inputs from this size on are put into the object store, where Ray would put each call's own copy;
+so many of them are remembered, so that the next call with the same one takes that."""
+_LEND_AFTER_S, _LEND_S = 0.02, 0.2
+"""How long a node waits for the driver until it gives its CPU back, and how long it is deaf to the
+cancellation of its call then."""
 
 
 # --- in the driver -------------------------------------------------------------------------------
@@ -163,7 +172,8 @@ class _OnRay(OnWorkers):
         super().__init__(tracer=tracer, content=content, give_again=give_again)
         self.lost = (ray.exceptions.RayError,)
         self._ray = ray
-        self._tasks: dict[Resources, Any] = {}  # each one is sent to the cluster
+        self._tasks: dict[tuple[Resources, bool], Any] = {}  # each one is sent to the cluster
+        self._stored: OrderedDict[bytes, Any] = OrderedDict()
         self._switchboard: Any = None
         self._hearing: asyncio.Task[None] | None = None
 
@@ -175,7 +185,17 @@ class _OnRay(OnWorkers):
 
     async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
         board = _RayBoard(self._opened_switchboard()) if call.asks else None
-        ref = self._task_for(on).remote(call, board)
+        large = {
+            name: self._put(data)
+            for name, data in call.arguments.items()
+            if len(data) >= _LARGE_BYTES
+        }
+        small = {name: data for name, data in call.arguments.items() if name not in large}
+        task = self._task_for(on, call)
+        try:
+            ref = task.remote(call._replace(arguments=small), board, **large)
+        except (TypeError, ValueError) as error:
+            raise _refused(error) from error
         ended = asyncio.wrap_future(ref.future())
         try:
             # By `wait`: cancelling an `await` would cancel `ended` before the worker is told.
@@ -200,31 +220,44 @@ class _OnRay(OnWorkers):
                 code="ray.worker-unfit",
             ) from error
         except errors.RayError as error:
-            raise WorkerLost(f"its worker was lost ({type(error).__name__})") from error
+            lost = WorkerLost(f"its worker was lost ({type(error).__name__})")
+            deaths = (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError)
+            if not call.asks and isinstance(error, deaths):
+                lost.workers = on.max_retries + 1
+            raise lost from error
         return performed
 
-    def _task_for(self, on: Resources) -> Any:  # noqa: ANN401 - a function of Ray's
-        if on not in self._tasks:
+    def _put(self, data: bytes) -> Any:  # noqa: ANN401 - a reference of Ray's
+        """An input in the object store: of equal ones, one."""
+        digest = blake2b(data, digest_size=16).digest()
+        if digest not in self._stored:
+            self._stored[digest] = self._ray.put(data)
+            if len(self._stored) > _LARGE_INPUTS:
+                self._stored.popitem(last=False)  # calls under way keep it
+        self._stored.move_to_end(digest)
+        return self._stored[digest]
+
+    def _task_for(self, on: Resources, call: PackedCall) -> Any:  # noqa: ANN401 - a function of Ray's
+        if (on, call.asks) not in self._tasks:
             self._warn_if_too_much(on)
-            self._tasks[on] = self._ray.remote(
-                num_cpus=on.cpus,
-                num_gpus=on.gpus,
-                memory=on.memory_bytes or None,
-                max_retries=0,  # `OnWorkers` decides whether a lost call is made again
-            )(perform)
-        return self._tasks[on]
+            try:
+                task = self._ray.remote(**task_options(on, asks=call.asks))(_perform)
+            except (TypeError, ValueError) as error:
+                raise _refused(error) from error
+            self._tasks[on, call.asks] = task
+        return self._tasks[on, call.asks]
 
     def _warn_if_too_much(self, on: Resources) -> None:
         # Ray would wait without a word for a machine that has all of it.
-        needed = {"CPU": on.cpus, "GPU": on.gpus, "memory": on.memory_bytes}
+        needed = {"CPU": on.cpus, "GPU": on.gpus, "memory": on.memory_bytes, **on.custom}
+        if on.accelerator_type is not None:
+            needed[f"accelerator_type:{on.accelerator_type}"] = 0.001
         machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         if not any(all(has.get(k, 0) >= n for k, n in needed.items()) for has in machines):
             log_warning(
                 "no machine of the cluster has what a node asks for; it waits until one joins",
                 code="ray.no-such-worker",
-                cpus=on.cpus,
-                gpus=on.gpus,
-                memory=on.memory,
+                **{name: amount for name, amount in needed.items() if amount},
             )
 
     def _opened_switchboard(self) -> Any:  # noqa: ANN401 - a handle of Ray's
@@ -256,7 +289,39 @@ class _OnRay(OnWorkers):
         self._switchboard = None  # it has died: the workers' calls fail, and are sent again
 
 
+def task_options(on: Resources, *, asks: bool) -> dict[str, Any]:
+    """What Ray is told of a node's calls; `asks`: they may ask the driver."""
+    return {
+        "num_cpus": on.cpus,
+        "num_gpus": on.gpus,
+        "memory": on.memory_bytes or None,
+        "resources": dict(on.custom) or None,
+        "accelerator_type": on.accelerator_type,
+        "runtime_env": None if on.runtime_env is None else dict(on.runtime_env),
+        "scheduling_strategy": "SPREAD" if on.placement == "spread" else "DEFAULT",
+        # What was answered to a lost call is answered again by the driver, which so has to know.
+        "max_retries": 0 if asks else on.max_retries,
+    }
+
+
+def _refused(error: Exception) -> ConfigurationInvalid:
+    return ConfigurationInvalid(
+        f"Ray refuses what its on=Resources(...) asks for ({error}); change that",
+        code="ray.resources-refused",
+    )
+
+
 # --- in a worker, and between ---------------------------------------------------------------------
+
+
+def _perform(call: PackedCall, board: _RayBoard | None, /, **large: bytes) -> PerformedCall:
+    performed = perform(call._replace(arguments={**call.arguments, **large}), board)
+    with suppress(ImportError, AttributeError):  # Ray tells it nowhere else
+        from ray._private.worker import global_worker  # noqa: PLC0415 - an optional library
+
+        tries = global_worker.core_worker.get_current_task_attempt_number()
+        performed = performed._replace(lost=tries)
+    return performed
 
 
 class _RayBoard:
@@ -264,13 +329,48 @@ class _RayBoard:
 
     def __init__(self, switchboard: Any) -> None:  # noqa: ANN401 - a handle of Ray's
         self._switchboard = switchboard
+        self._open: set[Any] = set()
 
     def beat(self, call: int) -> object:
         return self._switchboard.beat.remote(call)
 
     async def ask(self, call: int, question: bytes) -> bytes:
-        answer: bytes = await self._switchboard.ask.remote(call, question)
+        ref = self._switchboard.ask.remote(call, question)
+        self._open.add(ref)
+        try:
+            answer: bytes = await ref
+        finally:
+            self._open.discard(ref)
         return answer
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.SelectorEventLoop(_LendingSelector(self._open))
+
+
+class _LendingSelector(selectors.DefaultSelector):
+    """Waits as others do; while it waits for nothing but the driver, Ray may lend the CPU.
+
+    Ray does so in its own calls that block the main thread, and in no others.
+    """
+
+    def __init__(self, open_questions: set[Any]) -> None:
+        super().__init__()
+        self._open = open_questions
+        self._threads = threading.active_count()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        # Its own pipe is the one file that an event loop always waits for.
+        is_only = len(self.get_map()) == 1 and threading.active_count() <= self._threads
+        if not (self._open and is_only) or (timeout is not None and timeout <= _LEND_AFTER_S):
+            return super().select(timeout)
+        if ready := super().select(_LEND_AFTER_S):
+            return ready
+        import ray  # noqa: PLC0415 - an optional library
+
+        left_s = _LEND_S if timeout is None else min(timeout - _LEND_AFTER_S, _LEND_S)
+        is_answered, _ = ray.wait([*self._open], num_returns=1, timeout=left_s)
+        # The answer itself comes through the pipe, a moment later.
+        return super().select(_LEND_AFTER_S if is_answered else 0)
 
 
 class _Switchboard:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from harness.errors import InvalidInput
 from harness.hardware import parse_bytes
@@ -125,23 +126,41 @@ OnError = Literal["fail", "skip"] | Default
 output is `Skipped`, or its output is a value."""
 
 
+Placement = Literal["pack", "spread"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What each call of a node reserves on its worker, if `[execution] engine` has workers.
 
     Raises:
-        InvalidInput: A number is less than 0, `memory` is not a size, or `gpus` is above 1 and not
-            whole.
+        InvalidInput: A number is less than 0, `memory` is not a size, `gpus` is above 1 and not
+            whole, or another value is of the wrong kind.
     """
 
     cpus: float = 1
     gpus: float = 0
     memory: int | str = 0
     """Bytes, or a text such as "8 GiB"; 0 to reserve none."""
+    custom: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Amounts of other resources, by the names that machines were started with."""
+    accelerator_type: str | None = None
+    """The kind of GPU, as the engine calls it, such as "A100"."""
+    runtime_env: Mapping[str, Any] | None = field(default=None, hash=False)
+    """What is installed and set for the node on a worker, as the engine takes it."""
+    placement: Placement = "pack"
+    """Whether calls fill a machine before the next, or spread over machines."""
+    max_retries: int = 2
+    """How many workers a call may lose before the next lost one makes it fail."""
 
     def __post_init__(self) -> None:
-        _check_not_negative("Resources", "cpus", self.cpus)
-        _check_not_negative("Resources", "gpus", self.gpus)
+        for name in ("cpus", "gpus", "max_retries"):
+            _check_not_negative("Resources", name, getattr(self, name))
+        mistake = self._mistake()
+        if mistake is not None:
+            raise InvalidInput(f"Resources({mistake}", code="pipeline.resources-invalid")
+        for name, amount in self.custom.items():
+            _check_not_negative("Resources", f"custom: {name}", amount)
         if self.gpus > 1 and self.gpus % 1:
             raise InvalidInput(
                 f"Resources(gpus={self.gpus:g}); give a share of one GPU, or a whole number",
@@ -153,6 +172,26 @@ class Resources:
             raise InvalidInput(
                 f"Resources(memory=…): {error}", code="pipeline.memory-not-a-size"
             ) from error
+
+    def _mistake(self) -> str | None:
+        """The value of the wrong kind, and what to write."""
+        custom: object = self.custom
+        kind: object = self.accelerator_type
+        environment: object = self.runtime_env
+        if not isinstance(custom, Mapping) or not all(
+            isinstance(name, str) and isinstance(amount, int | float)
+            for name, amount in custom.items()
+        ):
+            return f'custom={custom!r}); write amounts by name, such as {{"license": 1}}'
+        if own := sorted({"cpu", "gpu", "memory"} & {name.lower() for name in custom}):
+            return f"custom=…) has '{own[0]}'; write cpus=, gpus= and memory= for these"
+        if kind is not None and not isinstance(kind, str):
+            return f'accelerator_type={kind!r}); write a name, such as "A100"'
+        if environment is not None and not isinstance(environment, Mapping):
+            return f'runtime_env={environment!r}); write a dict, such as {{"pip": ["polars"]}}'
+        if self.placement not in get_args(Placement):
+            return f'placement={self.placement!r}); write "pack" or "spread"'
+        return None
 
     @property
     def memory_bytes(self) -> int:

@@ -38,8 +38,6 @@ from harness.trace.records import CounterSet, SpanEnded, SpanStarted, joined
 
 _IN_DRIVER = {"ask", "chat", "embed", "evaluate", "novelty", "recall", "remember", "wiggum"}
 """What a node may ask of its run in a worker."""
-_TRIES = 3
-"""Workers that a call may lose before it fails."""
 _BEAT_S = 0.1
 """Signs of life are sent no more often."""
 
@@ -70,6 +68,8 @@ class PerformedCall(NamedTuple):
     records: list[Record]
     """The first and the last are of a span around the call."""
     boot_id: str | None
+    lost: int = 0
+    """Workers that were lost before, if the engine itself made the call again."""
 
 
 class WorkerQuestion(NamedTuple):
@@ -81,7 +81,10 @@ class WorkerQuestion(NamedTuple):
 
 
 class Board(Protocol):
-    """In a worker: the way to the driver."""
+    """In a worker: the way to the driver.
+
+    It may have a method `loop`, which makes the event loop of an async function.
+    """
 
     def beat(self, call: int) -> object:
         """Passes on a sign of life."""
@@ -141,19 +144,31 @@ class OnWorkers(InProcess):
         """See `Executor.call`."""
         if work.on is None:
             return await super().call(work)
-        for tries in count(1):
+        lost = 0
+        while True:
             try:
                 return await self._call(work, work.on)
             except WorkerLost as error:
-                if tries == _TRIES:
+                lost += error.workers
+                is_over = lost > work.on.max_retries
+                self._tell_retries(work, error.workers - is_over, str(error))
+                if is_over:
                     raise
-                reason, detail = type(error).__name__, self.tracer.excerpt(str(error))
-            retry = events.RetryEvent(node=work.label, reason=reason, detail=detail, delay_s=0)
-            self.tracer.instant(retry)
+            except ConfigurationInvalid as error:
+                if error.path is not None:
+                    raise
+                raise ConfigurationInvalid(
+                    f"node '{work.label}': {error.statement}", code=error.code, **_place_of(work)
+                ) from error
             self._give_again(work.label)
             if work.handle is not None:
                 work.handle.begin_again()
-        raise AssertionError
+
+    def _tell_retries(self, work: Work, times: int, detail: str) -> None:
+        said, reason = self.tracer.excerpt(detail), WorkerLost.__name__
+        retry = events.RetryEvent(node=work.label, reason=reason, detail=said, delay_s=0)
+        for _ in range(times):
+            self.tracer.instant(retry)
 
     async def _call(self, work: Work, on: Resources) -> object:
         arguments = dict(work.arguments)
@@ -177,6 +192,7 @@ class OnWorkers(InProcess):
             performed = await self.send(call, on)
         else:
             performed = await self._send_and_serve(call, on, work, run)
+        self._tell_retries(work, performed.lost, "its worker was lost")
         self._record(performed, sent_ns)
         value = pickle.loads(performed.value)  # noqa: S301 - from a worker
         if performed.traceback is None:
@@ -219,13 +235,11 @@ class OnWorkers(InProcess):
         except Exception as error:
             culprit = _culprit(work.function, self.pickler)
             what = f"argument '{name}'" if name else " → ".join(culprit)
-            code = inspect.unwrap(work.function).__code__
             raise PipelineInvalid(
                 f"node '{work.label}' cannot be sent to a worker: {what or 'its function'} cannot "
                 f"be pickled ({error}); make it inside the node, or leave out on=",
                 code="worker.not-picklable",
-                path=Path(code.co_filename),
-                line=code.co_firstlineno,
+                **_place_of(work),
             ) from error
 
     def _record(self, performed: PerformedCall, sent_ns: int) -> None:
@@ -247,6 +261,11 @@ class OnWorkers(InProcess):
             *_moved([first, *performed.records[1:]], shift_ns, tracer.current_id, tracer.new_id)
         ]
         tracer.later(lambda: moved)
+
+
+def _place_of(work: Work) -> dict[str, Any]:
+    code = inspect.unwrap(work.function).__code__
+    return {"path": Path(code.co_filename), "line": code.co_firstlineno}
 
 
 async def _serve(
@@ -374,7 +393,8 @@ def perform(call: PackedCall, board: Board | None) -> PerformedCall:
                 arguments["run"] = _RunInWorker(call, tracer, board)
             value = _function(call.function)(**arguments)
             if inspect.iscoroutine(value):
-                value = asyncio.run(value)
+                with asyncio.Runner(loop_factory=getattr(board, "loop", None)) as runner:
+                    value = runner.run(value)
             data = _pickled(value, call.pickler)
     except KeyboardInterrupt:
         raise  # so is a call cancelled

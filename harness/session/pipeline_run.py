@@ -21,7 +21,7 @@ from harness.graph import (
     bind_inputs,
     execute,
 )
-from harness.graph.executor import Executor, InProcess, OpenExecutor
+from harness.graph.executor import Executor, InProcess, OnDemand, OpenExecutor
 from harness.graph.reuse import OUTPUT_CACHE, Shared
 from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter
@@ -268,7 +268,10 @@ class PipelineRun:
                     content=self.settings.trace.content,
                     give_again=opened.replies.give_again,
                 )
-                executor = await stack.enter_async_context(workers)
+                executor = on_demand = OnDemand(workers)
+                stack.push_async_callback(on_demand.aclose)
+                if self.graph.asks_for_workers:
+                    await on_demand.opened()  # what is wrong with it is told before the first call
             places = Places(self.max_parallel)
             if opened.budget is not None:
                 serving = opened.budget.serving(

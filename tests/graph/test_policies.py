@@ -6,6 +6,7 @@ What comes of them when a call goes wrong is in `test_failure_table`.
 import asyncio
 import itertools
 import math
+import re
 
 import pytest
 from graph_runs import UnderWay, ignores_its_cancellation, nests, step
@@ -45,6 +46,8 @@ def graph():
         pytest.param(lambda: Resources(gpus=-1), "pipeline.policy-negative", id="gpus"),
         pytest.param(lambda: Resources(gpus=1.5), "pipeline.gpus-not-whole", id="part of a GPU"),
         pytest.param(lambda: Resources(memory="8 GB?"), "pipeline.memory-not-a-size", id="memory"),
+        pytest.param(lambda: Resources(custom={"a": -1}), "pipeline.policy-negative", id="custom"),
+        pytest.param(lambda: Resources(max_retries=-1), "pipeline.policy-negative", id="retries"),
     ],
 )
 def test_numbers_out_of_range_are_refused_when_written(make, code):
@@ -52,6 +55,24 @@ def test_numbers_out_of_range_are_refused_when_written(make, code):
         make()
 
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"custom": "license"}, '{"license": 1}'),
+        ({"custom": {"license": "1"}}, '{"license": 1}'),
+        ({"custom": {"GPU": 1}}, "write cpus=, gpus= and memory="),
+        ({"accelerator_type": 100}, '"A100"'),
+        ({"runtime_env": ["polars"]}, "write a dict"),
+        ({"placement": "SPREAD"}, '"pack" or "spread"'),
+    ],
+    ids=str,
+)
+def test_resources_of_the_wrong_kind_are_refused_with_what_to_write(fields, remedy):
+    with pytest.raises(InvalidInput, match=re.escape(remedy)) as caught:
+        Resources(**fields)
+    assert caught.value.code == "pipeline.resources-invalid"
 
 
 @pytest.mark.parametrize("option", [{"retry": 3}, {"cache": True}, {"on_error": "skipp"}], ids=str)

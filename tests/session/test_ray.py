@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import itertools
 import json
 import os
 import pickle
@@ -22,7 +23,7 @@ from structlog.testing import capture_logs
 
 from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout
 from harness.errors import NodeFailed, ReplyCut, RunLimitReached
-from harness.graph.on_ray import _RayConnection, on_ray
+from harness.graph.on_ray import _OnRay, _RayConnection, on_ray, task_options
 from harness.graph.worker_calls import clock_bounds
 from harness.session import load_settings
 from harness.trace import Tracer
@@ -79,6 +80,84 @@ def test_without_ray_it_is_said_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with refused("ray.not-installed"):
         run(pipeline_of(here, on=WORKER), settings_of(tmp_path, execution={"engine": "ray"}))
+
+
+def test_ray_is_not_started_for_nodes_that_ask_for_no_worker(tmp_path, monkeypatch):
+    def here(n: int) -> int:
+        return n
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    settings = settings_of(tmp_path, execution={"engine": "ray"})
+    assert run(pipeline_of(here), settings, {"n": 1}).result == 1
+
+
+def test_a_pipeline_that_another_ones_node_calls_is_seen_to_need_workers(tmp_path, monkeypatch):
+    def there() -> int:
+        return 1
+
+    inner = pipeline_of(there, name="inner", on=WORKER)
+
+    async def calls(run: Run) -> int:
+        return (await run.call(inner)).result
+
+    async def calls_unseen(run: Run, hidden: object = SimpleNamespace(inner=inner)) -> int:
+        return (await run.call(hidden.inner)).result
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    settings = settings_of(tmp_path, execution={"engine": "ray"})
+    with refused("ray.not-installed"):
+        run(pipeline_of(calls), settings)
+    hidden = pipeline_of(calls_unseen)
+    assert not hidden.asks_for_workers
+    cause = fail(hidden, settings)
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    assert "ray" in str(cause)
+
+
+def test_ray_is_told_in_its_own_words_what_a_node_asks_for():
+    assert task_options(Resources(), asks=True) == {
+        "num_cpus": 1,
+        "num_gpus": 0,
+        "memory": None,
+        "resources": None,
+        "accelerator_type": None,
+        "runtime_env": None,
+        "scheduling_strategy": "DEFAULT",
+        "max_retries": 0,
+    }
+    everything = Resources(
+        cpus=2,
+        gpus=0.5,
+        memory="1 KiB",
+        custom={"license": 1},
+        accelerator_type="A100",
+        runtime_env={"pip": ["polars"]},
+        placement="spread",
+        max_retries=5,
+    )
+    assert task_options(everything, asks=False) == {
+        "num_cpus": 2,
+        "num_gpus": 0.5,
+        "memory": 1024,
+        "resources": {"license": 1},
+        "accelerator_type": "A100",
+        "runtime_env": {"pip": ["polars"]},
+        "scheduling_strategy": "SPREAD",
+        "max_retries": 5,
+    }
+
+
+def test_of_equal_large_inputs_one_is_put_into_the_object_store():
+    stored = []
+    ray = SimpleNamespace(put=stored.append, exceptions=SimpleNamespace(RayError=OSError))
+    executor = _OnRay(ray, tracer=Tracer(), content="full", give_again=print)
+    document = b"x" * 200_000
+    for n in range(40):
+        executor._put(bytes(document))
+        executor._put(str(n).encode())
+    assert stored.count(document) == 1
+    assert len(stored) == 41
 
 
 def test_an_address_where_no_cluster_answers_is_refused_before_ray_waits_for_it():
@@ -168,9 +247,16 @@ def test_each_call_narrows_what_is_known_of_a_machines_clock(before, now, then):
 # --- on a cluster --------------------------------------------------------------------------------
 
 
+OWN = {"RAY_OVERRIDE_RESOURCES": '{"license": 1, "accelerator_type:A100": 1}'}
+"""What the cluster has besides CPUs, however it is started."""
+
+
 # First, since the others begin with a connection.
 @pytest.mark.slow
-def test_runs_side_by_side_share_the_connection_and_leave_it_to_the_next(tmp_path):
+def test_runs_side_by_side_share_the_connection_and_leave_it_to_the_next(tmp_path, monkeypatch):
+    for name, value in OWN.items():
+        monkeypatch.setenv(name, value)
+
     def slept(s: float) -> float:
         time.sleep(s)
         return s
@@ -191,7 +277,7 @@ def test_runs_side_by_side_share_the_connection_and_leave_it_to_the_next(tmp_pat
 def ray():
     """One on this machine, of two workers."""
     ray = pytest.importorskip("ray", reason="ray is not installed")
-    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+    os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled", **OWN)
     if not ray.is_initialized():
         ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray
@@ -242,11 +328,82 @@ def test_a_worker_asks_the_driver_and_its_spans_are_in_the_journal(settings):
 
 
 @pytest.mark.slow
-def test_what_no_machine_has_is_told(settings):
+def test_a_node_has_what_it_asks_for_and_waits_only_where_that_is_free(settings):
+    on = Resources(
+        cpus=1,
+        custom={"license": 1},
+        accelerator_type="A100",
+        placement="spread",
+        runtime_env={"env_vars": {"COLOUR": "blue"}},
+    )
+
+    def licensed(n: int) -> list[object]:
+        began = time.time()
+        time.sleep(0.3)
+        return [began, time.time(), os.environ["COLOUR"]]
+
+    pipeline = pipeline_of(licensed, each={"n": "ns"}, on=on, timeout=Timeout(total_s=90))
+    done = run(pipeline, settings, {"ns": [1, 2, 3]})
+    spans = sorted(done.result)
+    assert {colour for *_, colour in spans} == {"blue"}
+    assert all(ended <= began for (_, ended, _), (began, *_) in itertools.pairwise(spans))
+
+
+@pytest.mark.slow
+def test_what_ray_refuses_is_told_with_the_nodes_place(settings, tmp_path):
+    def near() -> int:
+        return 1
+
+    on = Resources(runtime_env={"working_dir": str(tmp_path)})
+    cause = fail(pipeline_of(near, on=on), settings).__cause__
+    assert cause.code == "ray.resources-refused"
+    assert (cause.path, cause.line) == (Path(__file__), near.__code__.co_firstlineno)
+
+
+@pytest.mark.slow
+def test_a_node_that_waits_for_a_model_gives_its_cpu_back(settings, tmp_path):
+    """Else it would wait for ever: the model replies only once the other node has run."""
+    everything, path = Resources(cpus=2), tmp_path / "computed"
+    pipeline = Pipeline("lends")
+
+    @pipeline.node(on=everything)
+    async def waits(run: Run) -> str:
+        return await run.chat("producer", "reply once it is there")
+
+    @pipeline.node(on=everything)
+    def computes(path: str) -> int:
+        Path(path).touch()
+        return 1
+
+    def reply(asked):
+        until_s = time.monotonic() + 60
+        while not path.exists() and time.monotonic() < until_s:
+            time.sleep(0.05)
+        return "there" if path.exists() else "never"
+
+    models = {"producer": ScriptedBackend(reply)}
+    done = run(pipeline, settings, {"path": str(path)}, backends=models)
+    assert done.outputs["waits"] == "there"
+
+
+@pytest.mark.slow
+def test_a_large_input_reaches_every_call(settings):
+    def counted(document: str, letter: str) -> int:
+        return document.count(letter)
+
+    document = "ab" * 150_000 + "c"
+    inputs = {"document": document, "letters": ["a", "b", "c"]}
+    done = run(pipeline_of(counted, each={"letter": "letters"}, on=WORKER), settings, inputs)
+    assert done.result == [150_000, 150_000, 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("on", [Resources(cpus=999), Resources(accelerator_type="unknown")])
+def test_what_no_machine_has_is_told(settings, on):
     def wide() -> int:
         return 1
 
-    pipeline = pipeline_of(wide, on=Resources(cpus=999), timeout=Timeout(total_s=2))
+    pipeline = pipeline_of(wide, on=on, timeout=Timeout(total_s=2))
     with capture_logs() as logs, pytest.raises(NodeFailed):
         run(pipeline, settings)
     assert "ray.no-such-worker" in [log["code"] for log in logs]
@@ -283,16 +440,23 @@ def test_a_lost_worker_loses_its_own_call_only_and_no_reply(settings, tmp_path):
         die_once(path)
         return said
 
-    @pipeline.node(on=WORKER, on_error="skip")
+    @pipeline.node(on=WORKER)
+    def without_run(other: str) -> str:
+        die_once(other)
+        return "once more"
+
+    @pipeline.node(on=Resources(max_retries=1), on_error="skip")
     def always(n: int) -> str:
         os._exit(1)
 
     models = echo()
-    done = run(pipeline, settings, {"path": str(tmp_path / "died"), "n": 1}, backends=models)
+    inputs = {"path": str(tmp_path / "died"), "other": str(tmp_path / "died too"), "n": 1}
+    done = run(pipeline, settings, inputs, backends=models)
 
     assert done.outputs["dies"] == "once"
     assert len(models["producer"].requests) == 1
-    assert done.retries == {"dies": 1, "always": 2}
+    assert done.outputs["without_run"] == "once more"
+    assert done.retries == {"dies": 1, "without_run": 1, "always": 1}
     assert "WorkerLost" in done.outputs["always"].reason
     assert codes(done.warnings) == ["run.result-skipped"]
 
