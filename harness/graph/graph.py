@@ -187,14 +187,12 @@ class Graph(Generic[ResultT]):
         graphs: list[Graph] = [self]
         for graph in graphs:  # which grows meanwhile
             for node in graph.nodes.values():
-                function = inspect.unwrap(node.function)
                 if node.policies.on is not None:
                     return True
-                if inspect.isfunction(function):
-                    variables = inspect.getclosurevars(function)
-                    for value in (*variables.nonlocals.values(), *variables.globals.values()):
-                        if isinstance(value, Graph) and all(value is not one for one in graphs):
-                            graphs.append(value)
+                if inspect.isfunction(function := inspect.unwrap(node.function)):
+                    closure, named, *_ = inspect.getclosurevars(function)
+                    values = (*closure.values(), *named.values())
+                    graphs += [g for g in values if isinstance(g, Graph) and g not in graphs]
         return False
 
     def dependencies(self, node: Node) -> tuple[str, ...]:

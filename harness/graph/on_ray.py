@@ -191,11 +191,14 @@ class _OnRay(OnWorkers):
             if len(data) >= _LARGE_BYTES
         }
         small = {name: data for name, data in call.arguments.items() if name not in large}
-        task = self._task_for(on, call)
         try:
+            task = self._task_for(on, call)
             ref = task.remote(call._replace(arguments=small), board, **large)
         except (TypeError, ValueError) as error:
-            raise _refused(error) from error
+            raise ConfigurationInvalid(
+                f"Ray refuses what its on=Resources(...) asks for ({error}); change that",
+                code="ray.resources-refused",
+            ) from error
         ended = asyncio.wrap_future(ref.future())
         try:
             # By `wait`: cancelling an `await` would cancel `ended` before the worker is told.
@@ -240,11 +243,8 @@ class _OnRay(OnWorkers):
     def _task_for(self, on: Resources, call: PackedCall) -> Any:  # noqa: ANN401 - a function of Ray's
         if (on, call.asks) not in self._tasks:
             self._warn_if_too_much(on)
-            try:
-                task = self._ray.remote(**task_options(on, asks=call.asks))(_perform)
-            except (TypeError, ValueError) as error:
-                raise _refused(error) from error
-            self._tasks[on, call.asks] = task
+            options = task_options(on, asks=call.asks)
+            self._tasks[on, call.asks] = self._ray.remote(**options)(_perform)
         return self._tasks[on, call.asks]
 
     def _warn_if_too_much(self, on: Resources) -> None:
@@ -302,13 +302,6 @@ def task_options(on: Resources, *, asks: bool) -> dict[str, Any]:
         # What was answered to a lost call is answered again by the driver, which so has to know.
         "max_retries": 0 if asks else on.max_retries,
     }
-
-
-def _refused(error: Exception) -> ConfigurationInvalid:
-    return ConfigurationInvalid(
-        f"Ray refuses what its on=Resources(...) asks for ({error}); change that",
-        code="ray.resources-refused",
-    )
 
 
 # --- in a worker, and between ---------------------------------------------------------------------

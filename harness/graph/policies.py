@@ -127,6 +127,11 @@ output is `Skipped`, or its output is a value."""
 
 
 Placement = Literal["pack", "spread"]
+_RESOURCE_KINDS: Any = (
+    ("custom", Mapping, '{"license": 1}'),
+    ("accelerator_type", str | None, '"A100"'),
+    ("runtime_env", Mapping | None, '{"pip": ["polars"]}'),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,11 +161,24 @@ class Resources:
     def __post_init__(self) -> None:
         for name in ("cpus", "gpus", "max_retries"):
             _check_not_negative("Resources", name, getattr(self, name))
-        mistake = self._mistake()
-        if mistake is not None:
-            raise InvalidInput(f"Resources({mistake}", code="pipeline.resources-invalid")
+        for name, kind, example in _RESOURCE_KINDS:
+            if not isinstance(value := getattr(self, name), kind):
+                raise InvalidInput(
+                    f"Resources({name}={value!r}); write one such as {name}={example}",
+                    code="pipeline.resources-invalid",
+                )
         for name, amount in self.custom.items():
+            if name.lower() in {"cpu", "gpu", "memory"}:
+                raise InvalidInput(
+                    f"Resources(custom=…) has '{name}'; write cpus=, gpus= and memory= for these",
+                    code="pipeline.resources-invalid",
+                )
             _check_not_negative("Resources", f"custom: {name}", amount)
+        if self.placement not in get_args(Placement):
+            raise InvalidInput(
+                f'Resources(placement={self.placement!r}); write "pack" or "spread"',
+                code="pipeline.resources-invalid",
+            )
         if self.gpus > 1 and self.gpus % 1:
             raise InvalidInput(
                 f"Resources(gpus={self.gpus:g}); give a share of one GPU, or a whole number",
@@ -172,26 +190,6 @@ class Resources:
             raise InvalidInput(
                 f"Resources(memory=…): {error}", code="pipeline.memory-not-a-size"
             ) from error
-
-    def _mistake(self) -> str | None:
-        """The value of the wrong kind, and what to write."""
-        custom: object = self.custom
-        kind: object = self.accelerator_type
-        environment: object = self.runtime_env
-        if not isinstance(custom, Mapping) or not all(
-            isinstance(name, str) and isinstance(amount, int | float)
-            for name, amount in custom.items()
-        ):
-            return f'custom={custom!r}); write amounts by name, such as {{"license": 1}}'
-        if own := sorted({"cpu", "gpu", "memory"} & {name.lower() for name in custom}):
-            return f"custom=…) has '{own[0]}'; write cpus=, gpus= and memory= for these"
-        if kind is not None and not isinstance(kind, str):
-            return f'accelerator_type={kind!r}); write a name, such as "A100"'
-        if environment is not None and not isinstance(environment, Mapping):
-            return f'runtime_env={environment!r}); write a dict, such as {{"pip": ["polars"]}}'
-        if self.placement not in get_args(Placement):
-            return f'placement={self.placement!r}); write "pack" or "spread"'
-        return None
 
     @property
     def memory_bytes(self) -> int:
@@ -242,7 +240,8 @@ NO_POLICIES = Policies()
 
 def _check_not_negative(owner: str, name: str, value: float) -> None:
     # As in `Timeout`: NaN fails it too.
-    if not value >= 0:
+    if not (isinstance(value, int | float) and value >= 0):
         raise InvalidInput(
-            f"{owner}({name}={value:g}); it cannot be less than 0", code="pipeline.policy-negative"
+            f"{owner}({name}={value!r}); it must be a number, and cannot be less than 0",
+            code="pipeline.policy-negative",
         )
