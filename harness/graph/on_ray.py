@@ -43,8 +43,8 @@ _LARGE_BYTES, _LARGE_INPUTS = 100_000, 16
 """Inputs from this size on are put into the object store, where Ray would put each call's own copy;
 so many of them are remembered, so that the next call with the same one takes that."""
 _LEND_AFTER_S, _LEND_S = 0.02, 0.2
-"""How long a node waits for the driver until it gives its CPU back, and how long it is deaf to the
-cancellation of its call then."""
+"""How long a node waits for the driver until it gives its CPU back, and until it looks for other
+work that has come meanwhile."""
 
 
 # --- in the driver -------------------------------------------------------------------------------
@@ -361,7 +361,10 @@ class _LendingSelector(selectors.DefaultSelector):
         import ray  # noqa: PLC0415 - an optional library
 
         left_s = _LEND_S if timeout is None else min(timeout - _LEND_AFTER_S, _LEND_S)
-        is_answered, _ = ray.wait([*self._open], num_returns=1, timeout=left_s)
+        is_answered: list[Any] = []
+        # The loop's own handler of Ctrl-C has run before, and cancelled the call.
+        with suppress(KeyboardInterrupt):
+            is_answered, _ = ray.wait([*self._open], num_returns=1, timeout=left_s)
         # The answer itself comes through the pipe, a moment later.
         return super().select(_LEND_AFTER_S if is_answered else 0)
 

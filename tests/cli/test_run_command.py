@@ -24,6 +24,7 @@ FILES = {
     "syntax.py": "x = 1\ndef f(:\n",
     "raises.py": "x = {}\nx['key']\n",
     "exits.py": "raise SystemExit(3)\n",
+    "negative.py": "from harness import Resources\n\non = Resources(gpus=-1)\n",
     "cycle.py": 'from harness import Pipeline\np = Pipeline("p")\n\n'
     "@p.node\ndef a(b: str) -> str: ...\n\n@p.node\ndef b(a: str) -> str: ...\n",
     "rubs.py": CHATS.replace(
@@ -188,6 +189,7 @@ def test_what_may_be_run(project: Path, arguments: list[str], result: object) ->
         pytest.param("syntax.py", "pipeline.syntax-error", "syntax.py:2: ", id="syntax"),
         pytest.param("raises.py", "pipeline.import-failed", "raises.py:2: ", id="import"),
         pytest.param("exits.py", "pipeline.exits-on-import", "3", id="exits on import"),
+        pytest.param("negative.py", "pipeline.policy-negative", "negative.py:3: ", id="policy"),
         pytest.param("two.py", "pipeline.not-one", "two.py:echo, two.py:other", id="several"),
         pytest.param("two.py:ehco", "pipeline.unknown", "'echo'", id="misspelt pipeline"),
         pytest.param("cycle.py", "pipeline.cycle", "b → a → b", id="cycle"),
@@ -279,9 +281,13 @@ def test_on_says_where_nodes_run_and_a_resumed_run_remembers_it(
     monkeypatch.setitem(sys.modules, "ray", None)
     (project / "harness.toml").write_text('[execution]\nengine = "ray"\n')
 
-    on_ray = harness("run", "echo.py", "--task", "tea", cwd=project)
+    on = "@echo.node(on=Resources())"
+    text = ECHO.replace("import Pipeline", "import Pipeline, Resources").replace("@echo.node", on)
+    (project / "worker.py").write_text(text)
+
+    on_ray = harness("run", "worker.py", "--task", "tea", cwd=project)
     resumed = harness("resume", "latest", "--on", "process", cwd=project)
-    here = harness("run", "echo.py", "--task", "tea", "--on", "process", cwd=project)
+    here = harness("run", "worker.py", "--task", "tea", "--on", "process", cwd=project)
 
     assert on_ray.exit_code == 2
     assert "wiggum-harness[ray]" in on_ray.stderr

@@ -364,6 +364,7 @@ def test_what_ray_refuses_is_told_with_the_nodes_place(settings, tmp_path):
 def test_a_node_that_waits_for_a_model_gives_its_cpu_back(settings, tmp_path):
     """Else it would wait for ever: the model replies only once the other node has run."""
     everything, path = Resources(cpus=2), tmp_path / "computed"
+    asked = tmp_path / "asked"
     pipeline = Pipeline("lends")
 
     @pipeline.node(on=everything)
@@ -371,19 +372,42 @@ def test_a_node_that_waits_for_a_model_gives_its_cpu_back(settings, tmp_path):
         return await run.chat("producer", "reply once it is there")
 
     @pipeline.node(on=everything)
-    def computes(path: str) -> int:
+    def computes(path: str, asked: str) -> bool:
         Path(path).touch()
-        return 1
+        return Path(asked).exists()
 
-    def reply(asked):
-        until_s = time.monotonic() + 60
-        while not path.exists() and time.monotonic() < until_s:
-            time.sleep(0.05)
-        return "there" if path.exists() else "never"
+    class Patient(ScriptedBackend):
+        async def chat(self, request):
+            asked.touch()
+            until_s = time.monotonic() + 60
+            while not path.exists() and time.monotonic() < until_s:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            return await super().chat(request)
 
-    models = {"producer": ScriptedBackend(reply)}
-    done = run(pipeline, settings, {"path": str(path)}, backends=models)
-    assert done.outputs["waits"] == "there"
+    models = {"producer": Patient(lambda _: "there" if path.exists() else "never")}
+    inputs = {"path": str(path), "asked": str(asked)}
+    done = run(pipeline, settings, inputs, backends=models)
+    assert (done.outputs["waits"], done.outputs["computes"]) == ("there", True)
+
+
+@pytest.mark.slow
+def test_a_node_that_waits_for_a_model_can_still_clean_up_when_it_is_cancelled(settings, tmp_path):
+    pipeline, path = Pipeline("ends"), tmp_path / "cleaned"
+
+    @pipeline.node(on=WORKER, timeout=Timeout(total_s=8))
+    async def waits(run: Run, path: str) -> str:
+        try:
+            return await run.chat("producer", "answered too late")
+        finally:
+            Path(path).touch()  # noqa: ASYNC240 - quick
+
+    models = {"producer": ScriptedBackend("late", delay_s=60)}
+    error = fail(pipeline, settings, {"path": str(path)}, backends=models)
+    assert error.__cause__.code == "node.timeout"
+    until_s = time.monotonic() + 10
+    while not path.exists() and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert path.exists()
 
 
 @pytest.mark.slow
