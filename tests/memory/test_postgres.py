@@ -71,6 +71,21 @@ def test_what_one_machine_writes_another_indexes_without_being_asked(url, tmp_pa
         assert len(lexical) == 1, "named after the store, not after how it is reached"
 
 
+def test_a_search_asks_the_server_once(url, tmp_path, monkeypatch):
+    from harness.memory.postgres import _Statements
+
+    with MemoryStore.open(url, embedder=Letters(), cache=tmp_path) as store:
+        store.add([Passage(text=f"An otter swims, {n}.") for n in range(40)])
+        assert store.wait(10)
+        until(lambda: store._primary._database.seen() == 40)
+        execute, asked = _Statements.execute, []
+        monkeypatch.setattr(
+            _Statements, "execute", lambda *one: (asked.append(one[1]), execute(*one))[1]
+        )
+        assert len(store.search("otter", mode="lexical")) == 4
+        assert len(asked) == 1, asked
+
+
 def test_numbers_are_committed_in_their_order_whoever_writes(url):
     writers = [PrimaryStore.open(place_of(url)) for _ in range(4)]
     reader = PrimaryStore.open(place_of(url))
