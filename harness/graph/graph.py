@@ -181,20 +181,6 @@ class Graph(Generic[ResultT]):
         """The name of the node whose output is the result; empty if there are no nodes."""
         return self.result or next(reversed(self.nodes), "")
 
-    @property
-    def asks_for_workers(self) -> bool:
-        """Whether a node has `on=`, also of pipelines that functions of nodes name."""
-        graphs: list[Graph] = [self]
-        for graph in graphs:  # which grows meanwhile
-            for node in graph.nodes.values():
-                if node.policies.on is not None:
-                    return True
-                if inspect.isfunction(function := inspect.unwrap(node.function)):
-                    closure, named, *_ = inspect.getclosurevars(function)
-                    values = (*closure.values(), *named.values())
-                    graphs += [g for g in values if isinstance(g, Graph) and g not in graphs]
-        return False
-
     def dependencies(self, node: Node) -> tuple[str, ...]:
         """The nodes that must end before this one starts."""
         return tuple(source for source in node.sources if source in self.nodes)
@@ -472,3 +458,17 @@ def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
     except PydanticSchemaGenerationError:
         # A class that pydantic does not know: the value must be an instance.
         return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
+
+
+def asks_for_workers(graph: Graph) -> bool:
+    """Whether a node has `on=`, also of pipelines that functions of nodes name."""
+    graphs = [graph]
+    for one in graphs:  # which grows meanwhile
+        for node in one.nodes.values():
+            if node.policies.on is not None:
+                return True
+            if inspect.isfunction(function := inspect.unwrap(node.function)):
+                closure, named, *_ = inspect.getclosurevars(function)
+                values = (*closure.values(), *named.values())
+                graphs += [g for g in values if isinstance(g, Graph) and g not in graphs]
+    return False

@@ -22,6 +22,7 @@ from harness.graph import (
     execute,
 )
 from harness.graph.executor import Executor, InProcess, OnDemand, OpenExecutor
+from harness.graph.graph import asks_for_workers
 from harness.graph.reuse import OUTPUT_CACHE, Shared
 from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter
@@ -270,7 +271,7 @@ class PipelineRun:
                 )
                 executor = on_demand = OnDemand(workers)
                 stack.push_async_callback(on_demand.aclose)
-                if self.graph.asks_for_workers:
+                if asks_for_workers(self.graph):
                     await on_demand.opened()  # what is wrong with it is told before the first call
             places = Places(self.max_parallel)
             if opened.budget is not None:

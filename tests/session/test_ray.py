@@ -23,6 +23,7 @@ from structlog.testing import capture_logs
 
 from harness import Limits, Pipeline, Resources, Run, ScriptedBackend, Timeout
 from harness.errors import NodeFailed, ReplyCut, RunLimitReached
+from harness.graph.graph import asks_for_workers
 from harness.graph.on_ray import _OnRay, _RayConnection, on_ray, task_options
 from harness.graph.worker_calls import clock_bounds
 from harness.session import load_settings
@@ -108,7 +109,7 @@ def test_a_pipeline_that_another_ones_node_calls_is_seen_to_need_workers(tmp_pat
     with refused("ray.not-installed"):
         run(pipeline_of(calls), settings)
     hidden = pipeline_of(calls_unseen)
-    assert not hidden.asks_for_workers
+    assert not asks_for_workers(hidden)
     cause = fail(hidden, settings)
     while cause.__cause__ is not None:
         cause = cause.__cause__
