@@ -316,7 +316,7 @@ def state_of_run(directory, number, whole):
         return False
     here = {path.name for path in directory.glob(f"{name(number)}.*")}
     assert here == {path.replace(name(0), name(number)) for path in whole}
-    assert len(list(Journal(journal).items())) == 4
+    assert len(list(Journal(journal).items())) == 3
     assert check_journal(journal).is_whole
     return True
 
