@@ -19,6 +19,7 @@ from harness.cli.consoles import (
     failures_told,
     json_object,
     log_to_stderr,
+    note_end,
     say,
     write_json,
 )
@@ -26,7 +27,7 @@ from harness.cli.made_again import confirm_again, is_costly, listed_again, made_
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.progress import Progress
 from harness.cli.project_files import load_pipeline, settings_for_calls
-from harness.cli.run_command import run_options
+from harness.cli.run_command import note_stop, run_options
 from harness.cli.run_result import spent_line
 from harness.inference import Limits
 from harness.memory import Place
@@ -227,6 +228,10 @@ def end_of_batch(
         write_json(json_object(result.to_json()))
     else:
         say("\n".join(_told(result, made, scores)))
+    if result.run.stopped_by is not None:
+        note_stop(result.run, is_wrong=bool(result.failures))
+    elif result.failures:
+        note_end(f"{len(result.failures)} of {result.rows} rows failed", code="batch.rows-failed")
     if result.run.status == "stopped":
         sys.exit(STOPPED)
     if result.failures:
@@ -293,6 +298,7 @@ def _merge(rows: BatchRows, output: Path, *, as_json: bool) -> None:
         failed = f"; {merged.failed:,} failed: {failures_of(output)}" if merged.failed else ""
         say(f"{merged.done:,} of {merged.rows:,} rows have their output in {output}{failed}.")
     if merged.failed:
+        note_end(f"{merged.failed} of {merged.rows} rows failed", code="batch.rows-failed")
         sys.exit(FAILED)
 
 

@@ -198,6 +198,12 @@ def say_failure(message: str, *, code: str) -> None:
         say(message, err=True)
 
 
+def note_end(message: str, *, code: str, level: Literal["warning", "error"] = "error") -> None:
+    """Tells a program why a command ends; people read it in the command's result."""
+    if isinstance(sys.stderr, JsonLines):
+        sys.stderr.emit(message, {"code": code}, level=level)
+
+
 def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = None) -> None:
     """Sends warnings to standard error.
 

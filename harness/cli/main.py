@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from itertools import pairwise
 
@@ -50,7 +52,8 @@ def main() -> None:
         error = why_not()
         if error is None:
             raise
-        click.echo(f"harness: standard output cannot be written: {error.strerror}", err=True)
+        message = f"harness: standard output cannot be written: {error.strerror}"
+        _tell(message, code="cli.output-unwritable")
         sys.exit(ended.code or FAILED)
 
 
@@ -58,12 +61,20 @@ def _call() -> None:
     try:
         sys.exit(command(prog_name="harness", standalone_mode=False))
     except click.ClickException as error:
-        error.show()
+        _tell(error.format_message(), code="cli.usage", otherwise=error.show)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         # Before a run began; click's own exit code would be 1.
-        click.echo("interrupted", err=True)
+        _tell("interrupted", code="run.interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _tell(message: str, *, code: str, otherwise: Callable[[], None] | None = None) -> None:
+    """Says why the command ends, without importing more for it."""
+    if emit := getattr(sys.stderr, "emit", None):  # for programs, see `JsonLines`
+        emit(message, {"code": code}, level="error")
+    else:
+        (otherwise or partial(click.echo, message, err=True))()
 
 
 @click.group(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import click
 
@@ -24,6 +24,7 @@ from harness.cli.consoles import (
     exit_code_of,
     json_object,
     log_to_stderr,
+    note_end,
     say,
     say_failure,
     write_json,
@@ -45,7 +46,7 @@ from harness.cli.run_result import (
     result_fields,
     resume_command,
 )
-from harness.errors import HarnessError, NodeFailed
+from harness.errors import HarnessError, NodeFailed, RunLimitReached
 from harness.graph import Question
 from harness.graph.outcome import answer_problem
 from harness.inference import Limits
@@ -54,6 +55,13 @@ from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_en
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
 from harness.trace.journal_reader import JOURNAL_SUFFIX
+
+_STOP_CODES = {
+    "failures": "batch.too-many-failures",
+    "journal": "run.journal-failed",
+    "outage": "run.endpoint-down",
+}
+"""Of what stops a run, beside the limits that people set."""
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)
@@ -255,8 +263,21 @@ def _report(result: RunResult, *, as_json: bool) -> None:
         aside = Shown(stderr=True)
         print_result(result, Shown(of_result=True), aside)
         print_to_do(result, aside)
+    if result.status == "stopped":
+        note_stop(result)
+        sys.exit(STOPPED)
     if result.status != "finished":
-        sys.exit(STOPPED if result.status == "stopped" else WAITING)
+        asked = "; ".join(f"{question.key}: {question.text}" for question in result.questions)
+        note_end(f"the run waits for an answer: {asked}", code="run.waiting", level="warning")
+        sys.exit(WAITING)
+
+
+def note_stop(result: RunResult, *, is_wrong: bool = False) -> None:
+    """Tells a program what stopped a run: a limit is no error, unless something else is wrong."""
+    code = _STOP_CODES.get(str(result.limit), RunLimitReached.code)
+    is_wrong |= code != RunLimitReached.code
+    level: Literal["warning", "error"] = "error" if is_wrong else "warning"
+    note_end(f"stopped: {result.stopped_by}", code=code, level=level)
 
 
 def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:

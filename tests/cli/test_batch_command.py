@@ -94,12 +94,19 @@ def test_an_option_limits_its_command_and_a_setting_the_whole_batch(project: Pat
             roles = '[roles]\nproducer = "writer"\n'
             (project / "harness.toml").write_text(f"{endpoint}{roles}{more}")
 
+        def told(*options: str) -> list[str]:
+            command = ("writes.py", "rows.jsonl", "--output", "told.jsonl", *options)
+            ended = harness("batch", *command, "--log-format=json", cwd=project)
+            end = json.loads(ended.stderr.splitlines()[-1])
+            return [end["level"], end["code"]]
+
         def made(*options: str) -> tuple[int, int, str | None]:
             command = ("writes.py", "rows.jsonl", "--output", "out.jsonl", "--max-parallel", "1")
             ended = harness("batch", *command, *options, "--json", cwd=project)
             return ended.exit_code, ended.json["done"], ended.json["stopped_by"]
 
         settings()
+        assert told("--max-calls", "2") == ["warning", "run.limit-reached"]
         code, done, stopped_by = made("--max-calls", "2")
         assert (code, done, "(--max-calls)" in (stopped_by or "")) == (3, 2, True)
         assert made("--max-calls", "1")[:2] == (3, 3), "it counts its own calls alone"
@@ -234,8 +241,9 @@ def test_a_program_is_told_the_progress_in_figures(project: Path) -> None:
     (project / "drinks.csv").write_text("task\n" + "tea\nmilk\n" * 50)
     command = ("picky.py", "drinks.csv", "--output", "out.jsonl", "--max-failures", "100%")
     done = harness("batch", *command, "--log-format=json", cwd=project)
-    told = [json.loads(line) for line in done.stderr.splitlines()]
+    *told, end = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["event"] for line in told] == ["progress"] * len(told)
+    assert (end["level"], end["code"]) == ("error", "batch.rows-failed")
     assert 2 <= len(told) <= 21
     made = [line["nodes"]["rows"].get("failed", 0) for line in told]
     assert made == sorted(made)
@@ -255,6 +263,10 @@ def test_the_figures_of_a_batch_that_ends_early_agree(project: Path) -> None:
     assert "since 20 of the first 20 failed for one reason (ValueError)" in done.stdout
     assert "skipped" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("rows 0/60  18 failed")
+
+    done = harness("batch", *command, "--log-format=json", cwd=project)
+    end = json.loads(done.stderr.splitlines()[-1])
+    assert (end["level"], end["code"]) == ("error", "batch.too-many-failures")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import NOBODY, harness
-from pipelines import CHATS, ECHO, FILLS, WAITS
+from pipelines import ASKS, CHATS, ECHO, FILLS, WAITS
 from sample_runs import load_run
 
 from harness import __version__
@@ -132,8 +132,8 @@ async def said(run: Run, times: int = 1) -> str:
         pytest.param([], 0, None, id="finished"),
         pytest.param(["--set", "times=2", "--traceback"], 1, "node.failed", id="failed"),
         pytest.param(["--set", "time=2"], 2, "pipeline.unknown-input", id="an input that is none"),
-        pytest.param(["--nonsense"], 2, None, id="an option that is none"),
-        pytest.param(["--max-calls", "none"], 2, None, id="an argument that does not fit"),
+        pytest.param(["--nonsense"], 2, "cli.usage", id="an option that is none"),
+        pytest.param(["--max-calls", "none"], 2, "cli.usage", id="an argument that does not fit"),
     ],
 )
 def test_each_line_of_standard_error_is_one_object_where_a_program_reads_it(
@@ -154,6 +154,20 @@ def test_each_line_of_standard_error_is_one_object_where_a_program_reads_it(
         assert of_node["run_id"] == told["progress"]["run_id"]
         assert told["progress"]["nodes"]["said"]["total"] == 1
     assert [line["code"] for line in lines if line.get("level") == "error"] == [code] * bool(code)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "code"), [(ASKS, "run.waiting"), (WAITS, "run.limit-reached")]
+)
+def test_a_program_is_warned_that_a_run_is_to_be_resumed(
+    project: Path, pipeline: str, code: str
+) -> None:
+    (project / "ends.py").write_text(pipeline)
+    options = ["--task", "tea"] if pipeline is ASKS else ["--max-seconds", "0.2"]
+    done = harness("run", "ends.py", *options, "--log-format", "json", cwd=project)
+    assert done.exit_code == {"run.waiting": 4, "run.limit-reached": 3}[code], done.stderr
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert (last["level"], last["code"]) == ("warning", code)
 
 
 def test_json_output_is_one_object_and_nothing_else(project: Path) -> None:
