@@ -33,7 +33,8 @@ _BESIDE_NODES = 3
 
 _LINES = 20
 """Calls from which progress is told where there is no terminal, so many times."""
-_SILENT_S = 30
+_SILENT_S = {"text": 30.0, "json": 5.0}
+"""After which it is told although nothing ended."""
 
 _DETAILS: dict[CallStatus, str] = {
     "failed": "failed",
@@ -65,6 +66,7 @@ class Progress:
         self._state = RunState(nodes)
         self._node = node
         self._told_of, self._told_s = 0, time.monotonic()
+        self._is_over = threading.Event()
         # One thread brings records, another draws the picture.
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
@@ -89,6 +91,11 @@ class Progress:
         else:
             # Standard output is for the result, not for prints of nodes.
             self._redirected.enter_context(redirect_stdout(sys.stderr))
+            self._is_over.clear()
+            watch = threading.Thread(target=self._watch, daemon=True)
+            watch.start()
+            self._redirected.callback(watch.join)
+            self._redirected.callback(self._is_over.set)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,18 +119,30 @@ class Progress:
             if type(record) is SpanEnded and not self._is_terminal:
                 self._tell()
 
-    def _tell(self) -> None:
-        out, state, now_s = sys.stderr, self._state, time.monotonic()
+    def _watch(self) -> None:
+        """Tells it while nothing ends, too: a slow run is not a dead one."""
+        silent_s = _SILENT_S["json" if isinstance(sys.stderr, JsonLines) else "text"]
+        left_s = silent_s
+        while not self._is_over.wait(left_s):
+            with self._lock:
+                left_s = self._told_s + silent_s - time.monotonic()
+                if left_s <= 0:
+                    self._tell(is_silent=True)
+                    left_s = silent_s
+
+    def _tell(self, *, is_silent: bool = False) -> None:
+        out, state = sys.stderr, self._state
         if self._node is None and not isinstance(out, JsonLines):
             return
         nodes = [*state.nodes.values()] if self._node is None else [state.nodes[self._node]]
         total = sum(max(1, node.total) for node in nodes)
         ended = sum(node.ended - node.counts["skipped"] for node in nodes)
         part = ended * min(_LINES, total) // max(1, total)
-        is_due = part > self._told_of or now_s > self._told_s + _SILENT_S
-        if not is_due or (total < _LINES and not isinstance(out, JsonLines)):
+        if not (is_silent or part > self._told_of) or (
+            total < _LINES and not isinstance(out, JsonLines)
+        ):
             return
-        self._told_of, self._told_s = part, now_s
+        self._told_of, self._told_s = part, time.monotonic()
         if isinstance(out, JsonLines):
             out.emit("progress", state.figures)
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,6 +13,8 @@ import pytest
 from rich.console import Console
 
 from harness import NodeFailed, Pipeline, Run, ScriptedBackend, Settings
+from harness.cli import progress as module
+from harness.cli.consoles import JsonLines
 from harness.cli.progress import Progress, RunState
 from harness.graph import Retry
 from harness.trace import Instant, SpanEnded, SpanStarted
@@ -152,6 +156,22 @@ def test_it_never_has_more_lines_than_the_terminal(height: int) -> None:
     assert picture.count("\n") < height
     assert "other nodes done" in picture
     assert "node_5 " not in picture, "those that are under way come first"
+
+
+def test_a_program_is_told_the_progress_also_while_nothing_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(module._SILENT_S, "json", 0.01)
+    out, into = os.pipe()
+    with os.fdopen(out) as told, os.fdopen(into, "w") as err:
+        monkeypatch.setattr("sys.stderr", JsonLines(err))
+        with Progress(Console(file=io.StringIO()), ["slow"]) as progress:
+            progress.observe(SpanStarted(1, None, "node", 0, {"node": "slow", "item": None}))
+            progress.observe(SpanStarted(2, 1, "chat", 0, {}))
+            progress.observe(SpanStarted(3, 2, "hold", 0, {}))
+            lines = (json.loads(line) for line in told)
+            now = next(line for line in lines if line["held"])
+            assert (now["in_flight"], now["calls"], next(lines)["event"]) == (1, 0, "progress")
 
 
 def test_what_nodes_print_stands_above_the_picture_in_whole_lines() -> None:
