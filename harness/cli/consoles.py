@@ -8,6 +8,7 @@ A failure is shown in words, as JSON for scripts, and by the exit code.
 
 from __future__ import annotations
 
+import codecs
 import io
 import logging
 import os
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import click
 import orjson
@@ -39,6 +40,9 @@ from harness.errors import (
 from harness.trace import add_run_context
 from harness.trace.journal_line import dump_json
 from harness.trace.secrets import Redactor, secrets_of
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 LogFormat = Literal["text", "json"]
 
@@ -145,15 +149,29 @@ class JsonLines(io.TextIOBase):
     """Standard error for programs: one JSON object a line, of whatever is printed there.
 
     What is one already, as a line of the log is, stays as it is; any other text that is printed at
-    once becomes the `event` of one.
+    once becomes the `event` of one. Whatever else a text stream has is that of the file.
+
+    Attributes:
+        buffer: Takes bytes, which become such lines too.
     """
 
     encoding = "utf-8"
+    errors = "backslashreplace"
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._lock = threading.RLock()
         self._begun = ""
+        self.buffer = BytesForLines(self)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - see `TextIOWrapper`
+        return getattr(self._file, name)
+
+    def reconfigure(self, **how: object) -> None:
+        """Changes nothing: what is written is JSON, in UTF-8, line by line."""
+
+    def writable(self) -> bool:  # noqa: D102 - see `TextIOBase`
+        return True
 
     def fileno(self) -> int:  # noqa: D102 - see `TextIOBase`
         return self._file.fileno()  # for the programs that a node starts
@@ -182,6 +200,28 @@ class JsonLines(io.TextIOBase):
         with self._lock:
             self._file.write(clean_json(dump_json({**about, **fields})).decode().strip() + "\n")
             self._file.flush()
+
+
+class BytesForLines(io.RawIOBase):
+    """What is under `JsonLines`, for programs that write bytes."""
+
+    def __init__(self, lines: JsonLines) -> None:
+        self._lines = lines
+        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
+
+    def writable(self) -> bool:  # noqa: D102 - see `RawIOBase`
+        return True
+
+    def fileno(self) -> int:  # noqa: D102 - see `RawIOBase`
+        return self._lines.fileno()
+
+    def write(self, data: ReadableBuffer, /) -> int:  # noqa: D102 - see `RawIOBase`
+        self._lines.write(self._decode(data))
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:  # noqa: D102 - see `RawIOBase`
+        if not self.closed:
+            self._lines.flush()
 
 
 def _is_object(text: str) -> bool:
