@@ -172,7 +172,7 @@ class Metrics:
             if call.phases or not goes_on or call.status != "ok":
                 figures.end(call)  # else its phases are not in the file yet
             if goes_on and call.status == "unfinished":
-                figures.under_way(call.record, 1)
+                figures.under_way(call.record._replace(attributes={"model": call.model}), 1)
         if journal.ended is not None:
             figures(journal.ended._replace(time_ns=journal.last_ns))
 
@@ -295,8 +295,9 @@ class _RunFigures:
         """What is said of every request: its kind, its model and whose that is."""
         if (labels := self._labels.get((name, tag))) is None:
             known = {"gen_ai.operation.name": _OPERATIONS.get(name, "chat")}
-            about = model_attributes(tag, self._endpoints.get(tag)).items()
-            known |= {key: value for key, value in about if value is not None}
+            if tag != str(None) or tag in self._endpoints:  # so an event without a model reads
+                about = model_attributes(tag, self._endpoints.get(tag)).items()
+                known |= {key: value for key, value in about if value is not None}
             labels = self._labels[name, tag] = known
         return labels
 

@@ -111,6 +111,32 @@ def test_many_runs_at_once_are_counted_by_one_object_and_none_by_name(tmp_path):
     assert sorted(counts) == sorted(set(again.text().splitlines()) & set(counts))
 
 
+def test_a_call_under_way_has_the_same_labels_in_its_journal(tmp_path):
+    pages, pipeline = [], pipeline_of(ask)
+
+    def answer(_):
+        (journal,) = tmp_path.rglob("2*.jsonl")
+        again = Metrics()
+        again.add(Journal(journal))
+        pages.extend(samples(one, "harness_calls_active") for one in (metrics, again))
+        return "so"
+
+    metrics = Metrics()
+    backends = {"producer": ScriptedBackend(answer)}
+    run(pipeline, settings_of(tmp_path), {"task": "x"}, backends=backends, observers=[metrics])
+    live, read = pages
+    assert live == read
+    ((labels, calls),) = read.items()
+    assert (calls, CHAT.items() <= dict(labels).items()) == (1, True)
+    assert "gen_ai_provider_name" in dict(labels), "which is the endpoint's"
+
+
+def test_of_a_call_that_says_no_model_no_label_is_invented():
+    metrics = Metrics()
+    with Tracer(metrics).span("chat"):
+        assert samples(metrics, "harness_calls_active") == {(("gen_ai_operation_name", "chat"),): 1}
+
+
 def test_a_sessions_runs_are_counted_each_as_its_own(tmp_path):
     metrics, pipeline = Metrics(), pipeline_of(ask)
 
