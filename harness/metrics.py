@@ -313,6 +313,10 @@ class _RunFigures:
             return
         elif (items := events.ItemsEvent.of(instant)) and "/" not in items.node:
             self._measure(_EXPECTED, items.total, {"harness.node": items.node})
+        elif refused := events.RefusedRows.of(instant):
+            self._measure(_EXPECTED, refused.total, {"harness.node": refused.node})
+            failed = {"harness.node": refused.node, "harness.status": "failed"}
+            self._measure(_ROWS, refused.total, failed)
         elif skip := events.Skip.of(instant):
             self._row(skip, "skipped")
         elif reuse := events.Reuse.of(instant):

@@ -296,7 +296,7 @@ class NodeState:
         self.counts: Counter[CallStatus] = Counter()
         self._clock = clock
         self._calls: dict[tuple[str, int | None], CallStatus] = {}
-        self._items = 0
+        self._items = self._refused = 0
         self._began_s: float | None = None
         self._ended_s = 0.0
 
@@ -317,15 +317,21 @@ class NodeState:
         """Adds items, done or to come."""
         self._items += items
 
+    def refuse(self, items: int) -> None:
+        """Adds items that failed without a call."""
+        self._refused += items
+        self.counts["failed"] += items
+        self.expect(items)
+
     @property
     def made(self) -> int:
         """Calls that were made and are over."""
-        return self.counts["done"] + self.counts["failed"]
+        return self.counts["done"] + self.counts["failed"] - self._refused
 
     @property
     def ended(self) -> int:
         """Those, and calls that need not be made."""
-        return self.made + self.counts["reused"] + self.counts["skipped"]
+        return self.made + self._refused + self.counts["reused"] + self.counts["skipped"]
 
     @property
     def pace(self) -> tuple[float, float] | None:
@@ -470,6 +476,8 @@ class RunState:
             self.retries += 1
         elif items := events.ItemsEvent.of(instant):
             self._node(items.node).expect(items.total)
+        elif refused := events.RefusedRows.of(instant):
+            self._node(refused.node).refuse(refused.total)
         elif (event := events.RoundEvent.of(instant)) and event.span in self.loops:
             self.loops[event.id].composites.append(event.composite)
 

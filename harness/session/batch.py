@@ -47,7 +47,7 @@ from harness.session.scorers import Scorer
 from harness.session.settings import Settings
 from harness.session.surroundings import Surroundings
 from harness.session.trust import known_secrets
-from harness.trace import Sink
+from harness.trace import Sink, events
 from harness.trace.journal_reader import JOURNAL_SUFFIX
 from harness.trace.records import node_of_all
 from harness.trace.run_trace import is_going
@@ -200,6 +200,9 @@ class Batch:
             asker=None,
             origin=origin,
             is_batch=True,
+            refused=events.RefusedRows(node=self._first, total=len(rows.refused))
+            if rows.refused
+            else None,
             batch_state=self._state,
             produces=rows.pipeline is not None and not rescore,
             scored=self._outcomes,

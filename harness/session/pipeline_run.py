@@ -96,6 +96,8 @@ class PipelineRun:
     origin: Origin | None
     is_batch: bool = False
     """Whether its nodes are the rows of a table: replies are kept, for when some are changed."""
+    refused: events.RefusedRows | None = None
+    """Rows of it that are not run."""
     batch_state: Path | None = None
     """The file that names the run for its batch."""
     produces: bool = True
@@ -223,6 +225,8 @@ class PipelineRun:
             is_batch=self.is_batch,
             batch_state=self.batch_state,
         )
+        if self.refused is not None:
+            trace.instant(self.refused)
         recorded = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
             if (key, text) not in recorded:

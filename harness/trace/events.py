@@ -369,6 +369,10 @@ class ItemsEvent(InstantEvent):
     total: int
 
 
+class RefusedRows(ItemsEvent):
+    """Rows of a batch that do not fit its pipeline: they fail, and no call is begun for them."""
+
+
 class Reuse(InstantEvent):
     node: str
     item: int | None

@@ -18,6 +18,7 @@ from test_batch import batch, echo, words_pipeline
 
 import harness
 from harness import Journal, Limits, Metrics, Pipeline, Retry, Run, ScriptedBackend
+from harness.cli.progress import RunState
 from harness.errors import EndpointUnreachable
 from harness.metrics import METRICS, otel_metrics
 from harness.trace import Instant, RunEnded, RunStarted, Tracer, events
@@ -263,6 +264,20 @@ def test_rows_are_counted_by_what_became_of_them_and_also_when_a_batch_goes_on(t
     expected = value(second, "harness_rows_expected_total")
     assert expected == value(second, "harness_rows_total") == 3
     assert value(second, "harness_rows_total", harness_status="reused") == 2
+
+
+def test_rows_that_do_not_fit_are_counted_as_failed_wherever_figures_are_shown(tmp_path):
+    calls = type("Noted", (), {"note": staticmethod(lambda _: 1)})()
+    rows = [{"id": "one", "task": "one"}, {"id": "two"}, {"id": "three"}]
+    live, again, state = Metrics(), Metrics(), RunState(["rows"])
+    observers = [live, state.take]
+    done = batch(words_pipeline(calls), rows, tmp_path, bad_rows="skip", observers=observers)
+    again.add(Journal(done.run.files.journal))
+    for metrics in (live, again):
+        assert value(metrics, "harness_rows_expected_total", harness_node="rows") == 3
+        assert value(metrics, "harness_rows_total", harness_status="failed") == 2
+        assert value(metrics, "harness_rows_total", harness_node="rows") == 3
+    assert state.figures["nodes"]["rows"] == {"total": 3, "left_s": None, "done": 1, "failed": 2}
 
 
 def test_a_pipeline_that_is_no_batch_has_no_rows(tmp_path):
