@@ -9,6 +9,7 @@ A failure is shown in words, as JSON for scripts, and by the exit code.
 from __future__ import annotations
 
 import codecs
+import inspect
 import io
 import logging
 import os
@@ -56,6 +57,11 @@ _HARMFUL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
 """All controls but tabs and line ends."""
 _HARMFUL_IN_JSON = re.compile(rf"[\x7f-\x9f{_DIRECTIONS}]")
 """JSON itself has escaped the others."""
+
+# A traceback is printed line by line. After it another may follow, of which it was the cause.
+_TRACEBACK = re.compile(r"\s*(\+ Exception Group )?(Traceback \(most recent|Exception in thread )")
+_MORE = re.compile(r"\s*$|\s+(\||\+-)|\s*(During handling of the above|The above exception was) ")
+_GROUP_END = re.compile(r"\s*\+-+")
 
 _hidden: set[str] = set()
 
@@ -149,7 +155,8 @@ class JsonLines(io.TextIOBase):
     """Standard error for programs: one JSON object a line, of whatever is printed there.
 
     What is one already, as a line of the log is, stays as it is; any other text that is printed at
-    once becomes the `event` of one. Whatever else a text stream has is that of the file.
+    once, a traceback too, becomes the `event` of one, by the level it is logged with. Whatever else
+    a text stream has is that of the file.
 
     Attributes:
         buffer: Takes bytes, which become such lines too.
@@ -161,7 +168,7 @@ class JsonLines(io.TextIOBase):
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._lock = threading.RLock()
-        self._begun = ""
+        self._begun: dict[threading.Thread, str] = {}
         self.buffer = BytesForLines(self)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - see `TextIOWrapper`
@@ -177,20 +184,31 @@ class JsonLines(io.TextIOBase):
         return self._file.fileno()  # for the programs that a node starts
 
     def write(self, text: str) -> int:  # noqa: D102 - see `TextIOBase`
+        thread, frame = threading.current_thread(), inspect.currentframe()
+        caller = frame and frame.f_back
         with self._lock:
+            if _is_whole(self._begun.get(thread, "")) and not _MORE.match(text):
+                self.flush()
+            begun = self._begun.get(thread, "")
             if _is_object(text.strip()):
                 self._file.write(f"{text.strip()}\n")
+            elif caller and caller.f_code is logging.StreamHandler.emit.__code__:
+                # Only there is the level still known, whatever handlers a node has set up.
+                self.emit(text.strip(), {}, level=caller.f_locals["record"].levelname.lower())
             else:
-                self._begun += text
-                if text.endswith("\n"):
+                self._begun[thread] = begun + text
+                if text.endswith("\n") and not _TRACEBACK.match(begun + text):
                     self.flush()
         return len(text)
 
-    def flush(self) -> None:  # noqa: D102 - see `TextIOBase`
+    def flush(self, *, of_all: bool = False) -> None:
+        """Writes what this thread has begun, tracebacks, what ended threads left; or `of_all`."""
+        own = threading.current_thread()
         with self._lock:
-            text, self._begun = self._begun.strip(), ""
-            if text:
-                self.emit(text, {})
+            for thread in [*self._begun]:
+                is_left = thread is own or not thread.is_alive() or _is_whole(self._begun[thread])
+                if (of_all or is_left) and (text := self._begun.pop(thread).strip()):
+                    self.emit(text, {})
             self._file.flush()
 
     def emit(self, event: str, fields: Mapping[str, object], *, level: str = "info") -> None:
@@ -222,6 +240,13 @@ class BytesForLines(io.RawIOBase):
     def flush(self) -> None:  # noqa: D102 - see `RawIOBase`
         if not self.closed:
             self._lines.flush()
+
+
+def _is_whole(traceback: str) -> bool:
+    """Whether it has come to the exception, or to the end of a group of them."""
+    last = traceback.rstrip().rpartition("\n")[2]
+    is_within = last[:1].isspace() or _TRACEBACK.match(last) or _MORE.match(last)
+    return traceback.endswith("\n") and (not is_within or _GROUP_END.fullmatch(last) is not None)
 
 
 def _is_object(text: str) -> bool:

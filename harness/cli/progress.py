@@ -101,6 +101,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._is_terminal:
             self._live.stop()
+        if isinstance(sys.stderr, JsonLines):
+            sys.stderr.flush(of_all=True)
         self._redirected.close()
 
     @contextmanager
@@ -144,6 +146,7 @@ class Progress:
             return
         self._told_of, self._told_s = part, time.monotonic()
         if isinstance(out, JsonLines):
+            out.flush()
             out.emit("progress", state.figures)
         else:
             details = _details(nodes[0], skipped="not begun").plain

@@ -148,7 +148,8 @@ def test_each_line_of_standard_error_is_one_object_where_a_program_reads_it(
     if exit_code < 2:
         told = {line.get("event"): line for line in lines}
         assert {"plain words", "two\nlines ?[31m", None, "progress"} <= told.keys()
-        assert any("by the library" in str(event) for event in told)
+        assert told["by the library"]["level"] == "warning"
+        assert "begun" in told
         of_node = told["of the node"]
         assert (of_node["node"], of_node["count"], of_node["level"]) == ("said", 3, "info")
         assert of_node["run_id"] == told["progress"]["run_id"]
