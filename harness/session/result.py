@@ -81,10 +81,10 @@ class RunResult(Generic[ResultT]):
     skips: tuple[NodeSkip, ...] = ()
     questions: tuple[Question, ...] = ()
     stopped_by: str | None = None
-    limit: str | None = None
-    """Of a run that was stopped: `tokens`, `cost`, `time`, `calls`; `outage` of an endpoint, or
-    `journal` that could not be written."""
     """The limit that ended the run, in words."""
+    limit: str | None = None
+    """That limit: `tokens`, `cost`, `time`, `calls`; `outage` of an endpoint, or `journal` that could
+    not be written."""
     command_limit: LimitName | None = None
     """That limit, if it was of the command alone: only then an option raises it."""
     reused: tuple[str, ...] = ()
