@@ -163,7 +163,8 @@ def batch(
     old output, marked as outdated, until they have a new one. Before repeating calls that took many
     tokens or dollars, the command asks. With --shard, OUTPUT is divided; once all shards are
     complete, --merge joins them in the order of the table. Exit codes: 0 every row has an output,
-    1 a row failed, 2 invalid input, 3 stopped at a limit, 130 interrupted, 143 terminated.
+    1 a row failed, 2 invalid input, 3 stopped before all rows had their turn (a limit, an outage,
+    too many failures), 130 interrupted, 143 terminated.
     """
     if merge and (shard or dry_run):
         raise click.UsageError("--merge takes all shards and writes them: no --shard, no --dry-run")
@@ -227,7 +228,8 @@ def end_of_batch(
         write_json(json_object(result.to_json()))
     else:
         say("\n".join(_told(result, made, scores)))
-    if result.run.status == "stopped":
+    # Its status is that of the rows that failed, if any did.
+    if result.run.stopped_by is not None:
         sys.exit(STOPPED)
     if result.failures:
         sys.exit(FAILED)
