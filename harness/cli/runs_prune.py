@@ -125,7 +125,7 @@ def prune(
     if any(run.batch_state for run in kept):
         say("A batch needs its run until the file named there is deleted.")
     if busy := len(chosen) - len(removed):
-        say(f"{busy:,} more were resumed meanwhile, or cannot be locked.", err=True)
+        say(f"{busy:,} more went on or ended meanwhile, or cannot be locked.", err=True)
     if size_bytes is not None and remaining > size_bytes:
         say(f"More than --size {format_bytes(size_bytes)}: what remains is kept.", err=True)
 

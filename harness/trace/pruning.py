@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,14 +35,14 @@ from harness.trace.journal_reader import (
 )
 from harness.trace.records import Instant
 from harness.trace.run_list import AUDIT_LOG, PRUNED, AuditLine, append_line
-from harness.trace.run_trace import RunLock
+from harness.trace.run_trace import TIMELINES, RunLock
 
 Keep = Literal["failed", "unfinished"]
 """Runs to keep by how they ended: badly, or so that they can be resumed."""
 
 KeptBecause = Literal["going", "batch", "damaged", "failed", "unfinished"]
-"""Why a run stays: it is still going, or it cannot be locked; a batch goes on from it; the record
-that says so is damaged; or as `Keep`."""
+"""Why a run stays: it is going, ended just now, or cannot be locked; a batch goes on from it; the
+record that says so is damaged; or as `Keep`."""
 
 ENDS: dict[Keep, frozenset[str]] = {
     "failed": frozenset({"FAIL", "ERROR", "KILLED"}),
@@ -48,11 +50,14 @@ ENDS: dict[Keep, frozenset[str]] = {
 }
 
 _ENDING = f"{JOURNAL_SUFFIX}.pruned"
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}")
+_JUST_S = 60.0
+"""A run that ended so lately may get its line in the audit log yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run's files."""
+    """A run's files; without its journal, what is left of one."""
 
     journal: Path
     final: str | None
@@ -82,18 +87,27 @@ class StoredRun:
 def stored_runs(
     directory: Path, listed: Iterable[AuditLine], *, keep: Collection[Keep]
 ) -> Iterator[StoredRun]:
-    """The runs of a directory that have their names from harness; `listed` by `list_runs`."""
+    """The runs of a directory that have their names from harness; `listed` by `list_runs`.
+
+    Files that are left of a run whose journal is gone are a run, too.
+    """
     finals = {line.run_id: line.final for line in listed}
     for run_id, paths in _files_by_run(directory).items():
         journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
+        is_left = journal not in paths
+        if is_left and directory / f".{run_id}{_ENDING}" in paths:
+            continue  # see `finish_removals`
         try:
-            started = beginning_of(journal) if journal in paths else None
-            if started is None or started.run_id != run_id:
+            started = None if is_left else beginning_of(journal)
+            named = started.run_id if started is not None else _ID.fullmatch(run_id) and run_id
+            if named != run_id or (started is None and not is_left):
                 continue
             stats = [path.lstat() for path in paths]
         except (JournalInvalid, OSError):
             continue  # not a run's, of a later version, or just removed
-        changed = (s.st_mtime for p, s in zip(paths, stats, strict=True) if _is_journal(p))
+        changed = (
+            s.st_mtime for p, s in zip(paths, stats, strict=True) if is_left or _is_journal(p)
+        )
         run = StoredRun(
             journal=journal,
             final=finals.get(run_id),
@@ -101,7 +115,7 @@ def stored_runs(
             size_bytes=sum(stat.st_size for stat in stats),
             changed_s=max(changed),
         )
-        kept, state = _why_kept(run, keep)
+        kept, state = (None, None) if is_left else _why_kept(run, keep)
         yield replace(run, kept=kept, batch_state=state)
 
 
@@ -125,15 +139,23 @@ def runs_to_remove(
 
 
 def remove_run(run: StoredRun) -> bool:
-    """Removes all of a run; False if it goes on meanwhile.
+    """Removes all of a run; False if it goes on meanwhile, or has ended since it was read.
 
     Raises:
         InvalidInput: The files cannot be removed.
     """
+    if run.journal not in run.paths:
+        if run.journal.exists():
+            return False
+        with writing(run.journal):
+            _unlink(run.paths)
+        return True
     with _held(run) as is_held:
         if is_held:
             moved = run.journal.with_name(f".{run.run_id}{_ENDING}")
-            paths = [*run.paths, moved]
+            # Drawn after the run's last record, and so perhaps after its files were listed.
+            drawn = [run.journal.with_suffix(ending) for ending, _ in TIMELINES.values()]
+            paths = [*run.paths, *drawn, moved]
             with writing(run.journal):
                 run.journal.replace(moved)
                 try:
@@ -206,7 +228,7 @@ def _files_by_run(directory: Path) -> dict[str, list[Path]]:
 
 def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | None, str | None]:
     """Why a run stays, and the file for whose sake it does."""
-    if run.final == "GOING":
+    if run.final == "GOING" or (run.final is None and time.time() - run.changed_s < _JUST_S):
         return "going", None
     try:
         state = _batch_state(run)
@@ -243,7 +265,7 @@ def _is_needed(state: str | None, run_id: str) -> bool:
 
 @contextmanager
 def _held(run: StoredRun) -> Iterator[bool]:
-    """Holds a run; False if it is going, gone, was resumed since it was read, or has no lock."""
+    """Holds a run; False if it is going, gone, has another end than was read, or has no lock."""
     try:
         lock = RunLock(run.journal)
     except (InvalidInput, OSError):
@@ -251,7 +273,9 @@ def _held(run: StoredRun) -> Iterator[bool]:
         return
     try:
         last = max(part_of(path, run.journal) or 0 for path in run.journals)
-        yield lock.is_certain and not part_path(run.journal, last + 1).exists()
+        changed_s = max((p.lstat().st_mtime for p in run.journals if p.exists()), default=0.0)
+        is_same = changed_s == run.changed_s and not part_path(run.journal, last + 1).exists()
+        yield lock.is_certain and is_same
     finally:
         lock.release()
 

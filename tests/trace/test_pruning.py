@@ -133,7 +133,45 @@ def test_a_run_in_this_process_is_going(tmp_path):
         (run,) = stored(tmp_path).values()
         assert (run.final, run.kept) == ("GOING", "going")
     (run,) = stored(tmp_path).values()
+    assert run.kept == "going"  # it may get its line in the audit log yet
+    os.utime(trace.journal_path, (time.time() - 61,) * 2)
+    (run,) = stored(tmp_path).values()
     assert run.kept is None
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_left_alone(tmp_path):
+    with RunTrace(tmp_path, name="essay") as trace:
+        trace.flush()
+        os.utime(trace.journal_path, (time.time() - DAY_S,) * 2)
+        (run,) = stored_runs(tmp_path, [], keep=())
+        assert not remove_run(run)  # its lock is held, whatever the list says
+    assert (remove_run(run), pack_run(run)) == (False, None)
+    here = {path.name for path in tmp_path.iterdir()}
+    assert here == {f"{trace.run_id}{end}" for end in (".jsonl", ".json", ".pftrace")}
+
+
+def test_timelines_that_were_drawn_since_the_list_go_with_their_run(tmp_path):
+    journal = store(tmp_path, 1)
+    run = stored(tmp_path)[name(1)]
+    journal.with_suffix(".pftrace").write_bytes(b"prompts")
+    assert remove_run(run)
+    assert [path.name for path in tmp_path.iterdir()] == [AUDIT_LOG]
+
+
+def test_files_that_are_left_of_a_run_go_when_they_are_old(tmp_path):
+    store(tmp_path, 1, age_s=2 * DAY_S).unlink()
+    store(tmp_path, 2).unlink()
+    back = store(tmp_path, 3, age_s=2 * DAY_S)
+    aside = back.replace(tmp_path / "aside")
+    (tmp_path / "mine.json").write_text("{}")
+    os.utime(tmp_path / "mine.json", (0, 0))
+    runs = [*stored(tmp_path).values()]
+    assert [run.run_id for run in runs] == [name(1), name(2), name(3)]
+    removed, _ = runs_to_remove(runs, older_s=DAY_S, size_bytes=None, now_s=time.time())
+    aside.replace(back)  # of a backup
+    assert [remove_run(run) for run in removed] == [True, False]
+    left = {path.name.partition(".")[0] for path in tmp_path.iterdir()}
+    assert left == {name(2), name(3), "mine", "runs"}
 
 
 @pytest.mark.parametrize(
@@ -240,7 +278,8 @@ def test_a_packed_journal_is_read_as_it_was(tmp_path, seed):
     items, flows, last_ns = list(before.items()), before.flows, before.last_ns
     data, times = path.read_bytes(), path.stat().st_mtime_ns
 
-    pack_run(replace(run_of(1, size_bytes=0, changed_s=0), journal=path, paths=(path,)))
+    run = run_of(1, size_bytes=0, changed_s=path.stat().st_mtime)
+    pack_run(replace(run, journal=path, paths=(path,)))
 
     assert gzip.decompress(path.read_bytes()) == data
     assert (path.stat().st_mtime_ns, path.stat().st_mode & 0o777) == (times, 0o600)
