@@ -40,9 +40,9 @@ from harness.trace.run_trace import TIMELINES, RunLock
 Keep = Literal["failed", "unfinished"]
 """Runs to keep by how they ended: badly, or so that they can be resumed."""
 
-KeptBecause = Literal["going", "batch", "damaged", "failed", "unfinished"]
-"""Why a run stays: it is going, ended just now, or cannot be locked; a batch goes on from it; the
-record that says so is damaged; or as `Keep`."""
+KeptBecause = Literal["going", "batch", "cannot be read", "failed", "unfinished"]
+"""Why a run stays: it is going, ended just now, or cannot be locked; a batch goes on from it; its
+journal, or the record that says so, is damaged; or as `Keep`."""
 
 ENDS: dict[Keep, frozenset[str]] = {
     "failed": frozenset({"FAIL", "ERROR", "KILLED"}),
@@ -70,6 +70,8 @@ class StoredRun:
     """Why it stays, whatever its age and size; None if it may go."""
     batch_state: str | None = None
     """The file for whose sake it stays."""
+    is_readable: bool = True
+    """Whether its journal begins as one. If not, only its age removes it."""
 
     @property
     def run_id(self) -> str:
@@ -98,13 +100,17 @@ def stored_runs(
         if is_left and directory / f".{run_id}{_ENDING}" in paths:
             continue  # see `finish_removals`
         try:
-            started = None if is_left else beginning_of(journal)
-            named = started.run_id if started is not None else _ID.fullmatch(run_id) and run_id
-            if named != run_id or (started is None and not is_left):
-                continue
             stats = [path.lstat() for path in paths]
-        except (JournalInvalid, OSError):
-            continue  # not a run's, of a later version, or just removed
+            started = None if is_left else beginning_of(journal)
+        except OSError:
+            continue  # just removed
+        except JournalInvalid as error:
+            if error.code != JournalInvalid.code:
+                continue  # of a later version
+            started = None
+        named = started.run_id if started is not None else _ID.fullmatch(run_id) and run_id
+        if named != run_id:
+            continue
         changed = (
             s.st_mtime for p, s in zip(paths, stats, strict=True) if is_left or _is_journal(p)
         )
@@ -114,6 +120,7 @@ def stored_runs(
             paths=tuple(paths),
             size_bytes=sum(stat.st_size for stat in stats),
             changed_s=max(changed),
+            is_readable=is_left or started is not None,
         )
         kept, state = (None, None) if is_left else _why_kept(run, keep)
         yield replace(run, kept=kept, batch_state=state)
@@ -133,8 +140,9 @@ def runs_to_remove(
     for run in sorted(runs, key=lambda run: run.changed_s):
         is_old = older_s is not None and now_s - run.changed_s > older_s
         if is_old or (size_bytes is not None and total > size_bytes):
-            (removed if run.kept is None else kept).append(run)
-            total -= run.size_bytes if run.kept is None else 0
+            reason = run.kept or (None if is_old or run.is_readable else "cannot be read")
+            (removed if reason is None else kept).append(replace(run, kept=reason))
+            total -= run.size_bytes if reason is None else 0
     return removed, kept
 
 
@@ -233,10 +241,14 @@ def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | Non
     try:
         state = _batch_state(run)
     except (OSError, ValueError):
-        return "damaged", None
+        if run.is_readable:
+            return "cannot be read", None
+        state = ""
     if _is_needed(state, run.run_id):
         return "batch", state
-    return next((name for name in keep if run.final in ENDS[name]), None), None
+    final = run.final or (None if run.is_readable else "KILLED")
+    ending = next((name for name in keep if final in ENDS[name]), None)
+    return (ending if run.is_readable or ending is None else "cannot be read"), None
 
 
 def _batch_state(run: StoredRun) -> str | None:

@@ -219,7 +219,36 @@ def test_a_damaged_beginning_keeps_a_run(tmp_path):
     journal = store(tmp_path, 1, begun={"is_batch": True, "batch_state": "/out.jsonl.batch"})
     for path in (journal, journal.with_suffix(".1.jsonl")):
         path.write_bytes(path.read_bytes().replace(b"/out", b"/oat"))
-    assert stored(tmp_path)[name(1)].kept == "damaged"
+    assert stored(tmp_path)[name(1)].kept == "cannot be read"
+
+
+@pytest.mark.parametrize("damage", ["packed and cut", "garbage", "empty"])
+def test_a_run_that_cannot_be_read_goes_by_its_age_unless_it_is_to_be_kept(tmp_path, damage):
+    journal = store(tmp_path, 1, ended=False)
+    packed = gzip.compress(journal.read_bytes())[:30]
+    data = {"packed and cut": packed, "garbage": b"\xff\x00 no\n{}\n", "empty": b""}[damage]
+    journal.write_bytes(data)
+    (tmp_path / f"{name(2)}.jsonl").write_bytes(sealed(STARTED._replace(schema=99)))  # of later
+    os.utime(journal, (time.time() - 2 * DAY_S,) * 2)
+    for beside in tmp_path.glob(f"{name(1)}.*.jsonl"):
+        os.utime(beside, (time.time() - 2 * DAY_S,) * 2)
+
+    def chosen(*keep, **limits):
+        runs = stored(tmp_path, keep).values()
+        return runs_to_remove(
+            [*runs], **{"older_s": None, "size_bytes": None, "now_s": time.time(), **limits}
+        )
+
+    assert [(run.run_id, run.kept) for run in chosen(size_bytes=0)[1]] == [
+        (name(1), "cannot be read")
+    ]
+    for keep in ("failed", "unfinished"):
+        removed, kept = chosen(keep, older_s=DAY_S)
+        assert (removed, [run.kept for run in kept]) == ([], ["cannot be read"])
+    assert chosen(older_s=3 * DAY_S) == ([], [])
+    (run,), _ = chosen(older_s=DAY_S)
+    assert remove_run(run)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name(2)}.jsonl"]
 
 
 def run_of(number, *, size_bytes, changed_s, kept=None):
@@ -324,8 +353,11 @@ def test_damage_of_a_packed_journal_is_an_error_in_words(tmp_path, cut):
     journal = store(tmp_path, 1)
     pack_run(stored(tmp_path)[name(1)])
     journal.write_bytes(journal.read_bytes()[:cut])
-    with pytest.raises(JournalInvalid):
-        Journal(journal)
+    with pytest.raises(JournalInvalid, match=r":\d+: ") as caught:
+        list(Journal(journal).items())
+    assert "None" not in str(caught.value)
+    (problem, *_) = check_journal(journal).files[0].problems
+    assert problem.line
 
 
 def test_a_lock_on_a_file_that_was_replaced_holds_nothing(tmp_path, monkeypatch):
