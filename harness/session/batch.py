@@ -412,7 +412,7 @@ class Batch:
             if output.is_file() and output.stat().st_size:
                 raise InvalidInput(
                     f"it is there, and {state.name}, which says what made it, is not; give another "
-                    "--output",
+                    "--output, or delete it to make its rows anew",
                     path=output,
                     code="batch.output-foreign",
                 )

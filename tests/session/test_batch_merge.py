@@ -215,6 +215,21 @@ def test_what_is_not_complete_is_named(tmp_path):
     assert merge(tmp_path).done == 40
 
 
+def test_a_shard_whose_manifest_is_lost_is_made_anew_by_the_advice(tmp_path):
+    for shard in shards(2):
+        run_shard(shard, tmp_path)
+    shard = Shard(number=2, of=2)
+    path = shard.path(tmp_path / "out.jsonl")
+    state_of(path).unlink()
+    advice = "out.2-of-2.jsonl.batch is missing; delete out.2-of-2.jsonl before"
+    assert advice in str(refused(tmp_path))
+    with pytest.raises(InvalidInput, match="delete it to make its rows anew"):
+        run_shard(shard, tmp_path)
+    path.unlink()
+    run_shard(shard, tmp_path)
+    assert merge(tmp_path).done == 40
+
+
 def test_shards_of_another_table_are_named_and_run_again_make_only_what_is_new(tmp_path):
     for shard in shards(2):
         run_shard(shard, tmp_path)
