@@ -175,8 +175,15 @@ def test_empty_shards_of_tables_are_complete(tmp_path, ending):
 
 def test_a_manifest_says_what_is_complete(tmp_path):
     shard = Shard(number=1, of=2)
-    done = run_shard(shard, tmp_path, fails={"text 3", "text 4", "text 5", "text 6"})
-    manifest = json.loads(state_of(shard.path(tmp_path / "out.jsonl")).read_text())
+    state, during = state_of(shard.path(tmp_path / "out.jsonl")), []
+    fails = {"text 3", "text 4", "text 5", "text 6"}
+    watch = [lambda _: during.append(json.loads(state.read_text())) if state.exists() else None]
+    done = run_shard(shard, tmp_path, fails=fails, observers=watch)
+    manifest = json.loads(state.read_text())
+    # So a kill leaves it.
+    assert {(of["run"], of["complete"], "done" in of) for of in during} == {
+        (done.run.run_id, False, False)
+    }
     assert manifest["run"] == done.run.run_id
     assert manifest["shard"] == "1/2"
     assert manifest["rows"] == done.rows
