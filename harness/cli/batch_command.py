@@ -164,7 +164,8 @@ def batch(
     old output, marked as outdated, until they have a new one. Before repeating calls that took many
     tokens or dollars, the command asks. With --shard, OUTPUT is divided; once all shards are
     complete, --merge joins them in the order of the table. Exit codes: 0 every row has an output,
-    1 a row failed, 2 invalid input, 3 stopped at a limit, 130 interrupted, 143 terminated.
+    1 a row failed, 2 invalid input, 3 stopped before all rows had their turn (a limit, an outage,
+    too many failures), 130 interrupted, 143 terminated.
     """
     if merge and (shard or dry_run):
         raise click.UsageError("--merge takes all shards and writes them: no --shard, no --dry-run")
@@ -228,13 +229,12 @@ def end_of_batch(
         write_json(json_object(result.to_json()))
     else:
         say("\n".join(_told(result, made, scores)))
+    # Its status is that of the rows that failed, if any did.
     if result.run.stopped_by is not None:
         note_stop(result.run, is_wrong=bool(result.failures))
-    elif result.failures:
-        note_end(f"{len(result.failures)} of {result.rows} rows failed", code="batch.rows-failed")
-    if result.run.status == "stopped":
         sys.exit(STOPPED)
     if result.failures:
+        note_end(f"{len(result.failures)} of {result.rows} rows failed", code="batch.rows-failed")
         sys.exit(FAILED)
 
 

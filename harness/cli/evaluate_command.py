@@ -106,8 +106,8 @@ def evaluate(
 
     It is a batch, as of harness batch: the same command goes on after Ctrl-C, with other rows, more
     epochs, another model, rubric or judge, and makes and judges only what no longer holds. Exit
-    codes: 0 every output was scored, 1 a row failed, 2 invalid input, 3 stopped at a limit,
-    130 interrupted, 143 terminated.
+    codes: 0 every output was scored, 1 a row failed, 2 invalid input, 3 stopped before all rows had
+    their turn (a limit, an outage, too many failures), 130 interrupted, 143 terminated.
     """
     log_to_stderr(log_format)
     with failures_told(as_json=as_json):

@@ -75,7 +75,8 @@ def score(
     other drafts, another evaluator or a changed rubric, and says what is judged again and why.
 
     Exit codes: 0 the drafts were scored (whether or not they passed: --json says "passed"), 1 one
-    could not be, 2 invalid input, 3 stopped at a limit, 130 interrupted, 143 terminated.
+    could not be, 2 invalid input, 3 stopped before all had their turn (a limit, an outage, too many
+    failures), 130 interrupted, 143 terminated.
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
@@ -88,7 +89,7 @@ def score(
     else:
         unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
         _print_scored(scored, results(), unasked=unasked, verbose=verbose)
-    if scored.result.run.status == "stopped":
+    if scored.result.run.stopped_by is not None:
         sys.exit(STOPPED)
     if scored.result.failures:
         sys.exit(FAILED)

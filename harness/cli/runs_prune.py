@@ -11,6 +11,7 @@ import click
 
 from harness.cli.arguments import json_option, traces_directory, traces_option
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, say, write_json
+from harness.errors import InvalidInput
 from harness.hardware.footprint import format_bytes, parse_bytes
 from harness.trace import AuditLine, list_runs, pruning
 from harness.trace.pruning import Keep, StoredRun
@@ -29,6 +30,8 @@ def _age_s(_: click.Context, __: click.Parameter, text: str | None) -> int | Non
 
 
 def _size_bytes(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
+    if text is not None and text.strip().isdecimal():
+        raise click.BadParameter(f"'{text}' would be bytes; give a unit, such as {text}GB")
     try:
         return None if text is None else parse_bytes(text)
     except ValueError as error:
@@ -81,6 +84,9 @@ def prune(
     log_to_stderr()
     with failures_told(as_json=as_json):
         directory = traces_directory(traces)
+        # The one of the settings is made by the first run.
+        if traces is not None and not traces.is_dir():
+            raise InvalidInput("there is no such folder", path=traces, code="run.no-folder")
         if not dry_run:
             pruning.finish_removals(directory)
         listed = list_runs(directory)
@@ -125,7 +131,7 @@ def prune(
     if any(run.batch_state for run in kept):
         say("A batch needs its run until the file named there is deleted.")
     if busy := len(chosen) - len(removed):
-        say(f"{busy:,} more were resumed meanwhile, or cannot be locked.", err=True)
+        say(f"{busy:,} more went on or ended meanwhile, or cannot be locked.", err=True)
     if size_bytes is not None and remaining > size_bytes:
         say(f"More than --size {format_bytes(size_bytes)}: what remains is kept.", err=True)
 

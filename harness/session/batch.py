@@ -318,7 +318,8 @@ class Batch:
         if files.error is not None:
             raise files.error
         rows, failed = len(self._rows.given) + len(self._rows.refused), len(files.failures)
-        self._note(result.run_id, rows=rows, done=len(files.lines), failed=failed)
+        done, is_over = len(files.lines), result.stopped_by is None
+        self._note(result.run_id, is_over=is_over, rows=rows, done=done, failed=failed)
         if self._recorded is not None:  # that outputs were taken as they are is no news
             reruns = tuple(of for of in result.reruns if not of.node.startswith(ROWS))
             result = replace(result, reruns=reruns)
@@ -395,13 +396,13 @@ class Batch:
 
     # --- what earlier parts did -------------------------------------------------------------------
 
-    def _note(self, run_id: str, **counts: int) -> None:
+    def _note(self, run_id: str, *, is_over: bool = False, **counts: int) -> None:
         """Notes the run to go on with when the same output is asked for again; at its end, counts.
 
-        It is complete if each row has an output, or failed.
+        It is complete if each row has an output, or failed, and nothing stopped it.
         """
         if self._state is not None:
-            is_complete = bool(counts) and counts["done"] + counts["failed"] == counts["rows"]
+            is_complete = is_over and counts["done"] + counts["failed"] == counts["rows"]
             manifest = {"run": run_id, **self._rows.identity, **counts, "complete": is_complete}
             write_whole(self._state, orjson.dumps(manifest) + b"\n")
 
@@ -414,7 +415,7 @@ class Batch:
             if output.is_file() and output.stat().st_size:
                 raise InvalidInput(
                     f"it is there, and {state.name}, which says what made it, is not; give another "
-                    "--output",
+                    "--output, or delete it to make its rows anew",
                     path=output,
                     code="batch.output-foreign",
                 )

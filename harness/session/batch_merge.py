@@ -120,7 +120,8 @@ def _problem(
 ) -> str | None:
     """Why a shard cannot be merged."""
     if not manifest:
-        return f"{state_of(path).name} is missing"
+        first = f"; delete {path.name} before, or put the file back" if path.exists() else ""
+        return f"{state_of(path).name} is missing{first}"
     if "done" not in manifest:
         return "still going, or ended from outside"
     if not manifest["complete"]:

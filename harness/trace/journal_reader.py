@@ -23,7 +23,6 @@ import re
 import zlib
 from array import array
 from collections.abc import Collection, Iterator
-from errno import EIO
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -72,18 +71,28 @@ _GZIP = b"\x1f\x8b"
 
 
 class _Packed(gzip.GzipFile):
+    """Where its text is damaged, a line ends, which so is no record, and nothing follows."""
+
+    _is_over = False
+
     def read(self, size: int | None = -1) -> bytes:
         try:
-            return super().read(size)
-        except (EOFError, zlib.error) as error:
-            raise OSError(EIO, f"packed text is damaged: {error}", self.name) from error
+            # What comes before the damage is not lost with it, as by `read`.
+            return b"" if self._is_over else self.read1(-1 if size is None else size)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            self._is_over = True
+            return b"\n"
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._is_over = False
+        return super().seek(offset, whence)
 
 
 def open_journal(path: Path) -> BinaryIO:
     """A journal's file for reading, unpacked if it is packed.
 
     Raises:
-        OSError: It cannot be read; later, also if its packed text is damaged.
+        OSError: It cannot be read.
     """
     if not is_packed(path):
         return path.open("rb", _BUFFER)

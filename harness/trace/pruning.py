@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import shutil
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,14 +35,14 @@ from harness.trace.journal_reader import (
 )
 from harness.trace.records import Instant
 from harness.trace.run_list import AUDIT_LOG, PRUNED, AuditLine, append_line
-from harness.trace.run_trace import RunLock
+from harness.trace.run_trace import TIMELINES, RunLock
 
 Keep = Literal["failed", "unfinished"]
 """Runs to keep by how they ended: badly, or so that they can be resumed."""
 
-KeptBecause = Literal["going", "batch", "damaged", "failed", "unfinished"]
-"""Why a run stays: it is still going, or it cannot be locked; a batch goes on from it; the record
-that says so is damaged; or as `Keep`."""
+KeptBecause = Literal["going", "batch", "cannot be read", "failed", "unfinished"]
+"""Why a run stays: it is going, ended just now, or cannot be locked; a batch goes on from it; its
+journal, or the record that says so, is damaged; or as `Keep`."""
 
 ENDS: dict[Keep, frozenset[str]] = {
     "failed": frozenset({"FAIL", "ERROR", "KILLED"}),
@@ -48,11 +50,14 @@ ENDS: dict[Keep, frozenset[str]] = {
 }
 
 _ENDING = f"{JOURNAL_SUFFIX}.pruned"
+_ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}")
+_JUST_S = 60.0
+"""A run that ended so lately may get its line in the audit log yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run's files."""
+    """A run's files; without its journal, what is left of one."""
 
     journal: Path
     final: str | None
@@ -65,6 +70,8 @@ class StoredRun:
     """Why it stays, whatever its age and size; None if it may go."""
     batch_state: str | None = None
     """The file for whose sake it stays."""
+    is_readable: bool = True
+    """Whether its journal begins as one. If not, only its age removes it."""
 
     @property
     def run_id(self) -> str:
@@ -82,26 +89,40 @@ class StoredRun:
 def stored_runs(
     directory: Path, listed: Iterable[AuditLine], *, keep: Collection[Keep]
 ) -> Iterator[StoredRun]:
-    """The runs of a directory that have their names from harness; `listed` by `list_runs`."""
+    """The runs of a directory that have their names from harness; `listed` by `list_runs`.
+
+    Files that are left of a run whose journal is gone are a run, too.
+    """
     finals = {line.run_id: line.final for line in listed}
     for run_id, paths in _files_by_run(directory).items():
         journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
+        is_left = journal not in paths
+        if is_left and directory / f".{run_id}{_ENDING}" in paths:
+            continue  # see `finish_removals`
         try:
-            started = beginning_of(journal) if journal in paths else None
-            if started is None or started.run_id != run_id:
-                continue
             stats = [path.lstat() for path in paths]
-        except (JournalInvalid, OSError):
-            continue  # not a run's, of a later version, or just removed
-        changed = (s.st_mtime for p, s in zip(paths, stats, strict=True) if _is_journal(p))
+            started = None if is_left else beginning_of(journal)
+        except OSError:
+            continue  # just removed
+        except JournalInvalid as error:
+            if error.code != JournalInvalid.code:
+                continue  # of a later version
+            started = None
+        named = started.run_id if started is not None else _ID.fullmatch(run_id) and run_id
+        if named != run_id:
+            continue
+        changed = (
+            s.st_mtime for p, s in zip(paths, stats, strict=True) if is_left or _is_journal(p)
+        )
         run = StoredRun(
             journal=journal,
             final=finals.get(run_id),
             paths=tuple(paths),
             size_bytes=sum(stat.st_size for stat in stats),
             changed_s=max(changed),
+            is_readable=is_left or started is not None,
         )
-        kept, state = _why_kept(run, keep)
+        kept, state = (None, None) if is_left else _why_kept(run, keep)
         yield replace(run, kept=kept, batch_state=state)
 
 
@@ -119,21 +140,30 @@ def runs_to_remove(
     for run in sorted(runs, key=lambda run: run.changed_s):
         is_old = older_s is not None and now_s - run.changed_s > older_s
         if is_old or (size_bytes is not None and total > size_bytes):
-            (removed if run.kept is None else kept).append(run)
-            total -= run.size_bytes if run.kept is None else 0
+            reason = run.kept or (None if is_old or run.is_readable else "cannot be read")
+            (removed if reason is None else kept).append(replace(run, kept=reason))
+            total -= run.size_bytes if reason is None else 0
     return removed, kept
 
 
 def remove_run(run: StoredRun) -> bool:
-    """Removes all of a run; False if it goes on meanwhile.
+    """Removes all of a run; False if it goes on meanwhile, or has ended since it was read.
 
     Raises:
         InvalidInput: The files cannot be removed.
     """
+    if run.journal not in run.paths:
+        if run.journal.exists():
+            return False
+        with writing(run.journal):
+            _unlink(run.paths)
+        return True
     with _held(run) as is_held:
         if is_held:
             moved = run.journal.with_name(f".{run.run_id}{_ENDING}")
-            paths = [*run.paths, moved]
+            # Drawn after the run's last record, and so perhaps after its files were listed.
+            drawn = [run.journal.with_suffix(ending) for ending, _ in TIMELINES.values()]
+            paths = [*run.paths, *drawn, moved]
             with writing(run.journal):
                 run.journal.replace(moved)
                 try:
@@ -206,15 +236,19 @@ def _files_by_run(directory: Path) -> dict[str, list[Path]]:
 
 def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | None, str | None]:
     """Why a run stays, and the file for whose sake it does."""
-    if run.final == "GOING":
+    if run.final == "GOING" or (run.final is None and time.time() - run.changed_s < _JUST_S):
         return "going", None
     try:
         state = _batch_state(run)
     except (OSError, ValueError):
-        return "damaged", None
+        if run.is_readable:
+            return "cannot be read", None
+        state = ""
     if _is_needed(state, run.run_id):
         return "batch", state
-    return next((name for name in keep if run.final in ENDS[name]), None), None
+    final = run.final or (None if run.is_readable else "KILLED")
+    ending = next((name for name in keep if final in ENDS[name]), None)
+    return (ending if run.is_readable or ending is None else "cannot be read"), None
 
 
 def _batch_state(run: StoredRun) -> str | None:
@@ -243,7 +277,7 @@ def _is_needed(state: str | None, run_id: str) -> bool:
 
 @contextmanager
 def _held(run: StoredRun) -> Iterator[bool]:
-    """Holds a run; False if it is going, gone, was resumed since it was read, or has no lock."""
+    """Holds a run; False if it is going, gone, has another end than was read, or has no lock."""
     try:
         lock = RunLock(run.journal)
     except (InvalidInput, OSError):
@@ -251,7 +285,9 @@ def _held(run: StoredRun) -> Iterator[bool]:
         return
     try:
         last = max(part_of(path, run.journal) or 0 for path in run.journals)
-        yield lock.is_certain and not part_path(run.journal, last + 1).exists()
+        changed_s = max((p.lstat().st_mtime for p in run.journals if p.exists()), default=0.0)
+        is_same = changed_s == run.changed_s and not part_path(run.journal, last + 1).exists()
+        yield lock.is_certain and is_same
     finally:
         lock.release()
 

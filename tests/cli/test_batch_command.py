@@ -117,6 +117,48 @@ def test_an_option_limits_its_command_and_a_setting_the_whole_batch(project: Pat
         assert made() == (0, 5, None)
 
 
+BOTH = """\
+from harness import Pipeline, Run
+
+both = Pipeline("both")
+
+@both.node
+async def line(run: Run, task: str) -> str:
+    if task == "milk":
+        raise ValueError("milk is off")
+    return await run.chat("producer", task)
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "scenario"),
+    [
+        (("--max-calls", "1"), "reply"),
+        (("--max-failures", "0"), "reply"),
+        (("--max-seconds", "1.5"), "silent"),
+        ((), "overload"),
+    ],
+    ids=["calls", "failures", "seconds", "outage"],
+)
+def test_a_batch_that_ends_early_has_code_3_although_rows_failed(
+    project: Path, limit: tuple[str, ...], scenario: str
+) -> None:
+    (project / "both.py").write_text(BOTH)
+    (project / "drinks.csv").write_text("task\nmilk\ntea\ncoffee\ncocoa\n")
+    with serving(OpenAIServer(dialect=DIALECTS["vllm"], scenario=scenario)) as server:
+        endpoint = f'[endpoints.w]\nbackend = "vllm"\nurl = "{server.url}"\nmax_outage_s = 0.3\n'
+        roles = 'retry = {max_attempts = 1}\n[roles]\nproducer = "w"\n'
+        (project / "harness.toml").write_text(endpoint + roles)
+        command = ("both.py", "drinks.csv", "--output", "out.jsonl", "--max-parallel", "1")
+        shard = harness("batch", *command, *limit, "--shard", "1/1", "--json", cwd=project)
+    assert shard.exit_code == 3, shard.stderr
+    assert (shard.json["status"], len(shard.json["failures"])) == ("failed", 1)
+    manifest = json.loads((project / "out.1-of-1.jsonl.batch").read_text())
+    assert (manifest["complete"], manifest["failed"]) == (False, 1)
+    merged = harness("batch", *command, "--merge", "--json", cwd=project)
+    assert (merged.exit_code, merged.code) == (2, "batch.shards-incomplete")
+
+
 def test_a_batch_is_resumed_by_its_own_command(project: Path) -> None:
     harness("batch", "picky.py", "drinks.csv", "--output", "out.jsonl", cwd=project)
     done = harness("resume", "latest", "--json", cwd=project)
@@ -258,7 +300,7 @@ def test_the_figures_of_a_batch_that_ends_early_agree(project: Path) -> None:
 
     done = harness("batch", *command, cwd=project)
 
-    assert done.exit_code == 1
+    assert done.exit_code == 3
     assert "20 failed; the same command tries them again" in done.stdout
     assert "since 20 of the first 20 failed for one reason (ValueError)" in done.stdout
     assert "skipped" not in done.stderr

@@ -301,7 +301,7 @@ def test_a_judge_that_fails_on_all_is_not_asked_about_each(
 
     done, calls = judged("score", *given, *most, cwd=drafts, at={"fair.md": "No."})
 
-    assert (done.exit_code, calls) == (1, asked)
+    assert (done.exit_code, calls) == (3, asked)
     assert "--max-failures" in done.json["stopped"]
     assert [one.get("code") for one in done.json["drafts"]] == [None] + ["call.server-error"] * (
         asked - 1

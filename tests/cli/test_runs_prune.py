@@ -83,7 +83,7 @@ def test_the_oldest_go_for_a_size(project: Path) -> None:
         sum(path.stat().st_size for path in (project / "traces").glob(f"{run_id}*"))
         for run_id in ids
     ]
-    done = harness("runs", "prune", "--size", f"{sizes[2] + sizes[1]}", "--json", cwd=project).json
+    done = harness("runs", "prune", "--size", f"{sizes[2] + sizes[1]}B", "--json", cwd=project).json
     assert [entry["run_id"] for entry in done["removed"]] == ids[:1]
 
 
@@ -145,6 +145,8 @@ def test_packed_runs_are_read_by_every_command(project: Path) -> None:
         (["--older", "30"], "not an age"),
         (["--older", "-1d"], "not an age"),
         (["--size", "much"], "not a size"),
+        (["--size", "5"], "give a unit, such as 5GB"),
+        (["--older", "1d", "--traces", "nodir"], "nodir: there is no such folder"),
         (["--keep", "good"], "failed"),
     ],
 )
@@ -161,3 +163,8 @@ def test_kept_runs_are_named_with_the_reason(project: Path) -> None:
     waiting = run(project, file="asks.py", age_days=40)
     done = harness("runs", "prune", "--older", "1d", "--keep", "unfinished", cwd=project)
     assert f"kept {waiting}: unfinished" in done.stdout
+
+
+def test_a_folder_that_no_run_has_made_yet_is_no_mistake(tmp_path: Path) -> None:
+    done = harness("runs", "prune", "--older", "1d", cwd=tmp_path)
+    assert (done.exit_code, "0 of 0 runs removed" in done.stdout) == (0, True)

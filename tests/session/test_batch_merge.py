@@ -175,8 +175,15 @@ def test_empty_shards_of_tables_are_complete(tmp_path, ending):
 
 def test_a_manifest_says_what_is_complete(tmp_path):
     shard = Shard(number=1, of=2)
-    done = run_shard(shard, tmp_path, fails={"text 3", "text 4", "text 5", "text 6"})
-    manifest = json.loads(state_of(shard.path(tmp_path / "out.jsonl")).read_text())
+    state, during = state_of(shard.path(tmp_path / "out.jsonl")), []
+    fails = {"text 3", "text 4", "text 5", "text 6"}
+    watch = [lambda _: during.append(json.loads(state.read_text())) if state.exists() else None]
+    done = run_shard(shard, tmp_path, fails=fails, observers=watch)
+    manifest = json.loads(state.read_text())
+    # So a kill leaves it.
+    assert {(of["run"], of["complete"], "done" in of) for of in during} == {
+        (done.run.run_id, False, False)
+    }
     assert manifest["run"] == done.run.run_id
     assert manifest["shard"] == "1/2"
     assert manifest["rows"] == done.rows
@@ -212,6 +219,21 @@ def test_what_is_not_complete_is_named(tmp_path):
     state.write_text(json.dumps({"run": json.loads(state.read_text())["run"]}))  # it was killed
     assert "--shard 3/3: still going, or ended" in str(refused(tmp_path))
     run_shard(third, tmp_path)
+    assert merge(tmp_path).done == 40
+
+
+def test_a_shard_whose_manifest_is_lost_is_made_anew_by_the_advice(tmp_path):
+    for shard in shards(2):
+        run_shard(shard, tmp_path)
+    shard = Shard(number=2, of=2)
+    path = shard.path(tmp_path / "out.jsonl")
+    state_of(path).unlink()
+    advice = "out.2-of-2.jsonl.batch is missing; delete out.2-of-2.jsonl before"
+    assert advice in str(refused(tmp_path))
+    with pytest.raises(InvalidInput, match="delete it to make its rows anew"):
+        run_shard(shard, tmp_path)
+    path.unlink()
+    run_shard(shard, tmp_path)
     assert merge(tmp_path).done == 40
 
 

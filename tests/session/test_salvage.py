@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 
 import pytest
@@ -130,13 +131,14 @@ def test_a_salvaged_run_comes_to_the_result_of_an_undamaged_one(failed, tmp_path
     kept, undamaged = failed
 
     @settings(max_examples=examples)
-    @given(damage=DAMAGE, part=PARTS)
-    def property_holds(damage, part):
+    @given(damage=DAMAGE, part=PARTS, is_packed=st.booleans())
+    def property_holds(damage, part, is_packed):
         traces = tmp_path_factory.mktemp("damaged") / "traces"
         shutil.copytree(kept, traces)
         path = journal_in(traces)
         file = path.with_suffix(f"{part}.jsonl")
-        file.write_bytes(damaged(file.read_bytes(), *damage))
+        data = file.read_bytes()
+        file.write_bytes(damaged(gzip.compress(data) if is_packed else data, *damage))
 
         try:
             salvage_run(path)
@@ -178,6 +180,23 @@ def test_a_damaged_journal_is_kept_and_what_is_lost_is_said(failed, tmp_path):
     assert [len(one) for one in loss.lines] == [1]
     assert codes(result.warnings) == ["resume.salvaged"]
     assert result.outputs == failed[1].outputs
+
+
+@pytest.mark.parametrize("cut", [0.5, 0.9, -3])
+def test_a_packed_journal_that_was_cut_is_salvaged_as_far_as_it_can_be_read(failed, tmp_path, cut):
+    traces = shutil.copytree(failed[0], tmp_path / "traces")
+    path = journal_in(traces)
+    data = path.read_bytes()
+    packed = gzip.compress(data)
+    path.write_bytes(packed[: cut if cut < 0 else int(cut * len(packed))])
+    with refused("journal.invalid"):
+        again(traces, {})
+
+    (loss,) = salvage_run(path)
+
+    kept = data.count(b"\n") if cut < 0 else int(cut * data.count(b"\n"))
+    assert loss.lines[0].start > 0.6 * kept
+    assert again(traces, {}).outputs == failed[1].outputs
 
 
 def test_an_output_of_whose_call_something_is_lost_is_not_trusted(failed, tmp_path):

@@ -133,7 +133,45 @@ def test_a_run_in_this_process_is_going(tmp_path):
         (run,) = stored(tmp_path).values()
         assert (run.final, run.kept) == ("GOING", "going")
     (run,) = stored(tmp_path).values()
+    assert run.kept == "going"  # it may get its line in the audit log yet
+    os.utime(trace.journal_path, (time.time() - 61,) * 2)
+    (run,) = stored(tmp_path).values()
     assert run.kept is None
+
+
+def test_a_run_that_ends_while_it_is_looked_at_is_left_alone(tmp_path):
+    with RunTrace(tmp_path, name="essay") as trace:
+        trace.flush()
+        os.utime(trace.journal_path, (time.time() - DAY_S,) * 2)
+        (run,) = stored_runs(tmp_path, [], keep=())
+        assert not remove_run(run)  # its lock is held, whatever the list says
+    assert (remove_run(run), pack_run(run)) == (False, None)
+    here = {path.name for path in tmp_path.iterdir()}
+    assert here == {f"{trace.run_id}{end}" for end in (".jsonl", ".json", ".pftrace")}
+
+
+def test_timelines_that_were_drawn_since_the_list_go_with_their_run(tmp_path):
+    journal = store(tmp_path, 1)
+    run = stored(tmp_path)[name(1)]
+    journal.with_suffix(".pftrace").write_bytes(b"prompts")
+    assert remove_run(run)
+    assert [path.name for path in tmp_path.iterdir()] == [AUDIT_LOG]
+
+
+def test_files_that_are_left_of_a_run_go_when_they_are_old(tmp_path):
+    store(tmp_path, 1, age_s=2 * DAY_S).unlink()
+    store(tmp_path, 2).unlink()
+    back = store(tmp_path, 3, age_s=2 * DAY_S)
+    aside = back.replace(tmp_path / "aside")
+    (tmp_path / "mine.json").write_text("{}")
+    os.utime(tmp_path / "mine.json", (0, 0))
+    runs = [*stored(tmp_path).values()]
+    assert [run.run_id for run in runs] == [name(1), name(2), name(3)]
+    removed, _ = runs_to_remove(runs, older_s=DAY_S, size_bytes=None, now_s=time.time())
+    aside.replace(back)  # of a backup
+    assert [remove_run(run) for run in removed] == [True, False]
+    left = {path.name.partition(".")[0] for path in tmp_path.iterdir()}
+    assert left == {name(2), name(3), "mine", "runs"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +219,36 @@ def test_a_damaged_beginning_keeps_a_run(tmp_path):
     journal = store(tmp_path, 1, begun={"is_batch": True, "batch_state": "/out.jsonl.batch"})
     for path in (journal, journal.with_suffix(".1.jsonl")):
         path.write_bytes(path.read_bytes().replace(b"/out", b"/oat"))
-    assert stored(tmp_path)[name(1)].kept == "damaged"
+    assert stored(tmp_path)[name(1)].kept == "cannot be read"
+
+
+@pytest.mark.parametrize("damage", ["packed and cut", "garbage", "empty"])
+def test_a_run_that_cannot_be_read_goes_by_its_age_unless_it_is_to_be_kept(tmp_path, damage):
+    journal = store(tmp_path, 1, ended=False)
+    packed = gzip.compress(journal.read_bytes())[:30]
+    data = {"packed and cut": packed, "garbage": b"\xff\x00 no\n{}\n", "empty": b""}[damage]
+    journal.write_bytes(data)
+    (tmp_path / f"{name(2)}.jsonl").write_bytes(sealed(STARTED._replace(schema=99)))  # of later
+    os.utime(journal, (time.time() - 2 * DAY_S,) * 2)
+    for beside in tmp_path.glob(f"{name(1)}.*.jsonl"):
+        os.utime(beside, (time.time() - 2 * DAY_S,) * 2)
+
+    def chosen(*keep, **limits):
+        runs = stored(tmp_path, keep).values()
+        return runs_to_remove(
+            [*runs], **{"older_s": None, "size_bytes": None, "now_s": time.time(), **limits}
+        )
+
+    assert [(run.run_id, run.kept) for run in chosen(size_bytes=0)[1]] == [
+        (name(1), "cannot be read")
+    ]
+    for keep in ("failed", "unfinished"):
+        removed, kept = chosen(keep, older_s=DAY_S)
+        assert (removed, [run.kept for run in kept]) == ([], ["cannot be read"])
+    assert chosen(older_s=3 * DAY_S) == ([], [])
+    (run,), _ = chosen(older_s=DAY_S)
+    assert remove_run(run)
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name(2)}.jsonl"]
 
 
 def run_of(number, *, size_bytes, changed_s, kept=None):
@@ -240,7 +307,8 @@ def test_a_packed_journal_is_read_as_it_was(tmp_path, seed):
     items, flows, last_ns = list(before.items()), before.flows, before.last_ns
     data, times = path.read_bytes(), path.stat().st_mtime_ns
 
-    pack_run(replace(run_of(1, size_bytes=0, changed_s=0), journal=path, paths=(path,)))
+    run = run_of(1, size_bytes=0, changed_s=path.stat().st_mtime)
+    pack_run(replace(run, journal=path, paths=(path,)))
 
     assert gzip.decompress(path.read_bytes()) == data
     assert (path.stat().st_mtime_ns, path.stat().st_mode & 0o777) == (times, 0o600)
@@ -285,8 +353,11 @@ def test_damage_of_a_packed_journal_is_an_error_in_words(tmp_path, cut):
     journal = store(tmp_path, 1)
     pack_run(stored(tmp_path)[name(1)])
     journal.write_bytes(journal.read_bytes()[:cut])
-    with pytest.raises(JournalInvalid):
-        Journal(journal)
+    with pytest.raises(JournalInvalid, match=r":\d+: ") as caught:
+        list(Journal(journal).items())
+    assert "None" not in str(caught.value)
+    (problem, *_) = check_journal(journal).files[0].problems
+    assert problem.line
 
 
 def test_a_lock_on_a_file_that_was_replaced_holds_nothing(tmp_path, monkeypatch):
