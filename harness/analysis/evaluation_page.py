@@ -18,7 +18,7 @@ import orjson
 
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
-from harness.rubric.calibration.evaluation_rows import is_evaluation
+from harness.rubric.calibration.evaluation_rows import PairNames, is_evaluation
 from harness.rubric.calibration.score_figures import Reducer, Sample, summaries
 from harness.session.batch_files import ROWS, state_of
 from harness.trace import Journal
@@ -66,6 +66,7 @@ def evaluation_json(
 def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
     """The rows by id, each with its epochs."""
     rows: dict[str, dict[str, Any]] = {}
+    names = PairNames()
     for row in read_rows([str(path)], whole=_OBJECTS):
         if isinstance(row, InvalidInput):
             raise row
@@ -74,6 +75,8 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
             raise row.refusal("it is no row of an evaluation", code="evaluation.not-rows")
         shared = {name: fields[name] for name in ("target", "inputs")}
         shared["group"] = fields.get("group", "")
+        if (name := names.of(row, fields["inputs"] or {})) != row.id:
+            shared["name"] = name
         of = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
         scores = {name: float(score) for name, score in (fields["scores"] or {}).items()}
         own = {name: fields[name] for name in _KEPT if fields.get(name) not in (None, "", {}, [])}

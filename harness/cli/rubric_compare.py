@@ -203,6 +203,9 @@ def _about(comparison: Comparison) -> Iterator[str]:
     for side, names in (("first", comparison.only_first), ("second", comparison.only_second)):
         if names:
             yield f"By the {side} alone: {len(names)}: {listed(names)}"
+    for of, to, alone in zip("AB", "BA", comparison.without_partner or (0, 0), strict=True):
+        if alone:
+            yield f"{alone} of {comparison.drafts + alone} rows of {of} have no partner in {to}."
     if comparison.people is not None:
         aim = comparison.people.aim
         wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"

@@ -99,6 +99,13 @@ def test_failures_are_in_it_and_other_files_are_no_evaluations(tmp_path: Path) -
     assert not any(map(is_evaluation_file, [tmp_path / "t.csv", tmp_path / "none", *journals]))
 
 
+def test_rows_without_an_id_have_a_name_by_their_inputs(tmp_path: Path) -> None:
+    line = {"id": "t.csv:2", "epoch": 1, "file": "t.csv", "line": 2, "scores": {"x": 1}}
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(line | {"inputs": {"q": "Why?", "n": 4}}))
+    assert page_of(path)["sides"][0]["rows"][0]["name"] == "n: 4; q: Why?"  # type: ignore[index]
+
+
 @pytest.mark.parametrize("name", ["inspect.eval", "inspect.json", "promptfoo.json"])
 def test_results_of_others_have_a_page_too(name: str) -> None:
     assert is_evaluation_file(RESULTS / name)

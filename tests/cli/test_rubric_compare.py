@@ -183,3 +183,49 @@ def test_labels_of_a_file_of_their_own_are_those_of_both_sides(here: Path) -> No
 
     assert apart["people"]["agreement"]["clear"]["pearson"]["difference"]["high"] < 0
     assert apart["sides"] == ["essay, good", "essay, bad"]
+
+
+def evaluation(path: Path, rows: list[dict[str, object]], *, epochs: int = 1) -> None:
+    """Writes an output of 'harness evaluate' of a table without ids."""
+    lines = [
+        {
+            "id": row.get("id", f"t.csv:{n}"),
+            "epoch": epoch,
+            "file": "t.csv",
+            "line": n,
+            "inputs": {k: v for k, v in row.items() if k != "right"},
+            "output": "It is so.",
+            "scores": {"right": row["right"]},
+        }
+        for n, row in enumerate(rows, start=2)
+        for epoch in range(1, epochs + 1)
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def questions(*right: float, **more: object) -> list[dict[str, object]]:
+    return [{"q": f"What is {n}?", "right": score, **more} for n, score in enumerate(right)]
+
+
+def test_rows_without_an_id_are_paired_by_their_inputs(tmp_path: Path) -> None:
+    rows = questions(0, 1, 1, 0) * 2  # the same question twice
+    evaluation(tmp_path / "d.jsonl", rows)
+    evaluation(tmp_path / "f.jsonl", sorted(rows, key=lambda row: -float(str(row["right"]))))
+    found = harness("rubric", "compare", "d.jsonl", "f.jsonl", "--json", cwd=tmp_path).json
+    assert found["drafts"] == 8
+    assert found["shifts"]["right"]["pearson"]["value"] == pytest.approx(1)
+
+    evaluation(tmp_path / "g.jsonl", questions(0, 1, other="x"))
+    refused = harness("rubric", "compare", "d.jsonl", "g.jsonl", "--json", cwd=tmp_path)
+    assert (refused.exit_code, refused.code) == (2, "compare.no-pairs")
+    assert "'q: What is 0?' and 'other: x; q: What is 0?'" in refused.text
+
+
+def test_rows_without_a_partner_are_counted(tmp_path: Path) -> None:
+    evaluation(tmp_path / "a.jsonl", questions(*[0, 1, 0] * 10))
+    evaluation(tmp_path / "b.jsonl", questions(*[1] * 10))
+    done = harness("rubric", "compare", "a.jsonl", "b.jsonl", cwd=tmp_path)
+    found = harness("rubric", "compare", "a.jsonl", "b.jsonl", "--json", cwd=tmp_path).json
+    assert "20 of 30 rows of A have no partner in B." in done.text
+    assert "of B have" not in done.text
+    assert found["without_partner"] == [20, 0]

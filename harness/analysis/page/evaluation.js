@@ -27,15 +27,16 @@ const textOf = (value) => value === null || value === undefined ? ""
   : typeof value === "string" ? value : JSON.stringify(value);
 const excerpt = (value) => textOf(value).slice(0, 300).replace(/\s+/g, " ");
 
-// --- the rows, paired by their ids --------------------------------------------------------------
+// --- the rows, paired by id or inputs --------------------------------------------------------------
 
 const names = [...new Set(sides.flatMap((side) => side.figures.map((of) => of.name)))];
 let score = names[0];
 const byId = new Map();
 sides.forEach((side, number) => {
   for (const row of side.rows) {
-    if (!byId.has(row.id)) byId.set(row.id, {id: row.id, sides: [], place: byId.size});
-    byId.get(row.id).sides[number] = row;
+    const name = row.name ?? row.id;
+    if (!byId.has(name)) byId.set(name, {id: row.id, sides: [], place: byId.size});
+    byId.get(name).sides[number] = row;
   }
 });
 const rows = [...byId.values()];

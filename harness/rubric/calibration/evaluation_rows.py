@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+
+import orjson
 
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
@@ -23,13 +26,44 @@ def is_evaluation(fields: Mapping[str, object]) -> bool:
     return "epoch" in has and "draft" not in has and not has.isdisjoint({"scores", "inputs"})
 
 
+class PairNames:
+    """What the rows of one evaluation are paired by: the id, or else the inputs.
+
+    An id that is only a place in a table names another row once the table is sorted.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._alike = Counter[str]()
+
+    def of(self, row: Row, inputs: Mapping[str, object]) -> str:
+        """The name of a row, in all its epochs; rows with the same inputs are numbered."""
+        table, line = row.fields.get("file"), row.fields.get("line")
+        place = str(table) if line is None else f"{table}:{line}"
+        if row.id != " ".join(place.split()):
+            return row.id
+        if row.id not in self._names:
+            texts = ((name, _cell(value)) for name, value in sorted(inputs.items()))
+            name = "; ".join(f"{name}: {text}" for name, text in texts if text)
+            self._alike[name] += 1
+            count = self._alike[name]
+            self._names[row.id] = name if count == 1 else f"{name} #{count}"
+        return self._names[row.id]
+
+
+def _cell(value: object) -> str:
+    """A value as a table has it, so that outputs of several kinds have the same."""
+    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
+    return "" if value is None else text
+
+
 def evaluation_samples(path: Path) -> list[Sample]:
-    """The scores of an evaluation's rows, without outdated ones.
+    """The scores of an evaluation's rows by their names for pairs, without outdated ones.
 
     Raises:
         InvalidInput: A row cannot be read, or a score is no number.
     """
-    samples = []
+    samples, names = [], PairNames()
     for row in read_rows([str(path)]):
         if isinstance(row, InvalidInput):
             raise row
@@ -45,7 +79,9 @@ def evaluation_samples(path: Path) -> list[Sample]:
             raise row.refusal(
                 f"a score is no number ({error})", code="labels.not-a-number"
             ) from error
-        samples.append(Sample(row=row.id, scores=scores, group=str(row.fields.get("group", ""))))
+        inputs = {n[7:]: v for n, v in row.fields.items() if n.startswith("inputs.")}
+        name, group = names.of(row, inputs), str(row.fields.get("group", ""))
+        samples.append(Sample(row=name, scores=scores, group=group))
     return samples
 
 

@@ -37,6 +37,8 @@ from harness.rubric.rubric import Rubric
 
 Pair = tuple[Rated, Rated]
 Rubrics = tuple[Rubric, Rubric]
+_LONG = 100
+"""Characters of a row's name in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +93,8 @@ class Comparison:
     only_second: tuple[str, ...] = ()
     both_pass: int | None = None
     """None where nothing says what passes."""
+    without_partner: tuple[int, int] | None = None
+    """Rows that only the first evaluation has, and only the second."""
     people: Preference | None = None
     """None without labels."""
 
@@ -206,8 +210,12 @@ def compare_evaluations(
     by_row = [reduced(side, names, reducer, dict.fromkeys(names, 1.0)) for side in sides]
     rows = [row for row in by_row[0] if row in by_row[1]]
     if not rows or not names:
+        what = "no row" if names else "no score of the same name"
+        sets = by_row if names else has
+        examples = (f"'{min(of)[:_LONG]}'" if of else "none" for of in sets)
         raise InvalidInput(
-            "the evaluations have no row with the same id, or no score of the same name",
+            f"the evaluations have {what} in common, but for example {' and '.join(examples)}; "
+            "rows are paired by id, or without one by all their inputs",
             code="compare.no-pairs",
         )
     firsts = [by_row[0][row][0] for row in rows]
@@ -216,7 +224,10 @@ def compare_evaluations(
     values = np.array([[side[row][1][0] for row in rows] for side in by_row])
     scores = {name: values[:, :, number] for number, name in enumerate(names)}
     shifts = _shifts(scores, resamples, confidence=confidence)
-    return Comparison(drafts=len(rows), groups=len(set(groups)), shifts=shifts)
+    alone = (len(by_row[0]) - len(rows), len(by_row[1]) - len(rows))
+    return Comparison(
+        drafts=len(rows), groups=len(set(groups)), shifts=shifts, without_partner=alone
+    )
 
 
 def _shifts(
