@@ -5,16 +5,19 @@ The rows have the columns of an evaluation of ours, so that whatever reads these
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from harness.errors import ConfigurationInvalid, InvalidInput
+from harness.log import log_warning
 
 _GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """Of Inspect: correct, partly, incorrect, no answer; and words for the same."""
@@ -32,8 +35,8 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
     if path.suffix.lower() == ".eval":
         return _of_archive(path)
     try:
-        data = orjson.loads(path.read_bytes())
-    except (OSError, orjson.JSONDecodeError):
+        data = _json(path.read_bytes())
+    except (OSError, ValueError):
         return None
     match data:
         case {"eval": dict(run), "version": _, **rest} if "plan" in rest or "samples" in rest:
@@ -45,6 +48,20 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
     return None
 
 
+def _json(data: bytes) -> Any:  # noqa: ANN401 - JSON
+    """What JSON says, with NaN as Python writes it, and Inspect with it."""
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return json.loads(data)
+
+
+@cache
+def _tell_once(message: str) -> None:
+    """Warns of a score; a command may read a file twice."""
+    log_warning(message, code="results.score-not-finite")
+
+
 # --- Inspect ----------------------------------------------------------------------------------
 
 
@@ -53,10 +70,10 @@ def _of_archive(path: Path) -> Iterator[dict[str, Any]]:
         with zipfile.ZipFile(path) as archive:
             names = [name for name in archive.namelist() if name.startswith("samples/")]
             start = "header.json" if "header.json" in archive.namelist() else "_journal/start.json"
-            run = orjson.loads(_entry(archive, start))["eval"]
-            samples = (orjson.loads(_entry(archive, name)) for name in sorted(names))
+            run = _json(_entry(archive, start))["eval"]
+            samples = (_json(_entry(archive, name)) for name in sorted(names))
             yield from _of_inspect(samples, run.get("model"), path)
-    except (OSError, zipfile.BadZipFile, KeyError, orjson.JSONDecodeError) as error:
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
         raise InvalidInput(
             f"it is no log of Inspect ({error}); write it again: inspect log convert --to json",
             code="results.not-inspect",
@@ -95,6 +112,9 @@ def _of_inspect(samples: Any, model: object, path: Path) -> Iterator[dict[str, A
             for key, value in (parts if isinstance(parts, dict) else {"": parts}).items():
                 if (number := _number(value)) is not None:
                     scores[f"{name}.{key}" if key else name] = number
+                elif isinstance(value, float):
+                    of = f"sample '{sample['id']}', epoch {sample['epoch']}"
+                    _tell_once(f"{path}: {of}: its score '{name}' is {value}: it counts as missing")
             reasons[name] = score.get("explanation") or ""
         metadata = sample.get("metadata") or {}
         asked = _text(sample["input"], attachments)

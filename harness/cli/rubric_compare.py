@@ -11,7 +11,7 @@ import numpy as np
 from rich.table import Table
 
 from harness.cli.arguments import config_option, read_pairs
-from harness.cli.consoles import failures_told, json_object, results, write_json
+from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.rubric_tuning import about_reading, accepted_from, of_labels, records_directory
 from harness.cli.tables import listed, table
@@ -81,6 +81,7 @@ def compare_scores(
     both count as looks at these labels. --columns applies to each file that has the column. "Cannot
     tell" means that the interval of the difference includes 0. Exit codes: 0 done, 2 invalid input.
     """
+    log_to_stderr()
     with failures_told(as_json=as_json):
         directory = own_rubrics(config)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")

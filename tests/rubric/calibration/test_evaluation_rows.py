@@ -1,6 +1,7 @@
 """Results of evaluations as input: ours, a log that Inspect AI 0.3.285 wrote, promptfoo's."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,29 @@ def test_a_sample_of_inspect_that_failed_has_no_score_and_hides_no_other(tmp_pat
     ]
     drafts = read_labels(path, GRADED, columns={}, need="scores").drafts
     assert [len(draft.scores) for draft in drafts] == [0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("ending", ["json", "eval"])
+def test_a_score_that_is_nan_is_missing_and_its_sample_named(tmp_path, caplog, ending):
+    log = json.loads((RESULTS / "inspect.json").read_text())
+    log["samples"][1]["scores"]["graded"]["value"] = float("nan")
+    path = tmp_path / f"log.{ending}"
+    if ending == "json":
+        path.write_text(json.dumps(log))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("header.json", json.dumps(log | {"samples": None}))
+            for n, sample in enumerate(log["samples"]):
+                archive.writestr(f"samples/{n}.json", json.dumps(sample))
+    samples = evaluation_samples(path)
+    evaluation_samples(path)
+    assert [sorted(sample.scores) for sample in samples[:2]] == [
+        ["graded", "match", "parts.a", "parts.b"],
+        ["match", "parts.a", "parts.b"],
+    ]
+    (told,) = caplog.messages
+    sample = log["samples"][1]
+    assert f"sample '{sample['id']}', epoch {sample['epoch']}: its score 'graded' is nan" in told
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "no JSON", '{"results": "good"}'])
