@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from math import isnan
 from pathlib import Path
 
 import click
@@ -33,7 +36,6 @@ from harness.rubric.calibration.paired import (
 )
 from harness.rubric.calibration.score_figures import Reducer
 
-_MOST_EPOCHS = 1_000
 _FEW = 10
 """Groups of drafts; intervals by resampling fewer are too narrow."""
 
@@ -87,9 +89,12 @@ def compare_scores(
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         fields = [_fields(path) for path in (first, second)]
         if all(map(is_evaluation, fields)) and rubric is None:
+            samples = evaluation_samples(first), evaluation_samples(second)
+            # No row of such a side has a score by more epochs.
+            epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
             compared = compare_evaluations(
-                (evaluation_samples(first), evaluation_samples(second)),
-                Reducer.named(reduce, epochs=_MOST_EPOCHS),
+                samples,
+                Reducer.named(reduce, epochs=epochs),
                 confidence=confidence,
                 generator=np.random.default_rng(0),
             )
@@ -100,6 +105,9 @@ def compare_scores(
                 for line in (f"First: {first}. Second: {second}.", *_about(compared)):
                     results().print(line, soft_wrap=True)
             return
+        if rubric is None and any(map(is_evaluation, fields)):
+            _check_scored(first, fields[0])
+            _check_scored(second, fields[1])
         names = [
             rubric or _rubric_of(first, fields[0]),
             other_rubric or rubric or _rubric_of(second, fields[1]),
@@ -153,9 +161,40 @@ def compare_scores(
 
 
 def _fields(path: Path) -> Mapping[str, object]:
-    """The columns of a file, each with its first value."""
-    rows = [row for row in read_rows([str(path)]) if isinstance(row, Row)]
+    """The columns of a file, each with its first value.
+
+    Raises:
+        InvalidInput: It has no row.
+    """
+    read = list(read_rows([str(path)]))
+    rows = [row for row in read if isinstance(row, Row)]
+    if not rows:
+        empty = InvalidInput("it has no rows", code="compare.no-scores", path=path)
+        raise next((error for error in read if isinstance(error, InvalidInput)), empty)
+    if rows[0].line is None:
+        why = ""
+        if path.suffix.lower() == ".json":
+            try:
+                json.loads(path.read_bytes())
+            except ValueError as error:
+                why = f" ({error})"
+        raise InvalidInput(
+            f"it is no table, nor a whole result of Inspect AI or promptfoo{why}; give scores",
+            code="compare.no-scores",
+            path=path,
+        )
     return {name: row.fields[name] for row in reversed(rows) for name in row.fields}
+
+
+def _check_scored(path: Path, fields: Mapping[str, object]) -> None:
+    """Refuses what cannot be compared with an evaluation."""
+    if "rubric" not in fields and not is_evaluation(fields):
+        raise InvalidInput(
+            f"its rows are none of an evaluation, as the other's are ({listed(fields)}); give two "
+            "evaluations, or add --rubric NAME",
+            code="compare.not-evaluation",
+            path=path,
+        )
 
 
 def _rubric_of(path: Path, fields: Mapping[str, object]) -> str:
@@ -177,7 +216,7 @@ def _shifts(comparison: Comparison, what: str = "drafts") -> Table:
     title = f"Scores of {comparison.drafts} {what} in {comparison.groups} groups"
     rows = table(title, "dimension", what, *_SIDES, "correlation")
     for name, shift in comparison.shifts.items():
-        rows.add_row(name, str(shift.drafts), *_sides(shift.mean), f"{shift.pearson.value:.2f}")
+        rows.add_row(name, str(shift.drafts), *_sides(shift.mean), _figure(shift.pearson.value))
     return rows
 
 
@@ -194,8 +233,13 @@ _SIDES = ("first", "second", "second - first", "higher")
 
 def _sides(figure: Difference) -> tuple[str, ...]:
     apart = figure.difference
-    interval = f"{apart.value:+.2f} ({apart.low:+.2f} to {apart.high:+.2f})"
-    return f"{figure.first:.2f}", f"{figure.second:.2f}", interval, apart.higher
+    within = "-" if isnan(apart.low) else f"{apart.low:+.2f} to {apart.high:+.2f}"
+    interval = "-" if isnan(apart.value) else f"{apart.value:+.2f} ({within})"
+    return _figure(figure.first), _figure(figure.second), interval, apart.higher
+
+
+def _figure(value: float) -> str:
+    return "-" if isnan(value) else f"{value:.2f}"
 
 
 def _about(comparison: Comparison) -> Iterator[str]:

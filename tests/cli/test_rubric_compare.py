@@ -229,3 +229,45 @@ def test_rows_without_a_partner_are_counted(tmp_path: Path) -> None:
     assert "20 of 30 rows of A have no partner in B." in done.text
     assert "of B have" not in done.text
     assert found["without_partner"] == [20, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("cut.json", '{"version": 2, "eval": {"mod', "Unterminated string"),
+        ("a.json", '{"a": 1}', "nor a whole result of Inspect AI or promptfoo; give scores"),
+        ("a.jsonl", '{"a": 1}\n', "its rows are none of an evaluation, as the other's are (a)"),
+        ("cut.jsonl", '{"id": "t.csv:2", "ep', "not JSON"),
+        ("cut.eval", "PK no", "it is no log of Inspect"),
+    ],
+)
+def test_a_broken_file_is_named_on_either_side(
+    tmp_path: Path, name: str, text: str, problem: str
+) -> None:
+    evaluation(tmp_path / "ours.jsonl", questions(0, 1))
+    (tmp_path / name).write_text(text)
+    for files in (("ours.jsonl", name), (name, "ours.jsonl")):
+        refused = harness("rubric", "compare", *files, cwd=tmp_path)
+        assert refused.exit_code == 2
+        said = " ".join(refused.stderr.split())
+        assert name in said
+        assert problem in said
+        assert "ours" not in said
+
+
+def test_a_reducer_that_needs_more_epochs_is_refused(tmp_path: Path) -> None:
+    for name, epochs in (("a.jsonl", 5), ("b.jsonl", 3)):
+        evaluation(tmp_path / name, questions(0, 1, 1, 0), epochs=epochs)
+    given = ("rubric", "compare", "a.jsonl", "b.jsonl", "--json", "--reduce")
+    assert harness(*given, "pass_at_3", cwd=tmp_path).json["shifts"]["right"]["drafts"] == 4
+    refused = harness(*given, "pass_at_5", cwd=tmp_path)
+    assert (refused.exit_code, refused.code) == (2, "evaluation.reducer-unknown")
+
+
+def test_what_two_rows_or_equal_scores_cannot_tell_is_a_dash(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        evaluation(tmp_path / name, questions(1, 1))
+    text = harness("rubric", "compare", "a.jsonl", "b.jsonl", cwd=tmp_path).text
+    assert "nan" not in text
+    cells = [cell.strip() for cell in text.split("│")]
+    assert cells[-6:-1] == ["1.00", "1.00", "+0.00 (-)", "cannot tell", "-"]
