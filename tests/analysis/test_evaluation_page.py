@@ -171,6 +171,20 @@ def test_two_evaluations_stand_row_by_row(browser: Chromium, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+def test_figures_have_their_names_and_say_what_they_are_of(
+    browser: Chromium, tmp_path: Path
+) -> None:
+    line = {"id": "a", "epoch": 1, "output": "so", "inputs": {"q": "Why?"}}
+    for name, score, epochs in (("a", "number", 1), ("b", "includes", 2)):
+        lines = [line | {"epoch": n + 1, "scores": {score: 1}} for n in range(epochs)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(of)}\n" for of in lines))
+    a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    opened(browser, tmp_path, a, b)
+    names = "[...document.querySelectorAll('#figures .name')].map((of) => of.textContent).join()"
+    assert browser.evaluate(names) == "number,includes"
+
+
+@pytest.mark.slow
 def test_thirty_thousand_outputs_open_and_sort_without_a_stall(
     browser: Chromium, tmp_path: Path
 ) -> None:

@@ -156,7 +156,7 @@ function drawFigures() {
     const of = side.figures.find((figure) => figure.name === name);
     return of && h("tr", {class: `pick ${name === score ? "chosen" : ""}`, onclick: () => {
       $("score").value = name; redraw(); }},
-      h("td", {class: "name"}, number ? "" : name), isTwo && h("td", null, side.name),
+      h("td", {class: "name"}, name), isTwo && h("td", null, side.name),
       h("td", null, of.rows.toLocaleString("en")), h("td", null, digits(of.mean, 4)),
       h("td", null, of.stderr === null ? "–" : digits(of.stderr, 4),
         of.groups ? ` (${of.groups} groups)` : ""),
