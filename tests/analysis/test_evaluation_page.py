@@ -182,6 +182,10 @@ def test_figures_have_their_names_and_say_what_they_are_of(
     opened(browser, tmp_path, a, b)
     names = "[...document.querySelectorAll('#figures .name')].map((of) => of.textContent).join()"
     assert browser.evaluate(names) == "number,includes"
+    title = "document.querySelectorAll('#titles button')[3].textContent"
+    for path, of in ((a, "number"), (b, "epochs")):
+        opened(browser, tmp_path, path)
+        assert browser.evaluate(title) == of
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ if (document.body.dataset.live === "yes") window.alive = new EventSource("/harne
 const PIECE = 200, BINS = 20;
 const {sides} = JSON.parse($("data").textContent);
 const isTwo = sides.length > 1;
+const hasEpochs = sides.some((side) => side.rows.some((row) => row.epochs.length > 1));
 document.body.classList.toggle("two", isTwo);
 
 function h(tag, props, ...children) {
@@ -196,7 +197,7 @@ function drawPlot() {
 }
 function drawTitles() {
   const titles = [["row", "row"], ["output", "output"], ["target", "target"],
-    ["score", isTwo ? "both" : "epochs"],
+    ["score", isTwo ? "both" : hasEpochs ? "epochs" : score],
     ...(isTwo ? [["apart", "difference"]] : [["cost", "cost"], ["time", "time"]])];
   $("titles").replaceChildren(...titles.map(([key, title], at) => h("span", {class: at > 2 && "end"},
     h("button", {type: "button", "aria-label": `Sort by ${title}`, onclick: () => {
