@@ -183,9 +183,10 @@ def test_figures_have_their_names_and_say_what_they_are_of(
     names = "[...document.querySelectorAll('#figures .name')].map((of) => of.textContent).join()"
     assert browser.evaluate(names) == "number,includes"
     title = "document.querySelectorAll('#titles button')[3].textContent"
-    for path, of in ((a, "number"), (b, "epochs")):
+    head = "document.querySelectorAll('#figures th')[2].textContent"
+    for path, of, figure in ((a, "number", "mean"), (b, "epochs", "mean over epochs")):
         opened(browser, tmp_path, path)
-        assert browser.evaluate(title) == of
+        assert (browser.evaluate(title), browser.evaluate(head)) == (of, figure)
 
 
 @pytest.mark.slow

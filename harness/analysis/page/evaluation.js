@@ -152,7 +152,8 @@ function epochOf(epoch) {
           finding.section ? `${finding.section}: ` : "", finding.message)))))));
 }
 function drawFigures() {
-  const head = ["score", ...(isTwo ? ["file"] : []), "rows", "mean", "stderr", "95 % confidence"];
+  const head = ["score", ...(isTwo ? ["file"] : []), "rows", hasEpochs ? "mean over epochs" : "mean",
+    "stderr", "95 % confidence"];
   const lines = names.flatMap((name) => sides.map((side, number) => {
     const of = side.figures.find((figure) => figure.name === name);
     return of && h("tr", {class: `pick ${name === score ? "chosen" : ""}`, onclick: () => {
