@@ -108,8 +108,8 @@ class ScoreSummary(MeanFigure):
     groups: int | None
     """By which the error is clustered; None without groups."""
     low: float
-    """Of the mean's interval with 95 % confidence, by a bootstrap over the groups; NaN below three
-    of these."""
+    """Of the mean's interval with 95 % confidence: Wilson's of rows that all score 0 or 1, without
+    groups; else by a bootstrap over the groups, NaN below three of these, or of equal scores."""
     high: float
     bootstrap_stderr: float
     accuracy: float
@@ -165,13 +165,19 @@ def summaries(
             continue
         figure = mean_figure(scores[has, number], groups[has] if has_groups else None)
         interval = resamples.estimate(means[:, number], confidence=0.95)
+        low, high, of_rows = interval.low, interval.high, scores[has, number]
+        # Equal scores have equal resamples, which is no sign of certainty.
+        if not has_groups and np.isin(of_rows, (0, 1)).all():
+            low, high = wilson(figure.mean, figure.rows)
+        elif (of_rows == of_rows[0]).all():
+            low = high = math.nan
         result.append(
             ScoreSummary(
                 name=name,
                 **asdict(figure),
                 groups=len(set(groups[has])) if has_groups else None,
-                low=interval.low,
-                high=interval.high,
+                low=low,
+                high=high,
                 bootstrap_stderr=float(np.nanstd(means[1:, number])),
                 accuracy=float(np.nanmean(values[has, 1, number])),
                 success=success[name] if reducer.at is None else reducer.at,
@@ -183,6 +189,15 @@ def summaries(
             )
         )
     return tuple(result)
+
+
+def wilson(share: float, of: int) -> tuple[float, float]:
+    """The interval of a share with 95 % confidence (Wilson 1927)."""
+    z = statistics.NormalDist().inv_cdf(0.975)
+    middle = share + z * z / (2 * of)
+    half = z * math.sqrt(share * (1 - share) / of + (z / (2 * of)) ** 2)
+    whole = 1 + z * z / of
+    return max(0.0, (middle - half) / whole), min(1.0, (middle + half) / whole)
 
 
 def mean_figure(values: Values, groups: Values | None) -> MeanFigure:

@@ -87,7 +87,17 @@ def test_one_row_or_one_group_has_no_standard_error():
     one = mean_figure(np.array([1.0]), None)
     assert (one.mean, one.stderr) == (1.0, None)
     assert mean_figure(np.array([1.0, 0.0]), np.array(["g", "g"])).stderr is None
-    assert math.isnan(summary("mean", {"a": ("", [1])}).low)
+    assert math.isnan(summary("mean", {"a": ("", [0.5])}).low)
+
+
+def test_the_interval_of_a_share_is_wilsons_and_equal_scores_have_none():
+    right = summary("mean", {f"r{n}": ("", [1]) for n in range(12)}, epochs=1)
+    assert (right.low, right.high) == (pytest.approx(0.7575, abs=1e-4), 1.0)
+    half = summary("mean", {f"r{n}": ("", [n % 2]) for n in range(10)}, epochs=1)
+    assert (half.low, half.high) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    for group, score in (("", 0.7), ("g{}", 1)):
+        rows = {f"r{n}": (group.format(n), [score]) for n in range(12)}
+        assert math.isnan(summary("mean", rows, epochs=1).high)
 
 
 def test_the_bootstrap_resamples_whole_groups():
