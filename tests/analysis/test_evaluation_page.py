@@ -190,6 +190,21 @@ def test_figures_have_their_names_and_say_what_they_are_of(
 
 
 @pytest.mark.slow
+def test_rows_without_an_id_stand_beside_those_with_the_same_inputs(
+    browser: Chromium, tmp_path: Path
+) -> None:
+    for name, questions in (("a", "xy"), ("b", "yx")):
+        lines = [
+            {"id": f"t.csv:{n}", "epoch": 1, "file": "t.csv", "line": n, "output": q}
+            | {"inputs": {"q": q}, "scores": {"number": float(q == "x")}}
+            for n, q in enumerate(questions, start=2)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(of)}\n" for of in lines))
+    opened(browser, tmp_path, tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert browser.evaluate("rows.map((row) => row.apart).join()") == "0,0"
+
+
+@pytest.mark.slow
 def test_thirty_thousand_outputs_open_and_sort_without_a_stall(
     browser: Chromium, tmp_path: Path
 ) -> None:
