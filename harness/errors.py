@@ -473,7 +473,7 @@ class NodeFailed(HarnessError):
         # With the class, except for ours: the message of a KeyError('x') would be only 'x'.
         message = message_of(cause)
         if not isinstance(cause, HarnessError):
-            message = f"{type(cause).__name__}: {message}{_place_of(cause)}"
+            message = f"{type(cause).__name__}: {message}{place_of(cause)}"
         nodes = "node" if others == 1 else "nodes"
         ending = f" (and {others} more {nodes} failed)" if others else ""
         tried = f" (called {attempts} times)" if attempts > 1 else ""
@@ -544,7 +544,7 @@ class MemoryStoreFailed(HarnessError):
         return f"{self.path}: {statement}"
 
 
-def _place_of(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """Where in the user's own files an exception was raised, as the end of a message."""
     # Imported only after a failure.
     import sysconfig  # noqa: PLC0415

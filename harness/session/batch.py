@@ -34,6 +34,7 @@ from harness.session.batch_rows import (
     DraftRows,
     RowFailure,
     RowsEnded,
+    epoch_of,
     failure_of,
     target_of,
 )
@@ -302,6 +303,7 @@ class Batch:
             self._files = files
             run = replace(self._run, observers=(*self._run.observers, *observers, files.observe))
             files.begin(before, self._rows.refused, reused)
+            kept = len(files.lines)
             try:
                 result = await (
                     run.begin(inputs)
@@ -317,7 +319,10 @@ class Batch:
                 files.fail_row(_number(question.node), reason, code="batch.asks-nobody")
         if files.error is not None:
             raise files.error
-        rows, failed = len(self._rows.given) + len(self._rows.refused), len(files.failures)
+        rows = len(self._rows.given) + len(self._rows.refused)
+        # A row that some scorers failed for has a line, and may have several failures.
+        begun = {failure.row for failure in files.failures} - {None, *files.lines}
+        failed = len(self._rows.refused) + len(begun)
         done, is_over = len(files.lines), result.stopped_by is None
         self._note(result.run_id, is_over=is_over, rows=rows, done=done, failed=failed)
         if self._recorded is not None:  # that outputs were taken as they are is no news
@@ -328,7 +333,7 @@ class Batch:
             run=result,
             rows=rows,
             outputs={line["id"]: line.get("output", line) for line in lines},
-            kept=sum(reason is None for *_, reason in before),
+            kept=kept,
             failures=tuple(files.failures),
             output=self._output,
             failures_file=files.failures_path if files.failures else None,
@@ -524,7 +529,9 @@ class Batch:
                     recorded.add(self._order[number], row_state[ROWS], row_state.get(USES, {}))
         problem = "it has no output that could be scored again; run it without --rescore"
         for name in [name for name in table.given if name not in recorded.values]:
-            failure = failure_of(table.given.pop(name), problem, code="evaluation.no-output")
+            failure = failure_of(
+                table.given.pop(name), problem, code="evaluation.no-output", epoch=epoch_of(name)
+            )
             table.refused.append(failure)
         if not recorded.values:
             raise InvalidInput(

@@ -12,7 +12,14 @@ import orjson
 
 from harness.errors import HarnessError, NodeFailed
 from harness.rows import Row, RowFile, write_rows
-from harness.session.batch_rows import BatchRows, DraftRows, RowFailure, failure_of, text_of
+from harness.session.batch_rows import (
+    BatchRows,
+    DraftRows,
+    RowFailure,
+    epoch_of,
+    failure_of,
+    text_of,
+)
 from harness.trace import (
     Instant,
     NodeOutput,
@@ -35,7 +42,8 @@ USES = "uses"
 _DIGEST = "digest"
 
 Made = dict[str, Any]
-"""What a row's nodes gave, by node, as JSON has it; and what their calls used."""
+"""What a row's nodes gave, by node, as JSON has it, None of a scorer that failed; and what their
+calls used."""
 
 
 def state_of(output: Path) -> Path:
@@ -104,7 +112,7 @@ class BatchFiles:
         self._file: RowFile | None = None
         self._failed: RowFile | None = None
         self._made: dict[int, Made] = {}
-        self._open: dict[int, int] = {}
+        self._open: dict[int, tuple[str, int]] = {}
         self.lines: dict[int, dict[str, Any]] = {}
         self.outdated: dict[int, dict[str, Any]] = {}
         self._is_replaced = False
@@ -182,15 +190,18 @@ class BatchFiles:
             case SpanStarted():
                 attempt = events.NodeAttempt.of(record)
                 if attempt and attempt.node in self._nodes and attempt.item is not None:
-                    self._open[record.id] = attempt.item
+                    self._open[record.id] = attempt.node, attempt.item
             case SpanEnded() if record.id in self._open:
-                number = self._open.pop(record.id)
+                attempt_node, number = self._open.pop(record.id)
                 if attempt_status(record) == "failed":
                     kind, reason = error_class(record.error), record.error or ""
                     if kind == NodeFailed.__name__:
                         reason = reason[len(f"{kind}: ") :]
                     code = self._codes.get(self._order[number], NodeFailed.code)
                     self.fail_row(number, reason, code=code)
+                    if attempt_node != ROWS and ROWS in self._made.get(number, {}):
+                        # Its output has no score of this one, and those of the others.
+                        self._note(number, {**self._made.pop(number), attempt_node: None})
             case NodeOutput(node=node, item=int(item)) if node in self._nodes:
                 value = orjson.loads(orjson.dumps(record.value))
                 before = {} if node == ROWS else self._made.pop(item, {})
@@ -252,7 +263,15 @@ class BatchFiles:
 
     def fail_row(self, number: int, reason: str, *, code: str) -> None:
         """Writes down why a row that was begun has no output."""
-        self.fail(failure_of(self._row(number), reason, code=code, number=number))
+        self.fail(
+            failure_of(
+                self._row(number),
+                reason,
+                code=code,
+                number=number,
+                epoch=epoch_of(self._order[number]),
+            )
+        )
 
     def _row(self, number: int) -> Row:
         return self._rows.given[self._order[number]]

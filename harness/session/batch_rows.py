@@ -58,6 +58,7 @@ class RowFailure:
     reason: str
     code: str
     """Of the error, for programs; of an error that is not the harness's, the name of its class."""
+    epoch: int = 1
 
     @property
     def place(self) -> str:
@@ -65,10 +66,18 @@ class RowFailure:
         return self.file if self.line is None else f"{self.file}:{self.line}"
 
 
-def failure_of(row: Row, reason: str, *, code: str, number: int | None = None) -> RowFailure:
+def failure_of(
+    row: Row, reason: str, *, code: str, number: int | None = None, epoch: int = 1
+) -> RowFailure:
     """Why a row has no output."""
     return RowFailure(
-        id=row.id, file=str(row.path), line=row.line, row=number, reason=reason, code=code
+        id=row.id,
+        file=str(row.path),
+        line=row.line,
+        row=number,
+        reason=reason,
+        code=code,
+        epoch=epoch,
     )
 
 

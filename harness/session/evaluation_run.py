@@ -49,6 +49,11 @@ class EvaluationResult(BatchResult):
     """What the output has: a line for each row and epoch that was scored."""
 
     @property
+    def scored(self) -> int:
+        """How many outputs have a score."""
+        return sum(bool(sample["scores"]) for sample in self.samples)
+
+    @property
     def summary(self) -> str:
         """The figures as a table of plain text."""
         head = ("score", "rows", "mean", "stderr", "95 % confidence", "accuracy")
@@ -63,7 +68,7 @@ class EvaluationResult(BatchResult):
         """The same for programs: figures, failures and files, without the samples."""
         scores = [asdict(score) for score in self.scores]
         own = {"epochs": self.epochs, "reduce": self.reduce, "scores": scores}
-        return BatchResult.to_json(self) | own | {"done": len(self.samples)}
+        return BatchResult.to_json(self) | own | {"done": self.scored}
 
     def score(self, name: str) -> ScoreSummary:
         """The figures of one score.
@@ -357,7 +362,7 @@ class EvaluationFiles(BatchFiles):
         line = super().line(number, row, made)
         scores: dict[str, float] = {}
         judged: dict[str, Any] = {}
-        if SCORES in made:
+        if made.get(SCORES):
             scored = _SCORED.validate_python(made[SCORES])
             verdict = scored.verdict
             name = verdict.rubric
@@ -376,7 +381,7 @@ class EvaluationFiles(BatchFiles):
                 ],
             }
         for scorer in self._evaluation.scorers:
-            scores |= made[scorer.node]
+            scores |= made[scorer.node] or {}
         group = text_of(row.fields.get(self._evaluation.group, ""))
         own = {"target": target_of(row), "group": group, "scores": scores, **judged}
         head = {"row": number, "id": row.id, "epoch": epoch_of(self._names[number])}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from harness.errors import EvaluationFailed, InvalidInput
+from harness.errors import EvaluationFailed, InvalidInput, message_of, place_of
 from harness.rubric.checks import Match
 
 ScoreFunction = Callable[..., object]
@@ -45,7 +45,8 @@ class Scorer:
                 result = await asyncio.to_thread(self.function, *arguments)
         except Exception as error:
             raise EvaluationFailed(
-                f"scorer '{self.name}' raised {type(error).__name__}: {error}",
+                f"scorer '{self.name}' raised {type(error).__name__}: {message_of(error)}"
+                f"{place_of(error)}",
                 code="evaluation.scorer-raised",
             ) from error
         parts = result if isinstance(result, Mapping) else {"": result}

@@ -105,13 +105,13 @@ def test_a_prompt_needs_no_python(project: Path) -> None:
     assert done.json["output"] == "evaluations/prompt.jsonl"
 
 
-def test_a_scorer_that_raises_fails_its_row_alone(project: Path) -> None:
+def test_a_scorer_that_raises_leaves_the_other_scores(project: Path) -> None:
     (project / "q.csv").write_text(ROWS.replace("b,3+3,6", "b,3+3,9"))
     done = harness("evaluate", "qa.py", cwd=project)
     assert done.exit_code == 1
-    assert "2 of 4 outputs are scored" in done.text
+    assert "4 of 4 outputs are scored" in done.text
     assert "q.csv:3: " in done.text
-    assert "scorer 'near' raised ValueError: nine" in done.text
+    assert "scorer 'near' raised ValueError: nine (qa.py:11)" in done.text
 
 
 @pytest.mark.parametrize(

@@ -281,13 +281,22 @@ def words(output):
         (words, "evaluation.score-invalid", ["a", "b", "c"]),
     ],
 )
-def test_a_row_whose_scorer_fails_fails_alone(setup, scorer, code, failed):
-    done = setup.run(questions(scorers=["number", scorer]))
+def test_a_scorer_that_fails_for_a_row_leaves_out_its_own_score_alone(setup, scorer, code, failed):
+    done = setup.run(questions(scorers=["number", scorer], epochs=2), max_failures=None)
 
-    assert sorted(failure.id for failure in done.failures) == failed
+    assert {f.epoch for f in done.failures} == {1, 2}
+    assert "raised" not in code or "ValueError: no (test_evaluation_run.py:" in str(done.failures)
+    assert sorted({failure.id for failure in done.failures}) == failed
+    assert len(done.failures) == 2 * len(failed)
     assert {failure.code for failure in done.failures} == {code}
     assert f"'{scorer.__name__}'" in done.failures[0].reason
-    assert len(done.samples) == 3 - len(failed)
+    assert done.score("number").mean == 2 / 3
+    assert [len(line["scores"]) for line in done.samples] == [
+        1 if line["id"] in failed else 2 for line in setup.lines()
+    ]
+    again = setup.run(questions(scorers=["number", scorer], epochs=2), max_failures=None)
+    assert (len(again.samples), len(again.failures)) == (6, len(done.failures))
+    assert again.kept == 6 - len(done.failures)
     assert done.run.status == "failed"
 
 
