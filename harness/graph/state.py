@@ -74,6 +74,8 @@ class Step:
     """How many nodes it needs the whole output of."""
     consumers: list[Step] = field(default_factory=list)
     """Steps that need its whole output."""
+    follows: bool = False
+    """Whether it takes items of another as they come."""
     followers: list[Step] = field(default_factory=list)
     """Steps that take its items as they come."""
 
@@ -111,6 +113,7 @@ def _compile(graph: Graph) -> list[Step]:
                 continue
             if source.gives_items and _streams(step, name):
                 source.followers.append(step)
+                step.follows = True
             else:
                 source.consumers.append(step)
                 step.waits_for += 1
@@ -397,8 +400,9 @@ class Places:
     """Starts calls at once while there is room, else in order as places become free.
 
     A call that waits for nested calls lends them its place, which goes to no other: so each nested
-    graph has a place, and can end, whatever the others wait for. Else deeper calls go first, so
-    that begun calls end before others begin. A waiting call costs one queue entry, and no task.
+    graph has a place, and can end, whatever the others wait for. Else deeper calls go first, and
+    nodes that follow another item by item, so that what is begun ends before more begins. A
+    waiting call costs one queue entry, and no task.
     """
 
     __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
@@ -407,7 +411,7 @@ class Places:
         self._free = limit
         self._lent, self._most_lent = 0, _MOST_LOANS * (limit or 0)
         self._count = count()
-        self._waiting: list[tuple[int, int, _Entry]] = []  # a heap
+        self._waiting: list[tuple[int, bool, int, _Entry]] = []  # a heap
 
     def take(self, start: Callable[[], object], call: StepCall | None = None) -> None:
         """Calls `start` when there is a place; `leave` must follow.
@@ -433,7 +437,8 @@ class Places:
             while around is not None:
                 depth, around = depth + 1, around.around
             entry = _Entry(call, start)
-            heappush(self._waiting, (-depth, next(self._count), entry))
+            is_first = call is None or not call.state.step.follows
+            heappush(self._waiting, (-depth, is_first, next(self._count), entry))
             if loan is not None:
                 loan.waiting.append(entry)
 

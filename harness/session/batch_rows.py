@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -101,8 +101,8 @@ class RowsEnded:
 
     def __init__(self, allowed: float | None) -> None:
         self._most = allowed
-        self._ended = 0
-        self._failed = Counter[tuple[str, str]]()
+        self._ended: set[str] = set()
+        self._failed = defaultdict[tuple[str, str], set[str]](set)
         self._end: RunLimitReached | None = None
         self.codes: dict[str, str] = {}
 
@@ -127,7 +127,7 @@ class RowsEnded:
             self._note(row, error)
             raise
         finally:
-            self._ended += 1
+            self._ended.add(row)
 
     def _note(self, row: str, error: Exception) -> None:
         cause: BaseException = error
@@ -137,8 +137,8 @@ class RowsEnded:
         code = cause.code if isinstance(cause, HarnessError) else type(cause).__name__
         self.codes[row] = code
         reason = node, code
-        self._failed[reason] += 1
-        failed, ended = self._failed[reason], self._ended + 1
+        self._failed[reason].add(row)
+        failed, ended = len(self._failed[reason]), len(self._ended) + (row not in self._ended)
         if are_too_many(failed, ended=ended, allowed=self._most):
             self._end = RunLimitReached(
                 f"no further row is begun, since {failed} of the first {ended} failed for one "

@@ -292,12 +292,24 @@ def test_a_scorer_that_fails_for_a_row_leaves_out_its_own_score_alone(setup, sco
     assert f"'{scorer.__name__}'" in done.failures[0].reason
     assert done.score("number").mean == 2 / 3
     assert [len(line["scores"]) for line in done.samples] == [
-        1 if line["id"] in failed else 2 for line in setup.lines()
+        1 if line["id"] in failed else 2 for line in done.samples
     ]
     again = setup.run(questions(scorers=["number", scorer], epochs=2), max_failures=None)
     assert (len(again.samples), len(again.failures)) == (6, len(done.failures))
     assert again.kept == 6 - len(done.failures)
     assert done.run.status == "failed"
+
+
+def test_outputs_are_scored_as_they_come_so_that_a_broken_scorer_ends_it_early(setup):
+    rows = [{"id": n, "question": "2+2"} for n in range(200)]
+
+    def off(output):
+        raise ValueError("off")
+
+    done = setup.run(questions(rows, scorers=[off, length]), max_failures=0.2)
+
+    assert setup.asked[0] < 60
+    assert "failed for one reason (evaluation.scorer-raised)" in done.run.stopped_by
 
 
 def test_rows_whose_target_is_missing_or_unfit_are_refused_by_line(setup):
