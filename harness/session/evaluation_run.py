@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 
 from pydantic import TypeAdapter
 
-from harness.errors import InvalidInput
+from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text
 from harness.graph import Graph
 from harness.inference import Backend, Limits
@@ -228,6 +228,14 @@ class Evaluation:
             epochs=self.epochs,
             check=partial(_check_target, self.scorers, chosen),
         )
+        known = {name for row in rows.given.values() for name in row.fields}
+        for what in ("group", "category"):
+            column = getattr(self, what)
+            if column and column not in known and (what, column) != ("group", "group"):
+                raise InvalidInput(
+                    f"{what} '{column}' is no column; {did_you_mean(column, known)}",
+                    code="evaluation.no-column",
+                )
         # So that the command goes on with the same judge of a pool, in all epochs.
         pool_seed = settings.separation.pool_seed or f"{self.name} {output}"
         separation = settings.separation.model_copy(update={"pool_seed": pool_seed})

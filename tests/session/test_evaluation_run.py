@@ -331,6 +331,13 @@ def test_rows_whose_target_is_missing_or_unfit_are_refused_by_line(setup):
     assert len(setup.run(questions(table, scorers=[length]), output="b.jsonl").samples) == 3
 
 
+@pytest.mark.parametrize("what", ["group", "category"])
+def test_a_column_that_is_not_there_is_refused(setup, what):
+    with pytest.raises(InvalidInput, match=f"{what} 'knd' is no column; did you mean 'kind'"):
+        setup.run(questions(**{what: "knd"}))
+    setup.run(questions([{"question": "2+2", "target": 4}]))
+
+
 def test_a_target_of_another_type_is_refused(setup):
     with pytest.raises(InvalidInput, match="it is dict, where a text"):
         setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=["equal"]))
