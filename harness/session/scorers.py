@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Real
 
 from harness.errors import EvaluationFailed, InvalidInput, message_of, place_of
+from harness.graph.executor import Work, in_thread
 from harness.rubric.checks import Match
 
 ScoreFunction = Callable[..., object]
@@ -42,7 +43,7 @@ class Scorer:
             if inspect.iscoroutinefunction(self.function):
                 result = await self.function(*arguments)
             else:
-                result = await asyncio.to_thread(self.function, *arguments)
+                result = await in_thread(Work(self.node, partial(self.function, *arguments), {}))
         except Exception as error:
             raise EvaluationFailed(
                 f"scorer '{self.name}' raised {type(error).__name__}: {message_of(error)}"

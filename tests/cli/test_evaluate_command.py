@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
-from command import harness, serving
+from command import COMMAND, ENVIRONMENT, harness, serving
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
 
@@ -112,6 +113,15 @@ def test_a_scorer_that_raises_leaves_the_other_scores(project: Path) -> None:
     assert "4 of 4 outputs are scored" in done.text
     assert "q.csv:3: " in done.text
     assert "scorer 'near' raised ValueError: nine (qa.py:11)" in done.text
+
+
+def test_a_scorer_that_blocks_does_not_outlive_an_interruption(project: Path) -> None:
+    stops = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(100)"
+    blocked = QA.replace('    if target == "9":', f"    {stops}\n    if target:")
+    (project / "qa.py").write_text(blocked)
+    command = [COMMAND, "evaluate", "qa.py"]
+    done = subprocess.run(command, cwd=project, env=ENVIRONMENT, check=False, timeout=60)
+    assert done.returncode == 130
 
 
 @pytest.mark.parametrize(
