@@ -306,7 +306,9 @@ class EvaluatedBatch:
         """What became of it."""
         epochs = self._evaluation.epochs
         of_batch = {field.name: getattr(ended, field.name) for field in fields(ended)}
-        of_batch["rows"] = len(self._rows.given) // epochs + len(self._rows.refused)
+        # With rescore=, epochs of a row may be refused beside others.
+        given = {(str(row.path), row.line) for row in self._rows.given.values()}
+        of_batch["rows"] = len(given | {(row.file, row.line) for row in self._rows.refused})
         return EvaluationResult(
             **of_batch,
             epochs=epochs,

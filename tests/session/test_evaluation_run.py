@@ -257,6 +257,9 @@ def test_rescoring_fails_rows_that_have_no_output(setup):
     done = setup.run(questions(), rescore=True)
     assert len(done.samples) == 2
     assert [failure.code for failure in done.failures] == ["evaluation.no-output"]
+    done = setup.run(questions(epochs=3), rescore=True)
+    assert (done.rows, len(done.samples), len(done.failures)) == (3, 2, 7)
+    assert [f.epoch for f in done.failures if f.id == "a"] == [2, 3]
 
 
 def broken(output, target):
