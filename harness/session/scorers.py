@@ -14,7 +14,7 @@ from harness.graph.executor import Work, in_thread
 from harness.rubric.checks import Match
 
 ScoreFunction = Callable[..., object]
-"""Takes the output, and the target if it has a second parameter. Returns a number, whether the
+"""Takes the output, and the target if its second parameter is `target`. Returns a number, whether the
 output is right, or several of these by name. Plain, in a thread, or async."""
 
 
@@ -104,10 +104,11 @@ def _scorer(given: str | ScoreFunction) -> Scorer:
     kinds = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
     parameters = [p for p in inspect.signature(given).parameters.values() if p.kind in kinds]
     needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
-    if not parameters or len(needed) > 2:
+    takes, needs = [p.name for p in parameters[1:2]] == ["target"], len(needed) > 1
+    if not parameters or parameters[0].name == "target" or len(needed) > 1 + takes:
         raise InvalidInput(
-            f"scorer '{name}' must take the output, or the output and the target",
+            f"scorer '{name}' takes {', '.join(p.name for p in parameters) or 'nothing'}; its "
+            "parameters are `output`, or `output` and `target`",
             code="evaluation.scorer-arguments",
         )
-    takes, needs = len(parameters) > 1, len(needed) > 1
     return Scorer(name=name, function=given, needs_target=needs, takes_target=takes)

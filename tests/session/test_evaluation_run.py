@@ -357,6 +357,21 @@ def test_any_of_several_targets_is_right_also_in_a_table(setup):
         assert done.scores[0].mean == mean
 
 
+def by_group(output, group):
+    return 1
+
+
+def swapped(target, output):
+    return 1
+
+
+def test_an_option_of_a_scorer_is_not_the_target(setup):
+    def strict(output, by=0.5):
+        return by
+
+    assert setup.run(questions(scorers=[strict])).score("strict").mean == 0.5
+
+
 def cached():
     flow = Pipeline("cached")
     flow.node(lambda question: question, name="text", cache=Cache())
@@ -372,6 +387,8 @@ def cached():
         ({"scorers": ["equals"]}, "evaluation.scorer-unknown"),
         ({"scorers": ["number:x"]}, "evaluation.scorer-unknown"),
         ({"scorers": [lambda _: 1]}, "evaluation.scorer-unknown"),
+        ({"scorers": [by_group]}, "evaluation.scorer-arguments"),
+        ({"scorers": [swapped]}, "evaluation.scorer-arguments"),
         ({"scorers": [print, print]}, "evaluation.scorer-arguments"),
         ({"scorers": ["equal", Match("equal")]}, "evaluation.scorer-twice"),
         ({"pipeline": cached(), "epochs": 2}, "evaluation.node-cached"),
