@@ -343,9 +343,14 @@ def _name_of(refused: RowFailure) -> str:
 
 
 def target_of(row: Row) -> Any:  # noqa: ANN401 - a value of any table
-    """What a right output says: a value, or a list of them, which a table may have as JSON."""
+    """What a right output says: a value, or a list of them, which a table may have as JSON.
+
+    None if it is empty.
+    """
     target = row.fields.get("target")
     several = listed(target)
+    if several in ([], [""]):
+        return None
     return several if isinstance(target, str) and several != [target] else target
 
 

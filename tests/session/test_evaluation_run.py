@@ -341,6 +341,12 @@ def test_a_column_that_is_not_there_is_refused(setup, what):
     setup.run(questions([{"question": "2+2", "target": 4}]))
 
 
+@pytest.mark.parametrize("target", [None, "", [], "[]"])
+def test_an_empty_target_is_none(setup, target):
+    with pytest.raises(InvalidInput, match="it has no 'target', which 'number' needs"):
+        setup.run(questions([ROWS[0] | {"target": target}]))
+
+
 def test_a_target_of_another_type_is_refused(setup):
     with pytest.raises(InvalidInput, match="it is dict, where a text"):
         setup.run(questions([ROWS[0] | {"target": {"value": 4}}], scorers=["equal"]))
