@@ -50,7 +50,10 @@ class Scorer:
                 f"{place_of(error)}",
                 code="evaluation.scorer-raised",
             ) from error
-        parts = result if isinstance(result, Mapping) else {"": result}
+        parts = dict(result) if isinstance(result, Mapping) else {"": result}
+        for part, value in parts.items():
+            if getattr(value, "shape", None) == ():  # a number of NumPy or PyTorch
+                parts[part] = value.item()
         wrong = [v for v in parts.values() if not (isinstance(v, Real) and math.isfinite(v))]
         if wrong or not parts:
             raise EvaluationFailed(

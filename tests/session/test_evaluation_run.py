@@ -5,6 +5,7 @@ import csv
 import json
 import math
 
+import numpy as np
 import pytest
 from servers.named_models import NamedModels
 from session_runs import ONE_QUESTION, settings_of
@@ -75,6 +76,14 @@ def questions(rows=ROWS, **how):
 
 def length(output):
     return {"chars": len(output), "short": len(output) < 3}
+
+
+def in_numpy(output):
+    return {"is": np.bool_(True), "as": np.float32(0.5), "n": np.int64(2)}
+
+
+def is_digit(output):
+    return np.bool_(output == "5")
 
 
 def credit(output, target):
@@ -301,6 +310,16 @@ def test_a_scorer_that_fails_for_a_row_leaves_out_its_own_score_alone(setup, sco
     assert (len(again.samples), len(again.failures)) == (6, len(done.failures))
     assert again.kept == 6 - len(done.failures)
     assert done.run.status == "failed"
+
+
+def test_scores_may_be_of_numpy(setup):
+    done = setup.run(questions(scorers=[in_numpy, is_digit]))
+    assert done.samples[1]["scores"] == {
+        "in_numpy.is": 1.0,
+        "in_numpy.as": 0.5,
+        "in_numpy.n": 2.0,
+        "is_digit": 1.0,
+    }
 
 
 def test_outputs_are_scored_as_they_come_so_that_a_broken_scorer_ends_it_early(setup):
