@@ -14,8 +14,8 @@ from harness.graph.executor import Work, in_thread
 from harness.rubric.checks import Match
 
 ScoreFunction = Callable[..., object]
-"""Takes the output, and the target if its second parameter is `target`. Returns a number, whether the
-output is right, or several of these by name. Plain, in a thread, or async."""
+"""Takes the output, and the target if its second parameter is `target`. Returns a number, whether
+the output is right, or several of these by name. Plain, in a thread, or async."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def length(output):
 
 
 def in_numpy(output):
-    return {"is": np.bool_(True), "as": np.float32(0.5), "n": np.int64(2)}
+    return {"is": np.bool_(1), "as": np.float32(0.5), "n": np.int64(2)}
 
 
 def is_digit(output):
