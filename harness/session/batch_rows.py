@@ -43,7 +43,8 @@ _PLACES = 3
 """Of rows with the same mistake."""
 _EPOCH = "~"
 """In a row's name, before the number of its epoch; the first has none."""
-_COLUMN = re.compile(r"\{([^{}\"'\s]+)\}")
+_COLUMN = re.compile(r"\{\{\s*([^{}\"'\s]+)\s*\}\}|\{([^{}\"'\s]+)\}")
+"""The first group is of two braces, which are text: `{{a}}` is `{a}`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,10 +419,16 @@ def _filled(row: Row, name: str, value: object) -> object:
         return value
 
     def cell(match: re.Match[str]) -> str:
-        if match[1] not in row.fields:
-            problem = f"it has no '{match[1]}', which {match[0]} stands for"
+        doubled, column = match[1], match[2]
+        if doubled in row.fields:
+            problem = f"{match[0]} stands for no column; write {{{doubled}}}"
             raise row.refusal(problem, code="batch.no-column")
-        return str(row.fields[match[1]])
+        if doubled:
+            return match[0][1:-1]
+        if column not in row.fields:
+            problem = f"it has no '{column}', which {match[0]} stands for"
+            raise row.refusal(problem, code="batch.no-column")
+        return str(row.fields[column])
 
     text = _COLUMN.sub(cell, value)
     if not value.startswith("@"):  # a row's own text names no file

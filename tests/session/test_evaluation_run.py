@@ -463,6 +463,14 @@ def test_a_row_in_a_prompt_names_no_file(setup):
     assert [failure.code for failure in done.failures] == ["KeyError"]  # the model got the text
 
 
+def test_two_braces_are_a_brace_and_no_column(setup):
+    prompt = 'Answer {{question}}, as {"a": {"b": 1}}'
+    with pytest.raises(InvalidInput, match="{{question}} stands for no column; write {question}"):
+        setup.run(Evaluation(prompt, ROWS, scorers=[length]))
+    setup.run(Evaluation('{question} as {{word}} {"a": {"b": 1}}', ROWS[:1], scorers=[length]))
+    assert setup.producer.requests[0].messages[-1].content == '2+2 as {word} {"a": {"b": 1}}'
+
+
 def test_the_prompt_may_stand_in_a_file(setup):
     prompt = setup.folder / "prompt.txt"
     prompt.write_text("{question} = ?\n")
