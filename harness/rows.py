@@ -240,7 +240,7 @@ def read_rows(
         if columns_seen and theirs not in columns_seen:
             hint = (
                 f"write {theirs}={mine}"
-                if mine in columns_seen
+                if mine in columns_seen - whole
                 else did_you_mean(theirs, columns_seen)
             )
             raise InvalidInput(

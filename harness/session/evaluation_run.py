@@ -275,9 +275,10 @@ def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: R
     target = target_of(row)
     for name, function in compare:
         if target is None:
+            *_, other = ["COLUMN", *row.fields]
             raise row.refusal(
                 f"it has no 'target', which '{name}' needs; add a column `target`, or name another "
-                "with columns: target=COLUMN",
+                f"(--columns target={other}, columns={{'target': '{other}'}})",
                 code="evaluation.no-target",
             )
         if isinstance(function, Match) and (fault := function.fault_of(target)):

@@ -151,6 +151,15 @@ def test_rows_without_a_target_are_named_by_line(project: Path) -> None:
     assert "q.csv:3: it has no 'target', which 'near' needs" in refused.stderr
 
 
+def test_a_column_that_is_not_there_is_told_with_those_there_are(project: Path) -> None:
+    for columns, hint in (
+        ("target=nope", "known: id, question, target"),
+        ("question=quest", "did you mean 'question'?"),
+    ):
+        done = harness("evaluate", "qa.py", "--columns", columns, "--dry-run", cwd=project)
+        assert hint in done.stderr
+
+
 def test_a_dry_run_says_what_would_be_made_and_scored(project: Path) -> None:
     dry = harness("evaluate", "qa.py", "--dry-run", cwd=project)
     assert "To be made: 4 new, 0 again. To be scored: 4." in dry.text

@@ -341,6 +341,7 @@ def test_rows_whose_target_is_missing_or_unfit_are_refused_by_line(setup):
         setup.run(questions(table))
     assert setup.asked == (0, 0)
     assert f"{table}:3: it has no 'target', which 'number' needs" in str(refused.value)
+    assert "(--columns target=question, columns=" in str(refused.value)
     assert f"{table}:4" in str(refused.value)
     assert '"six" is no number' in str(refused.value)
     with pytest.raises(InvalidInput, match="it has no 'target', which 'right' needs"):
@@ -465,7 +466,7 @@ def test_a_row_in_a_prompt_names_no_file(setup):
 
 def test_two_braces_are_a_brace_and_no_column(setup):
     prompt = 'Answer {{question}}, as {"a": {"b": 1}}'
-    with pytest.raises(InvalidInput, match="{{question}} stands for no column; write {question}"):
+    with pytest.raises(InvalidInput, match=r"{{question}} stands for no column; write {question}"):
         setup.run(Evaluation(prompt, ROWS, scorers=[length]))
     setup.run(Evaluation('{question} as {{word}} {"a": {"b": 1}}', ROWS[:1], scorers=[length]))
     assert setup.producer.requests[0].messages[-1].content == '2+2 as {word} {"a": {"b": 1}}'
