@@ -53,7 +53,7 @@ def evaluation_json(
     yield b'{"sides":['
     for number, path in enumerate(paths):
         rows = _rows_of(path, _spent_in(path, traces))
-        head = {"name": path.name, "failures": _failures(path), "figures": _figures(rows)}
+        head = {"name": path.name, "failures": _failures(path), **_figures(path, rows)}
         piece = clean(dump_json(head)).rstrip()[:-1]
         yield (b"," if number else b"") + piece + b',"rows":['
         for start in range(0, len(rows), _BATCH):
@@ -97,16 +97,27 @@ def _object(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON
     return {**parts, **value} if isinstance(value, dict) else parts or value
 
 
-def _figures(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each score, with the mean over epochs."""
+def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each score, with its epochs reduced as the evaluation did; by the mean if unknown."""
+    how: dict[str, Any] = {}
+    with suppress(OSError, ValueError, KeyError):
+        how = orjson.loads(state_of(path).read_bytes())["evaluation"]
+    reduce = how.get("reduce", "mean")
     valid = [(row, epoch) for row in rows for epoch in row["epochs"] if not epoch.get("outdated")]
     names = dict.fromkeys(chain.from_iterable(epoch["scores"] for _, epoch in valid))
     samples = [
         Sample(row=row["id"], scores=epoch["scores"], group=str(row["group"]))
         for row, epoch in valid
     ]
-    success = dict.fromkeys(names, 1.0)
-    return [asdict(of) for of in summaries(samples, reducer=Reducer("mean"), success=success)]
+    epochs = max((len(row["epochs"]) for row in rows), default=1)
+    with suppress(InvalidInput):  # fewer epochs than it needs are left
+        figures = summaries(
+            samples,
+            reducer=Reducer.named(reduce, epochs=epochs),
+            success=dict.fromkeys(names, 1.0) | how.get("success", {}),
+        )
+        return {"reduce": reduce, "figures": [asdict(of) for of in figures]}
+    return {"reduce": reduce, "figures": []}
 
 
 def _failures(path: Path) -> list[dict[str, Any]]:

@@ -145,6 +145,7 @@ class Batch:
         samples: int | None = None,
         checks_only: bool = False,
         figures: Callable[[], Mapping[str, float]] = dict,
+        about: Mapping[str, object] | None = None,
         max_parallel: int | None = 16,
         limits: Limits | None = None,
         backends: Mapping[str, Backend] | None = None,
@@ -170,6 +171,7 @@ class Batch:
             is_any = samples is not None and settings.evaluation.panel != "majority"
             self._chosen = replace(chosen, at_any_threshold=is_any)
         self._scorers = tuple(scorers)
+        self._about = {} if about is None else {"evaluation": dict(about)}
         self._recorded: _Recorded | None = None
         self._files: BatchFiles | None = None
         self._samples = samples
@@ -408,7 +410,8 @@ class Batch:
         """
         if self._state is not None:
             is_complete = is_over and counts["done"] + counts["failed"] == counts["rows"]
-            manifest = {"run": run_id, **self._rows.identity, **counts, "complete": is_complete}
+            end = {**counts, "complete": is_complete, **self._about}
+            manifest = {"run": run_id, **self._rows.identity, **end}
             write_whole(self._state, orjson.dumps(manifest) + b"\n")
 
     def _unfinished(self, traces: Path) -> EarlierRun | None:

@@ -249,6 +249,10 @@ class Evaluation:
             evaluate=chosen,
             scorers=self.scorers,
             figures=evaluated.means,
+            about={
+                "reduce": self.reduce,
+                "success": thresholds_of(chosen.rubric) if chosen else {},
+            },
             origin=origin,
             **options,
         )

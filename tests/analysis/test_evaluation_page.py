@@ -28,13 +28,15 @@ dimensions:
 RESULTS = Path(__file__).parents[1] / "rubric" / "calibration" / "results"
 
 
-def evaluate(folder: Path, name: str, answers: dict[str, str]) -> Path:
+def evaluate(folder: Path, name: str, answers: dict[str, str], *, reduce: str = "mean") -> Path:
     (folder / "qa.yaml").write_text(RUBRIC)
     rows = [{"id": task, "task": task, "target": 4, "group": task[0]} for task in answers]
     issue = {"section": "whole text", "problem": NASTY}
     judgement = {"clear": {"reason": "It is so.", "issues": [issue], "score": 9}}
     asyncio.run(
-        Evaluation("{task}", rows, rubric="qa", scorers=["number"], epochs=2).run_async(
+        Evaluation(
+            "{task}", rows, rubric="qa", scorers=["number"], epochs=2, reduce=reduce
+        ).run_async(
             output=folder / name,
             settings=Settings.model_validate(
                 {
@@ -87,6 +89,19 @@ def test_the_page_of_its_run_shows_the_composite_of_each_row(tmp_path: Path) -> 
     (journal,) = (path for path in (tmp_path / "traces").glob("2*.jsonl"))
     rows = next(node for column in run_page_of(journal).columns for node in column)
     assert [item.score for item in rows.items if "/" not in item.label] == [9.5, 9.5]
+
+
+def test_figures_are_reduced_as_the_evaluation_was_and_else_by_the_mean(tmp_path: Path) -> None:
+    path = evaluate(tmp_path, "a.jsonl", {"2+2": "4", "2+1": "3"}, reduce="at_least_1")
+    (side,) = page_of(path)["sides"]  # type: ignore[misc]
+    (composite,) = [of for of in side["figures"] if of["name"] == "qa"]
+    # A composite of 9 or 10 of 10 is a success from 8 on.
+    assert (side["reduce"], composite["mean"]) == ("at_least_1", 0.5)
+    path.with_name("a.jsonl.batch").unlink()
+    (side,) = page_of(path)["sides"]  # type: ignore[misc]
+    (composite,) = [of for of in side["figures"] if of["name"] == "qa"]
+    assert side["reduce"] == "mean"
+    assert composite["mean"] > 1
 
 
 def test_failures_are_in_it_and_other_files_are_no_evaluations(tmp_path: Path) -> None:

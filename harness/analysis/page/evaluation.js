@@ -152,8 +152,9 @@ function epochOf(epoch) {
           finding.section ? `${finding.section}: ` : "", finding.message)))))));
 }
 function drawFigures() {
-  const head = ["score", ...(isTwo ? ["file"] : []), "rows", hasEpochs ? "mean over epochs" : "mean",
-    "stderr", "95 % confidence"];
+  const reducers = [...new Set(sides.map((side) => side.reduce))].join(", ");
+  const head = ["score", ...(isTwo ? ["file"] : []), "rows", hasEpochs ? `${reducers} over epochs` : "mean",
+    "stderr", "95 % confidence", "accuracy"];
   const lines = names.flatMap((name) => sides.map((side, number) => {
     const of = side.figures.find((figure) => figure.name === name);
     return of && h("tr", {class: `pick ${name === score ? "chosen" : ""}`, onclick: () => {
@@ -162,7 +163,8 @@ function drawFigures() {
       h("td", null, of.rows.toLocaleString("en")), h("td", null, digits(of.mean, 4)),
       h("td", null, of.stderr === null ? "–" : digits(of.stderr, 4),
         of.groups ? ` (${of.groups} groups)` : ""),
-      h("td", null, of.low === null ? "–" : `${digits(of.low)} to ${digits(of.high)}`));
+      h("td", null, of.low === null ? "–" : `${digits(of.low)} to ${digits(of.high)}`),
+      h("td", null, of.accuracy === null ? "–" : digits(of.accuracy, 4)));
   }));
   $("figures").replaceChildren(h("table", null,
     h("thead", null, h("tr", null, head.map((name) => h("th", {scope: "col"}, name)))),
