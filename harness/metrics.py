@@ -69,7 +69,7 @@ _MANAGED = {
 _OPERATIONS = {events.Embed.NAME: "embeddings", events.Rerank.NAME: "rerank"}
 
 
-class _Metric(NamedTuple):
+class _Instrument(NamedTuple):
     """What is measured, as OpenTelemetry describes it."""
 
     name: str
@@ -99,18 +99,22 @@ _ROWS = "harness.rows"
 _EXPECTED = "harness.rows.expected"
 
 METRICS = (
-    _Metric(_DURATION, "s", "histogram", "Time of a call of a model, waits included", _CALL_S),
-    _Metric(_FIRST_CHUNK, "s", "histogram", "Time from sending to the first token", _CALL_S),
-    _Metric(_FIRST_TOKEN, "s", "histogram", "The same, as model servers name it", _FIRST_S),
-    _Metric(_USAGE, "{token}", "histogram", "Tokens of a call, by its server's count", _TOKENS),
-    _Metric(_QUEUE, "s", "histogram", "Time that a call waited for its turn or for room", _CALL_S),
-    _Metric(_COST, "{USD}", "counter", "Dollars, of calls whose price is known"),
-    _Metric(_CALLS_ACTIVE, "{call}", "gauge", "Calls of models under way"),
-    _Metric(_RETRIES, "{retry}", "counter", "Calls of models and of nodes that were tried again"),
-    _Metric(_RUNS, "s", "histogram", "Time of a run, or of a part of one", _RUN_S),
-    _Metric(_RUNS_ACTIVE, "{run}", "gauge", "Runs under way"),
-    _Metric(_ROWS, "{row}", "counter", "Rows of batches, by what became of them"),
-    _Metric(_EXPECTED, "{row}", "counter", "Rows of batches, done or to come"),
+    _Instrument(_DURATION, "s", "histogram", "Time of a call of a model, waits included", _CALL_S),
+    _Instrument(_FIRST_CHUNK, "s", "histogram", "Time from sending to the first token", _CALL_S),
+    _Instrument(_FIRST_TOKEN, "s", "histogram", "The same, as model servers name it", _FIRST_S),
+    _Instrument(_USAGE, "{token}", "histogram", "Tokens of a call, by its server's count", _TOKENS),
+    _Instrument(
+        _QUEUE, "s", "histogram", "Time that a call waited for its turn or for room", _CALL_S
+    ),
+    _Instrument(_COST, "{USD}", "counter", "Dollars, of calls whose price is known"),
+    _Instrument(_CALLS_ACTIVE, "{call}", "gauge", "Calls of models under way"),
+    _Instrument(
+        _RETRIES, "{retry}", "counter", "Calls of models and of nodes that were tried again"
+    ),
+    _Instrument(_RUNS, "s", "histogram", "Time of a run, or of a part of one", _RUN_S),
+    _Instrument(_RUNS_ACTIVE, "{run}", "gauge", "Runs under way"),
+    _Instrument(_ROWS, "{row}", "counter", "Rows of batches, by what became of them"),
+    _Instrument(_EXPECTED, "{row}", "counter", "Rows of batches, done or to come"),
 )
 """All that is measured."""
 
@@ -387,7 +391,7 @@ def otel_metrics() -> Metrics:
     return Metrics(meter=get_meter("harness", __version__))
 
 
-def _teller(meter: Meter, metric: _Metric) -> Callable[[float, Labels], None]:
+def _teller(meter: Meter, metric: _Instrument) -> Callable[[float, Labels], None]:
     name, unit, about, bounds = metric.name, metric.unit, metric.about, metric.bounds
     tell: Callable[[float, Labels], None] = (
         meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=bounds).record

@@ -136,7 +136,7 @@ class Journal:
         self.started = first.started
         self.ended = files[-1].ended
         self.parts = len(files)
-        self._parts = [_Part(file, number=n, of=len(files)) for n, file in enumerate(files)]
+        self._parts = [_JournalPart(file, number=n, of=len(files)) for n, file in enumerate(files)]
         self.resumed_ns = files[-1].started.joined_ns if len(files) > 1 else None
         self.flows = tuple(flow for part in self._parts for flow in part.flows())
 
@@ -198,7 +198,7 @@ class Journal:
         return self.last_ns - self.started.time_ns
 
 
-class _Part:
+class _JournalPart:
     """One file of a run, with the run's clock and ids: file `number` of `of`, from 0."""
 
     def __init__(self, file: JournalFile, *, number: int, of: int) -> None:

@@ -178,14 +178,14 @@ def read_labels(
         InvalidInput: The file cannot be read, or has no labels.
         LabelsInvalid: It has mistakes.
     """
-    reading = _Reading(path, rubric, columns, need, unreadable, off_scale)
+    reading = _LabelTable(path, rubric, columns, need, unreadable, off_scale)
     labels = reading.labels()
     reading.refuse()
     return labels
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _LabelTable:
     """One file on its way to labels, and the mistakes in it."""
 
     path: Path
