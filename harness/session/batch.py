@@ -62,10 +62,10 @@ _DRAWN_ROWS = 200
 class BatchResult:
     """What became of a batch."""
 
-    run: RunResult
+    run: RunResult = field(repr=False)
     """The run that it is; its status is `failed` if a row failed."""
     rows: int
-    outputs: Mapping[str, Any]
+    outputs: Mapping[str, Any] = field(repr=False)
     """By the rows' ids, as the journal's JSON has them."""
     kept: int
     """Of the outputs, those of earlier parts."""

@@ -6,7 +6,7 @@ It is a batch whose rows are repeated for each epoch and whose outputs are score
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -45,7 +45,7 @@ class EvaluationResult(BatchResult):
     scores: tuple[ScoreSummary, ...]
     """The rubric's: `RUBRIC`, the composite; `RUBRIC.passed`; `RUBRIC.DIMENSION`. Then those of
     functions: `NAME`, or `NAME.PART`. Empty if nothing was scored."""
-    samples: Sequence[Mapping[str, Any]]
+    samples: Sequence[Mapping[str, Any]] = field(repr=False)
     """What the output has: a line for each row and epoch that was scored."""
 
     @property
