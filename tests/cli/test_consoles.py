@@ -80,7 +80,7 @@ def events_in(out):
 def raise_one_after_another():
     try:
         raise ExceptionGroup("both", [ValueError("a"), ValueError("b")])
-    except* ValueError as error:
+    except ExceptionGroup as error:
         raise KeyError("second") from error
 
 
