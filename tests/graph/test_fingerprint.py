@@ -250,7 +250,7 @@ def test_of_libraries_and_of_this_package_the_names_count(digest_of):
         for old, new in (
             ("", ""),
             ("import json", "import tomllib as json"),
-            ("import did_you_mean", "import _place_of as did_you_mean"),
+            ("import did_you_mean", "import place_of as did_you_mean"),
             ("notes.md", "other.md"),
         )
     }

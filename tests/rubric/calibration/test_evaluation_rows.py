@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from harness.analysis.evaluation_page import is_evaluation_file
 from harness.errors import InvalidInput
@@ -90,7 +91,7 @@ def test_a_sample_of_inspect_that_failed_has_no_score_and_hides_no_other(tmp_pat
 
 
 @pytest.mark.parametrize("ending", ["json", "eval"])
-def test_a_score_that_is_nan_is_missing_and_its_sample_named(tmp_path, caplog, ending):
+def test_a_score_that_is_nan_is_missing_and_its_sample_named(tmp_path, ending):
     log = json.loads((RESULTS / "inspect.json").read_text())
     log["samples"][1]["scores"]["graded"]["value"] = float("nan")
     path = tmp_path / f"log.{ending}"
@@ -101,15 +102,17 @@ def test_a_score_that_is_nan_is_missing_and_its_sample_named(tmp_path, caplog, e
             archive.writestr("header.json", json.dumps(log | {"samples": None}))
             for n, sample in enumerate(log["samples"]):
                 archive.writestr(f"samples/{n}.json", json.dumps(sample))
-    samples = evaluation_samples(path)
-    evaluation_samples(path)
+    with capture_logs() as logged:
+        samples = evaluation_samples(path)
+        evaluation_samples(path)
     assert [sorted(sample.scores) for sample in samples[:2]] == [
         ["graded", "match", "parts.a", "parts.b"],
         ["match", "parts.a", "parts.b"],
     ]
-    (told,) = caplog.messages
+    (warning,) = logged
     sample = log["samples"][1]
-    assert f"sample '{sample['id']}', epoch {sample['epoch']}: its score 'graded' is nan" in told
+    said = f"sample '{sample['id']}', epoch {sample['epoch']}: its score 'graded' is nan"
+    assert said in warning["event"]
 
 
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "no JSON", '{"results": "good"}'])
