@@ -441,7 +441,7 @@ def test_a_command_that_is_killed_leaves_each_run_whole_or_gone(tmp_path):
         ) as process:
             while process.poll() is None and (directory / f"{name(0)}.jsonl").exists():
                 time.sleep(0.001)
-            time.sleep(chance.random() * 0.25)
+            time.sleep(chance.random() ** 3 * 0.25)  # often soon: removing takes little
             process.send_signal(signal.SIGKILL)
         states = [state_of_run(directory, number, whole) for number in range(120)]
         assert all(states[60:])
@@ -457,4 +457,4 @@ def test_a_command_that_is_killed_leaves_each_run_whole_or_gone(tmp_path):
         for run in stored(directory).values():
             pack_run(run)
         assert not [path for path in directory.iterdir() if path.name.endswith("partial")]
-    assert (middles, removals) > (3, 3), (middles, removals)
+    assert min(middles, removals) > 0, (middles, removals)
