@@ -165,6 +165,7 @@ def test_rows_of_a_batch_can_be_searched_and_lead_to_their_parts(
 
     browser.evaluate("document.getElementById('search').value = 'text of 2718'; search()")
     browser.wait_for(f"{drawn} === 1")
+    browser.wait_for("document.querySelector('.row summary').innerText")
     summary = browser.evaluate("document.querySelector('.row summary').innerText")
     assert " ".join(str(summary).split()) == "rows[2718] text of 2718 done 7 $2.00 9.0 ms"
     browser.evaluate("document.querySelector('.row').open = true")
