@@ -286,7 +286,7 @@ def calls_at(url: str) -> int:
         return int(reply.read())
 
 
-async def serve() -> None:
+async def serve(port: int = 0) -> None:
     """Answers after a while, streamed or whole as it is asked, until it is ended."""
     calls = 0
 
@@ -309,7 +309,7 @@ async def serve() -> None:
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
 
-    listening = await asyncio.start_server(answer, "127.0.0.1", 0, backlog=512, limit=1 << 20)
+    listening = await asyncio.start_server(answer, "127.0.0.1", port, backlog=512, limit=1 << 20)
     print(listening.sockets[0].getsockname()[1], flush=True)
     await listening.serve_forever()
 

@@ -17,14 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench_batch_peers import reply_to
+from bench_batch_peers import calls_at, serve
 from figures import Figure, print_figures
 
-LATENCY_S = 0.02
 BAD = 20
 PIPELINE = """
 from harness import Pipeline, Run
@@ -75,17 +73,17 @@ def a_night(folder: Path, rows: int, outage_s: float) -> Iterator[Figure]:
     killed.wait_for_rows(rows // 4)
     killed.process.kill()
     peak_mb = killed.ended()[1]
-    calls_before = sum(map(calls_at, ports))
+    calls_before = sum(map(calls_of, ports))
     again = Batch(folder)
     again.wait_for_rows(rows // 2)
-    calls_between = sum(map(calls_at, ports))
+    calls_between = sum(map(calls_of, ports))
     for server in servers:
         server.terminate()
         server.wait()
     time.sleep(outage_s)
     servers = [started(port) for port in ports]
     code, peak_again_mb = again.ended()
-    calls = calls_between + sum(map(calls_at, ports))
+    calls = calls_between + sum(map(calls_of, ports))
     yield Figure("the night: seconds", time.monotonic() - began_s)
     yield Figure("exit code", code, "1: rows failed")
     yield Figure("rows with an output", len(ids_in(folder / "out.jsonl")), f"of {rows - BAD}")
@@ -113,7 +111,7 @@ def in_shards(folder: Path, rows: int, shards: int) -> Iterator[Figure]:
     yield Figure("in shards: seconds", time.monotonic() - began_s)
     yield Figure("merge: exit code", merged(folder), "1: rows failed")
     yield Figure("rows with an output", len(ids_in(folder / "out.jsonl")), f"of {rows - BAD}")
-    yield Figure("calls", sum(map(calls_at, ports)), f"{3 * (rows - BAD):,} and those at the kill")
+    yield Figure("calls", sum(map(calls_of, ports)), f"{3 * (rows - BAD):,} and those at the kill")
     yield Figure("memory of a shard at its peak, MB", peak_mb, "aim ≤ 400")
     for server in servers:
         server.terminate()
@@ -205,6 +203,10 @@ def free_port() -> int:
         return port
 
 
+def calls_of(port: int) -> int:
+    return calls_at(f"http://127.0.0.1:{port}/v1")
+
+
 def started(port: int) -> subprocess.Popen[str]:
     server = subprocess.Popen(
         [sys.executable, __file__, "--serve", str(port)], stdout=subprocess.PIPE, text=True
@@ -212,39 +214,6 @@ def started(port: int) -> subprocess.Popen[str]:
     assert server.stdout is not None
     server.stdout.readline()
     return server
-
-
-def calls_at(port: int) -> int:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/calls") as reply:
-        return int(reply.read())
-
-
-async def serve(port: int) -> None:
-    """Answers after a while, until it is ended."""
-    calls = 0
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal calls
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                _, _, rest = head.partition(b"content-length:")
-                body = await reader.readexactly(int(rest.split()[0])) if rest else b""
-                if body:
-                    calls += 1
-                    await asyncio.sleep(LATENCY_S)
-                    writer.write(reply_to(json.loads(body)))
-                else:
-                    count = str(calls).encode() if b"/calls" in head.split()[1] else b'{"data":[]}'
-                    length = b"content-length: %d\r\n\r\n" % len(count)
-                    writer.write(b"HTTP/1.1 200 OK\r\n" + length + count)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    listening = await asyncio.start_server(answer, "127.0.0.1", port, backlog=512, limit=1 << 20)
-    print("ready", flush=True)
-    await listening.serve_forever()
 
 
 if __name__ == "__main__":
