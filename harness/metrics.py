@@ -158,16 +158,20 @@ class Metrics:
         Raises:
             JournalInvalid: A line in the middle is not a record.
         """
-        figures, goes_on = (
-            _RunFigures(self._measure),
-            journal.ended is None and is_going(journal.path),
-        )
+        figures = _RunFigures(self._measure)
+        goes_on = journal.ended is None and is_going(journal.path)
 
         def spans_of_calls() -> Iterator[SpanRecord]:
             for item in journal.items(SpanRecord, Instant):
-                if isinstance(item, SpanRecord) and item.name in {events.Chat.NAME, *PHASES}:
+                if not isinstance(item, SpanRecord):
+                    figures(item)
+                    continue
+                is_open = item.status == "unfinished" and not journal.resumed_after(item.end_ns)
+                if goes_on and is_open and item.name in events.REQUESTS:
+                    figures.under_way(item, 1)
+                if item.name in {events.Chat.NAME, *PHASES}:
                     yield item
-                elif isinstance(item, SpanRecord | Instant):
+                else:
                     figures(item)
 
         if goes_on or journal.ended is not None:
@@ -175,8 +179,6 @@ class Metrics:
         for call in calls_of(spans_of_calls()):
             if call.phases or not goes_on or call.status != "ok":
                 figures.end(call)  # else its phases are not in the file yet
-            if goes_on and call.status == "unfinished":
-                figures.under_way(call.record._replace(attributes={"model": call.model}), 1)
         if journal.ended is not None:
             figures(journal.ended._replace(time_ns=journal.last_ns))
 

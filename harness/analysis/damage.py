@@ -107,10 +107,12 @@ def check_journal(path: Path) -> JournalCheck:
     files = [first]
     for beside in paths_beside(path):
         lines = _FileLines(beside, number=part_of(beside, path) or 0)
-        run_id = lines.check.run_id
+        check = lines.check
         # Readers too skip a part that was killed before its first line.
-        if lines.has_lines and (None in {run_id, first.run_id} or run_id == first.run_id):
-            files.append(lines.check)
+        if lines.has_lines and (
+            None in {check.run_id, first.run_id} or check.run_id == first.run_id
+        ):
+            files.append(check)
     return JournalCheck(files=tuple(files))
 
 

@@ -14,13 +14,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
-from harness.rubric.calibration.evaluation_rows import PairNames, is_evaluation
+from harness.rubric.calibration.evaluation_rows import PairNames, is_evaluation, object_in
 from harness.rubric.calibration.score_figures import Reducer, Sample, summaries
-from harness.session.batch_files import ROWS, state_of
+from harness.session.batch_files import ROWS, failures_of, manifest_of
 from harness.trace import Journal
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import JOURNAL_SUFFIX
@@ -70,7 +68,7 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
     for row in read_rows([str(path)], whole=_OBJECTS):
         if isinstance(row, InvalidInput):
             raise row
-        fields = {**row.fields, **{name: _object(row.fields, name) for name in _OBJECTS}}
+        fields = {**row.fields, **{name: object_in(row.fields, name) for name in _OBJECTS}}
         if "epoch" not in fields:
             raise row.refusal("it is no row of an evaluation", code="evaluation.not-rows")
         shared = {name: fields[name] for name in ("target", "inputs")}
@@ -87,21 +85,9 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
     return list(rows.values())
 
 
-def _object(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON
-    """A value that may be an object, as JSON in a cell, or in columns with points."""
-    value = fields.get(name)
-    parts = {key.partition(".")[2]: of for key, of in fields.items() if key.startswith(f"{name}.")}
-    if isinstance(value, str) and value[:1] in {"{", "["}:
-        with suppress(orjson.JSONDecodeError):
-            value = orjson.loads(value)
-    return {**parts, **value} if isinstance(value, dict) else parts or value
-
-
 def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of each score, with its epochs reduced as the evaluation did; by the mean if unknown."""
-    how: dict[str, Any] = {}
-    with suppress(OSError, ValueError, KeyError):
-        how = orjson.loads(state_of(path).read_bytes())["evaluation"]
+    how = manifest_of(path).get("evaluation", {})
     reduce = how.get("reduce", "mean")
     valid = [(row, epoch) for row in rows for epoch in row["epochs"] if not epoch.get("outdated")]
     names = dict.fromkeys(chain.from_iterable(epoch["scores"] for _, epoch in valid))
@@ -121,7 +107,7 @@ def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _failures(path: Path) -> list[dict[str, Any]]:
-    file = path.with_name(f"{path.name}.failures.jsonl")
+    file = failures_of(path)
     rows = read_rows([str(file)]) if file.is_file() else ()
     return [dict(row.fields) for row in rows if isinstance(row, Row)]
 
@@ -130,8 +116,7 @@ def _spent_in(path: Path, traces: Path) -> dict[int, dict[str, float]]:
     """By the row's number in its run, seconds of making its output, and cost with its scores."""
     spent: defaultdict[int, dict[str, float]] = defaultdict(dict)
     with suppress(OSError, ValueError, KeyError, TypeError):
-        run_id = str(orjson.loads(state_of(path).read_bytes())["run"])
-        journal = traces / Path(run_id).with_suffix(JOURNAL_SUFFIX).name
+        journal = traces / Path(str(manifest_of(path)["run"])).with_suffix(JOURNAL_SUFFIX).name
         for record in node_records(Journal(journal), latest=True) if journal.is_file() else ():
             place = re.match(r"(\w+)\[(\d+)\](/)?", record.label)
             if place is None:

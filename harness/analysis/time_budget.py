@@ -118,7 +118,6 @@ class TimeSpent:
             place_ns = min(wait_ns - lag_ns, step.place_wait_ns)
             spent_ns["place"] += place_ns
             spent_ns["between nodes" if number else "start"] += wait_ns - lag_ns - place_ns
-            # The step itself.
             meanwhile = {kind: parts[number] for kind, parts in beside.items()}
             for kind, duration_ns in _inside(
                 windows[number], of_step.get(step.span, ()), meanwhile
@@ -129,7 +128,6 @@ class TimeSpent:
         if windows:
             spent_ns["end"] += max(0, run.end_ns - windows[-1].end_ns)
         else:
-            # A run without nodes is one step.
             spent_ns |= dict(_inside(run, calls, self._beside))
         tools = {name: common(windows or [run], spans) for name, spans in self._tools.items()}
         tools_ns = {name: length_ns(parts) for name, parts in tools.items()}

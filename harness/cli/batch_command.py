@@ -234,7 +234,9 @@ def end_of_batch(
         note_stop(result.run, is_wrong=bool(result.failures))
         sys.exit(STOPPED)
     if result.failures:
-        note_end(f"{len(result.failures)} of {result.rows} rows failed", code="batch.rows-failed")
+        # Of a row, each epoch and each scorer may fail.
+        rows = len({(failure.file, failure.line) for failure in result.failures})
+        note_end(f"{rows} of {result.rows} rows failed", code="batch.rows-failed")
         sys.exit(FAILED)
 
 
@@ -323,7 +325,8 @@ def _told(result: BatchResult, made: str, scores: Sequence[str]) -> Iterator[str
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"
         for row in islice(result.failures, _SHOWN):
             line = "" if row.line is None else f":{row.line}"
-            yield f"  {row.file}{line}: {row.reason}"
+            epoch = f", epoch {row.epoch}" if row.epoch > 1 else ""
+            yield f"  {row.file}{line}{epoch}: {row.reason}"
         if failed > _SHOWN:
             yield f"  … and {failed - _SHOWN:,} more"
     if result.run.stopped_by is not None:

@@ -257,9 +257,8 @@ def _is_object(text: str) -> bool:
 
 def say_failure(message: str, *, code: str) -> None:
     """Prints why a command ends, on standard error."""
-    if isinstance(sys.stderr, JsonLines):
-        sys.stderr.emit(message, {"code": code}, level="error")
-    else:
+    note_end(message, code=code)
+    if not isinstance(sys.stderr, JsonLines):
         say(message, err=True)
 
 

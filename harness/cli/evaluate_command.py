@@ -135,7 +135,7 @@ def evaluate(
         ended = run_batch(evaluated.batch, ROWS, output=path, yes=yes)
     result = evaluated.result(ended)
     due = result.rows * result.epochs
-    made = f"{result.scored:,} of {due:,} outputs are scored in {path}"
+    made = f"{result.scored:,} of {due:,} outputs have a score in {path}"
     lines = [result.summary, f"To read it: harness view {path}"] if result.scores else []
     end_of_batch(result, made, lines, as_json=as_json, with_traceback=with_traceback)
 

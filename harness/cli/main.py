@@ -24,7 +24,7 @@ _COMMANDS = {
     "batch": ("harness.cli.batch_command:batch", "Run a pipeline over the rows of a table."),
     "endpoints": ("harness.cli.endpoints:endpoints", "Check the configured endpoints."),
     "evaluate": ("harness.cli.evaluate_command:evaluate", "Score outputs on a data set."),
-    "graph": ("harness.cli.graph_command:graph", "Draw a pipeline, with a run's times."),
+    "graph": ("harness.cli.graph_command:graph", "Draw a pipeline as a flowchart."),
     "init": ("harness.cli.new_project:init", "Make a project: a pipeline, its rubric, its test."),
     "memory": ("harness.cli.memory:memory", "Store passages, and search them."),
     "models": ("harness.cli.models_command:models", "Plan, list and unload models."),

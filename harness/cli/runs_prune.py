@@ -98,9 +98,10 @@ def prune(
         names = {run.run_id for run in removed}
         rest = [run for run in runs if run.run_id not in names]
         packed = {
-            run.run_id: None if dry_run else pruning.pack_run(run)
+            run.run_id: size
             for run in rest
             if compress and pruning.can_pack(run)
+            if (size := None if dry_run else pruning.pack_run(run)) is not None or dry_run
         }
     remaining = sum(packed.get(run.run_id) or run.size_bytes for run in rest)
     if as_json:

@@ -68,6 +68,9 @@ def view(
     log_to_stderr()
     with failures_told(of_journals=True):
         files = [Path(run), *([other] if other else [])]
+        if metrics and (output or other or is_evaluation_file(files[0])):
+            problem = "--metrics is for the served page of one run"
+            raise InvalidInput(problem, code="option.of-one-run")
         if other is not None or is_evaluation_file(files[0]):
             directory = traces_directory(traces)
             write = partial(_write_evaluation, files, directory)

@@ -118,7 +118,7 @@ class InProcess:
             )
         if _is_async(work.function):
             return await work.function(**work.arguments)
-        value = await in_thread(work)
+        value = await _in_thread(work)
         # A decorator may hide that the function under it is async.
         return await value if inspect.isawaitable(value) else value
 
@@ -168,7 +168,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return bool(is_plainly) or inspect.iscoroutinefunction(function)
 
 
-async def in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
+async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
     """Calls a plain function in a new thread."""
     done, context = Future[Any](), contextvars.copy_context()
 

@@ -239,7 +239,7 @@ NO_POLICIES = Policies()
 
 
 def _check_not_negative(owner: str, name: str, value: float) -> None:
-    # As in `Timeout`: NaN fails it too.
+    # So, NaN is refused too.
     if not (isinstance(value, int | float) and value >= 0):
         raise InvalidInput(
             f"{owner}({name}={value!r}); it must be a number, and cannot be less than 0",

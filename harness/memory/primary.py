@@ -224,7 +224,7 @@ class PrimaryStore:
         self._database.free()
 
     def _written(self, write: Callable[[_Changes], T]) -> T:
-        """Makes a write in a transaction, and once more if the connection was lost in it.
+        """Makes a write in a transaction, and up to twice more if the connection was lost in it.
 
         Whether that was stored is not known: `write` sees it if it was.
         """

@@ -226,7 +226,7 @@ class Batch:
 
             async def drafts(run: Run, row: str) -> Scored:
                 assert rubric is not None
-                with ended.counted(row):
+                with ended.counted(row, SCORES):
                     return await evaluate(
                         run._opened,
                         table.draft(row),
@@ -242,7 +242,7 @@ class Batch:
         pipeline, clean = table.pipeline, self._redactor().clean_values
 
         async def rows(run: Run, row: str) -> object:
-            with ended.counted(row):
+            with ended.counted(row, ROWS):
                 output = (await run.call(pipeline, **table.inputs(row))).result
             # The journal has it so, too; of what it lacks, the row would be made again each time.
             return None if isinstance(output, Skipped) else clean(output)
@@ -254,7 +254,7 @@ class Batch:
 
         async def scores(run: Run, row: str, output: object, reference: str) -> Scored:  # noqa: ARG001
             assert rubric is not None
-            with ended.counted(row):
+            with ended.counted(row, SCORES):
                 return await evaluate(run._opened, table.draft(row, output), rubric, ask=run._chat)
 
         if recorded is None:
@@ -365,7 +365,11 @@ class Batch:
             for label in begun
         )
         rows = len(self._rows.given)
-        if self._recorded is not None:
+        if self._recorded is not None and self._earlier is not None:
+            surroundings = Surroundings(self._settings, self._backends)
+            surroundings = await surroundings.beside(self._earlier.outputs)
+            made = self._made_before(self._earlier, surroundings)
+            counts.update(chain.from_iterable(of for _, of, reason in made if reason is None))
             counts[self._first] = rows
         scored = [counts[name] for name in self._graph.nodes if name != ROWS]
         return BatchRehearsal(
@@ -571,7 +575,7 @@ def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[...
     """The node's function of a scorer."""
 
     async def scores(run: Run, row: str, output: object, reference: str) -> dict[str, float]:  # noqa: ARG001
-        with ended.counted(row):
+        with ended.counted(row, scorer.node):
             return await scorer.scores(output, target_of(table.given[row]))
 
     return scores

@@ -51,6 +51,15 @@ def state_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.batch")
 
 
+def manifest_of(output: Path) -> dict[str, Any]:
+    """What is noted beside an output; empty if that is missing or torn."""
+    try:
+        manifest = orjson.loads(state_of(output).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
 def failures_of(output: Path) -> Path:
     """The file of the rows that have no output."""
     return output.with_name(f"{output.name}.failures.jsonl")
@@ -65,7 +74,7 @@ class BatchFiles:
         path: Of the outputs; None for no files.
         rows: All of them.
         order: Their names, by their numbers in the run.
-        codes: Of the errors of rows that failed, by name; grows.
+        codes: Of the errors of rows that failed, by the node of the batch and name; grows.
         nodes: Those whose outputs a line is made of.
         redactor: Cleans what is written.
         begun: Told the run's id.
@@ -83,7 +92,7 @@ class BatchFiles:
         *,
         rows: BatchRows | DraftRows,
         order: Sequence[str],
-        codes: Mapping[str, str],
+        codes: Mapping[tuple[str, str], str],
         nodes: Sequence[str],
         redactor: Redactor,
         begun: Callable[[str], None],
@@ -150,9 +159,11 @@ class BatchFiles:
         for number, row_state, reason in before:
             if reason is None:
                 self._note(number, row_state)
-            elif self._nodes <= row_state.keys():
-                line = self.line(number, self._row(number), row_state)
-                self.outdated[number] = line | {"outdated": reason}
+            if number not in self.lines and (ROWS in row_state or self._nodes <= row_state.keys()):
+                # A scorer that failed, or is new, has given it nothing yet.
+                line = self.line(number, self._row(number), dict.fromkeys(self._nodes) | row_state)
+                why = reason or "not all scorers have scored it yet"
+                self.outdated.setdefault(number, line | {"outdated": why})
         if self._path is not None and self._path.suffix.lower() != ".parquet":
             self._write_all()
         if self.failures_path is not None:
@@ -197,7 +208,7 @@ class BatchFiles:
                     kind, reason = error_class(record.error), record.error or ""
                     if kind == NodeFailed.__name__:
                         reason = reason[len(f"{kind}: ") :]
-                    code = self._codes.get(self._order[number], NodeFailed.code)
+                    code = self._codes.get((attempt_node, self._order[number]), NodeFailed.code)
                     self.fail_row(number, reason, code=code)
                     if attempt_node != ROWS and ROWS in self._made.get(number, {}):
                         # Its output has no score of this one, and those of the others.

@@ -13,7 +13,7 @@ import orjson
 from harness.errors import InvalidInput
 from harness.files import write_whole
 from harness.rows import RowFile, check_output, rows_saved, write_rows
-from harness.session.batch_files import failures_of, state_of
+from harness.session.batch_files import failures_of, manifest_of, state_of
 from harness.session.batch_rows import BatchRows, Shard
 
 
@@ -40,7 +40,7 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
             batch without shards. Nothing is written then.
     """
     check_output(output, {".csv", ".jsonl", ".parquet"})
-    before = _manifest(output)
+    before = manifest_of(output)
     if "shards" not in before and (before or output.exists()):
         raise InvalidInput(
             "it is there, and no merge has made it; give another --output",
@@ -53,7 +53,7 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
     failures: list[dict[str, Any]] = []
     for shard in _shards_of(output):
         path = shard.path(output)
-        manifest, made = _manifest(path), rows_saved(path) if path.exists() else []
+        manifest, made = manifest_of(path), rows_saved(path) if path.exists() else []
         if problem := _problem(path, manifest, made, table=rows.identity["table"], ids=order):
             problems.append(f"  --shard {shard}: {problem}")
             continue
@@ -101,15 +101,6 @@ def _shards_of(output: Path) -> list[Shard]:
     return [Shard(number=number, of=of) for number in range(1, of + 1)]
 
 
-def _manifest(output: Path) -> dict[str, Any]:
-    """What is noted beside an output; empty if that is missing or torn."""
-    try:
-        manifest = orjson.loads(state_of(output).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return manifest if isinstance(manifest, dict) else {}
-
-
 def _problem(
     path: Path,
     manifest: Mapping[str, Any],
@@ -128,9 +119,12 @@ def _problem(
         return f"incomplete, with {manifest['done']:,} of {manifest['rows']:,} rows"
     if manifest["table"] != table:
         return "its table had other rows, or ids; what is still right is not made again"
+    lacks_failures = manifest["failed"] and not failures_of(path).is_file()
     current = [line for line in made if not line.get("outdated")]
-    if len(current) != manifest["done"] or not ids.keys() >= {line["id"] for line in made}:
-        return f"{path.name} was changed since, and is written anew"
+    has_others = not ids.keys() >= {line["id"] for line in made}
+    if lacks_failures or has_others or len(current) != manifest["done"]:
+        changed = failures_of(path) if lacks_failures else path
+        return f"{changed.name} was changed since, and is written anew"
     return None
 
 

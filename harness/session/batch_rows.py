@@ -93,11 +93,11 @@ class RowsEnded:
     """Counts the rows that end, and ends a batch whose rows fail for one reason.
 
     Args:
-        most: Failures for one reason that are too many: a count, or as a `float` more than this
+        allowed: Failures for one reason that are too many: a count, or as a `float` more than this
             share of the rows that have ended, 20 of them at least. None for any number.
 
     Attributes:
-        codes: Of the errors of rows that failed, by their names.
+        codes: Of the errors of rows that failed, by the node of the batch and their names.
     """
 
     def __init__(self, allowed: float | None) -> None:
@@ -105,15 +105,15 @@ class RowsEnded:
         self._ended: set[str] = set()
         self._failed = defaultdict[tuple[str, str], set[str]](set)
         self._end: RunLimitReached | None = None
-        self.codes: dict[str, str] = {}
+        self.codes: dict[tuple[str, str], str] = {}
 
     def code_parts(self) -> tuple[object, ...]:
         """See `fingerprint`: how others fail is no part of a row's code."""
         return ()
 
     @contextmanager
-    def counted(self, row: str) -> Iterator[None]:
-        """Around a row, by its name.
+    def counted(self, row: str, of: str) -> Iterator[None]:
+        """Around what a node of the batch, `of`, does for a row, by its name.
 
         Raises:
             RunLimitReached: Too many have failed.
@@ -125,18 +125,18 @@ class RowsEnded:
         except RunLimitReached:
             raise
         except Exception as error:
-            self._note(row, error)
+            self._note(row, of, error)
             raise
         finally:
             self._ended.add(row)
 
-    def _note(self, row: str, error: Exception) -> None:
+    def _note(self, row: str, of: str, error: Exception) -> None:
         cause: BaseException = error
-        node = ""
+        node = of
         while isinstance(cause, NodeFailed) and cause.__cause__ is not None:
             node, cause = node_of_all(cause.node), cause.__cause__
         code = cause.code if isinstance(cause, HarnessError) else type(cause).__name__
-        self.codes[row] = code
+        self.codes[of, row] = code
         reason = node, code
         self._failed[reason].add(row)
         failed, ended = len(self._failed[reason]), len(self._ended) + (row not in self._ended)
@@ -349,10 +349,10 @@ def target_of(row: Row) -> Any:  # noqa: ANN401 - a value of any table
     None if it is empty.
     """
     target = row.fields.get("target")
-    several = listed(target)
-    if several in ([], [""]):
+    several = [part for part in listed(target) if part is not None and str(part).strip()]
+    if not several:
         return None
-    return several if isinstance(target, str) and several != [target] else target
+    return target if several == [target] else several
 
 
 def epoch_of(name: str) -> int:
@@ -431,6 +431,8 @@ def _filled(row: Row, name: str, value: object) -> object:
         return str(row.fields[column])
 
     text = _COLUMN.sub(cell, value)
+    if value.startswith("@@"):
+        return text[1:]
     if not value.startswith("@"):  # a row's own text names no file
         return text
     return read_text(f"input '{name}'", Path(text[1:]) if text == value else row.beside(text[1:]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -46,7 +46,7 @@ class EvaluationResult(BatchResult):
     """The rubric's: `RUBRIC`, the composite; `RUBRIC.passed`; `RUBRIC.DIMENSION`. Then those of
     functions: `NAME`, or `NAME.PART`. Empty if nothing was scored."""
     samples: Sequence[Mapping[str, Any]] = field(repr=False)
-    """What the output has: a line for each row and epoch that was scored."""
+    """What the output has: a line for each row and epoch that has an output."""
 
     @property
     def scored(self) -> int:
@@ -156,7 +156,9 @@ class Evaluation:
         every = dict(every or {})
         if isinstance(pipeline, str):
             prompt = read_text("prompt", Path(pipeline[1:])) if pipeline[:1] == "@" else pipeline
-            every["prompt"], pipeline = prompt, _of_prompt(name or "prompt")
+            # A prompt that begins so is none: two signs stand for one.
+            every["prompt"] = f"@{prompt}" if prompt[:1] == "@" else prompt
+            pipeline = _of_prompt(name or "prompt")
         cached = [node.name for node in pipeline.nodes.values() if node.policies.cache is not None]
         if epochs > 1 and cached:
             raise InvalidInput(
@@ -305,7 +307,7 @@ class EvaluatedBatch:
 
     def means(self) -> dict[str, float]:
         """Of all rows so far, the mean of each score, for the list of runs."""
-        return {score.name: score.mean for score in self._figures()}
+        return {score.name: score.mean for score in self._figures}
 
     def result(self, ended: BatchResult) -> EvaluationResult:
         """What became of it."""
@@ -318,11 +320,13 @@ class EvaluatedBatch:
             **of_batch,
             epochs=epochs,
             reduce=self._evaluation.reduce,
-            scores=self._figures(),
+            scores=self._figures,
             samples=self.batch.lines,
         )
 
+    @cached_property
     def _figures(self) -> tuple[ScoreSummary, ...]:
+        """Of all rows; looked at once they have ended."""
         lines, category = self.batch.lines, self._evaluation.category
         success = self._success | {
             name: 1.0 for line in lines for name in line["scores"] if name not in self._success
@@ -342,11 +346,11 @@ class EvaluatedBatch:
 def thresholds_of(rubric: Rubric) -> dict[str, float]:
     """By score that a rubric gives, what counts as a success."""
     share = rubric.scale.share(rubric.pass_at)
-    scales = {d.name: rubric.scale_of(d.name) for d in rubric.dimensions}
+    names = [dimension.name for dimension in rubric.dimensions]
     return {
         rubric.id: rubric.pass_at,
         f"{rubric.id}.passed": 1.0,
-        **{f"{rubric.id}.{n}": s.min + share * (s.max - s.min) for n, s in scales.items()},
+        **{f"{rubric.id}.{name}": rubric.scale_of(name).at(share) for name in names},
     }
 
 

@@ -246,7 +246,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
 
 
 def _sizes(journal: Journal) -> tuple[int, ...]:
-    return tuple(path.stat().st_size for path in journal.paths[: journal.parts])
+    return tuple(path.stat().st_size for path in journal.paths)
 
 
 class _JournalFindings:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from numbers import Real
+from typing import Any
 
 from harness.errors import EvaluationFailed, InvalidInput, message_of, place_of
-from harness.graph.executor import Work, in_thread
+from harness.graph.executor import InProcess, Work
 from harness.rubric.checks import Match
 
 ScoreFunction = Callable[..., object]
@@ -40,10 +41,9 @@ class Scorer:
         """
         arguments = (output, target) if self.takes_target else (output,)
         try:
-            if inspect.iscoroutinefunction(self.function):
-                result = await self.function(*arguments)
-            else:
-                result = await in_thread(Work(self.node, partial(self.function, *arguments), {}))
+            result: Any = await InProcess().call(
+                Work(self.node, partial(self.function, *arguments), {})
+            )
         except Exception as error:
             raise EvaluationFailed(
                 f"scorer '{self.name}' raised {type(error).__name__}: {message_of(error)}"
@@ -65,6 +65,9 @@ class Scorer:
             f"{self.name}.{part}" if part else self.name: float(value)
             for part, value in parts.items()
         }
+
+
+_REST = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 def scorers_of(given: Sequence[str | ScoreFunction]) -> tuple[Scorer, ...]:
@@ -105,8 +108,12 @@ def _scorer(given: str | ScoreFunction) -> Scorer:
             code="evaluation.scorer-unknown",
         )
     kinds = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    parameters = [p for p in inspect.signature(given).parameters.values() if p.kind in kinds]
-    needed = [parameter for parameter in parameters if parameter.default is parameter.empty]
+    try:
+        every = [*inspect.signature(given).parameters.values()]
+    except ValueError:  # of some that are built in, nothing is known
+        every = []
+    parameters = [parameter for parameter in every if parameter.kind in kinds]
+    needed = [p for p in every if p.default is p.empty and p.kind not in _REST]
     takes, needs = [p.name for p in parameters[1:2]] == ["target"], len(needed) > 1
     if not parameters or parameters[0].name == "target" or len(needed) > 1 + takes:
         raise InvalidInput(

@@ -1,6 +1,6 @@
 """Removes runs, and packs the journals of runs that ended.
 
-A run's files are those whose names begin with its id. Its journal goes first, by a rename to a name
+A run's files are those named by its id and a dot. Its journal goes first, by a rename to a name
 that readers do not look for: from then on the run is gone, as a whole. If a kill leaves others of
 its files, `finish_removals` removes them.
 """
@@ -41,8 +41,8 @@ Keep = Literal["failed", "unfinished"]
 """Runs to keep by how they ended: badly, or so that they can be resumed."""
 
 KeptBecause = Literal["going", "batch", "cannot be read", "failed", "unfinished"]
-"""Why a run stays: it is going, ended just now, or cannot be locked; a batch goes on from it; its
-journal, or the record that says so, is damaged; or as `Keep`."""
+"""Why a run stays: it is going, or has just ended; a batch goes on from it; its journal, or the
+record that says so, is damaged; or as `Keep`."""
 
 ENDS: dict[Keep, frozenset[str]] = {
     "failed": frozenset({"FAIL", "ERROR", "KILLED"}),
@@ -112,7 +112,9 @@ def stored_runs(
         if named != run_id:
             continue
         changed = (
-            s.st_mtime for p, s in zip(paths, stats, strict=True) if is_left or _is_journal(p)
+            s.st_mtime
+            for p, s in zip(paths, stats, strict=True)
+            if is_left or p == journal or part_of(p, journal)
         )
         run = StoredRun(
             journal=journal,
@@ -186,8 +188,11 @@ def finish_removals(directory: Path) -> None:
 
 def can_pack(run: StoredRun) -> bool:
     """Whether a run ended, and one of its journals is not packed."""
-    is_ended = run.final not in {None, "GOING", "KILLED"}
-    return is_ended and any(not is_packed(path) for path in run.journals)
+    is_ended = run.is_readable and run.final not in {"GOING", "KILLED"}
+    try:
+        return is_ended and any(not is_packed(path) for path in run.journals)
+    except OSError:
+        return False  # just removed
 
 
 def pack_run(run: StoredRun) -> int | None:
@@ -246,7 +251,7 @@ def _why_kept(run: StoredRun, keep: Collection[Keep]) -> tuple[KeptBecause | Non
         state = ""
     if _is_needed(state, run.run_id):
         return "batch", state
-    final = run.final or (None if run.is_readable else "KILLED")
+    final = run.final or "KILLED"  # for all that is known
     ending = next((name for name in keep if final in ENDS[name]), None)
     return (ending if run.is_readable or ending is None else "cannot be read"), None
 
@@ -284,16 +289,12 @@ def _held(run: StoredRun) -> Iterator[bool]:
         yield False
         return
     try:
-        last = max(part_of(path, run.journal) or 0 for path in run.journals)
+        last = part_of(run.journals[-1], run.journal) or 0
         changed_s = max((p.lstat().st_mtime for p in run.journals if p.exists()), default=0.0)
         is_same = changed_s == run.changed_s and not part_path(run.journal, last + 1).exists()
         yield lock.is_certain and is_same
     finally:
         lock.release()
-
-
-def _is_journal(path: Path) -> bool:
-    return path.suffix == JOURNAL_SUFFIX
 
 
 def _unlink(paths: Iterable[Path]) -> None:

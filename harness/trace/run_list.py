@@ -170,7 +170,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
         try:
             last = max(files, key=lambda file: part_of(file, path) or 0)
             # Parts without their journal are no run; and most runs ended, so few are read whole.
-            if path not in files or has_end(last):
+            if path not in files or not _is_run(path) or _has_end(last):
                 continue
             journal = Journal(path)
             if journal.ended is not None:
@@ -191,7 +191,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
     return listed
 
 
-def has_end(path: Path) -> bool:
+def _has_end(path: Path) -> bool:
     """Guesses whether a file's run ended without being killed; nearly always right."""
     if is_packed(path):
         return True  # no other is packed

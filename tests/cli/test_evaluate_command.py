@@ -56,7 +56,7 @@ def lines(path: Path) -> list[dict[str, object]]:
 def test_an_evaluation_of_a_file_is_run_and_goes_on(project: Path) -> None:
     done = harness("evaluate", "qa.py", cwd=project)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert "4 of 4 outputs are scored in evaluations/qa.jsonl." in done.text
+    assert "4 of 4 outputs have a score in evaluations/qa.jsonl." in done.text
     assert "To read it: harness view evaluations/qa.jsonl" in done.text
     shown = {line.split()[0]: line.split()[1:4] for line in done.stdout.splitlines() if line}
     assert shown["near"] == ["2", "0.9500", "0.0500"]

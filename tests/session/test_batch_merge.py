@@ -258,6 +258,18 @@ def test_an_output_that_was_changed_is_named(tmp_path):
     assert merge(tmp_path).done == 40
 
 
+def test_failures_that_were_left_behind_are_named_and_made_again(tmp_path):
+    fails = [row["text"] for row in ROWS[:4]]
+    for shard in shards(2):
+        run_shard(shard, tmp_path, fails=fails)
+    left = next(tmp_path.glob("out.*-of-2.jsonl.failures.jsonl"))
+    left.unlink()
+    assert f"{left.name} was changed" in str(refused(tmp_path))
+    for shard in shards(2):
+        run_shard(shard, tmp_path, fails=fails)
+    assert merge(tmp_path).failed == 4
+
+
 def test_it_is_clear_which_shards_are_meant(tmp_path):
     error = refused(tmp_path)
     assert (error.code, "--shard 1/5" in str(error)) == ("batch.shards-unclear", True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import functools
 import json
 import math
 
@@ -12,6 +13,8 @@ from session_runs import ONE_QUESTION, settings_of
 
 from harness import Cache, Evaluation, Limits, Match, Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
+from harness.rubric import Dimension, Rubric
+from harness.session.evaluation_run import thresholds_of
 from harness.trace.run_list import list_runs
 
 ROWS = [
@@ -312,6 +315,28 @@ def test_a_scorer_that_fails_for_a_row_leaves_out_its_own_score_alone(setup, sco
     assert done.run.status == "failed"
 
 
+def test_what_two_scorers_fail_by_is_told_apart_and_a_decorated_coroutine_scores(setup):
+    async def later(output):
+        return 1
+
+    @functools.wraps(later)
+    def decorated(output):
+        return later(output)
+
+    done = setup.run(questions(scorers=[broken, words, decorated]), max_failures=None)
+    assert {(f.reason.split("'")[1], f.code) for f in done.failures} == {
+        ("broken", "evaluation.scorer-raised"),
+        ("words", "evaluation.score-invalid"),
+    }
+    assert done.score("later").mean == 1
+
+
+def test_a_scorer_that_is_added_and_stopped_loses_no_output(setup):
+    setup.run(questions(scorers=["number"]))
+    setup.run(questions(scorers=["number", broken]), max_failures=0, max_parallel=1)
+    assert [line["id"] for line in setup.lines()] == ["a", "b", "c"]
+
+
 def test_scores_may_be_of_numpy(setup):
     done = setup.run(questions(scorers=[in_numpy, is_digit]))
     assert done.samples[1]["scores"] == {
@@ -361,7 +386,7 @@ def test_a_column_that_is_not_there_is_refused(setup, what):
     setup.run(questions([{"question": "2+2", "target": 4}]))
 
 
-@pytest.mark.parametrize("target", [None, "", [], "[]"])
+@pytest.mark.parametrize("target", [None, "", " ", [], "[]", ["", " "]])
 def test_an_empty_target_is_none(setup, target):
     with pytest.raises(InvalidInput, match="it has no 'target', which 'number' needs"):
         setup.run(questions([ROWS[0] | {"target": target}]))
@@ -381,6 +406,10 @@ def test_any_of_several_targets_is_right_also_in_a_table(setup):
     for targets, mean in (([4, 9], 1), ([8, 9], 0)):
         done = setup.run(questions([ROWS[0] | {"target": targets}]), output=None)
         assert done.scores[0].mean == mean
+
+
+def only_by_name(output, *, target):
+    return 1
 
 
 def by_group(output, group):
@@ -413,7 +442,10 @@ def cached():
         ({"scorers": ["equals"]}, "evaluation.scorer-unknown"),
         ({"scorers": ["number:x"]}, "evaluation.scorer-unknown"),
         ({"scorers": [lambda _: 1]}, "evaluation.scorer-unknown"),
+        ({"epochs": 2, "reduce": "at_least_1:1.2.3"}, "evaluation.reducer-unknown"),
         ({"scorers": [by_group]}, "evaluation.scorer-arguments"),
+        ({"scorers": [only_by_name]}, "evaluation.scorer-arguments"),
+        ({"scorers": [int]}, "evaluation.scorer-arguments"),
         ({"scorers": [swapped]}, "evaluation.scorer-arguments"),
         ({"scorers": [print, print]}, "evaluation.scorer-arguments"),
         ({"scorers": ["equal", Match("equal")]}, "evaluation.scorer-twice"),
@@ -462,6 +494,17 @@ def test_a_row_in_a_prompt_names_no_file(setup):
         )
     )
     assert [failure.code for failure in done.failures] == ["KeyError"]  # the model got the text
+
+
+def test_a_prompt_of_a_file_that_begins_as_a_file_does_is_a_text(setup):
+    prompt, secret = setup.folder / "prompt.txt", setup.folder / "secret.txt"
+    secret.write_text("2+2")
+    prompt.write_text("@{question}")
+    setup.producer = ScriptedBackend(["It is 4."])
+    setup.run(
+        Evaluation(f"@{prompt}", [{"question": str(secret), "target": 4}], scorers=["number"])
+    )
+    assert setup.producer.requests[0].messages[-1].content == f"@{secret}"
 
 
 def test_two_braces_are_a_brace_and_no_column(setup):
@@ -540,3 +583,11 @@ def test_scores_do_not_depend_on_the_order_in_which_rows_end(tmp_path):
 
     assert scores("b.jsonl", [*reversed(range(8))]) == forwards
     assert forwards[0].rows == 8
+
+
+@pytest.mark.parametrize("pass_at", [7, 14, 28, 55, 56])
+def test_a_score_at_the_threshold_is_a_success_on_any_scale(pass_at):
+    dimension = Dimension(name="clear", judge="Is it clear?")
+    scale = {"scale": {"min": 0, "max": 100}, "pass_at": pass_at}
+    rubric = Rubric(id="r", sha256="5eed", title="R", repeats=1, dimensions=(dimension,), **scale)
+    assert thresholds_of(rubric)["r.clear"] <= pass_at

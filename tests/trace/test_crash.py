@@ -1,4 +1,4 @@
-"""What is left of runs that were killed, cut off, forked, or spread over several processes."""
+"""What is left of runs that were killed, cut off or forked."""
 
 import os
 import subprocess

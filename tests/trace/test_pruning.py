@@ -342,6 +342,25 @@ def test_all_parts_are_packed_and_the_run_goes_on_in_a_further_one(tmp_path):
     assert [line.name for line in Journal(journal).items(Instant)][-2:] == ["resumed", "more"]
 
 
+def test_a_file_beside_a_run_that_is_no_part_of_it_holds_up_nothing(tmp_path):
+    journal = store(tmp_path, 1, age_s=2 * DAY_S)
+    journal.with_suffix(".scores.jsonl").write_text("{}")  # newer than the journal
+    store(tmp_path, 2, age_s=2 * DAY_S)
+    (tmp_path / f"{name(2)}.77-00c0ffee0bad.jsonl").write_bytes(sealed(STARTED))
+    assert [line.final for line in list_runs(tmp_path)] == ["PASS", "PASS"]
+    assert remove_run(stored(tmp_path)[name(1)])
+    assert not list(tmp_path.glob(f"{name(1)}*"))
+
+
+def test_a_run_without_a_line_in_the_audit_log_is_packed_and_counts_as_killed(tmp_path):
+    with pytest.raises(KeyError), RunTrace(tmp_path, name="own") as trace:
+        raise KeyError
+    os.utime(trace.journal_path, (time.time() - 2 * DAY_S,) * 2)
+    (run,) = stored(tmp_path, keep=["failed"]).values()
+    assert can_pack(run)
+    assert run.kept == "failed"
+
+
 def test_a_killed_run_is_not_packed(tmp_path):
     store(tmp_path, 1, ended=False)
     run = stored(tmp_path)[name(1)]

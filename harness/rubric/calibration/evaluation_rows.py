@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 
@@ -70,19 +72,26 @@ def evaluation_samples(path: Path) -> list[Sample]:
         if row.fields.get("outdated"):
             continue
         try:
-            scores = {
-                name.removeprefix(_SCORES): float(value)
-                for name, value in row.fields.items()
-                if name.startswith(_SCORES)
-            }
+            scores = object_in(row.fields, "scores") or {}
+            scores = {name: float(value) for name, value in scores.items()}
         except (TypeError, ValueError) as error:
             raise row.refusal(
                 f"a score is no number ({error})", code="labels.not-a-number"
             ) from error
-        inputs = {n[7:]: v for n, v in row.fields.items() if n.startswith("inputs.")}
+        inputs = object_in(row.fields, "inputs") or {}
         name, group = names.of(row, inputs), str(row.fields.get("group", ""))
         samples.append(Sample(row=name, scores=scores, group=group))
     return samples
+
+
+def object_in(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON
+    """A value that may be an object, as JSON in a cell, or in columns with points."""
+    value = fields.get(name)
+    parts = {key.partition(".")[2]: of for key, of in fields.items() if key.startswith(f"{name}.")}
+    if isinstance(value, str) and value[:1] in {"{", "["}:
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
+    return {**parts, **value} if isinstance(value, dict) else parts or value
 
 
 def as_draft(row: Row, rubric: Rubric) -> Row:

@@ -8,7 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Literal, get_args
+from typing import Literal, cast
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from harness.rubric.calibration.agreement import Resamples, Values
 
 ReducerKind = Literal["mean", "median", "mode", "max", "at_least", "pass_at"]
 _REDUCER = re.compile(
-    r"(?P<kind>mean|median|mode|max|(?:at_least|pass_at)_(?P<k>\d+)(?::(?P<at>[\d.]+))?)"
+    r"(?P<whole>mean|median|mode|max)"
+    r"|(?P<of>at_least|pass_at)_(?P<k>\d+)(?::(?P<at>\d+\.?\d*|\.\d+))?"
 )
 
 
@@ -38,7 +39,6 @@ class Reducer:
             InvalidInput: There is no such reducer, or it needs more epochs.
         """
         match = _REDUCER.fullmatch(text.replace("pass@", "pass_at_"))
-        kind = match and match["kind"].partition("_")[0]
         if match is None or (match["k"] is not None and not 1 <= int(match["k"]) <= epochs):
             raise InvalidInput(
                 f"reduce = {text!r}: write mean, median, mode, max, at_least_K or pass_at_K, with "
@@ -46,9 +46,8 @@ class Reducer:
                 "for another score that counts as a success",
                 code="evaluation.reducer-unknown",
             )
-        whole = next(name for name in get_args(ReducerKind) if name.startswith(str(kind)))
         at = None if match["at"] is None else float(match["at"])
-        return cls(whole, int(match["k"] or 1), at)
+        return cls(cast("ReducerKind", match["whole"] or match["of"]), int(match["k"] or 1), at)
 
     def __call__(self, scores: Sequence[float], *, success: float) -> float:  # noqa: PLR0911
         """The row's score; NaN if there is none, or too few for pass@k.
@@ -169,7 +168,7 @@ def summaries(
         # Equal scores have equal resamples, which is no sign of certainty.
         if not has_groups and np.isin(of_rows, (0, 1)).all():
             low, high = wilson(figure.mean, figure.rows)
-        elif (of_rows == of_rows[0]).all():
+        elif (of_rows == of_rows[0]).all() or len(set(groups[has])) < 3:
             low = high = math.nan
         result.append(
             ScoreSummary(
