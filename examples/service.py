@@ -68,8 +68,8 @@ async def ask(asked: Question, request: Request, user: User = "anyone") -> Answe
     except NodeFailed as error:
         raise HTTPException(502, str(error)) from error
     if result.status == "stopped":
-        is_outage = result.limit == "outage"  # whose message may name addresses
-        raise HTTPException(*((503, "no model") if is_outage else (429, result.stopped_by)))
+        is_users = result.limit == "calls"  # messages of others may name addresses
+        raise HTTPException(*((429, result.stopped_by) if is_users else (503, "no model")))
     return Answer(answer=result.result, run=result.run_id)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 
+from harness.threads import to_its_end
 from harness.trace.journal_line import dump_json, seal, sealed_number
 
 
@@ -27,7 +28,6 @@ class ReplyLog:
         self._troubled = troubled
         self._descriptor: int | None = None
         self._size = 0
-        self._lines = 0
         self._is_usable = True
         self._is_read = False
         self._reading = asyncio.Lock()
@@ -42,16 +42,17 @@ class ReplyLog:
             return self._texts.get(key)
         async with self._reading:
             if not self._is_read:
-                earlier = await asyncio.to_thread(self._read)
-                self._places = {**earlier, **self._places}
+                # Opened by the loop, as by `keep`: two would not know where it ends.
+                if self._is_there():
+                    self._places = {**await to_its_end(self._read), **self._places}
                 self._is_read = True
         place = self._places.get(key)
         if place is None or self._descriptor is None:
             return None
         start, length = place
         line = os.pread(self._descriptor, length, start)
-        text: str | None = orjson.loads(line)["text"] if sealed_number(line) else None
-        return text
+        kept = orjson.loads(line) if sealed_number(line) else {}
+        return str(kept["text"]) if kept.get("key") == key else None
 
     def keep(self, texts: Mapping[str, str]) -> None:
         """Keeps texts; when this returns, a killed process does not lose them."""
@@ -63,15 +64,13 @@ class ReplyLog:
         try:
             descriptor = self._opened()
             for key, text in texts.items():
-                self._lines += 1
-                line = seal(dump_json({"key": key, "text": text}) + b"\n", self._lines)
+                line = seal(dump_json({"key": key, "text": text}) + b"\n", 1)
                 self._places[key] = self._size, len(line)
                 self._size += len(line)
                 while line:
                     line = line[os.write(descriptor, line) :]
         except OSError as error:
-            self._is_usable = False
-            self._troubled(str(error))
+            self._fail(error)
 
     def close(self) -> None:
         """Closes the file."""
@@ -89,15 +88,26 @@ class ReplyLog:
                 self._size += os.write(self._descriptor, b"\n")
         return self._descriptor
 
+    def _is_there(self) -> bool:
+        """Whether earlier parts of the run left a file, which is open then."""
+        assert self._path is not None
+        try:
+            return self._path.exists() and bool(self._opened())
+        except OSError as error:
+            self._fail(error)
+            return False
+
+    def _fail(self, error: OSError) -> None:
+        if self._is_usable:
+            self._is_usable = False
+            self._troubled(str(error))
+
     def _read(self) -> dict[str, tuple[int, int]]:
         """The places of what earlier parts of the run kept."""
         places: dict[str, tuple[int, int]] = {}
         assert self._path is not None
-        if not self._path.exists():
-            return places
         start = damaged = 0
         try:
-            self._opened()
             with self._path.open("rb") as file:
                 for line in file:
                     if sealed_number(line) is not None:
@@ -106,7 +116,7 @@ class ReplyLog:
                         damaged += 1
                     start += len(line)
         except OSError as error:
-            self._troubled(str(error))
+            self._fail(error)
         if damaged:
             self._troubled(f"{damaged} of its lines are damaged")
         return places

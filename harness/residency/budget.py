@@ -184,7 +184,7 @@ class KeepAliveBudget:
             if self._runs:
                 self._consider()
 
-    def expect(self, forecast: Forecast, *, run: str = "") -> None:
+    def expect(self, forecast: Forecast, *, run: str) -> None:
         """Replaces the forecast of a run, as long as it is served."""
         share = self._runs.get(run)
         if share is None:

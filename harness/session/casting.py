@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -120,14 +120,17 @@ class Casting:
             for endpoint in (*reachable, *in_use)
             if endpoint.urls or endpoint in reachable
         }
-        to_ask = [
-            endpoint
-            for tag, endpoint in compared.items()
-            if provider_of(endpoint).served and tag not in self.models.asked
-        ]
-        if not to_ask:
-            return
-        self.models.asked |= {endpoint.tag for endpoint in to_ask}
+        async with self.models.asking:  # runs that share them wait for what one is told
+            to_ask = [
+                endpoint
+                for tag, endpoint in compared.items()
+                if provider_of(endpoint).served and tag not in self.models.asked
+            ]
+            if to_ask:
+                await self._ask(to_ask, environment)
+                self.models.asked |= {endpoint.tag for endpoint in to_ask}
+
+    async def _ask(self, to_ask: Sequence[Endpoint], environment: Mapping[str, str]) -> None:
         with self.tracer.span(events.AskServers([endpoint.tag for endpoint in to_ask])) as span:
             async with asyncio.TaskGroup() as group:
                 answers = [

@@ -1,9 +1,9 @@
-"""The models of a session: opens the endpoints, and the client for all calls."""
+"""The models of a run or a session: opens the endpoints, and the client for all calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -50,7 +50,7 @@ from harness.inference.tool_offers import ToolKnowledge
 from harness.log import log_warning
 from harness.residency import KeepAliveBudget, Tenant, check_fits
 from harness.session.heartbeat import heartbeat
-from harness.session.machine_speed import FileOf, machine_speed_recorded
+from harness.session.machine_speed import machine_speed_recorded
 from harness.session.run_counters import Sampled, device_sources, sampling
 from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
@@ -107,15 +107,13 @@ class OpenModels:
     client: Client
     budget: KeepAliveBudget | None
     """None if no models share memory."""
-    usable: Sequence[Endpoint]
-    file_of: FileOf
-    """Finds the files of models behind a URL."""
-    settings: Settings
+    speed_recorded: Callable[..., AbstractAsyncContextManager[None]]
+    """See `machine_speed_recorded`; of a `tracer`."""
     _heart: ExitStack = field(default_factory=ExitStack)
 
     @asynccontextmanager
     async def serving(
-        self, trace: RunTrace, *, required: Collection[str]
+        self, trace: RunTrace, *, required: Collection[str], warn: Callable[[Notice], None]
     ) -> AsyncIterator[OpenModels]:
         """Themselves, around a run that shares them: its trace has what happens to them.
 
@@ -127,11 +125,12 @@ class OpenModels:
         for tag in required:
             if error := routes[tag].error:
                 raise error.with_traceback(None)
+        _warn_of_fallbacks(routes, required, warn)
         for route in routes.values():
             route.gate.try_again()
         if self.budget is not None:
             _describe_budget(self.budget, trace)
-        async with _speed_recorded(self.usable, self.settings, trace, self.file_of):
+        async with self.speed_recorded(tracer=trace):
             if not tracer.has_runs:
                 self._heart.enter_context(heartbeat(tracer))
             try:
@@ -156,7 +155,7 @@ async def open_models(
 ) -> AsyncIterator[OpenModels]:
     """The client in front of these endpoints, and the budget that shares memory among their models.
 
-    Nothing is loaded or connected to until the first call.
+    Nothing is loaded until the first call; servers of managed models are asked about them.
 
     Args:
         endpoints: By tag.
@@ -208,14 +207,6 @@ async def open_models(
                     opening = OpenedEndpoint(
                         endpoint=endpoint, backend=ScriptedBackend(()), error=error
                     )
-                    # For the required endpoints that it stands in for.
-                    for needed in (user for user in required if tag in endpoints[user].fallback):
-                        warn(
-                            Notice(
-                                code="endpoint.fallback-unusable",
-                                message=f"'{tag}' cannot stand in for '{needed}': {error}",
-                            )
-                        )
             for replica in opening.replicas or (opening,):
                 stack.push_async_callback(replica.backend.aclose)
             if opening.host is not None:
@@ -237,8 +228,13 @@ async def open_models(
             sampling([*sampled.values(), *devices], tracer=tracer, every_s=sample_every_s)
         )
         usable = [entry.endpoint for entry in opened.values() if entry.error is None]
-        file_of = partial(_served_file, opened=opened, sampled=sampled)
-        await stack.enter_async_context(_speed_recorded(usable, settings, tracer, file_of))
+        speed_recorded = partial(
+            machine_speed_recorded,
+            usable,
+            directory=settings.traces,
+            file_of=partial(_served_file, opened=opened, sampled=sampled),
+        )
+        await stack.enter_async_context(speed_recorded(tracer=tracer))
         knowledge = _knowledge(endpoints)
 
         # 3. The way to each.
@@ -265,19 +261,26 @@ async def open_models(
                 kv_bytes=None if opening.error else kv_bytes_of(opening.endpoint),
                 error=opening.error,
             )
+        _warn_of_fallbacks(routes, required, warn)
         yield OpenModels(
             client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn),
             budget=budget,
-            usable=usable,
-            file_of=file_of,
-            settings=settings,
+            speed_recorded=speed_recorded,
         )
 
 
-def _speed_recorded(
-    usable: Sequence[Endpoint], settings: Settings, tracer: Tracer, file_of: FileOf
-) -> AbstractAsyncContextManager[None]:
-    return machine_speed_recorded(usable, directory=settings.traces, tracer=tracer, file_of=file_of)
+def _warn_of_fallbacks(
+    routes: Mapping[str, Route], required: Collection[str], warn: Callable[[Notice], None]
+) -> None:
+    for needed in required:
+        for tag in routes[needed].endpoint.fallback:
+            if error := routes[tag].error:
+                warn(
+                    Notice(
+                        code="endpoint.fallback-unusable",
+                        message=f"'{tag}' cannot stand in for '{needed}': {error}",
+                    )
+                )
 
 
 def _lease(

@@ -77,7 +77,7 @@ class OpenRun:
     figures: dict[str, float] = field(default_factory=dict)
     """Of an evaluation, the mean of each score."""
     models: list[CallGroup] = field(default_factory=list)
-    """The calls of each model; known when the session is closed."""
+    """The calls of each model; known when the run has ended."""
     noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
     """The evaluators' noise, by rubric, the folder of its files, and evaluators."""
 
@@ -174,7 +174,7 @@ async def open_run(
             opening = (
                 setup.opened(trace, required=needed, warn=casting.warn)
                 if shared is None
-                else shared.models.serving(trace, required=needed)
+                else shared.models.serving(trace, required=needed, warn=casting.warn)
             )
             models = await stack.enter_async_context(opening)
             meter = Meter(
@@ -208,10 +208,13 @@ async def open_run(
                 before_call=served.before,
                 after_reply=served.look_at,
             )
-            store = PassageStore(settings.memory, ask=client.embed)
-            stack.push_async_callback(store.aclose)
+            if shared is not None and shared.store.is_kept:
+                store = shared.store
+            else:
+                store = PassageStore(settings.memory, ask=client.embed)
+                stack.push_async_callback(store.aclose)
             passages = PassageLibrary(
-                shared.store if shared is not None and store.is_kept else store,
+                store,
                 tracer=trace,
                 ask=client.embed,
                 rank=client.rerank,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -80,31 +80,35 @@ def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
 @contextmanager
 def in_background(opening: AbstractAsyncContextManager[T]) -> Iterator[Background[T]]:
     """Opens something in an event loop of a thread of its own, for code without a loop."""
-    opened: Future[tuple[T, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    begun = Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]()
+    opened, closed = Future[T](), Future[None]()
 
     async def serve() -> None:
         over = asyncio.Event()
+        begun.set_result((asyncio.get_running_loop(), over))
         async with opening as served:
-            opened.set_result((served, asyncio.get_running_loop(), over))
+            opened.set_result(served)
             await over.wait()
 
     def run() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:
-            if opened.done():
-                raise
-            opened.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - for the thread that waits
+            (closed if opened.done() else opened).set_exception(error)
+        else:
+            closed.set_result(None)
 
     # The context, so that the thread's work belongs to the span, and its warnings to the run.
     thread = Thread(target=copy_context().run, args=(run,), name="harness loop", daemon=True)
     thread.start()
-    served, loop, over = opened.result()
+    loop, over = begun.result()
     try:
-        yield Background(served=served, loop=loop)
+        yield Background(served=opened.result(), loop=loop, thread=thread)
     finally:
-        loop.call_soon_threadsafe(over.set)
+        with suppress(RuntimeError):  # it has ended by itself
+            loop.call_soon_threadsafe(over.set)
         thread.join()
+    closed.result()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +117,19 @@ class Background(Generic[T]):
 
     served: T
     loop: asyncio.AbstractEventLoop
+    thread: Thread
 
     def result_of(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Its result; Ctrl-C here cancels it there."""
+        """Its result; Ctrl-C here cancels it there.
+
+        Raises:
+            CancelledError: The loop ends.
+        """
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
+            while not wait([future], timeout=1.0).done:
+                if not self.thread.is_alive():  # it came after the loop's last turn
+                    raise CancelledError
             return future.result()
         except BaseException:
             future.cancel()

@@ -53,6 +53,7 @@ from harness.session.chat import open_shim
 from harness.session.own_loop import in_background
 from harness.session.settings import MINILM, OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.trust import check_store
+from harness.threads import to_its_end
 from harness.trace import RunTrace, Tracer, events, sha256_of
 
 T = TypeVar("T")
@@ -103,9 +104,15 @@ class PassageStore:
             if self._store is None:
                 async with AsyncExitStack() as stack:
                     with tracer.span(events.OpenMemory(self.is_kept)) as span:
-                        self._store = await self._opened_in(stack)
-                        span.set(passages=len(self._store))
-                    self._opened = stack.pop_all()
+                        store, endpoint = await self._opened_in(stack)
+                        span.set(passages=len(store))
+                    # A thread may still do the work of a node that was cancelled.
+                    stack.push_async_callback(
+                        asyncio.to_thread, self._threads.shutdown, wait=True, cancel_futures=True
+                    )
+                    if endpoint is not None:
+                        stack.callback(endpoint.close)
+                    self._store, self._opened = store, stack.pop_all()
         return self._store
 
     async def in_thread(self, work: Callable[[], T], *, ask: Ask) -> T:
@@ -120,8 +127,10 @@ class PassageStore:
         """Closes the store, and removes it if it was temporary."""
         await self._opened.aclose()
 
-    async def _opened_in(self, stack: AsyncExitStack) -> MemoryStore:
-        """The store; leaving the stack closes it with everything it uses."""
+    async def _opened_in(
+        self, stack: AsyncExitStack
+    ) -> tuple[MemoryStore, EndpointEmbedder | None]:
+        """The store, and what embeds for it; leaving the stack closes the store."""
         settings = self.settings
         path: Place | None = settings.path
         if path is None:
@@ -129,16 +138,16 @@ class PassageStore:
         endpoint = None
         if settings.embedder not in OFFLINE_EMBEDDERS:
             endpoint = await EndpointEmbedder.open(settings.embedder, ask=self._ask)
-        opening = partial(_opened_store, settings, path, endpoint=endpoint)
-        store = await self.in_thread(opening, ask=self._ask)
-        stack.push_async_callback(asyncio.to_thread, store.close)
-        # A thread may still do the work of a node that was cancelled.
-        stack.push_async_callback(
-            asyncio.to_thread, self._threads.shutdown, wait=True, cancel_futures=True
-        )
-        if endpoint is not None:
-            stack.callback(endpoint.close)
-        return store
+
+        def opened() -> MemoryStore:
+            store = _opened_store(settings, path, endpoint=endpoint)
+            # Here, since nobody may wait for it any more.
+            stack.push_async_callback(asyncio.to_thread, store.close)
+            return store
+
+        stop = (lambda: None) if endpoint is None else endpoint.close
+        opening = partial(contextvars.copy_context().run, opened)
+        return await to_its_end(opening, thread=self._threads, stop=stop), endpoint
 
 
 class PassageLibrary:

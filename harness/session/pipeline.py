@@ -330,7 +330,7 @@ async def run_pipeline(
         backends=backends if shared is None else shared.setup.backends,
         shared=shared,
         tenant=tenant,
-        observers=observers,
+        observers=observers if shared is None else (*shared.observers, *observers),
         asker=asker,
         origin=origin,
     )

@@ -103,9 +103,9 @@ class PipelineRun:
     produces: bool = True
     """Whether drafts are also written, not only judged."""
     scored: Callable[[], Iterable[bool]] = tuple
-    """See `Session.scored`."""
+    """See `OpenRun.scored`."""
     figures: Callable[[], Mapping[str, float]] = dict
-    """See `Session.figures`."""
+    """See `OpenRun.figures`."""
     _retries: Counter[str] = field(default_factory=Counter, init=False)
 
     async def begin(self, inputs: Mapping[str, object]) -> RunResult:
@@ -390,7 +390,8 @@ def _needed_roles(graph: Graph) -> dict[str, str]:
     return needed
 
 
-_OPENING: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+_OPENING: dict[asyncio.AbstractEventLoop, tuple[asyncio.Lock, list[None]]] = {}
+"""By loop, and with an entry for each run that waits."""
 
 
 async def _turn_to_open() -> None:
@@ -400,10 +401,12 @@ async def _turn_to_open() -> None:
     quarter of a second.
     """
     loop = asyncio.get_running_loop()
-    lock = _OPENING.setdefault(loop, asyncio.Lock())
+    lock, waiting = _OPENING.setdefault(loop, (asyncio.Lock(), []))
+    waiting.append(None)
     try:
         async with lock:
             await asyncio.sleep(0)
     finally:
-        if not lock.locked():
-            _OPENING.pop(loop, None)
+        waiting.pop()
+        if not waiting:
+            del _OPENING[loop]

@@ -10,6 +10,7 @@ judge together as a panel.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -73,12 +74,14 @@ class ComparedModels:
 
     Attributes:
         asked: Tags of the endpoints whose servers were asked.
+        asking: Held while they are.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
         self.endpoints = endpoints
         self.same_family = same_family
         self.asked: set[str] = set()
+        self.asking = asyncio.Lock()
         self._identities: dict[str, ModelIdentity] = {}
 
     def identity(self, tag: str) -> ModelIdentity:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -67,14 +68,12 @@ class Session:
     warnings.
     """
 
-    def __init__(
-        self, parts: SharedParts, tenants: TenantMeters, observers: Sequence[Sink]
-    ) -> None:
+    def __init__(self, parts: SharedParts, tenants: TenantMeters) -> None:
         self._parts = parts
         self._tenants = tenants
-        self._observers = observers
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._ended = asyncio.Event()
         self._is_open = True
 
     async def run(
@@ -118,20 +117,17 @@ class Session:
                 f"{pipeline!r:.80} is no pipeline; session.run(pipeline, task=…) takes the object",
                 code="session.not-a-pipeline",
             )
-        check_observers(options.get("observers", ()))
         named = {name: value for name, value in options.items() if name not in _OPTIONS}
         chosen = {name: value for name, value in options.items() if name in _OPTIONS}
-        chosen["observers"] = (*self._observers, *options.get("observers", ()))
         self._tenants.meter_of(chosen.get("tenant"))
         task = asyncio.current_task()
         assert task is not None, "a coroutine is run by a task"
-        is_outermost = task not in self._tasks
         self._tasks.add(task)
         try:
             return await run_pipeline(pipeline, inputs, named, shared=self._parts, **chosen)
         finally:
-            if is_outermost:
-                self._tasks.discard(task)
+            self._tasks.discard(task)
+            self._ended.set()
 
     def events(
         self,
@@ -157,8 +153,9 @@ class Session:
         tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        while self._tasks & tasks:  # whose callers may go on for long
+            self._ended.clear()
+            await self._ended.wait()
 
 
 @asynccontextmanager
@@ -175,8 +172,8 @@ async def open(  # noqa: A001 - harness.open
         async with harness.open() as session:
             result = await session.run(pipeline, task="…")
 
-    Models are loaded and servers connected at the first call. Leaving the block cancels runs that
-    still go on, and then closes everything.
+    Models are loaded at the first call; servers of managed models are asked about them at once.
+    Leaving the block cancels runs that still go on, and then closes everything.
 
     Args:
         settings: Used in place of the settings of the directory and the environment.
@@ -191,7 +188,9 @@ async def open(  # noqa: A001 - harness.open
     Raises:
         ConfigurationInvalid: The settings are invalid, or an endpoint with a role is not usable.
         InvalidInput: An argument is of the wrong type, or a limit is on time.
-        SameModel: Producer and evaluator, or their fallbacks, are one model.
+        ModelFileInvalid: An embedded model's file is missing or not a GGUF.
+        DoesNotFit: A model with a role is larger than the budget.
+        InferenceError: The server of a managed model with a role does not say what it takes.
     """
     settings = settings_or_default(settings)
     check_backends(backends)
@@ -199,7 +198,6 @@ async def open(  # noqa: A001 - harness.open
     _check_limit(limits)
     setup = Setup.of(settings, backends, os.environ)
     casting = Casting(setup.endpoints, setup.settings, models=setup.compared)
-    casting.check()
     tracer = SharedTracer()
     tracer.redactor = Redactor(setup.trace_options.secrets)
     required = setup.required(casting.roles, {})
@@ -214,14 +212,23 @@ async def open(  # noqa: A001 - harness.open
                 whose="session",
             )
             meters = TenantMeters(tenants, around=meter)
-            store = PassageStore(settings.memory, ask=models.client.embed)
-            parts = SharedParts(setup=setup, models=models, store=store, meter_of=meters.meter_of)
-            session = Session(parts, meters, observers)
+            metered = replace(models.client, meter=meter)
+            store = PassageStore(settings.memory, ask=metered.embed)
+            parts = SharedParts(
+                setup=setup,
+                models=models,
+                store=store,
+                observers=observers,
+                meter_of=meters.meter_of,
+            )
+            session = Session(parts, meters)
             try:
                 yield session
             finally:
-                await session._end()  # noqa: SLF001 - the two are one
-                await store.aclose()
+                try:
+                    await session._end()  # noqa: SLF001 - the two are one
+                finally:
+                    await store.aclose()
 
 
 def closed() -> InvalidInput:
@@ -266,11 +273,11 @@ class TenantMeters:
                     code="session.tenant-unknown",
                 )
             limits = limits[tenant]
-        if tenant not in self._meters:
-            self._meters[tenant] = self._around.inside(
-                limits or Limits(), whose="tenant", title=f"tenant '{tenant}'"
-            )
-        return self._meters[tenant]
+        if (known := self._meters.get(tenant)) is not None:
+            return known
+        title = f"tenant '{tenant}'"
+        meter = self._around.inside(limits or Limits(), whose="tenant", title=title)
+        return self._meters.setdefault(tenant, meter)  # another thread may ask what it spent
 
 
 def _check_limit(limits: object) -> None:
@@ -298,7 +305,7 @@ class SyncSession:
     ) -> RunResult[ResultT]:
         """See `Session.run`. Ctrl-C cancels the run, which can be resumed."""
         refuse_running_loop("await session.run(…) of harness.open()")
-        if self._background.loop.is_closed():
+        if not self._background.thread.is_alive():  # nor is it in a forked child
             raise closed()
         session = self._background.served
         return self._background.result_of(session.run(pipeline, inputs, **options))

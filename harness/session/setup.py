@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Self
@@ -16,7 +16,7 @@ from harness.session.roles import EVALUATOR, Roles, with_backends
 from harness.session.separation import ComparedModels
 from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.trust import check_store, known_secrets, warn_of_secrets
-from harness.trace import TraceOptions, Tracer
+from harness.trace import Sink, TraceOptions, Tracer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,8 @@ class SharedParts:
     models: OpenModels
     store: PassageStore
     """Of use if it is kept; otherwise each run has its own."""
+    observers: Sequence[Sink]
+    """Of every run."""
     meter_of: Callable[[str | None], Meter]
     """By tenant, the scope that a run is inside of."""
 

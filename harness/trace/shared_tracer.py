@@ -42,9 +42,10 @@ class SharedTracer(Tracer):
             yield
         finally:
             for copies in self._copies.values():
-                if run in copies:
+                copy = copies.pop(run, None)
+                if copy is not None and copy.end_ns is None:
                     # The run is over, and no longer waits for what goes on.
-                    copies.pop(run).end(at_ns=self.now_ns(), status="cancelled")
+                    copy.end(at_ns=self.now_ns(), status="cancelled")
             del self._runs[run]
             if not self._runs:
                 self._has_runs.clear()
@@ -73,7 +74,7 @@ class SharedTracer(Tracer):
         run = self._run
         if run is None or span.tracer is not self:
             return span.id
-        copies = self._copies.get(span, {})
+        copies = self._copies.setdefault(span, {})
         if run not in copies:
             copy = copies[run] = span.copied(run, start_ns=max(span.start_ns, self._runs[run]))
             if span.end_ns is not None:
@@ -130,8 +131,10 @@ class SharedTracer(Tracer):
         if not isinstance(entry, Span):
             return
         if entry.end_ns is None:
+            # One that has ended may be asked for until the next begins.
+            self._copies = {span: of for span, of in self._copies.items() if span.end_ns is None}
             self._copies[entry] = {}
             return
-        for copy in self._copies.pop(entry).values():
+        for copy in self._copies[entry].values():
             copy.late = entry.late
             copy.end(at_ns=entry.end_ns, status=entry.status, error=entry.error)

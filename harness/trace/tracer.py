@@ -43,8 +43,9 @@ from harness.trace.secrets import Redactor
 from harness.trace.stalls import Stalls
 
 Sink = Callable[[Record], None]
-"""Takes each record as it is made; must not raise. If one has a true `hears_text`, each piece of a
-reply is a `Piece`. If one has `of_run`, that makes the sink of each run, so that it serves many."""
+"""Takes each record as it is made. It must not raise, and must be quick: one thread writes the
+journals of all runs of a process. If one has a true `hears_text`, each piece of a reply is a
+`Piece`. If one has `of_run`, that makes the sink of each run, so that it serves many."""
 
 ContentPolicy = Literal["full", "hash", "none"]
 """What is recorded of prompts, completions, drafts and outputs: the texts and their hashes, the

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 
 import pytest
 
@@ -64,3 +65,38 @@ def test_that_texts_cannot_be_kept_is_told_once(tmp_path):
     log.keep({"b": "second"})
     (reason,) = told
     assert "No such file" in reason
+
+
+def test_a_search_that_is_cancelled_opens_no_file_after_it_was_closed(path, monkeypatch):
+    found(path, kept={"a": "first"})
+    begun, may_end = threading.Event(), threading.Event()
+    read = ReplyLog._read
+
+    def slow(log):
+        begun.set()
+        may_end.wait(10)
+        return read(log)
+
+    monkeypatch.setattr(ReplyLog, "_read", slow)
+
+    async def main():
+        log = ReplyLog(path, troubled=pytest.fail)
+        finding = asyncio.create_task(log.find("a"))
+        await asyncio.to_thread(begun.wait, 10)
+        finding.cancel()
+        log.keep({"b": "second"})
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await finding
+        log.close()
+        assert log._descriptor is None
+        path.unlink()
+
+    asyncio.run(main())
+    assert not path.exists()
+
+
+def test_what_cannot_be_opened_is_told_once_by_searching_and_keeping(tmp_path):
+    texts, told = found(tmp_path, "a", kept={"a": "first"})  # a directory
+    assert texts == [None]
+    assert len(told) == 1

@@ -127,14 +127,14 @@ async def test_calls_that_overlap_keep_another_model_out_no_longer_than_a_wait_a
 async def test_what_is_expected_next_is_loaded_ahead_and_what_is_expected_no_more_goes():
     machine = Machine(10, a=4, b=4)
     async with machine.lending() as budget:
-        budget.expect(one_after_another("a", "b"))
+        budget.expect(one_after_another("a", "b"), run="")
         async with budget.lease("a"):
             await until_idle()
             assert machine.log == ["load a", "load b"]
-        budget.expect(one_after_another("b"))
+        budget.expect(one_after_another("b"), run="")
         await until_idle()
         assert residents(budget) == {"b": 0}
-        budget.expect(one_after_another())
+        budget.expect(one_after_another(), run="")
         await until_idle()
         assert machine.log == ["load a", "load b", "unload a", "unload b"]
 
@@ -143,7 +143,7 @@ async def test_what_is_expected_next_is_loaded_ahead_and_what_is_expected_no_mor
 async def test_a_forecast_that_has_left_a_model_out_lets_none_go_any_more():
     machine = Machine(10, a=4, b=4)
     async with machine.lending() as budget:
-        budget.expect(one_after_another("a"))
+        budget.expect(one_after_another("a"), run="")
         for model in "babab":
             await use(budget, model)
             await until_idle()
@@ -155,7 +155,7 @@ async def test_a_forecast_that_has_left_a_model_out_lets_none_go_any_more():
 @virtually
 async def test_a_call_waits_for_nothing_that_is_expected_and_has_no_room():
     async with Machine(10, a=6, huge=11).lending(huge={"priority": 1}) as budget:
-        budget.expect(one_after_another("huge", "a", is_complete=False))
+        budget.expect(one_after_another("huge", "a", is_complete=False), run="")
         await use(budget, "a")
 
 

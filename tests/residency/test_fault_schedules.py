@@ -434,7 +434,8 @@ class Schedule:
                 strands.append(Strand(name=f"{number}", uses=uses, after=frozenset(after)))
             is_complete = chance.random() < 0.5
             self.machine.something_happened()
-            self.budget.expect(Forecast(strands=tuple(strands), is_complete=is_complete))
+            forecast = Forecast(strands=tuple(strands), is_complete=is_complete)
+            self.budget.expect(forecast, run="")
             await asyncio.sleep(chance.uniform(0.0, 100.0))
 
     # --- what must be so --------------------------------------------------------------------------

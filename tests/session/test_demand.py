@@ -397,7 +397,11 @@ def loads_in(
         async with budget.opened():
             with budget.serving("", lend=lambda _count: None, max_parallel=None):
                 return await run_watched(
-                    pipeline, tmp_path, backends=backends, expect=partial(tell, budget), **inputs
+                    pipeline,
+                    tmp_path,
+                    backends=backends,
+                    expect=partial(tell, budget, run=""),
+                    **inputs,
                 )
 
     assert asyncio.run(main()).status == "finished"
@@ -438,7 +442,7 @@ def test_with_the_forecast_models_that_take_turns_are_loaded_once_a_round(tmp_pa
         return loads_in(drafts(6), tmp_path, "producer", "evaluator", **how)
 
     assert loads() == 4
-    assert loads(tell=lambda _budget, _forecast: None) > 2 * 4
+    assert loads(tell=lambda *_told, **_run: None) > 2 * 4
 
 
 async def ask_both(run: Run, first: str, second: str) -> None:

@@ -32,6 +32,7 @@ from session_runs import (
 import harness
 from harness import Limits, NodeFailed, Run, ScriptedBackend
 from harness.errors import EndpointUnreachable, ServerError
+from harness.memory import MemoryStore
 from harness.session.settings import TraceSettings, demo_endpoint
 from harness.trace import Journal
 
@@ -166,6 +167,50 @@ def test_vectors_are_paid_by_the_run_that_asks_for_them(tmp_path):
     assert together >= sum(calls)
 
 
+def test_a_store_that_could_not_be_opened_once_is_opened_by_the_next_run(tmp_path, monkeypatch):
+    settings = settings_of(tmp_path, memory={"path": tmp_path / "memory"})
+
+    async def kept(run: Run) -> int:
+        return len(await run.recall("tea"))
+
+    async def work(session):
+        pipeline = pipeline_of(kept)
+        with monkeypatch.context() as broken:
+            broken.setattr(MemoryStore, "__len__", lambda _: 1 / 0)
+            with pytest.raises(NodeFailed):
+                await session.run(pipeline)
+        return (await session.run(pipeline)).result
+
+    assert inside(settings, work, backends={}) == 0
+
+
+def test_what_the_store_asks_by_itself_is_counted_too(tmp_path):
+    settings = settings_of(tmp_path, memory={"path": tmp_path / "memory", "embedder": "vectors"})
+    backend = EmbeddingBackend()
+
+    async def kept(run: Run) -> int:
+        return len(await run.remember("Tea, three minutes.", source="notes.md"))
+
+    async def work(session):
+        await session.run(pipeline_of(kept))
+        return session.spent().calls
+
+    assert inside(settings, work, backends={"vectors": backend}) == len(backend.embedded)
+
+
+def test_an_observer_of_all_runs_is_no_option_of_one(settings):
+    heard = []
+
+    async def counts(observers: int = 3) -> int:
+        return observers
+
+    async def work(session):
+        return (await session.run(pipeline_of(counts))).result
+
+    assert inside(settings, work, backends={}, observers=[heard.append]) == 3
+    assert heard
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 
@@ -246,6 +291,39 @@ def test_a_session_that_ends_cancels_its_runs_which_can_be_resumed(settings):
             return [await session.run(saying, resume=name) for name in names]
 
     assert sorted(one.result for one in asyncio.run(main())) == ["one", "two"]
+
+
+def test_a_session_ends_with_its_runs_and_not_with_who_asked_for_them(settings):
+    async def main():
+        hanging, lingers = Hanging(), asyncio.Event()
+
+        async def handler(session):
+            try:
+                await session.run(saying, task="one")
+            finally:
+                await lingers.wait()
+
+        async with harness.open(settings=settings, backends={"producer": hanging}) as session:
+            task = asyncio.create_task(handler(session))
+            await hanging.begun.wait()
+        assert not task.done()
+        lingers.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_what_closing_fails_by_is_raised_by_a_synchronous_session_too(settings):
+    class Stuck(Closing):
+        async def aclose(self):
+            raise OSError("stuck")
+
+    with (
+        pytest.raises(OSError, match="stuck"),
+        harness.open_sync(settings=settings, backends={"producer": Stuck()}) as session,
+    ):
+        session.run(saying, task="one")
 
 
 def test_a_reader_that_leaves_its_events_ends_only_its_run(settings):

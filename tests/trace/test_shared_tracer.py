@@ -75,6 +75,16 @@ def test_a_load_is_in_the_runs_that_wait_for_it_from_its_own_beginning_to_its_en
     assert ids == {begun.id for begun in waiting.of(SpanStarted) if begun.name == "load"}
 
 
+def test_a_load_that_has_just_ended_is_in_a_run_once(shared):
+    run = RunTracer("run")
+    with shared.heard_by(run):
+        with shared.span("load") as load:
+            pass
+        with run.span("chat"):
+            assert len({shared.id_of(load) for _ in range(3)}) == 1
+    assert [span.name for span in run.of(SpanStarted)].count("load") == 1
+
+
 def test_the_load_of_a_run_that_ends_first_ends_with_it(shared):
     run = RunTracer("run")
     with shared.span("load") as load:
