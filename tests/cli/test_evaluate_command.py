@@ -110,7 +110,7 @@ def test_a_scorer_that_raises_leaves_the_other_scores(project: Path) -> None:
     (project / "q.csv").write_text(ROWS.replace("b,3+3,6", "b,3+3,9"))
     done = harness("evaluate", "qa.py", cwd=project)
     assert done.exit_code == 1
-    assert "4 of 4 outputs are scored" in done.text
+    assert "4 of 4 outputs have a score" in done.text
     assert "q.csv:3: " in done.text
     assert "scorer 'near' raised ValueError: nine (qa.py:11)" in done.text
 
