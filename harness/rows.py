@@ -447,6 +447,23 @@ def rows_saved(path: Path) -> list[Mapping[str, Any]]:
         return saved.rows
 
 
+def replace_rows(
+    path: Path, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str]
+) -> RowFile:
+    """Replaces a file by one with these rows, once all are written; it may grow further."""
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    partial.unlink(missing_ok=True)
+    file = RowFile(partial, columns=columns)
+    try:
+        for row in rows:
+            file.append(row)
+    except BaseException:
+        file.close()
+        raise
+    partial.replace(path)
+    return file
+
+
 class RowFile:
     """A file of rows, `.jsonl` or `.csv`, that grows by one whole line at a time.
 
@@ -455,7 +472,6 @@ class RowFile:
     Args:
         path: The file; neither it nor its folder need exist.
         columns: What a CSV file has, in this order, and a row of JSON Lines at least.
-        further: What a CSV file has behind them.
 
     Attributes:
         rows: What was there when it was opened; of a CSV file, as texts.
@@ -465,10 +481,10 @@ class RowFile:
             written.
     """
 
-    def __init__(self, path: Path, *, columns: Sequence[str], further: Iterable[str] = ()) -> None:
+    def __init__(self, path: Path, *, columns: Sequence[str]) -> None:
         self.path = path
         self._is_csv = path.suffix.lower() == ".csv"
-        self._columns = [*columns, *further] if self._is_csv else list(columns)
+        self._columns = list(columns)
         check_output(path, {".csv", ".jsonl"})
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -488,6 +504,10 @@ class RowFile:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file; another command may then write it."""
         self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:

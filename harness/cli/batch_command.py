@@ -32,8 +32,8 @@ from harness.cli.run_result import spent_line
 from harness.inference import Limits
 from harness.memory import Place
 from harness.session import run_to_its_end
-from harness.session.batch import Batch, BatchRehearsal, BatchResult
-from harness.session.batch_files import ROWS, failures_of
+from harness.session.batch import Batch, BatchRehearsal
+from harness.session.batch_files import ROWS, BatchResult, failures_of
 from harness.session.batch_merge import merge_shards
 from harness.session.batch_rows import BadRows, BatchRows, Shard
 from harness.session.resume import Origin

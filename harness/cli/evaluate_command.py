@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -21,7 +21,7 @@ from harness.cli.run_command import run_options
 from harness.errors import InvalidInput
 from harness.inference import Limits
 from harness.memory import Place
-from harness.session import Evaluation
+from harness.session import Evaluation, EvaluationResult
 from harness.session.batch_files import ROWS
 from harness.session.resume import Origin
 
@@ -119,7 +119,7 @@ def evaluate(
         arguments["every"] = read_pairs(assignments, option="--set", form="name=value")
         evaluation = _evaluation(target, prompt, {n: v for n, v in arguments.items() if v})
         path = output or _FOLDER / f"{evaluation.name}.jsonl"
-        evaluated = evaluation.batch(
+        batch = evaluation.batch(
             settings,
             output=path,
             rescore=rescore,
@@ -130,10 +130,9 @@ def evaluate(
             origin=Origin(target=target, limits=limits),
         )
         if dry_run:
-            tell_foreseen(evaluated.batch, as_json=as_json)
+            tell_foreseen(batch, as_json=as_json)
             return
-        ended = run_batch(evaluated.batch, ROWS, output=path, yes=yes)
-    result = evaluated.result(ended)
+        result = cast("EvaluationResult", run_batch(batch, ROWS, output=path, yes=yes))
     due = result.rows * result.epochs
     made = f"{result.scored:,} of {due:,} outputs have a score in {path}"
     lines = [result.summary, f"To read it: harness view {path}"] if result.scores else []

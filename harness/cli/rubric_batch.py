@@ -25,7 +25,7 @@ from harness.rubric.calibration.labels import is_label, labels_in
 from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
-from harness.session.batch_files import SCORES, BatchFiles, Made
+from harness.session.batch_files import SCORES, Line, Made, OutputForm
 from harness.session.batch_rows import BadRows, DraftRows, mistakes_in, refusal_of
 from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
@@ -249,21 +249,19 @@ def score_drafts(
     rubric, settings = given.rubric, given.settings
     if output is not None:
         check_output(output, {".csv", ".jsonl"})
-    # With a seed for the pool of evaluators, so that the command goes on with the same one.
-    seed = settings.separation.pool_seed or given.task or (f"{rubric.id} {output}" * bool(output))
-    seeded = settings.separation.model_copy(update={"pool_seed": seed or None})
     cast = Roles(known_endpoints(settings), settings.roles, produces=False)
     has_judges = bool(cast.evaluators or cast.pool)
     scores = Batch(
         given.rows,
         name=f"{verb} {rubric.id}",
-        settings=settings.model_copy(update={"separation": seeded}),
+        settings=settings,
         output=output,
-        files=partial(_ScoreFiles, rubric),
+        form=_ScoreForm(rubric, given.rows),
         max_failures=given.max_failures,
-        evaluate=given.chosen,
+        rubric=given.chosen,
         samples=samples,
         checks_only=bool(rubric.checked) and not has_judges,
+        pool_seed=given.task or (f"{rubric.id} {output}" if output else None),
         max_parallel=given.max_parallel,
     )
     result = run_batch(scores, SCORES, output=output, yes=yes)
@@ -274,22 +272,23 @@ def score_drafts(
     return ScoredDrafts(given=given, result=result, decided=decided)
 
 
-class _ScoreFiles(BatchFiles):
-    """Writes scores: a row for each draft that has a verdict."""
+class _ScoreForm(OutputForm):
+    """The scores of each draft that has a verdict, and its labels."""
 
-    def __init__(self, rubric: Rubric, path: Path | None, *, rows: DraftRows, **more: Any) -> None:  # noqa: ANN401 - as of its base
-        super().__init__(path, rows=rows, **more)
+    def __init__(self, rubric: Rubric, rows: DraftRows) -> None:
+        super().__init__(rows)
         labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
         scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
         why = ["below_floor", "gates", "missing", "unjudged"]
         by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
-        self._own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
-        self.columns = [*self._own, *labels, "outdated"]
+        own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
+        self._own, self.columns = own, [*own, *labels, "outdated"]
         self._drafts, self._rubric = rows, rubric
         self._versions = at_any_threshold(rubric)
 
-    def line(self, number: int, row: Row, made: Made) -> dict[str, Any]:  # noqa: ARG002
-        """See `BatchFiles.line`."""
+    def line(self, number: int, name: str, made: Made) -> dict[str, Any]:  # noqa: ARG002
+        """See `OutputForm.line`."""
+        draft = self._drafts.given[name].id
         scored = _SCORED.validate_python(made[SCORES])
         verdict, passed, judges = scored.verdict, scored.passed, scored.verdict.judges
         is_vote = judges is not None and judges.combine == "majority"
@@ -303,8 +302,8 @@ class _ScoreFiles(BatchFiles):
             scores |= samples_of(judges)
         return {
             **dict.fromkeys(self._own),
-            "id": row.id,
-            **self._drafts.labels.get(row.id, {}),
+            "id": draft,
+            **self._drafts.labels.get(draft, {}),
             **verdict_as_json(verdict),
             "passed": passed,
             **{f"score.{name}": score for name, score in scores.items()},
@@ -312,13 +311,18 @@ class _ScoreFiles(BatchFiles):
             "rubric_sha256": verdict.rubric_sha256,
             "evaluator": scored.evaluator,
             "samples": scored.samples,
-            "sha256": self._drafts.drafts[row.id].sha256,
+            "sha256": self._drafts.drafts[draft].sha256,
             "error": None,
         }
 
-    def cells(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """See `BatchFiles.cells`."""
+    def cells(self, line: Line) -> dict[str, Any]:
+        """See `OutputForm.cells`."""
         return dict(line)
+
+    def passed(self) -> Iterator[bool]:
+        """See `OutputForm.passed`; a draft without a verdict did not."""
+        yield from (line["passed"] for line in self.in_order if line["passed"] is not None)
+        yield from (False for _ in self.failures)
 
 
 _TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator", "outdated"}

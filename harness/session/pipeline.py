@@ -13,7 +13,8 @@ from harness.graph.graph import ResultT
 from harness.graph.node import PolicyOptions
 from harness.graph.picture import NodeSeen, as_svg, drawing_of, nodes_seen
 from harness.inference import Backend, Limits
-from harness.session.batch import Batch, BatchResult
+from harness.session.batch import Batch
+from harness.session.batch_files import BatchResult
 from harness.session.batch_rows import BatchRows, Inputs
 from harness.session.own_loop import in_own_loop
 from harness.session.pipeline_run import PipelineRun
