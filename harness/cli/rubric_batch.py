@@ -264,7 +264,7 @@ def score_drafts(
         pool_seed=given.task or (f"{rubric.id} {output}" if output else None),
         max_parallel=given.max_parallel,
     )
-    result = run_batch(scores, SCORES, output=output, yes=yes)
+    result = run_batch(scores, yes=yes)
     for failed in result.run.failures[:1]:
         if not result.outputs and isinstance(failed.error, InferenceError):
             raise failed.error

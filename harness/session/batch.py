@@ -100,6 +100,10 @@ class Batch:
         pool_seed: Draws the judge of a pool where the settings do not, so that the same command
             goes on with the same one.
 
+    Attributes:
+        output: Its file; None for none.
+        node: The one whose items are the rows, or the drafts.
+
     Raises:
         InvalidInput: See `Pipeline.batch`.
     """
@@ -135,7 +139,7 @@ class Batch:
         if output is not None:
             check_output(output, {".csv", ".jsonl", ".parquet"})
         self._name = name or f"batch {rows.pipeline.name if rows.pipeline else ''}"
-        self._output, self._state = output, output and state_of(output)
+        self.output, self._state = output, output and state_of(output)
         self._rows, self._form = rows, form or OutputForm(rows)
         self._ended = RowsEnded(max_failures)
         if rubric is not None:
@@ -145,7 +149,7 @@ class Batch:
         self._chosen, self._scorers = rubric, tuple(scorers)
         self._samples, self._checks_only = samples, checks_only
         self._recorded: _Recorded | None = None
-        self._first = SCORES if rows.pipeline is None else ROWS
+        self.node = SCORES if rows.pipeline is None else ROWS
         self._earlier = self._unfinished(settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         recorded = orjson.loads(before.text) if before is not None and before.text else []
@@ -162,7 +166,7 @@ class Batch:
         if rescore:
             self._recorded = self._recorded_outputs()
             self._graph, self._inputs = self._made_graph(), self._row_inputs()
-        refused = events.RefusedRows(node=self._first, total=len(rows.refused))
+        refused = events.RefusedRows(node=self.node, total=len(rows.refused))
         self._run = PipelineRun(
             graph=self._graph,
             settings=settings,
@@ -263,7 +267,7 @@ class Batch:
 
         states = self._states()
         with BatchFiles(
-            self._output,
+            self.output,
             form,
             order=self._order,
             codes=self._ended.codes,
@@ -304,7 +308,7 @@ class Batch:
             outputs={line["id"]: line.get("output", line) for line in form.in_order},
             kept=kept,
             failures=tuple(form.failures),
-            output=self._output,
+            output=self.output,
             failures_file=files.failures_path if form.failures else None,
         )
 
@@ -319,7 +323,7 @@ class Batch:
             surroundings = await surroundings.beside(self._earlier.outputs)
             made = self._made_before(self._earlier, surroundings)
             counts.update(chain.from_iterable(of for _, of, reason in made if reason is None))
-            counts[self._first] = rows
+            counts[self.node] = rows
         elif self._earlier is not None:
             foreseen = await rehearse(
                 self._graph,
@@ -333,18 +337,18 @@ class Batch:
             begun = [*(remake.node for remake in again), *foreseen.unfinished]
             counts.update(map(node_of_all, foreseen.kept))
         rows_again = sum(
-            node_of_all(label) == self._first and self._is_given(label) for label in begun
+            node_of_all(label) == self.node and self._is_given(label) for label in begun
         )
         scored = [counts[name] for name in self._graph.nodes if name != ROWS]
         return BatchRehearsal(
-            kept=counts[self._first],
+            kept=counts[self.node],
             again=again,
             nodes=Counter(
                 node_of_all(label.partition("/")[2]) for remake in again for label in remake.steps
             ),
-            new=rows - counts[self._first] - rows_again,
+            new=rows - counts[self.node] - rows_again,
             rows_again=rows_again,
-            unscored=rows - min(scored) if scored and self._first == ROWS else 0,
+            unscored=rows - min(scored) if scored and self.node == ROWS else 0,
             refused=len(self._rows.refused),
         )
 
@@ -376,7 +380,7 @@ class Batch:
 
     def _unfinished(self, traces: Path) -> EarlierRun | None:
         """The run that made the output so far; None if there is none."""
-        state, output = self._state, self._output
+        state, output = self._state, self.output
         if state is None or output is None:
             return None
         if not state.is_file():
@@ -434,7 +438,7 @@ class Batch:
             output: dict[str, str] = {}
             for state in states if name in self._rows.given else ():
                 call, reusable = self._call_of(state, number, output), None
-                if state.path == self._first or self._first in row_state:
+                if state.path == self.node or self.node in row_state:
                     reusable = earlier.outputs.find(call, changes=surroundings.change_since)
                 before = earlier.outputs.last(state.path, number)
                 if isinstance(reusable, tuple):
@@ -500,7 +504,7 @@ class Batch:
             raise InvalidInput(
                 "it has no outputs of these rows yet, so there is nothing to score again; run "
                 "it without --rescore first",
-                path=self._output,
+                path=self.output,
                 code="evaluation.no-output",
             )
         return recorded
