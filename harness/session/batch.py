@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Optional
@@ -41,6 +41,7 @@ from harness.session.batch_files import (
 from harness.session.batch_rows import (
     BatchRows,
     DraftRows,
+    NoCode,
     RowsEnded,
     epoch_of,
     failure_of,
@@ -222,8 +223,9 @@ class Batch:
 
         async def outputs(run: Run, row: str, recorded_as: str) -> object:  # noqa: ARG001 - its name
             assert recorded is not None
-            run._call.use(recorded.uses[row])
-            return recorded.values[row]
+            output, uses = recorded[row]
+            run._call.use(uses)
+            return output
 
         async def scores(run: Run, row: str, output: object, reference: str) -> Scored:  # noqa: ARG001
             assert rubric is not None
@@ -340,12 +342,11 @@ class Batch:
             node_of_all(label) == self.node and self._is_given(label) for label in begun
         )
         scored = [counts[name] for name in self._graph.nodes if name != ROWS]
+        steps = (label.partition("/")[2] for remake in again for label in remake.steps)
         return BatchRehearsal(
             kept=counts[self.node],
             again=again,
-            nodes=Counter(
-                node_of_all(label.partition("/")[2]) for remake in again for label in remake.steps
-            ),
+            nodes=Counter(map(node_of_all, steps)),
             new=rows - counts[self.node] - rows_again,
             rows_again=rows_again,
             unscored=rows - min(scored) if scored and self.node == ROWS else 0,
@@ -432,19 +433,19 @@ class Batch:
         """What earlier parts made of each row; with a reason if the last of it no longer holds."""
         states = self._states()
         for number, name in enumerate(self._order):
-            row_state: Made = {}
+            valid: Made = {}
             last: Made = {}
             reason: str | None = None
             output: dict[str, str] = {}
             for state in states if name in self._rows.given else ():
                 call, reusable = self._call_of(state, number, output), None
-                if state.path == self.node or self.node in row_state:
+                if state.path == self.node or self.node in valid:
                     reusable = earlier.outputs.find(call, changes=surroundings.change_since)
                 before = earlier.outputs.last(state.path, number)
                 if isinstance(reusable, tuple):
                     value = orjson.loads(state.step.form.encode(reusable[0]))
                     uses = {n: use.digest for n, use in call.uses.items()}
-                    for made in (row_state, last):
+                    for made in (valid, last):
                         made |= {state.path: value, USES: made.get(USES, {}) | uses}
                     output = output or {"output": reusable[1]}
                 elif before is not None and before.value is not None:
@@ -455,8 +456,8 @@ class Batch:
                     reason = reason or reusable
             if reason is not None:
                 yield number, last, reason
-            if row_state:
-                yield number, row_state, None
+            if valid:
+                yield number, valid, None
 
     def _states(self) -> list[StepState]:
         return [StepState(step, step.node.name) for step in plan_of(self._graph)]
@@ -478,7 +479,8 @@ class Batch:
             given = [name if name in table.given else None for name in self._order]
             inputs["references"] = [table.reference(name) if name else "" for name in given]
         if recorded is not None:
-            inputs["recorded"] = [recorded.digests.get(name, "") for name in self._order]
+            digests = {name: digest_of_value(output) for name, (output, _) in recorded.items()}
+            inputs["recorded"] = [digests.get(name, "") for name in self._order]
         return inputs
 
     def _recorded_outputs(self) -> _Recorded:
@@ -491,16 +493,18 @@ class Batch:
         assert isinstance(table, BatchRows)
         if earlier is not None:
             surroundings = Surroundings(self._settings, self._backends)
-            for number, row_state, _ in self._made_before(earlier, surroundings):
-                if ROWS in row_state:  # the last is what still holds
-                    recorded.add(self._order[number], row_state[ROWS], row_state.get(USES, {}))
+            for number, made, _ in self._made_before(earlier, surroundings):
+                if ROWS in made:  # the last is what still holds
+                    uses = made.get(USES, {}).items()
+                    replies = {use: Use(model) for use, model in uses if use.startswith("reply:")}
+                    recorded[self._order[number]] = made[ROWS], replies
         problem = "it has no output that could be scored again; run it without --rescore"
-        for name in [name for name in table.given if name not in recorded.values]:
+        for name in [name for name in table.given if name not in recorded]:
             failure = failure_of(
                 table.given.pop(name), problem, code="evaluation.no-output", epoch=epoch_of(name)
             )
             table.refused.append(failure)
-        if not recorded.values:
+        if not recorded:
             raise InvalidInput(
                 "it has no outputs of these rows yet, so there is nothing to score again; run "
                 "it without --rescore first",
@@ -510,25 +514,8 @@ class Batch:
         return recorded
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """Outputs that rows have, by the rows' names."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
-    uses: dict[str, dict[str, Use]] = field(default_factory=dict)
-    """Which models answered."""
-
-    def code_parts(self) -> tuple[object, ...]:
-        """See `fingerprint`: the digests are inputs."""
-        return ()
-
-    def add(self, name: str, value: object, uses: Mapping[str, str]) -> None:
-        self.values[name] = value
-        self.digests[name] = digest_of_value(value)
-        self.uses[name] = {
-            key: Use(model) for key, model in uses.items() if key.startswith("reply:")
-        }
+class _Recorded(dict[str, tuple[object, dict[str, Use]]], NoCode):
+    """Outputs that rows have, by the rows' names, with the models that answered."""
 
 
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:
