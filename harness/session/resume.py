@@ -339,13 +339,6 @@ def inputs_now(
             path=earlier.journal.path,
             code="resume.other-pipeline",
         )
-    values = _with_recorded(graph, earlier, inputs)
-    return bind_inputs(graph, values), frozenset(values)
-
-
-def _with_recorded(
-    graph: Graph, earlier: EarlierRun, inputs: Mapping[str, object]
-) -> dict[str, object]:
     values = dict(inputs)
     parameters = graph_inputs(graph)
     for name, recorded in earlier.inputs.items():
@@ -363,7 +356,7 @@ def _with_recorded(
                 f"--set {name}=…, or by its name to Pipeline.run",
                 code="resume.input-lost",
             ) from error
-    return values
+    return bind_inputs(graph, values), frozenset(values)
 
 
 # --- renamed nodes ------------------------------------------------------------------------------
