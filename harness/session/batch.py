@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Optional
@@ -35,6 +35,7 @@ from harness.session.batch_files import (
     BatchFiles,
     BatchResult,
     Made,
+    MadeBefore,
     OutputForm,
     state_of,
 )
@@ -223,9 +224,8 @@ class Batch:
 
         async def outputs(run: Run, row: str, recorded_as: str) -> object:  # noqa: ARG001 - its name
             assert recorded is not None
-            output, uses = recorded[row]
-            run._call.use(uses)
-            return output
+            run._call.use(recorded.uses[row])
+            return recorded.values[row]
 
         async def scores(run: Run, row: str, output: object, reference: str) -> Scored:  # noqa: ARG001
             assert rubric is not None
@@ -253,7 +253,7 @@ class Batch:
     async def run(self, *observers: Sink) -> BatchResult:
         """Runs the rows that have no output yet; more observers hear of it."""
         earlier, inputs, form = self._earlier, self._inputs, self._form
-        before: list[tuple[int, Made, str | None]] = []
+        before: list[MadeBefore] = []
         if earlier is not None:
             surroundings = Surroundings(self._settings, self._backends)
             surroundings = await surroundings.beside(earlier.outputs)
@@ -324,7 +324,7 @@ class Batch:
             surroundings = Surroundings(self._settings, self._backends)
             surroundings = await surroundings.beside(self._earlier.outputs)
             made = self._made_before(self._earlier, surroundings)
-            counts.update(chain.from_iterable(of for _, of, reason in made if reason is None))
+            counts.update(chain.from_iterable(valid for _, valid, *_ in made))
             counts[self.node] = rows
         elif self._earlier is not None:
             foreseen = await rehearse(
@@ -427,10 +427,8 @@ class Batch:
             )
         return earlier
 
-    def _made_before(
-        self, earlier: EarlierRun, surroundings: Surroundings
-    ) -> Iterator[tuple[int, Made, str | None]]:
-        """What earlier parts made of each row; with a reason if the last of it no longer holds."""
+    def _made_before(self, earlier: EarlierRun, now: Surroundings) -> Iterator[MadeBefore]:
+        """What earlier parts made of each row."""
         states = self._states()
         for number, name in enumerate(self._order):
             valid: Made = {}
@@ -440,7 +438,7 @@ class Batch:
             for state in states if name in self._rows.given else ():
                 call, reusable = self._call_of(state, number, output), None
                 if state.path == self.node or self.node in valid:
-                    reusable = earlier.outputs.find(call, changes=surroundings.change_since)
+                    reusable = earlier.outputs.find(call, changes=now.change_since)
                 before = earlier.outputs.last(state.path, number)
                 if isinstance(reusable, tuple):
                     value = orjson.loads(state.step.form.encode(reusable[0]))
@@ -454,10 +452,8 @@ class Batch:
                         USES: last.get(USES, {}) | (before.uses or {}),
                     }
                     reason = reason or reusable
-            if reason is not None:
-                yield number, last, reason
-            if valid:
-                yield number, valid, None
+            if last:
+                yield number, valid, last, reason
 
     def _states(self) -> list[StepState]:
         return [StepState(step, step.node.name) for step in plan_of(self._graph)]
@@ -479,7 +475,7 @@ class Batch:
             given = [name if name in table.given else None for name in self._order]
             inputs["references"] = [table.reference(name) if name else "" for name in given]
         if recorded is not None:
-            digests = {name: digest_of_value(output) for name, (output, _) in recorded.items()}
+            digests = {name: digest_of_value(of) for name, of in recorded.values.items()}
             inputs["recorded"] = [digests.get(name, "") for name in self._order]
         return inputs
 
@@ -493,18 +489,20 @@ class Batch:
         assert isinstance(table, BatchRows)
         if earlier is not None:
             surroundings = Surroundings(self._settings, self._backends)
-            for number, made, _ in self._made_before(earlier, surroundings):
-                if ROWS in made:  # the last is what still holds
-                    uses = made.get(USES, {}).items()
-                    replies = {use: Use(model) for use, model in uses if use.startswith("reply:")}
-                    recorded[self._order[number]] = made[ROWS], replies
+            for number, _, made, _ in self._made_before(earlier, surroundings):
+                if ROWS in made:
+                    name, uses = self._order[number], made.get(USES, {}).items()
+                    recorded.values[name] = made[ROWS]
+                    recorded.uses[name] = {
+                        use: Use(model) for use, model in uses if use.startswith("reply:")
+                    }
         problem = "it has no output that could be scored again; run it without --rescore"
-        for name in [name for name in table.given if name not in recorded]:
+        for name in [name for name in table.given if name not in recorded.values]:
             failure = failure_of(
                 table.given.pop(name), problem, code="evaluation.no-output", epoch=epoch_of(name)
             )
             table.refused.append(failure)
-        if not recorded:
+        if not recorded.values:
             raise InvalidInput(
                 "it has no outputs of these rows yet, so there is nothing to score again; run "
                 "it without --rescore first",
@@ -514,8 +512,12 @@ class Batch:
         return recorded
 
 
-class _Recorded(dict[str, tuple[object, dict[str, Use]]], NoCode):
-    """Outputs that rows have, by the rows' names, with the models that answered."""
+@dataclass(frozen=True, kw_only=True)
+class _Recorded(NoCode):
+    """Outputs that rows have, by the rows' names, and which models answered."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    uses: dict[str, dict[str, Use]] = field(default_factory=dict)
 
 
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:

@@ -46,6 +46,9 @@ _DIGEST = "digest"
 Made = dict[str, Any]
 """What a row's nodes gave, by node, as JSON has it, None of a scorer that failed; and what their
 calls used."""
+MadeBefore = tuple[int, Made, Made, str | None]
+"""Of a row of an earlier part: its number, what still holds, that and the last of what does not,
+and why not."""
 Line = Mapping[str, Any]
 """What is written of a row, as JSON has it."""
 
@@ -235,28 +238,28 @@ class BatchFiles:
 
     def begin(
         self,
-        before: Iterable[tuple[int, Made, str | None]],
+        before: Iterable[MadeBefore],
         refused: Sequence[RowFailure],
         reused: Callable[[str, int, str], object],
     ) -> None:
         """Makes the files what the journal says.
 
         Args:
-            before: What earlier parts made of rows; with a reason, if it no longer holds. Then it
-                stays until it is replaced, so that a batch that is interrupted has lost nothing.
+            before: What earlier parts made of rows.
             refused: Rows that are not run.
             reused: What a node gave earlier for a row, by its name, the row's number and the digest
                 of the row's output.
         """
         self._reused = reused
-        for number, made, reason in before:
-            if reason is None:
-                self._note(number, made)
-            if number not in self._form.lines and (ROWS in made or self._nodes <= made.keys()):
-                # A scorer that failed, or is new, has given it nothing yet.
-                line = self._line(number, dict.fromkeys(self._nodes) | made)
+        for number, valid, last, reason in before:
+            if valid:
+                self._note(number, valid)
+            if number not in self._form.lines and (ROWS in last or self._nodes <= last.keys()):
+                # An output that no longer holds stays until it is replaced, so that a batch that
+                # is interrupted has lost nothing. A scorer that failed, or is new, has no score.
+                line = self._line(number, dict.fromkeys(self._nodes) | last)
                 line["outdated"] = reason or "not all scorers have scored it yet"
-                self._outdated.setdefault(number, line)
+                self._outdated[number] = line
         if not self._is_parquet:
             self._write_all()
         if self.failures_path is not None:
