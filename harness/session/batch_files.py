@@ -234,7 +234,7 @@ class BatchFiles:
         self._stack.close()
         if self._path is not None and self._is_parquet:
             # It cannot grow by a row.
-            write_rows(self._path, map(self._form.cells, self._all_lines()))
+            write_rows(self._path, map(self._written, self._all_lines()))
 
     def begin(
         self,
