@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, wraps
-from inspect import signature
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +71,8 @@ class ScoreSource:
     chosen: ChosenRubric
     rows: DraftRows
     max_parallel: int
-    max_failures: float = 0.5
-    task: str = ""
+    max_failures: float
+    task: str
 
     @property
     def rubric(self) -> Rubric:
@@ -85,42 +84,42 @@ def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
 
     @wraps(command)
-    def called(**options: Any) -> None:  # noqa: ANN401 - by click, as the options say
-        arguments = {name: options.pop(name) for name in signature(_read).parameters}
-        command(read=partial(_read, **arguments), **options)
+    def called(
+        *,
+        rubric: str,
+        drafts: tuple[str, ...],
+        task: str,
+        sources: tuple[str, ...],
+        columns: tuple[str, ...],
+        max_parallel: int,
+        max_failures: float,
+        bad_rows: BadRows,
+        config: Path | None,
+        roles: tuple[str, ...],
+        **options: Any,  # noqa: ANN401 - the command's other options
+    ) -> None:
+        def read() -> ScoreSource:
+            assigned = read_pairs(roles, option="--role", form="role=tag")
+            settings = settings_for_calls(config, roles=assigned)
+            chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
+            rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
+            if rows.refused and bad_rows == "stop":
+                of = len(rows.rows) + len(rows.refused)
+                raise mistakes_in(rows.refused, of=of, what="are no drafts")
+            return ScoreSource(
+                settings=settings,
+                chosen=chosen,
+                rows=rows,
+                max_parallel=max_parallel,
+                max_failures=max_failures,
+                task=task_in(task),
+            )
+
+        command(read=read, **options)
 
     for option in reversed(_OPTIONS):
         called = option(called)
     return called
-
-
-def _read(
-    *,
-    rubric: str,
-    drafts: tuple[str, ...],
-    task: str,
-    sources: tuple[str, ...],
-    columns: tuple[str, ...],
-    max_parallel: int,
-    max_failures: float,
-    bad_rows: BadRows,
-    config: Path | None,
-    roles: tuple[str, ...],
-) -> ScoreSource:
-    assigned = read_pairs(roles, option="--role", form="role=tag")
-    settings = settings_for_calls(config, roles=assigned)
-    chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
-    rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
-    if rows.refused and bad_rows == "stop":
-        raise mistakes_in(rows.refused, of=len(rows.rows) + len(rows.refused), what="are no drafts")
-    return ScoreSource(
-        settings=settings,
-        chosen=chosen,
-        rows=rows,
-        max_parallel=max_parallel,
-        max_failures=max_failures,
-        task=task_in(task),
-    )
 
 
 def of_texts(command: Callable[..., None]) -> Callable[..., None]:
@@ -233,18 +232,11 @@ def score_drafts(
     verb: str = "score",
     yes: bool = True,
 ) -> ScoredDrafts:
-    """Has drafts scored, as one batch.
-
-    Args:
-        given: The drafts, and what scores them.
-        samples: How often each is judged, if that is fixed.
-        output: Has some of the scores, and gets the others.
-        verb: Names the run, with the rubric.
-        yes: Whether costly judgements may be repeated without a question.
+    """Has drafts scored, as one batch that goes on from its output; `verb` names its run.
 
     Raises:
-        InvalidInput: The file has something else.
-        HarnessError: No draft could be scored.
+        InvalidInput: The output has something else.
+        InferenceError: No draft could be scored.
     """
     rubric, settings = given.rubric, given.settings
     if output is not None:
