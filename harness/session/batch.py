@@ -37,6 +37,7 @@ from harness.session.batch_files import (
     Made,
     MadeBefore,
     OutputForm,
+    manifest_of,
     state_of,
 )
 from harness.session.batch_rows import (
@@ -164,10 +165,10 @@ class Batch:
         settings = settings.model_copy(update={"trace": trace, "separation": separation})
         self._settings = settings
         self._backends = backends
-        self._graph, self._inputs = self._made_graph(), self._row_inputs()
+        self._prepare()
         if rescore:
             self._recorded = self._recorded_outputs()
-            self._graph, self._inputs = self._made_graph(), self._row_inputs()
+            self._prepare()
         refused = events.RefusedRows(node=self.node, total=len(rows.refused))
         self._run = PipelineRun(
             graph=self._graph,
@@ -187,8 +188,16 @@ class Batch:
             figures=self._form.figures,
         )
 
+    def _prepare(self) -> None:
+        """Makes the graph, its inputs and what tells its calls from others."""
+        self._graph, self._inputs = self._made_graph(), self._row_inputs()
+        self._states = {
+            step.node.name: StepState(step, step.node.name) for step in plan_of(self._graph)
+        }
+
     def _made_graph(self) -> Graph:
-        """The nodes; what they close over is what rows depend on, and is named where it changed."""
+        # What the nodes hold and close over is what rows depend on: a row of an unfinished batch
+        # is made again where it changed, also with a version of harness that changed it.
         graph = Graph(self._name)
         table, rubric, ended, recorded = self._rows, self._chosen, self._ended, self._recorded
         samples, checks_only = self._samples, self._checks_only
@@ -261,13 +270,12 @@ class Batch:
 
         def reused(node: str, number: int, output: str) -> object:
             """What an earlier part has of a score, for the same output."""
-            state = next(state for state in states if state.path == node)
+            state = self._states[node]
             call = self._call_of(state, number, {"output": output})
             stored = earlier and earlier.outputs.find(call, changes=surroundings.change_since)
             assert isinstance(stored, tuple)
             return orjson.loads(state.step.form.encode(stored[0]))
 
-        states = self._states()
         with BatchFiles(
             self.output,
             form,
@@ -393,15 +401,14 @@ class Batch:
                     code="batch.output-foreign",
                 )
             return None
-        try:
-            run_id = str(orjson.loads(state.read_bytes())["run"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        run_id = manifest_of(output).get("run")
+        if run_id is None:
             raise InvalidInput(
                 "it does not name a run; delete it with the output to begin again",
                 path=state,
                 code="batch.state-invalid",
-            ) from error
-        journal = traces / Path(run_id).with_suffix(JOURNAL_SUFFIX).name
+            )
+        journal = traces / Path(str(run_id)).with_suffix(JOURNAL_SUFFIX).name
         if not journal.is_file():
             raise InvalidInput(
                 f"the run that made it is gone ({journal}); delete both this and the output to "
@@ -429,13 +436,12 @@ class Batch:
 
     def _made_before(self, earlier: EarlierRun, now: Surroundings) -> Iterator[MadeBefore]:
         """What earlier parts made of each row."""
-        states = self._states()
         for number, name in enumerate(self._order):
             valid: Made = {}
             last: Made = {}
             reason: str | None = None
             output: dict[str, str] = {}
-            for state in states if name in self._rows.given else ():
+            for state in self._states.values() if name in self._rows.given else ():
                 call, reusable = self._call_of(state, number, output), None
                 if state.path == self.node or self.node in valid:
                     reusable = earlier.outputs.find(call, changes=now.change_since)
@@ -454,9 +460,6 @@ class Batch:
                     reason = reason or reusable
             if last:
                 yield number, valid, last, reason
-
-    def _states(self) -> list[StepState]:
-        return [StepState(step, step.node.name) for step in plan_of(self._graph)]
 
     def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:
         """The call for a row, with digests of what it takes, as far as its parameters ask."""
