@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -54,9 +55,6 @@ MINILM = "minilm"
 OFFLINE_EMBEDDERS = (WORDLLAMA, MINILM)
 """The embedders that need no endpoint; the second needs the extra `minilm`."""
 
-_MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
 SameFamilyRule = Literal["refuse", "allow"]
 """Whether a model may evaluate texts of a model of its family."""
 
@@ -78,18 +76,20 @@ RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 """The tag of an endpoint, or a pool of them."""
 
 
-def _as_bytes(value: object) -> object:
-    return parse_bytes(value) if isinstance(value, str) else value
-
-
-Size = Annotated[int, BeforeValidator(_as_bytes)]
+Size = Annotated[
+    int, BeforeValidator(lambda value: parse_bytes(value) if isinstance(value, str) else value)
+]
 """Bytes, or a text such as "6 GiB"."""
 
 
-class DeviceSettings(BaseModel):
-    """`[budget.devices.gpu0]`: how much of a GPU's memory models may take."""
+class SettingsTable(BaseModel):
+    """A table of `harness.toml`."""
 
-    model_config = _MODEL
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DeviceSettings(SettingsTable):
+    """`[budget.devices.gpu0]`: how much of a GPU's memory models may take."""
 
     capacity_bytes: Size | None = Field(default=None, alias="capacity", gt=0)
     """Bytes, or a text such as "24 GiB"; when left out, the device's own, if it can be read."""
@@ -133,10 +133,8 @@ def _as_place(value: object) -> object:
         raise Mistake(str(error), code=error.code) from error
 
 
-class MemorySettings(BaseModel):
+class MemorySettings(SettingsTable):
     """`[memory]`: where passages are kept, and how they are found again."""
-
-    model_config = _MODEL
 
     path: Annotated[Path | InstanceOf[StoreUrl] | None, BeforeValidator(_as_place)] = None
     """A directory that outlives the run, or a url, such as `postgresql://user@host/database`;
@@ -164,10 +162,8 @@ class MemorySettings(BaseModel):
         return (*embedder, *filter(None, [self.rerank]))
 
 
-class TraceSettings(BaseModel):
+class TraceSettings(SettingsTable):
     """`[trace]`: how runs are recorded."""
-
-    model_config = _MODEL
 
     content: ContentPolicy = "full"
     """What to record of prompts, completions, drafts and outputs: the texts (`full`), their hashes
@@ -194,10 +190,8 @@ class TraceSettings(BaseModel):
         return self.content == "full" and self.durability != "exit"
 
 
-class SeparationSettings(BaseModel):
+class SeparationSettings(SettingsTable):
     """`[separation]`: how different producer and evaluator must be."""
-
-    model_config = _MODEL
 
     same_family: SameFamilyRule = "refuse"
     """Whether producer and evaluator may be of one family; if so, every result says it."""
@@ -206,10 +200,8 @@ class SeparationSettings(BaseModel):
     """
 
 
-class EvaluationSettings(BaseModel):
+class EvaluationSettings(SettingsTable):
     """`[evaluation]`: how drafts are judged."""
-
-    model_config = _MODEL
 
     panel: Combine | None = None
     """For a pool of evaluators: every member judges every draft, and their judgements become one in
@@ -222,10 +214,8 @@ class EvaluationSettings(BaseModel):
     says."""
 
 
-class LimitSettings(BaseModel):
+class LimitSettings(SettingsTable):
     """`[limits]`: how much a whole run may take; no limit when left out."""
-
-    model_config = _MODEL
 
     max_tokens: int | None = Field(default=None, gt=0)
     """Of all calls together, in and out."""
@@ -242,12 +232,25 @@ class LimitSettings(BaseModel):
         return Limits(**self.model_dump())
 
 
-class ExecutionSettings(BaseModel):
+def check_engine(engine: str) -> str:
+    """The name of an executor, or `process`.
+
+    Raises:
+        Mistake: No such executor is installed.
+    """
+    names = [IN_PROCESS, *plugin_names("executors")]
+    if engine not in names:
+        raise Mistake(
+            f"no executor '{engine}' is installed; " + did_you_mean(engine, names),
+            code="execution.engine-unknown",
+        )
+    return engine
+
+
+class ExecutionSettings(SettingsTable):
     """`[execution]`: where nodes run that ask for a worker: `on=Resources(…)`."""
 
-    model_config = _MODEL
-
-    engine: str = IN_PROCESS
+    engine: Annotated[str, AfterValidator(check_engine)] = IN_PROCESS
     """`process` runs them with all others, in one process; else the name of an executor that is
     installed, such as `ray`."""
     address: str | None = Field(default=None, min_length=1)
@@ -257,16 +260,9 @@ class ExecutionSettings(BaseModel):
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """As for endpoints."""
 
-    @field_validator("engine")
-    @classmethod
-    def _is_installed(cls, engine: str) -> str:
-        return check_engine(engine)
 
-
-class Settings(BaseModel):
+class Settings(SettingsTable):
     """All settings of a session."""
-
-    model_config = _MODEL
 
     roles: dict[str, RoleTags] = {}
     """The endpoint for each role: `producer`, `evaluator`, `planner`, …. With several evaluators,
@@ -551,21 +547,6 @@ def _key_parts(key: str) -> tuple[str, ...]:
     return tuple(
         quoted or bare for quoted, bare in re.findall(r"[\"']([^\"']+)[\"']|([^.\s]+)", key)
     )
-
-
-def check_engine(engine: str) -> str:
-    """The name of an executor, or `process`.
-
-    Raises:
-        Mistake: No such executor is installed.
-    """
-    names = [IN_PROCESS, *plugin_names("executors")]
-    if engine not in names:
-        raise Mistake(
-            f"no executor '{engine}' is installed; " + did_you_mean(engine, names),
-            code="execution.engine-unknown",
-        )
-    return engine
 
 
 def check_workers(execution: ExecutionSettings, environment: Mapping[str, str]) -> None:
