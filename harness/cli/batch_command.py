@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import wraps
 from itertools import islice
@@ -32,7 +32,7 @@ from harness.cli.run_command import note_stop, run_options
 from harness.cli.run_result import spent_line
 from harness.inference import Limits
 from harness.memory import Place
-from harness.session import Settings, run_to_its_end
+from harness.session import EvaluationResult, Settings, run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal
 from harness.session.batch_files import BatchResult, failures_of
 from harness.session.batch_merge import merge_shards
@@ -146,14 +146,10 @@ class RowOptions:
         return read_pairs(self.assignments, option="--set", form="name=value")
 
 
-Order = tuple[Batch, Callable[[BatchResult], tuple[str, Sequence[str]]]]
-"""A batch, and what is said of its result: a sentence without its end, and lines about scores."""
+def over_rows(order: Callable[..., Batch | None]) -> Callable[..., None]:
+    """Makes a command of a function that makes a batch of `RowOptions` and options of its own.
 
-
-def over_rows(order: Callable[..., Order | None]) -> Callable[..., None]:
-    """Makes a command of a function that orders a batch by its options.
-
-    It gets `RowOptions` first, and returns None if it has done everything itself.
+    It returns None if it has done everything itself.
     """
 
     @wraps(order)
@@ -161,10 +157,9 @@ def over_rows(order: Callable[..., Order | None]) -> Callable[..., None]:
         options = RowOptions(**{field.name: given.pop(field.name) for field in fields(RowOptions)})
         log_to_stderr(options.log_format)
         with failures_told(as_json=options.as_json):
-            ordered = order(options, **given)
-            if ordered is None:
+            batch = order(options, **given)
+            if batch is None:
                 return
-            batch, told = ordered
             if options.dry_run:
                 foreseen = run_to_its_end(batch.rehearsal())
                 _print(asdict(foreseen), _foreseen(foreseen), as_json=options.as_json)
@@ -173,7 +168,7 @@ def over_rows(order: Callable[..., Order | None]) -> Callable[..., None]:
         if options.with_traceback:
             for failed in result.run.failures[:1]:
                 say("".join(traceback.format_exception(failed.error)), err=True)
-        _print(result.to_json(), _told(result, *told(result)), as_json=options.as_json)
+        _print(result.to_json(), _told(result), as_json=options.as_json)
         end_with(result)
 
     decorated: Callable[..., None] = run_options(command)
@@ -209,7 +204,7 @@ def batch(
     bad_rows: BadRows,
     shard: Shard | None,
     merge: bool,
-) -> Order | None:
+) -> Batch | None:
     """Run the pipeline in FILE.py, or by NAME, once for each row of INPUTS.
 
     INPUTS are CSV, JSON Lines and Parquet files, texts, folders and patterns of them, and - for
@@ -241,12 +236,7 @@ def batch(
     if merge:
         _merge(rows, output, as_json=options.as_json)
         return None
-
-    def told(result: BatchResult) -> tuple[str, Sequence[str]]:
-        done, rows = len(result.outputs), result.rows
-        return f"{done:,} of {rows:,} rows have their output in {result.output}", ()
-
-    ordered = Batch(
+    return Batch(
         rows,
         settings=settings,
         output=output if shard is None else shard.path(output),
@@ -254,7 +244,6 @@ def batch(
         max_parallel=options.max_parallel,
         origin=options.origin,
     )
-    return ordered, told
 
 
 def end_with(result: BatchResult) -> None:
@@ -336,12 +325,18 @@ def _shard(text: str | None) -> Shard | None:
     return Shard(number=int(number), of=int(of))
 
 
-def _told(result: BatchResult, made: str, scores: Sequence[str]) -> Iterator[str]:
+def _told(result: BatchResult) -> Iterator[str]:
+    done, due, what = len(result.outputs), result.rows, "rows have their output"
+    scores: list[str] = []
+    if isinstance(result, EvaluationResult):
+        done, due, what = result.scored, result.rows * result.epochs, "outputs have a score"
+        if result.scores:
+            scores = [result.summary, f"To read it: harness view {result.output}"]
     failed = len(result.failures)
     reused = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
         reused = ": nothing was left to do"
-    yield f"{made}{reused}."
+    yield f"{done:,} of {due:,} {what} in {result.output}{reused}."
     yield from made_again_because(result.run.reruns)
     if failed:
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"

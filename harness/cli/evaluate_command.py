@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from harness.cli.batch_command import Order, RowOptions, bad_rows_option, over_rows
+from harness.cli.batch_command import RowOptions, bad_rows_option, over_rows
 from harness.cli.project_files import load_evaluated
 from harness.errors import InvalidInput
-from harness.session import BatchResult, Evaluation, EvaluationResult
+from harness.session import Evaluation
+from harness.session.batch import Batch
 
 _FOLDER = Path("evaluations")
 """Where outputs are if no other file is named."""
@@ -68,7 +68,7 @@ def evaluate(
     output: Path | None,
     rescore: bool,
     **arguments: Any,  # noqa: ANN401 - of the Evaluation, by name
-) -> Order:
+) -> Batch:
     """Run the evaluation in FILE.py, or a pipeline or prompt on a data set, and score each output.
 
     FILE.py has an Evaluation, and options replace its arguments; or it has a pipeline, to which
@@ -84,10 +84,9 @@ def evaluate(
     arguments |= {"columns": options.renamed(), "every": options.every()}
     replaced = {name: value for name, value in arguments.items() if value}
     evaluation = _evaluation(options.target, prompt, replaced)
-    path = output or _FOLDER / f"{evaluation.name}.jsonl"
-    batch = evaluation.batch(
+    return evaluation.batch(
         settings,
-        output=path,
+        output=output or _FOLDER / f"{evaluation.name}.jsonl",
         rescore=rescore,
         max_failures=options.max_failures,
         sample=options.sample,
@@ -95,14 +94,6 @@ def evaluate(
         max_parallel=options.max_parallel,
         origin=options.origin,
     )
-
-    def told(result: BatchResult) -> tuple[str, Sequence[str]]:
-        assert isinstance(result, EvaluationResult)
-        due = result.rows * result.epochs
-        lines = [result.summary, f"To read it: harness view {path}"] if result.scores else []
-        return f"{result.scored:,} of {due:,} outputs have a score in {path}", lines
-
-    return batch, told
 
 
 def _evaluation(target: str, prompt: str | None, options: dict[str, Any]) -> Evaluation:
