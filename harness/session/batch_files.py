@@ -185,7 +185,7 @@ class BatchFiles:
         path: Of the outputs; None for no files.
         form: What is written.
         order: The names of all rows, by their numbers in the run.
-        codes: Of the errors of rows that failed, by the node of the batch and name; grows.
+        codes: Of the errors of rows, by the node of the batch and name; grows as rows fail.
         nodes: Those whose outputs a line is made of.
         redactor: Cleans what is written.
         begun: Told the run's id.
@@ -244,11 +244,8 @@ class BatchFiles:
     ) -> None:
         """Makes the files what the journal says.
 
-        Args:
-            before: What earlier parts made of rows.
-            refused: Rows that are not run.
-            reused: What a node gave earlier for a row, by its name, the row's number and the digest
-                of the row's output.
+        `reused` has what a node gave earlier for a row, by the node, the row's number and the
+        digest of the row's output.
         """
         self._reused = reused
         for number, valid, last, reason in before:

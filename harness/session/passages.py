@@ -77,11 +77,8 @@ _RANKED_PER_HIT, _MOST_RANKED = 4, 100
 class PassageStore:
     """The store of `[memory]`, opened at its first use, and worked with in threads of its own.
 
-    A run without a path for it has one of its own, which is removed with the run.
-
-    Args:
-        settings: Of the memory.
-        ask: Makes vectors for work that no run has asked for.
+    A run without a path for it has one of its own, which is removed with the run. `ask` makes
+    vectors for work that no run has asked for.
     """
 
     def __init__(self, settings: MemorySettings, *, ask: Ask) -> None:
@@ -154,12 +151,7 @@ class PassageStore:
 class PassageLibrary:
     """Remembers documents for a run, and recalls passages that answer a question.
 
-    Args:
-        store: Of the run, or of all runs of a session.
-        tracer: The run's.
-        ask: Makes vectors, within the run's limits.
-        rank: Ranks hits, within these.
-        warn: Called for each refused passage.
+    `ask` makes vectors and `rank` ranks hits within the run's limits.
     """
 
     def __init__(
@@ -442,10 +434,6 @@ class EndpointEmbedder:
     """Embeds by calls to one model. An `Embedder`, for any thread but the event loop's.
 
     `first` is an answer, which tells the model and the length of its vectors.
-
-    Attributes:
-        name: The endpoint's tag, and the model that its server says it has.
-        dimensions: Length d of each vector.
     """
 
     def __init__(

@@ -103,14 +103,8 @@ async def rehearse(
 ) -> Rehearsal:
     """Finds the calls that a resumed run would make, without a call.
 
-    Args:
-        graph: The pipeline.
-        inputs: As given; recorded ones count beside them.
-        earlier: The run to resume.
-        settings: As for the run, as are the backends.
-        backends: Ready-made backends by tag.
-        through: A mapped node that does no more than call a pipeline: its calls are made, and those
-            of the pipeline's nodes are not.
+    `through` is a mapped node that does no more than call a pipeline: its calls are made, and those
+    of the pipeline's nodes are not.
 
     Raises:
         InvalidInput: As from the run itself.
@@ -190,11 +184,7 @@ class _Through:
 
 
 class _NoCalls:
-    """An executor that makes no calls except the items of one node.
-
-    Attributes:
-        was_asked: Whether it was asked to make another.
-    """
+    """An executor that makes no calls except the items of one node; `was_asked` for another."""
 
     def __init__(self, through: str | None = None) -> None:
         self.was_asked = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -27,6 +26,7 @@ from harness.trace import (
     sha256_of,
 )
 from harness.trace.node_records import attempt_status
+from harness.trace.records import node_of_all
 from harness.wiggum import EarlierLoops, earlier_loops
 
 _MOST = 20
@@ -369,7 +369,7 @@ def labels_before(ended: Execution) -> frozenset[str]:
 
 def renamed_nodes(ended: Execution) -> dict[str, str]:
     """The names that reused nodes had in the earlier parts of the run, by their names now."""
-    return {_node_of(new): _node_of(before) for new, before in ended.renamed.items()}
+    return {node_of_all(new): node_of_all(before) for new, before in ended.renamed.items()}
 
 
 def rename_notices(ended: Execution) -> Iterator[Notice]:
@@ -380,10 +380,6 @@ def rename_notices(ended: Execution) -> Iterator[Notice]:
             message=f"'{new}' has the code that '{before}' had: its output is used again under "
             "the new name",
         )
-
-
-def _node_of(label: str) -> str:
-    return re.sub(r"\[\d+\]", "", label)
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -451,9 +447,8 @@ def question_named(name: str, questions: Sequence[Question]) -> Question:
 def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
     """The documents that a run remembered, except in a store that outlives it, each once, in order.
 
-    Returns:
-        The arguments of `PassageLibrary.remember` for each, and how many the journal does not have
-        whole, since a secret was left out.
+    As arguments of `PassageLibrary.remember`; and how many the journal does not have whole, since
+    a secret was left out.
 
     Raises:
         JournalInvalid: The journal is damaged.
@@ -466,8 +461,10 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
     texts = journal.texts({event.document_sha256 for event in remembered})
     documents: list[dict[str, Any]] = []
     for event in remembered:
+        text = texts.get(event.document_sha256)
+        is_whole = text is not None and sha256_of(text) == event.digest
         document = {
-            "document": _whole(texts.get(event.document_sha256), digest=event.digest),
+            "document": text if is_whole else None,
             "title": event.title or "",
             "source": event.source or "",
             "quality": event.quality,
@@ -479,7 +476,3 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
             documents.append(document)
     whole = [document for document in documents if document["document"] is not None]
     return whole, len(documents) - len(whole)
-
-
-def _whole(text: str | None, *, digest: object) -> str | None:
-    return text if text is not None and sha256_of(text) == digest else None

@@ -108,8 +108,6 @@ class BudgetSettings(DeviceSettings):
 
     capacity_bytes: Size | None = Field(default=None, alias="capacity", gt=0)
     """Of the machine's memory: bytes, or a text such as "6 GiB"; 80 % of it when left out."""
-    reserve_bytes: Size = Field(default=0, alias="reserve", ge=0)
-    """What is kept free of it."""
     max_wait_s: float = Field(default=MAX_WAIT_S, gt=0)
     """How long a call to a model that is not in memory may wait in favor of others."""
     devices: dict[str, DeviceSettings] = {}
