@@ -243,13 +243,13 @@ class Pipeline(Graph[ResultT]):
             InvalidInput: A row does not fit the pipeline, the output is not of this batch, or
                 another argument is invalid; nothing was run.
         """
-        check_limits(limits)
-        check_backends(backends)
-        _check_parallel(max_parallel)
-        if sample is not None and sample < 1:
-            raise InvalidInput(
-                f"sample={sample} draws no row; give 1 or more", code="batch.sample-not-positive"
-            )
+        check_batch(
+            sample=sample,
+            max_parallel=max_parallel,
+            limits=limits,
+            backends=backends,
+            observers=observers,
+        )
         rows = BatchRows(
             self,
             inputs,
@@ -362,6 +362,26 @@ def _check_parallel(max_parallel: int | None) -> None:
         raise InvalidInput(
             f"max_parallel={max_parallel} would let no call begin; give 1 or more",
             code="pipeline.parallel-calls-not-positive",
+        )
+
+
+def check_batch(
+    *,
+    sample: int | None = None,
+    max_parallel: int | None = None,
+    limits: object = None,
+    backends: object = None,
+    observers: object = (),
+    **_: object,
+) -> None:
+    """Raises `InvalidInput` unless the options of a run over rows, as far as given, are valid."""
+    check_limits(limits)
+    check_backends(backends)
+    check_observers(observers)
+    _check_parallel(max_parallel)
+    if sample is not None and sample < 1:
+        raise InvalidInput(
+            f"sample={sample} draws no row; give 1 or more", code="batch.sample-not-positive"
         )
 
 
