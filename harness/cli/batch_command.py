@@ -30,6 +30,7 @@ from harness.cli.progress import Progress
 from harness.cli.project_files import load_pipeline, settings_for_calls
 from harness.cli.run_command import note_stop, run_options
 from harness.cli.run_result import spent_line
+from harness.errors import HarnessError, who_left
 from harness.inference import Limits
 from harness.memory import Place
 from harness.session import EvaluationResult, Settings, run_to_its_end
@@ -291,6 +292,9 @@ def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
         if batch.output is not None:
             say(f"What is done is kept; the same command goes on with {batch.output}.", err=True)
         raise
+    except SystemExit as error:
+        # Of a task that a node itself began, which breaks off the event loop.
+        raise HarnessError(who_left(error), code="run.left") from error
 
 
 def _most(text: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +45,7 @@ from harness.cli.run_result import (
     result_fields,
     resume_command,
 )
-from harness.errors import HarnessError, NodeFailed, RunLimitReached
+from harness.errors import HarnessError, NodeFailed, RunLimitReached, who_left
 from harness.graph import Question
 from harness.graph.outcome import answer_problem
 from harness.inference import Limits
@@ -234,7 +233,7 @@ def carry_out(
     except SystemExit as error:
         # Its code would pass for one of this command's own.
         ended = error
-        message, code = f"harness: {_who_left(error)}", FAILED
+        message, code = f"harness: {who_left(error)}", FAILED
     except HarnessError as error:
         ended = error
         message, code = f"harness: {error}", exit_code_of(error)
@@ -313,14 +312,6 @@ def _printed_without_a_report(warnings: Sequence[str]) -> Iterator[None]:
 
 def _is_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _who_left(error: SystemExit) -> str:
-    *_, last = traceback.extract_tb(error.__traceback__)
-    return (
-        f"{os.path.relpath(last.filename)}:{last.lineno}: {last.name} ended the run with "
-        f"sys.exit({error.code!r}); let a node that cannot go on raise an error instead"
-    )
 
 
 class TerminalAsker:

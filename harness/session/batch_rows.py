@@ -22,6 +22,7 @@ from harness.errors import (
     RunLimitReached,
     did_you_mean,
     message_of,
+    who_left,
 )
 from harness.files import read_text
 from harness.graph import Graph, bind_inputs, graph_inputs
@@ -128,6 +129,11 @@ class RowsEnded(NoCode):
             yield
         except RunLimitReached:
             raise
+        except SystemExit as error:
+            # It would end the whole batch, with an exit code that says something else.
+            failure = HarnessError(who_left(error), code="run.left")
+            self._note(row, of, failure)
+            raise failure from error
         except Exception as error:
             self._note(row, of, error)
             raise

@@ -185,7 +185,7 @@ def test_a_node_that_ends_the_process_ends_the_run_and_not_with_its_exit_code(
 ) -> None:
     done = harness("run", "leaves.py", cwd=project)
     assert done.exit_code == 1
-    assert "leaves.py:11: quits ended the run with sys.exit(3)" in done.stderr
+    assert "leaves.py:11: quits called sys.exit(3)" in done.stderr
     assert "resume 2" in done.stderr
     said = resumed(project, "--json").json
     assert said["status"] == "failed"
