@@ -286,7 +286,9 @@ class Batch:
             begun=self._note,
         ) as files:
             run = replace(self._run, observers=(*self._run.observers, *observers, files.observe))
-            files.begin(before, self._rows.refused, reused)
+            is_further = earlier is not None
+            files.begin(before, self._rows.refused, reused, is_further=is_further)
+            self._ended.note_kept(self._order[number] for number in form.lines)
             kept = len(form.lines)
             try:
                 result = await (
@@ -307,8 +309,7 @@ class Batch:
         # A row that some scorers failed for has a line, and may have several failures.
         begun = {failure.row for failure in form.failures} - {None, *form.lines}
         failed = len(self._rows.refused) + len(begun)
-        done, is_over = len(form.lines), result.stopped_by is None
-        self._note(result.run_id, is_over=is_over, rows=rows, done=done, failed=failed)
+        self._note(result.run_id, rows=rows, done=len(form.lines), failed=failed)
         if self._recorded is not None:  # that outputs were taken as they are is no news
             reruns = tuple(of for of in result.reruns if not of.node.startswith(ROWS))
             result = replace(result, reruns=reruns)
@@ -376,13 +377,13 @@ class Batch:
 
     # --- what earlier parts did -------------------------------------------------------------------
 
-    def _note(self, run_id: str, *, is_over: bool = False, **counts: int) -> None:
+    def _note(self, run_id: str, **counts: int) -> None:
         """Notes the run to go on with when the same output is asked for again; at its end, counts.
 
-        It is complete if each row has an output, or failed, and nothing stopped it.
+        It is complete if each row has an output, or failed, in this part or an earlier one.
         """
         if self._state is not None:
-            is_complete = is_over and counts["done"] + counts["failed"] == counts["rows"]
+            is_complete = bool(counts) and counts["done"] + counts["failed"] == counts["rows"]
             end = {**counts, "complete": is_complete, **self._form.about}
             manifest = {"run": run_id, **self._rows.identity, **end}
             write_whole(self._state, orjson.dumps(manifest) + b"\n")

@@ -116,6 +116,11 @@ class RowsEnded(NoCode):
         self._end: RunLimitReached | None = None
         self.codes: dict[tuple[str, str], str] = {}
 
+    def note_kept(self, rows: Iterable[str]) -> None:
+        """Counts rows that need not be run, by their names."""
+        # Else a retry, which runs only the rows that failed, would end after the first of them.
+        self._ended.update(rows)
+
     @contextmanager
     def counted(self, row: str, of: str) -> Iterator[None]:
         """Around what a node of the batch, `of`, does for a row, by its name.
@@ -152,7 +157,7 @@ class RowsEnded(NoCode):
         failed, ended = len(self._failed[reason]), len(self._ended) + (row not in self._ended)
         if are_too_many(failed, ended=ended, allowed=self._most):
             self._end = RunLimitReached(
-                f"no further row is begun, since {failed} of the first {ended} failed for one "
+                f"no further row is begun, since {failed} of the {ended} that ended failed for one "
                 f"reason ({code}), as {message_of(cause)}; mend it, or allow more (--max-failures, "
                 "max_failures=)",
                 limit="failures",

@@ -302,7 +302,7 @@ def test_the_figures_of_a_batch_that_ends_early_agree(project: Path) -> None:
 
     assert done.exit_code == 3
     assert "20 failed; the same command tries them again" in done.stdout
-    assert "since 20 of the first 20 failed for one reason (ValueError)" in done.stdout
+    assert "since 20 of the 20 that ended failed for one reason (ValueError)" in done.stdout
     assert "skipped" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith("rows 0/60  18 failed")
 
