@@ -447,16 +447,22 @@ def replace_rows(
     path: Path, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str]
 ) -> RowFile:
     """Replaces a file by one with these rows, once all are written; it may grow further."""
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
-    partial.unlink(missing_ok=True)
-    file = RowFile(partial, columns=columns)
+    # A link stays, and what it names is replaced.
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(f".{target.stem}.partial{path.suffix}")
+    with writing(path):
+        partial.unlink(missing_ok=True)
+    file = RowFile(partial, columns=columns, shown_as=path)
     try:
         for row in rows:
             file.append(row)
+        with writing(path):
+            partial.replace(target)
     except BaseException:
         file.close()
+        with suppress(OSError):
+            partial.unlink()  # a disk that is full has room again
         raise
-    partial.replace(path)
     return file
 
 
@@ -469,6 +475,7 @@ class RowFile:
     Args:
         path: The file; neither it nor its folder need exist, and a CSV file must not.
         columns: What a CSV file has, in this order, and a row of JSON Lines at least.
+        shown_as: The file that messages name, if it will have another name.
 
     Attributes:
         rows: What was there when it was opened.
@@ -478,13 +485,13 @@ class RowFile:
             written.
     """
 
-    def __init__(self, path: Path, *, columns: Sequence[str]) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, columns: Sequence[str], shown_as: Path | None = None) -> None:
+        self.path = shown_as or path
         self.rows: list[Mapping[str, Any]] = []
         self._is_csv = path.suffix.lower() == ".csv"
         self._columns = list(columns)
         check_output(path, {".csv", ".jsonl"})
-        with writing(path):
+        with writing(self.path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("xb" if self._is_csv else "a+b", buffering=0)
         try:

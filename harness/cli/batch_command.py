@@ -340,7 +340,8 @@ def _told(result: BatchResult) -> Iterator[str]:
     reused = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
         reused = ": nothing was left to do"
-    yield f"{done:,} of {due:,} {what} in {result.output}{reused}."
+    where = "the run's journal" if result.run.limit == "output" else result.output
+    yield f"{done:,} of {due:,} {what} in {where}{reused}."
     yield from made_again_because(result.run.reruns)
     if failed:
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"

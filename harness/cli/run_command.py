@@ -58,6 +58,7 @@ from harness.trace.journal_reader import JOURNAL_SUFFIX
 _STOP_CODES = {
     "failures": "batch.too-many-failures",
     "journal": "run.journal-failed",
+    "output": "file.unwritable",
     "outage": "run.endpoint-down",
 }
 """Of what stops a run, beside the limits that people set."""

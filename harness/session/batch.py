@@ -38,6 +38,7 @@ from harness.session.batch_files import (
     MadeBefore,
     OutputForm,
     manifest_of,
+    only_writer,
     state_of,
 )
 from harness.session.batch_rows import (
@@ -152,8 +153,14 @@ class Batch:
         self._chosen, self._scorers = rubric, tuple(scorers)
         self._samples, self._checks_only = samples, checks_only
         self._recorded: _Recorded | None = None
+        self._manifest: dict[str, Any] = {}
         self.node = SCORES if rows.pipeline is None else ROWS
-        self._earlier = self._unfinished(settings.traces)
+        self._earlier: EarlierRun | None = None
+        if output is not None and output.parent.is_dir():
+            # Before the manifest is read: whoever writes it may be about to change it.
+            with only_writer(output):
+                self._manifest = manifest_of(output)
+                self._earlier = self._unfinished(settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         recorded = orjson.loads(before.text) if before is not None and before.text else []
         # Rows keep their numbers, which are parts of the names of all calls.
@@ -261,6 +268,16 @@ class Batch:
 
     async def run(self, *observers: Sink) -> BatchResult:
         """Runs the rows that have no output yet; more observers hear of it."""
+        with only_writer(self.output):
+            if self.output is not None and manifest_of(self.output) != self._manifest:
+                raise InvalidInput(
+                    "another command has written it meanwhile; run this one again",
+                    path=self.output,
+                    code="row.output-locked",
+                )
+            return await self._run_alone(observers)
+
+    async def _run_alone(self, observers: Sequence[Sink]) -> BatchResult:
         earlier, inputs, form = self._earlier, self._inputs, self._form
         before: list[MadeBefore] = []
         if earlier is not None:
@@ -303,13 +320,20 @@ class Batch:
             for question in result.questions:
                 reason = f"it asks '{question.text}', and a batch asks nobody"
                 files.fail_row(_number(question.node), reason, code="batch.asks-nobody")
-        if files.error is not None:
-            raise files.error
         rows = len(self._rows.given) + len(self._rows.refused)
         # A row that some scorers failed for has a line, and may have several failures.
         begun = {failure.row for failure in form.failures} - {None, *form.lines}
         failed = len(self._rows.refused) + len(begun)
-        self._note(result.run_id, rows=rows, done=len(form.lines), failed=failed)
+        counts = {"rows": rows, "done": len(form.lines), "failed": failed}
+        unwritten = files.error
+        try:
+            # Without figures if the files lack something: a merge must not take them for whole.
+            self._note(result.run_id, **({} if unwritten else counts))
+        except InvalidInput as error:
+            unwritten = unwritten or error
+        if unwritten is not None and result.stopped_by is None:
+            # The journal has what the rows gave: the same command writes the files of it.
+            result = replace(result, status="stopped", stopped_by=str(unwritten), limit="output")
         if self._recorded is not None:  # that outputs were taken as they are is no news
             reruns = tuple(of for of in result.reruns if not of.node.startswith(ROWS))
             result = replace(result, reruns=reruns)
@@ -385,7 +409,8 @@ class Batch:
         if self._state is not None:
             is_complete = bool(counts) and counts["done"] + counts["failed"] == counts["rows"]
             end = {**counts, "complete": is_complete, **self._form.about}
-            manifest = {"run": run_id, **self._rows.identity, **end}
+            traces = str(self._settings.traces.absolute())
+            manifest = {"run": run_id, "traces": traces, **self._rows.identity, **end}
             write_whole(self._state, orjson.dumps(manifest) + b"\n")
 
     def _unfinished(self, traces: Path) -> EarlierRun | None:
@@ -402,7 +427,14 @@ class Batch:
                     code="batch.output-foreign",
                 )
             return None
-        run_id = manifest_of(output).get("run")
+        run_id = self._manifest.get("run")
+        if shards := self._manifest.get("shards"):
+            raise InvalidInput(
+                f"it was made by --merge; run its {shards} shards (--shard 1/{shards} and so on) "
+                "and merge them again, or give another --output",
+                path=output,
+                code="batch.state-invalid",
+            )
         if run_id is None:
             raise InvalidInput(
                 "it does not name a run; delete it with the output to begin again",
@@ -411,9 +443,14 @@ class Batch:
             )
         journal = traces / Path(str(run_id)).with_suffix(JOURNAL_SUFFIX).name
         if not journal.is_file():
+            begun_in = Path(str(self._manifest.get("traces", traces.absolute())))
+            where = f"{journal.name} is not in {traces.absolute()}"
             raise InvalidInput(
-                f"the run that made it is gone ({journal}); delete both this and the output to "
-                "begin again",
+                f"{where}, but in {begun_in}; run the command in the folder where it was begun"
+                if (begun_in / journal.name).is_file()
+                else f"the run that made it is gone: {where}; run the command in the folder where "
+                f"it was begun (its runs were in {begun_in}), or delete both this and the output "
+                "to begin again",
                 path=state,
                 code="batch.run-gone",
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,8 @@ from typing import Any, Self, cast
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from harness.errors import HarnessError, NodeFailed
+from harness.errors import HarnessError, InvalidInput, NodeFailed
+from harness.files import writing
 from harness.rows import Row, RowFile, replace_rows, rows_saved, write_rows
 from harness.session.batch_rows import (
     BatchRows,
@@ -35,6 +36,7 @@ from harness.trace import (
 )
 from harness.trace.node_records import attempt_status
 from harness.trace.records import error_class
+from harness.trace.run_trace import RunLock
 from harness.trace.secrets import Redactor
 
 ROWS = "rows"
@@ -68,6 +70,34 @@ def manifest_of(output: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
+
+
+@contextmanager
+def only_writer(output: Path | None) -> Iterator[None]:
+    """Keeps others, in this process too, from writing the files of an output meanwhile.
+
+    Raises:
+        InvalidInput: Another is writing them, or the folder cannot be written.
+    """
+    if output is None:
+        yield
+        return
+    # A file of its own: the output and its manifest are replaced while the batch goes on.
+    path = output.with_name(f".{output.name}.lock")
+    with writing(output):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+    try:
+        lock = RunLock(path)
+    except (InvalidInput, FileNotFoundError) as error:  # or its holder removed it just now
+        problem = "another command is writing it"
+        raise InvalidInput(problem, path=output, code="row.output-locked") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
 
 
 def failures_of(output: Path) -> Path:
@@ -242,13 +272,27 @@ class BatchFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_replaced and self._file is not None:
-            self._write_all()
-        self._keep_failures()
-        self._stack.close()
-        if self._path is not None and self._is_parquet:
-            # It cannot grow by a row.
-            write_rows(self._path, map(self._written, self._all_lines()))
+        ended = self._form.lines.keys() | {failure.row for failure in self._form.failures}
+        kept = [failure for failure in self._failed_before if failure.row not in ended]
+        self._form.failures += kept
+        with self._stack, self._noting_errors():
+            if self._is_replaced and self._file is not None:
+                self._write_all()
+            if self._path is not None and self._is_parquet:
+                # It cannot grow by a row.
+                write_rows(self._path, map(self._written, self._all_lines()))
+            if self._failed_before:
+                self._write_failures()
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HarnessError as error:
+            self.error = self.error or error
+        except Exception as error:  # noqa: BLE001 - a line must not be lost without a word
+            failure = HarnessError(f"an output cannot be written: {describe(error)}")
+            self.error = self.error or failure
 
     def begin(
         self,
@@ -278,7 +322,8 @@ class BatchFiles:
         if self.failures_path is not None:
             if is_further:
                 self._failed_before = tuple(self._read_failures(self.failures_path))
-            self.failures_path.unlink(missing_ok=True)
+            with writing(self.failures_path):
+                self.failures_path.unlink(missing_ok=True)
         for failure in refused:
             self.fail(failure)
         for failure in self._failed_before:
@@ -292,16 +337,14 @@ class BatchFiles:
             if saved.row in due:
                 yield self._failure(saved.row, saved.reason, code=saved.code)
 
-    def _keep_failures(self) -> None:
-        """Keeps what is known of rows that failed before and were not tried again to their end."""
-        ended = self._form.lines.keys() | {failure.row for failure in self._form.failures}
-        kept = [failure for failure in self._failed_before if failure.row not in ended]
-        self._form.failures += kept
-        if self._failed_before and self.failures_path is not None:
-            rows = [self._cleaned(asdict(failure)) for failure in self._form.failures]
-            if rows:
-                replace_rows(self.failures_path, rows, columns=_FAILURE_COLUMNS).close()
-            else:
+    def _write_failures(self) -> None:
+        """Replaces the file, since failures of earlier parts are out of date in it."""
+        assert self.failures_path is not None
+        rows = [self._cleaned(asdict(failure)) for failure in self._form.failures]
+        if rows:
+            replace_rows(self.failures_path, rows, columns=_FAILURE_COLUMNS).close()
+        else:
+            with writing(self.failures_path):
                 self.failures_path.unlink()
 
     def _all_lines(self) -> list[Line]:
@@ -318,13 +361,8 @@ class BatchFiles:
 
     def observe(self, record: Record) -> None:
         """Takes one record of the run, from the thread that writes the journal."""
-        try:
+        with self._noting_errors():
             self._take(record)
-        except HarnessError as error:
-            self.error = self.error or error
-        except Exception as error:  # noqa: BLE001 - a line must not be lost without a word
-            failure = HarnessError(f"an output cannot be written: {describe(error)}")
-            self.error = self.error or failure
 
     def _take(self, record: Record) -> None:
         match record:

@@ -3,11 +3,15 @@
 import asyncio
 import json
 import sys
+import threading
 
 import pytest
-from session_runs import Calls, settings_of
+from session_runs import Calls, refused, settings_of
 
 from harness import Evaluation, Pipeline, Timeout
+from harness.errors import InvalidInput
+from harness.session.batch_files import only_writer
+from harness.trace import NodeOutput
 
 ROWS = [{"id": f"{n}", "task": f"t{n}"} for n in range(12)]
 
@@ -15,7 +19,7 @@ ROWS = [{"id": f"{n}", "task": f"t{n}"} for n in range(12)]
 def batch(pipeline, rows, tmp_path, **how):
     """Runs it into a file of the test's folder."""
     output = how.pop("output", tmp_path / "out.jsonl")
-    settings = settings_of(tmp_path)
+    settings = how.pop("settings", None) or settings_of(tmp_path)
     return asyncio.run(pipeline.batch(rows, output=output, settings=settings, **how))
 
 
@@ -134,3 +138,119 @@ def test_failures_of_rows_that_are_gone_or_mended_are_forgotten(tmp_path):
     mended.made = ["t0", "t4"]
     whole = batch(every_fourth(Calls(), mended), ROWS[:8], tmp_path)
     assert (whole.failures, (tmp_path / "out.jsonl.failures.jsonl").exists()) == ((), False)
+
+
+# --- others that write the same output ------------------------------------------------------------
+
+
+def slow():
+    """A pipeline whose rows take a moment."""
+    pipeline = Pipeline("slow")
+
+    @pipeline.node
+    async def text(task: str) -> str:
+        await asyncio.sleep(0.05)
+        return task
+
+    return pipeline
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "new/out.csv", "out.parquet"])
+def test_of_two_batches_into_one_output_at_once_the_second_is_refused(tmp_path, name):
+    how = {"settings": settings_of(tmp_path), "output": tmp_path / name}
+
+    async def main():
+        batches = [slow().batch(ROWS[:n], **how) for n in (3, 5)]
+        return await asyncio.gather(*batches, return_exceptions=True)
+
+    done, error = asyncio.run(main())
+
+    assert (len(done.outputs), error.code) == (3, "row.output-locked")
+    left = {path.name for path in (tmp_path / name).parent.iterdir()} - {"traces", "new"}
+    assert left == {how["output"].name, f"{how['output'].name}.batch"}
+    assert len(asyncio.run(slow().batch(ROWS[:5], **how)).outputs) == 5
+
+
+def test_two_threads_do_not_write_one_output(tmp_path):
+    ends = []
+
+    def run(count):
+        try:
+            ends.append(len(batch(slow(), ROWS[:count], tmp_path).outputs))
+        except InvalidInput as error:
+            ends.append(error.code)
+
+    threads = [threading.Thread(target=run, args=[count]) for count in (3, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(map(str, ends)) == ["3", "row.output-locked"]
+
+
+def test_an_output_that_is_being_written_is_no_output_of_a_run_that_is_gone(tmp_path):
+    batch(slow(), ROWS[:3], tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+
+    with only_writer(tmp_path / "out.jsonl"), refused("row.output-locked"):
+        batch(slow(), ROWS, tmp_path, settings=settings_of(tmp_path / "elsewhere"))
+    with refused("batch.run-gone") as caught:
+        batch(slow(), ROWS, tmp_path, settings=settings_of(tmp_path / "elsewhere"))
+
+    for folder in (tmp_path / "traces", tmp_path / "elsewhere" / "traces"):
+        assert str(folder) in str(caught.value)
+    assert "delete" not in str(caught.value), "it is not gone"
+
+
+def test_an_output_of_a_merge_says_so(tmp_path):
+    (tmp_path / "out.jsonl").write_text('{"id": "1"}\n')
+    (tmp_path / "out.jsonl.batch").write_text('{"shards": 2, "complete": true}\n')
+
+    with refused("batch.state-invalid") as caught:
+        batch(slow(), ROWS, tmp_path)
+    assert "--merge; run its 2 shards" in str(caught.value)
+
+
+# --- files that cannot be written -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
+def test_an_output_whose_folder_cannot_be_written_is_refused_before_anything_runs(tmp_path, name):
+    (tmp_path / "file").touch()
+    calls = Calls()
+
+    with refused("file.unwritable"):
+        batch(every_fourth(calls), ROWS, tmp_path, output=tmp_path / "file" / name)
+    assert calls.made == []
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv", "out.parquet"])
+def test_a_link_as_output_stays_one(tmp_path, name):
+    (tmp_path / "there").mkdir()
+    for _ in range(2):  # it dangles, and then it does not
+        (tmp_path / name).unlink(missing_ok=True)
+        (tmp_path / name).symlink_to(tmp_path / "there" / f"{name}.data")
+        (tmp_path / f"{name}.batch").unlink(missing_ok=True)
+        (tmp_path / "there" / f"{name}.data").unlink(missing_ok=True)
+        batch(slow(), ROWS[:3], tmp_path, output=tmp_path / name)
+        batch(slow(), ROWS[:4], tmp_path, output=tmp_path / name)
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "there" / f"{name}.data").stat().st_size
+
+
+def test_a_disk_that_is_full_at_the_end_stops_a_batch_that_goes_on_later(tmp_path):
+    output = tmp_path / "out.jsonl"
+    manifest_path = tmp_path / "out.jsonl.batch"
+
+    def fill(record):
+        # In place of a full disk: what the manifest is renamed to cannot be replaced.
+        if isinstance(record, NodeOutput) and manifest_path.is_file():
+            manifest_path.unlink()
+            manifest_path.mkdir()
+
+    done = batch(slow(), ROWS[:3], tmp_path, observers=[fill])
+
+    assert (done.run.status, done.run.limit, len(done.outputs)) == ("stopped", "output", 3)
+    assert "out.jsonl.batch: cannot be written" in done.run.stopped_by
+    assert len(lines(output)) == 3

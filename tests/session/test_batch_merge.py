@@ -288,5 +288,5 @@ def test_the_output_of_a_batch_is_not_replaced(tmp_path):
     (tmp_path / "out.jsonl").unlink()
     merge(tmp_path)
     table = BatchRows(shout_pipeline(), ROWS)
-    with pytest.raises(InvalidInput, match="does not name a run"):
+    with pytest.raises(InvalidInput, match="made by --merge"):
         Batch(table, settings=settings_of(tmp_path), output=tmp_path / "out.jsonl")
