@@ -38,6 +38,7 @@ from harness.session.batch import Batch, BatchRehearsal
 from harness.session.batch_files import BatchResult, failures_of
 from harness.session.batch_merge import merge_shards
 from harness.session.batch_rows import BadRows, BatchRows, Shard
+from harness.session.demand import check_roles
 from harness.session.resume import Origin
 
 _SHOWN = 5
@@ -129,11 +130,16 @@ class RowOptions:
         """Where the pipeline is from."""
         return Origin(target=self.target, limits=self.limits)
 
+    @property
+    def given_roles(self) -> dict[str, str]:
+        """Tags by role."""
+        return read_pairs(self.roles, option="--role", form="role=tag")
+
     def settings(self) -> Settings:
         """See `settings_for_calls`."""
         return settings_for_calls(
             self.config,
-            roles=read_pairs(self.roles, option="--role", form="role=tag"),
+            roles=self.given_roles,
             memory=self.memory and self.memory.absolute(),
             engine=self.engine,
         )
@@ -223,9 +229,10 @@ def batch(
     """
     if merge and (shard or options.dry_run):
         raise click.UsageError("--merge takes all shards and writes them: no --shard, no --dry-run")
-    settings = options.settings()
+    settings, pipeline = options.settings(), load_pipeline(options.target)
+    check_roles(options.given_roles, pipeline)
     rows = BatchRows(
-        load_pipeline(options.target),
+        pipeline,
         inputs,
         columns=options.renamed(),
         every=options.every(),

@@ -51,6 +51,7 @@ from harness.graph.outcome import answer_problem
 from harness.inference import Limits
 from harness.memory import Place
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
+from harness.session.demand import check_roles
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
 from harness.trace.journal_reader import JOURNAL_SUFFIX
@@ -176,8 +177,10 @@ def run(
         )
         settings_file = _settings_file(config)
         remember_run(target, settings_file)
+        pipeline = load_pipeline(target)
+        check_roles(given_roles, pipeline)
         return Order(
-            pipeline=load_pipeline(target),
+            pipeline=pipeline,
             inputs=inputs,
             settings=settings,
             origin=Origin(
