@@ -466,7 +466,8 @@ class Batch:
             return None
         if earlier.journal.started.name != self._name:
             raise InvalidInput(
-                f"it has the outputs of a {earlier.journal.started.name}; give another --output",
+                f"it has the outputs of '{earlier.journal.started.name}', not of '{self._name}'; "
+                "give another --output",
                 path=output,
                 code="batch.other-pipeline",
             )
