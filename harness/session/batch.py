@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Optional
 
 import orjson
+from pydantic import TypeAdapter
 
 from harness.errors import InvalidInput, NodeFailed
 from harness.files import write_whole
@@ -27,7 +28,8 @@ from harness.graph.graph import returned
 from harness.graph.state import StepCall, StepState, Taken, Use, digest_of_value, plan_of
 from harness.inference import Backend, Limits
 from harness.rows import check_output
-from harness.rubric import ChosenRubric, Scored
+from harness.rubric import ChosenRubric, Scored, at_any_threshold, load_noise
+from harness.rubric.evaluator import is_judged_enough
 from harness.session.batch_files import (
     ROWS,
     SCORES,
@@ -62,10 +64,12 @@ from harness.session.surroundings import Surroundings
 from harness.session.trust import known_secrets
 from harness.trace import Sink, events
 from harness.trace.journal_reader import JOURNAL_SUFFIX
-from harness.trace.records import node_of_all
+from harness.trace.records import label_of, node_of_all
 from harness.trace.run_trace import is_going
 from harness.trace.secrets import Redactor
 
+_SCORED = TypeAdapter(Scored)
+_NO_NOISE = (None, "")
 _DRAWN_ROWS = 200
 """Of a larger batch no timeline is drawn at the end: it would take longer than the last rows."""
 
@@ -197,16 +201,14 @@ class Batch:
 
     def _prepare(self) -> None:
         """Makes the graph, its inputs and what tells its calls from others."""
-        self._graph, self._inputs = self._made_graph(), self._row_inputs()
-        self._states = {
-            step.node.name: StepState(step, step.node.name) for step in plan_of(self._graph)
-        }
+        self._graph, self._inputs = self._made_graph(self._chosen), self._row_inputs()
+        self._states = _states_of(self._graph)
 
-    def _made_graph(self) -> Graph:
+    def _made_graph(self, rubric: ChosenRubric | None) -> Graph:
         # What the nodes hold and close over is what rows depend on: a row of an unfinished batch
         # is made again where it changed, also with a version of harness that changed it.
         graph = Graph(self._name)
-        table, rubric, ended, recorded = self._rows, self._chosen, self._ended, self._recorded
+        table, ended, recorded = self._rows, self._ended, self._recorded
         samples, checks_only = self._samples, self._checks_only
         judged = [] if rubric is None or checks_only else rubric.rubric.judged
 
@@ -370,6 +372,9 @@ class Batch:
             )
             again = tuple(remake for remake in foreseen.made_again if self._is_given(remake.node))
             begun = [*(remake.node for remake in again), *foreseen.unfinished]
+            # What only has another threshold is decided anew, and asks no judge.
+            decided = await self._judged_enough(self._earlier, again={r.node for r in again})
+            again = tuple(remake for remake in again if remake.node not in decided)
             counts.update(map(node_of_all, foreseen.kept))
         rows_again = sum(
             node_of_all(label) == self.node and self._is_given(label) for label in begun
@@ -500,6 +505,35 @@ class Batch:
             if last:
                 yield number, valid, last, reason
 
+    async def _judged_enough(self, earlier: EarlierRun, *, again: Set[str]) -> set[str]:
+        """Of calls to be made again, labels of scores that hold but for the rubric's `pass_at`."""
+        chosen = self._chosen
+        if chosen is None or load_noise(chosen.rubric, "", directory=chosen.directory) != _NO_NOISE:
+            return set()
+        surroundings = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+        thresholds, before = at_any_threshold(chosen.rubric), dict[str, StepState]()
+        labels = set()
+        for number in range(len(self._order)):
+            label, made_of = label_of(SCORES, number), label_of(ROWS, number)
+            last = earlier.outputs.last(SCORES, number)
+            if label not in again or made_of in again or last is None or last.value is None:
+                continue
+            verdict = _SCORED.validate_python(last.value).verdict
+            sha256 = verdict.rubric_sha256
+            if sha256 not in thresholds or not is_judged_enough(verdict, chosen.rubric):
+                continue
+            if sha256 not in before:
+                changed = {"pass_at": thresholds[sha256], "sha256": sha256}
+                rubric = replace(chosen, rubric=chosen.rubric.model_copy(update=changed))
+                before[sha256] = _states_of(self._made_graph(rubric))[SCORES]
+            output = earlier.outputs.last(ROWS, number)
+            call = self._call_of(
+                before[sha256], number, {"output": str(output.digest)} if output else {}
+            )
+            if isinstance(earlier.outputs.find(call, changes=surroundings.change_since), tuple):
+                labels.add(label)
+        return labels
+
     def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:
         """The call for a row, with digests of what it takes, as far as its parameters ask."""
         listed = {name: digest_of_value(of[number]) for name, of in self._inputs.items()}
@@ -560,6 +594,11 @@ class _Recorded(NoCode):
 
     values: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, dict[str, Use]] = field(default_factory=dict)
+
+
+def _states_of(graph: Graph) -> dict[str, StepState]:
+    """By node, what tells its calls from others."""
+    return {step.node.name: StepState(step, step.node.name) for step in plan_of(graph)}
 
 
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ A price is by the token, by the hour, or as a provider lists it. An unknown figu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
@@ -15,6 +15,7 @@ from harness.trace.events import (
     Chat,
     Embed,
     EndpointEvent,
+    ReplyAgain,
     Request,
     place_of,
     without_fields,
@@ -430,7 +431,20 @@ def _model_cost(
     )
 
 
-def _charge(call: Request, prices: EndpointEvent | None) -> tuple[PriceBasis, float] | None:
+def charges_of_replies(
+    replies: Iterable[ReplyAgain], endpoints: Iterable[EndpointEvent]
+) -> Iterator[float]:
+    """What replies cost that are used again, as `charges_of`."""
+    prices = {price.model: price for price in endpoints}
+    for reply in replies:
+        charge = _charge(reply, prices.get(reply.model))
+        if charge is not None:
+            yield charge[1]
+
+
+def _charge(
+    call: Request | ReplyAgain, prices: EndpointEvent | None
+) -> tuple[PriceBasis, float] | None:
     """What one call cost by its tokens: by the settings, else by the list."""
     asked = call.input_tokens
     answered = 0 if isinstance(call, Embed) else call.output_tokens

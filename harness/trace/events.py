@@ -455,6 +455,15 @@ class Request(SpanEvent):
         return not (unreached or self.was_refused)
 
 
+class ReplyAgain(InstantEvent):
+    """A reply of an earlier part of the run, which a call got without asking; what it took then."""
+
+    model: str
+    cost_usd: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
 class OtherRequest(Request):
     """A request that is no chat call."""
 

@@ -218,7 +218,7 @@ def asks(*declared):
     """A pipeline whose nodes declare these roles; one more names a role in its code alone."""
     pipeline = Pipeline("asks")
     for role in declared:
-        pipeline.node(lambda run: None, name=role, models=[role])
+        pipeline.node(lambda: None, name=role, models=[role])
 
     @pipeline.node
     async def hidden(run: Run) -> str:
@@ -246,7 +246,7 @@ def test_a_slip_is_refused_also_where_the_right_name_is_assigned(role):
 
 def test_a_role_that_no_node_is_seen_to_ask_warns():
     heard = []
-    with warnings_heard_by(lambda message, about: heard.append(about["code"]) or {}):
+    with warnings_heard_by(lambda _, about: heard.append(about["code"]) or {}):
         check_roles(["reader", "critic", "producer", "evaluator"], asks("reader"))
         assert heard == []
         check_roles(["nope", "producer_b"], asks("reader"))
