@@ -449,16 +449,12 @@ class Batch:
         journal = traces / Path(str(run_id)).with_suffix(JOURNAL_SUFFIX).name
         if not journal.is_file():
             begun_in = Path(str(self._manifest.get("traces", traces.absolute())))
-            where = f"{journal.name} is not in {traces.absolute()}"
-            raise InvalidInput(
-                f"{where}, but in {begun_in}; run the command in the folder where it was begun"
-                if (begun_in / journal.name).is_file()
-                else f"the run that made it is gone: {where}; run the command in the folder where "
-                f"it was begun (its runs were in {begun_in}), or delete both this and the output "
-                "to begin again",
-                path=state,
-                code="batch.run-gone",
-            )
+            where = f"its run is not in {traces.absolute()}"
+            remedy = f"run this where it was begun, with its runs in {begun_in}"
+            if not (begun_in / journal.name).is_file():
+                where += ", and seems to be gone"
+                remedy += ", or delete both this and the output to begin again"
+            raise InvalidInput(f"{where}; {remedy}", path=state, code="batch.run-gone")
         if is_going(journal):
             raise InvalidInput(
                 "another command is writing it", path=output, code="row.output-locked"

@@ -218,7 +218,7 @@ def asks(*declared):
     """A pipeline whose nodes declare these roles; one more names a role in its code alone."""
     pipeline = Pipeline("asks")
     for role in declared:
-        pipeline.node(lambda: None, name=role, models=[role])
+        pipeline.node(lambda run: run, name=role, models=[role])
 
     @pipeline.node
     async def hidden(run: Run) -> str:
