@@ -62,9 +62,9 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             with path.open("wb") as file:
                 yield file
             return
+        path.parent.mkdir(parents=True, exist_ok=True)
         # A link stays, and what it names is replaced.
-        target = Path(os.path.realpath(path))
-        target.parent.mkdir(parents=True, exist_ok=True)
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
         # A name of its own: two may write the same file at once.
         partial = target.with_name(f".{target.name}.{token_hex(4)}.partial")
         try:

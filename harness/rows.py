@@ -448,7 +448,7 @@ def replace_rows(
 ) -> RowFile:
     """Replaces a file by one with these rows, once all are written; it may grow further."""
     # A link stays, and what it names is replaced.
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
     partial = target.with_name(f".{target.stem}.partial{path.suffix}")
     with writing(path):
         partial.unlink(missing_ok=True)
