@@ -26,7 +26,6 @@ from harness.rubric import (
     with_prompts,
 )
 from harness.rubric.calibration.calibration_files import Calibration
-from harness.session.casting import warn_of_no_price
 from harness.session.open_run import OpenRun
 from harness.session.roles import PRODUCER
 from harness.session.tenancy import slots_of
@@ -101,7 +100,7 @@ async def evaluate(
             not all(dimension.optional for dimension in rubric.judged),
         )
     if rubric.judged:
-        await opened.seat()
+        await opened.casting.seat()
     # With a fixed number of samples, noise decides nothing: they may be what it is measured by.
     noise = noise_of(opened, chosen) if samples is None else None
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
@@ -109,11 +108,11 @@ async def evaluate(
     with tracer.span(events.Evaluate(draft_sha256=tracer.content(draft.text))) as span:
         verdict = await evaluator.evaluate(draft, samples=samples)
         span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
-    opened.served.before()
+    opened.casting.check_replies()
     return Scored(
         verdict=replace(verdict, rubric_sha256=chosen.rubric.sha256),
         passed=None if is_open and not verdict.below_floor else verdict.passed,
-        evaluator=", ".join(opened.roles.calibrated),
+        evaluator=", ".join(opened.casting.roles.calibrated),
         samples=samples,
     )
 
@@ -144,7 +143,7 @@ async def run_loop(
     check_sources(rubric, by_section(sources)[0])
     noise = noise_of(opened, chosen)
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
-    producer = opened.roles.model(PRODUCER)
+    producer = opened.casting.roles.model(PRODUCER)
     endpoint = opened.casting.models.endpoints[producer]
     at_once = endpoint.max_parallel or slots_of(endpoint)
     reviser = Reviser(
@@ -222,8 +221,8 @@ async def run_loop(
         rounds=rounds,
         key=key,
     )
-    opened.served.before()
-    warn_of_no_price(meter, opened.casting)
+    opened.casting.check_replies()
+    opened.warn_of_no_price(meter)
     opened.loops.append(result)
     return result
 
@@ -238,7 +237,7 @@ def evaluator_of(opened: OpenRun, rubric: Rubric, *, ask: Ask, noise: Noise | No
     return Evaluator(
         rubric,
         ask=ask,
-        models=opened.roles.evaluators,
+        models=opened.casting.roles.evaluators,
         combine=(pool and pool.combine) or "mean",
         noise=None if noise is None else noise.deviation,
     )
@@ -252,7 +251,7 @@ def noise_of(opened: OpenRun, chosen: ChosenRubric) -> Noise | None:
     Raises:
         InvalidInput: A file cannot be read.
     """
-    rubric, evaluator = chosen.rubric, ", ".join(opened.roles.calibrated)
+    rubric, evaluator = chosen.rubric, ", ".join(opened.casting.roles.calibrated)
     key = rubric.sha256, chosen.directory, evaluator
     if key in opened.noises:
         return opened.noises[key]

@@ -29,7 +29,7 @@ from harness.inference import NOTHING, Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
 from harness.session.demand import Forecaster, Players, demand_of, judges
-from harness.session.open_run import OpenRun, open_run
+from harness.session.open_run import OpenRun, SharedParts, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
@@ -47,7 +47,6 @@ from harness.session.resume import (
 from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
 from harness.session.settings import IN_PROCESS, Settings, check_workers
-from harness.session.setup import SharedParts
 from harness.session.surroundings import Surroundings
 from harness.text_store import TextStore
 from harness.trace import Record, Sink, describe, events, monotonic
@@ -311,7 +310,7 @@ class PipelineRun:
         budget = opened.budget
         if budget is None:
             return None
-        players = Players(roles=opened.roles, memory=opened.passages.models)
+        players = Players(roles=opened.casting.roles, memory=opened.passages.models)
         expect = partial(budget.expect, run=opened.trace.run_id)
         return Forecaster(self.graph, demand_of(self.graph), players=players, expect=expect)
 
@@ -347,7 +346,7 @@ class PipelineRun:
             files=RunFiles.beside(trace.journal_path),
             separation=casting.separation,
             evaluator_pool=casting.pool,
-            warnings=tuple(casting.warnings),
+            warnings=tuple(opened.warnings),
         )
 
 

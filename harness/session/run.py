@@ -261,7 +261,7 @@ class Run:
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         if role == EVALUATOR:
-            await self._opened.seat()
+            await self._opened.casting.seat()
         model = self._opened.casting.model(role)
         on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
         request, reply_type = chat_request(
@@ -705,5 +705,5 @@ class Run:
         chosen, uses = await asyncio.to_thread(choose)
         self._call.use(uses)
         if chosen.rubric.judged:
-            await self._opened.seat()
+            await self._opened.casting.seat()
         return chosen

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.errors import (
@@ -32,12 +32,18 @@ from harness.inference.model_identity import (
     metadata_from,
     model_identity,
     relation_of,
+    serve_alike,
 )
+from harness.inference.providers.registry import provider_of, served_metadata
 from harness.rubric.verdict import Combine
-from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.settings import SameFamilyRule
+from harness.session.trust import api_key_of
+from harness.trace import Tracer, events
 
 _CLOSEST_FIRST: tuple[Relation, ...] = ("same", "family", "unknown", "different")
+
+Chain = tuple[str, ...]
+"""Tags from a role's endpoint to the one that answers: one tag, or two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,21 +74,19 @@ class Separation:
 
 
 class ComparedModels:
-    """The models behind a run's endpoints. A model file is read when it is first compared.
+    """The models behind endpoints, for one run or for all runs of a session.
 
-    A served model is known by its name only, until `take_word` says more.
-
-    Attributes:
-        asked: Tags of the endpoints whose servers were asked.
-        asking: Held while they are.
+    A model file is read when it is first compared. A served model is known by its name until its
+    server is asked.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
         self.endpoints = endpoints
         self.same_family = same_family
-        self.asked: set[str] = set()
-        self.asking = asyncio.Lock()
         self._identities: dict[str, ModelIdentity] = {}
+        self._asked: set[str] = set()
+        # Runs of a session share these models: while one asks, the others wait for the answers.
+        self._asking = asyncio.Lock()
 
     def identity(self, tag: str) -> ModelIdentity:
         """The model of an endpoint.
@@ -99,6 +103,30 @@ class ComparedModels:
         """The endpoints that can answer for these tags, each once."""
         chains = (chain for tag in tags for chain in chains_from(tag, self.endpoints))
         return tuple(self.endpoints[tag] for tag in dict.fromkeys(chain[-1] for chain in chains))
+
+    async def ask_servers(
+        self, endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], tracer: Tracer
+    ) -> None:
+        """Asks the servers of endpoints which models they have, each endpoint once.
+
+        If a server does not answer within seconds, the settings count.
+
+        Raises:
+            ConfigurationInvalid: Replicas of an endpoint serve different models.
+        """
+        async with self._asking:
+            to_ask = {
+                endpoint.tag: endpoint
+                for endpoint in endpoints
+                if provider_of(endpoint).served and endpoint.tag not in self._asked
+            }
+            if not to_ask:
+                return
+            with tracer.span(events.AskServers([*to_ask])) as span:
+                metadata = await _reported_models(to_ask.values(), environment)
+                span.set(told=list(metadata))
+            self.take_word(metadata)
+            self._asked |= to_ask.keys()
 
     def take_word(self, metadata_by_tag: Mapping[str, ModelMetadata]) -> None:
         """Replaces what is known of models with what their servers say, by tag."""
@@ -178,7 +206,7 @@ class ComparedModels:
         """That servers say so, as the end of a sentence; empty if the settings do."""
         reporting = [
             role
-            for role, chain in ((PRODUCER, kinship.producer), (EVALUATOR, kinship.evaluator))
+            for role, chain in (("producer", kinship.producer), ("evaluator", kinship.evaluator))
             if self.identity(chain[-1]).source == "server"
         ]
         if len(reporting) == 2:
@@ -213,6 +241,36 @@ def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
         'model of another family, or set same_family = "allow" under [separation] in harness.toml: '
         "every result will then say so"
     )
+
+
+async def word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMetadata | None:
+    """The model that an endpoint's server says it has; None without an answer, or a key."""
+    try:
+        api_key = api_key_of(endpoint, environment)
+    except ConfigurationInvalid:
+        return None  # the first call says so
+    return await served_metadata(endpoint, api_key=api_key)
+
+
+async def _reported_models(
+    endpoints: Iterable[Endpoint], environment: Mapping[str, str]
+) -> dict[str, ModelMetadata]:
+    """What the servers say, by tag; of replicas, what the first that answers says."""
+    replicas = [
+        (endpoint.tag, name, replica)
+        for endpoint in endpoints
+        for name, replica in endpoint.replicas.items()
+    ]
+    answers = await asyncio.gather(*(word_on(replica, environment) for *_, replica in replicas))
+    reported: dict[str, ModelMetadata] = {}
+    for (tag, name, _), metadata in zip(replicas, answers, strict=True):
+        if metadata is not None and not serve_alike(reported.setdefault(tag, metadata), metadata):
+            raise ConfigurationInvalid(
+                f"the replica {name} of endpoint '{tag}' serves another model than the first that "
+                "answered; give it an endpoint of its own",
+                code="endpoint.replicas-differ",
+            )
+    return reported
 
 
 def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
@@ -290,10 +348,6 @@ def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:
     routes = [chain for chain in (kinship.producer, kinship.evaluator) if len(chain) > 1]
     over = "".join(f", by the fallbacks {' -> '.join(chain)}" for chain in routes)
     return f"it and the producer '{producer}' {objection}{over}"
-
-
-Chain = tuple[str, ...]
-"""Tags from a role's endpoint to the one that answers: one tag, or two."""
 
 
 def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:

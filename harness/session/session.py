@@ -16,7 +16,7 @@ from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits, Meter, Spent
 from harness.inference.meter import token_prices
 from harness.log import warnings_heard_by
-from harness.session.casting import Casting
+from harness.session.open_run import Setup, SharedParts
 from harness.session.own_loop import Background, in_background, refuse_running_loop
 from harness.session.passages import PassageStore
 from harness.session.pipeline import (
@@ -28,9 +28,9 @@ from harness.session.pipeline import (
 )
 from harness.session.result import RunResult
 from harness.session.resume import Origin
+from harness.session.roles import cast_roles
 from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
-from harness.session.setup import Setup, SharedParts
 from harness.trace import Redactor, SharedTracer, Sink, monotonic
 
 
@@ -197,10 +197,9 @@ async def open(  # noqa: A001 - harness.open
     check_observers(observers)
     _check_limit(limits)
     setup = Setup.of(settings, backends, os.environ)
-    casting = Casting(setup.endpoints, setup.settings, models=setup.compared)
     tracer = SharedTracer()
     tracer.redactor = Redactor(setup.trace_options.secrets)
-    required = setup.required(casting.roles, {})
+    required = setup.required(cast_roles(setup.endpoints, setup.settings), {})
     with warnings_heard_by(tracer.warned):
         async with setup.opened(tracer, required=required) as models:
             meter = Meter(

@@ -38,9 +38,9 @@ from harness.inference.providers.registry import server_facts
 from harness.inference.reply_store import reply_settings
 from harness.inference.request import Request
 from harness.rubric import load_rubric
-from harness.session.casting import word_on
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles, with_backends
+from harness.session.separation import word_on
 from harness.session.settings import OFFLINE_EMBEDDERS, Settings
 from harness.session.trust import api_key_of, refusal_to_run
 

@@ -74,7 +74,7 @@ async def run_watched(
         forecaster = Forecaster(
             pipeline,
             demand_of(pipeline),
-            players=Players(roles=session.roles),
+            players=Players(roles=session.casting.roles),
             expect=expect,
         )
         return await execute(
