@@ -1,4 +1,4 @@
-"""Turns settings and endpoints into the budget's input: devices, models and their sizes."""
+"""The memory that models share: their sizes, the devices, and the budget made of both."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ from harness.inference import MACHINE, Endpoint, Host, provider_of, server_addre
 from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
 from harness.inference.providers.registry import loading_of
 from harness.inference.providers.server_host import CLEARING_UP_S
-from harness.residency import Device, Need, Tenant
+from harness.log import log_warning
+from harness.residency import Device, KeepAliveBudget, Need, Tenant, check_fits
 from harness.residency.placement import place
 from harness.session.roles import EVALUATOR
 from harness.session.settings import BudgetSettings, DeviceSettings, Settings
+from harness.trace import SharedTracer, Tracer, describe, events
 
 _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""
@@ -229,3 +231,82 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
             Device(name=name, capacity_bytes=size_bytes, reserve_bytes=device.reserve_bytes)
         )
     return tuple(devices)
+
+
+# --- the budget -----------------------------------------------------------------------------------
+
+
+async def open_budget(
+    hosts: Mapping[str, tuple[Endpoint, Host]],
+    *,
+    required: Collection[str],
+    settings: BudgetSettings,
+    tracer: Tracer,
+    left: Collection[str],
+) -> KeepAliveBudget | None:
+    """The budget that managed models share; None without any, and without a capacity.
+
+    Args:
+        hosts: By tag, the endpoints that `is_managed`, and what loads their models.
+        required: Tags of the models that a run needs for certain.
+        settings: The devices' capacities.
+        tracer: Sees every load; that of a session outlives its runs.
+        left: Tags of models that stay in memory when the budget closes: those of other servers.
+
+    Raises:
+        ConfigurationInvalid: The size of a required model, or a device's capacity, is unknown.
+        InferenceError: The server of a required model does not say what it takes.
+        DoesNotFit: A required or pinned model is larger than its device.
+    """
+    tenants = await _tenants(hosts, required=required)
+    if not tenants and settings.capacity_bytes is None:
+        return None
+    named = [device for tenant in tenants.values() for device in tenant.need]
+    devices = devices_of(settings, named=named)
+    for model in tenants:
+        if model in required or tenants[model].pin:
+            check_fits(model, tenants, {device.name: device for device in devices})
+    budget = KeepAliveBudget(
+        devices=devices,
+        tenants=tenants.values(),
+        hosts={tag: hosts[tag][1] for tag in tenants},
+        tracer=tracer,
+        max_wait_s=settings.max_wait_s,
+        left=left,
+        outlives_runs=isinstance(tracer, SharedTracer),
+    )
+    describe_budget(budget, tracer)
+    return budget
+
+
+def describe_budget(budget: KeepAliveBudget, tracer: Tracer) -> None:
+    """Records, at the beginning of a trace, the memory that models share."""
+    for device in budget.ledger.devices.values():
+        room, reserve = device.room_bytes, device.reserve_bytes
+        tracer.instant(
+            events.Budget(device=device.name, capacity_bytes=room, reserve_bytes=reserve)
+        )
+
+
+async def _tenants(
+    hosts: Mapping[str, tuple[Endpoint, Host]], *, required: Collection[str]
+) -> dict[str, Tenant]:
+    """By tag. A model whose server cannot be asked now is not counted, unless it is required."""
+    # Side by side: a server that does not answer is not waited for once for each of its models.
+    results = await asyncio.gather(
+        *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
+    )
+    tenants = {}
+    for tag, tenant in zip(hosts, results, strict=True):
+        if isinstance(tenant, Tenant):
+            tenants[tag] = tenant
+        elif tag in required or not isinstance(tenant, HarnessError):
+            raise tenant
+        else:
+            log_warning(
+                "a model is not counted in the memory budget",
+                code="budget.model-not-counted",
+                endpoint=tag,
+                error=describe(tenant),
+            )
+    return tenants

@@ -1,19 +1,33 @@
-"""Models outside of a run: lists which are in memory, and has servers unload them."""
+"""Endpoints that are connected: for a run, and outside of one to list and unload models."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
-from harness.errors import EndpointUnreachable, HarnessError, InferenceError, InvalidInput
-from harness.inference import Endpoint
+from harness.errors import (
+    ConfigurationInvalid,
+    EndpointUnreachable,
+    HarnessError,
+    InferenceError,
+    InvalidInput,
+    did_you_mean,
+    errors_of,
+)
+from harness.inference import Backend, Endpoint, Host, server_address
 from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
-from harness.residency import Host, HostReport
-from harness.session.models import check_tags, opened_host
-from harness.session.trust import facts_of
+from harness.inference.providers.http import Access
+from harness.inference.providers.registry import connect, host_of
+from harness.inference.reply_store import reply_identity
+from harness.residency import HostReport
+from harness.session.tenancy import file_footprint, is_managed
+from harness.session.trust import api_key_of, facts_of, not_allowed
+from harness.trace import Clock, monotonic
 
 Control = Literal["run", "managed", "fixed"]
 """Who loads and unloads a model: each run for itself; the budget, by its server; or not from
@@ -21,6 +35,107 @@ here."""
 
 _ASKING_S: Final = 10.0
 """Time limit for a server's report on its memory."""
+
+
+def check_tags(tags: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:
+    """Raises `ConfigurationInvalid` for a tag that no endpoint has."""
+    for tag in tags:
+        if tag not in endpoints:
+            raise ConfigurationInvalid(
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
+                code="endpoint.unknown",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedEndpoint:
+    """An endpoint and its backend; of one that was not connected here, no more is known."""
+
+    endpoint: Endpoint
+    backend: Backend
+    api_key: str | None = field(default=None, repr=False)
+    server: str | None = None
+    """The identity of its server: two tags may have models on one."""
+    host: Host | None = None
+    """Loads its model, if the budget counts it."""
+    identity: str | None = None
+    """The key of its cached replies; None for no cache."""
+    error: HarnessError | None = None
+    """Why it cannot be used; None if it can."""
+    name: str = ""
+    """Of a replica, as traces show it."""
+    replicas: tuple[OpenedEndpoint, ...] = ()
+    """Of an endpoint with `urls`, each; it is itself the first of them."""
+
+    @property
+    def servers(self) -> tuple[OpenedEndpoint, ...]:
+        """Its replicas; itself without any."""
+        return self.replicas or (self,)
+
+
+def open_endpoint(
+    endpoint: Endpoint,
+    *,
+    environment: Mapping[str, str],
+    cached: bool,
+    clock: Clock,
+) -> OpenedEndpoint:
+    """Connects to nothing yet.
+
+    Raises:
+        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
+        ModelFileInvalid: Its file is missing or not a GGUF.
+    """
+    if endpoint.urls:
+        for replica in endpoint.replicas.values():
+            api_key_of(replica, environment)  # before any of them holds anything
+        how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
+        replicas = tuple(
+            replace(how(replica), name=name) for name, replica in endpoint.replicas.items()
+        )
+        return replace(replicas[0], endpoint=endpoint, name="", replicas=replicas)
+    api_key = api_key_of(endpoint, environment)
+    # Files are read first: as long as they can be wrong, there is nothing to close.
+    identity = reply_identity(endpoint) if cached else None
+    file_footprint(endpoint)
+
+    def check(url: str) -> None:
+        for refusal in not_allowed(endpoint, environment, url=url):
+            raise refusal
+
+    access = Access(api_key=api_key, clock=clock, check_address=check)
+    reached = endpoint.filled_in(environment)
+    backend = connect(reached, access)
+    host = host_of(reached, backend, access) if is_managed(endpoint) else None
+    return OpenedEndpoint(
+        endpoint=endpoint,
+        backend=backend,
+        api_key=api_key,
+        server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
+        host=host,
+        identity=identity,
+    )
+
+
+@asynccontextmanager
+async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
+    """The host that loads the model of an endpoint that `is_managed`, outside of a run.
+
+    Raises:
+        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
+        ModelFileInvalid: Its file is missing or not a GGUF.
+    """
+    opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)
+    assert opened.host is not None
+    try:
+        with errors_of(endpoint.tag):
+            yield opened.host
+    finally:
+        await opened.host.aclose()
+        await opened.backend.aclose()
+
+
+# --- outside of a run -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
