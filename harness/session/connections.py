@@ -119,12 +119,7 @@ def open_endpoint(
 
 @asynccontextmanager
 async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
-    """The host that loads the model of an endpoint that `is_managed`, outside of a run.
-
-    Raises:
-        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
-        ModelFileInvalid: Its file is missing or not a GGUF.
-    """
+    """The host that loads the model of an endpoint that `is_managed`, outside of a run."""
     opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)
     assert opened.host is not None
     try:
@@ -173,11 +168,7 @@ async def list_models(
 
 
 def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[Endpoint]:
-    """The endpoints of these tags, each once.
-
-    Raises:
-        InvalidInput: One does not exist, or its model cannot be unloaded from here.
-    """
+    """The endpoints of these tags, each once, if their models can be unloaded from here."""
     check_tags(tags, endpoints)
     chosen = []
     for tag in dict.fromkeys(tags):
@@ -187,12 +178,7 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
 
 
 async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
-    """Has a server unload a model, and waits for it; a model that is not loaded is no error.
-
-    Raises:
-        ConfigurationInvalid: A key is not set.
-        InferenceError: The server keeps it, or cannot be asked.
-    """
+    """Has a server unload a model, and waits for it; a model that is not loaded is no error."""
     async with opened_host(endpoint, environment) as host:
         await host.unload()
 
@@ -232,10 +218,12 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
         match state.control:
             case "managed":
                 async with opened_host(endpoint, environment) as host:
-                    return _as_reported(state, await _report(endpoint, host))
+                    report = await _report(endpoint, host)
+                facts = {} if report is None else asdict(report)
+                return replace(state, reachable=True, **facts)
             case "fixed" if endpoint.url is not None:
-                facts = await facts_of(endpoint, environment)
-                return replace(state, reachable=facts.reachable)
+                server = await facts_of(endpoint, environment)
+                return replace(state, reachable=server.reachable)
             case "run" if endpoint.path is not None:
                 return replace(state, problem=_problem_of(endpoint.path))
             case _:
@@ -257,10 +245,6 @@ def _control(endpoint: Endpoint) -> Control:
     if endpoint.backend in FILE_BACKENDS:
         return "run"
     return "managed" if endpoint.manage else "fixed"
-
-
-def _as_reported(state: ModelSeen, report: HostReport | None) -> ModelSeen:
-    return replace(state, reachable=True, **({} if report is None else asdict(report)))
 
 
 async def _report(endpoint: Endpoint, host: Host) -> HostReport | None:

@@ -113,7 +113,7 @@ class OpenModels:
         assert isinstance(tracer, SharedTracer), "they were opened for one run"
         for tag in required:
             if error := routes[tag].error:
-                # Without the frames of the run that it was raised in before.
+                # One error for all runs: its traceback must not grow with each.
                 raise error.with_traceback(None)
         _warn_of_fallbacks(routes, required, warn)
         for route in routes.values():

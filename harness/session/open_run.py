@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from harness.errors import ConfigurationInvalid, Notice, did_you_mean
+from harness.errors import ConfigurationInvalid, InvalidInput, Notice, did_you_mean
 from harness.graph.state import Use
 from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent
 from harness.inference.limits import merged
@@ -178,8 +178,38 @@ class SharedParts:
     """Of use if it is kept; otherwise each run has its own."""
     observers: Sequence[Sink]
     """Of every run."""
-    meter_of: Callable[[str | None], Meter]
-    """By tenant, the scope that a run is inside of."""
+    meter: Meter
+    """What all runs take together."""
+    tenants: Limits | Mapping[str, Limits] | None
+    """The same for each tenant; or by name, and then only those exist."""
+    _tenant_meters: dict[str, Meter] = field(default_factory=dict)
+
+    def meter_of(self, tenant: str | None) -> Meter:
+        """The scope that a tenant's runs are inside of; without one, the session's.
+
+        Raises:
+            InvalidInput: It is not among the tenants that were named.
+        """
+        if tenant is None:
+            return self.meter
+        if not isinstance(tenant, str):
+            raise InvalidInput(
+                f"tenant is {tenant!r:.80}; give its name, a text", code="session.tenant-not-text"
+            )
+        limits = self.tenants
+        if isinstance(limits, Mapping):
+            if tenant not in limits:
+                raise InvalidInput(
+                    f"no tenant is called '{tenant}'; {did_you_mean(tenant, limits)}",
+                    code="session.tenant-unknown",
+                )
+            limits = limits[tenant]
+        if (meter := self._tenant_meters.get(tenant)) is not None:
+            return meter
+        title = f"tenant '{tenant}'"
+        meter = self.meter.inside(limits or Limits(), whose="tenant", title=title)
+        # Another thread may ask at the same time what the tenant spent: one meter counts for both.
+        return self._tenant_meters.setdefault(tenant, meter)
 
 
 # --- a part of a run ------------------------------------------------------------------------------

@@ -45,8 +45,7 @@ class Roles:
 
     The endpoint that `[roles]` names for a role plays it, else the endpoint whose tag is the role's
     name, else the producer's. Without a name, the only endpoint is the producer. The evaluator must
-    be named: a model does not evaluate by accident, nor does the producer's for a misspelt role.
-    From a pool, evaluators are chosen when the run begins.
+    be named. From a pool, evaluators are chosen when the run begins.
 
     Args:
         endpoints: By tag.
@@ -54,9 +53,6 @@ class Roles:
         chosen: Tags of the evaluators that were chosen from a pool.
         produces: Whether drafts are also written; if not, only a named producer is compared with
             the evaluator.
-
-    Raises:
-        ConfigurationInvalid: A role is given to an endpoint that does not exist.
 
     Attributes:
         pool: Tags to choose evaluators from, without blanks; None when one is named.
@@ -132,17 +128,18 @@ class Roles:
         """Tag of the endpoint that plays a role.
 
         Raises:
-            ConfigurationInvalid: None does, or the role has no model and nearly the name of another
-                role.
+            ConfigurationInvalid: None does.
         """
         named = self.evaluator if role == EVALUATOR else self._named(role)
-        meant = None if named else meant_role(role, {*KNOWN_ROLES, *self._given})
+        # The producer's model must not play a misspelt role.
+        meant = None if named else _meant_role(role, {*KNOWN_ROLES, *self._given})
         if meant:
             raise ConfigurationInvalid(
                 f"no model plays the role '{role}'; did you mean '{meant}'? If not, name its model "
                 "under [roles] in harness.toml",
                 code="roles.misspelt",
             )
+        # No model evaluates by accident.
         tag = named or (None if role == EVALUATOR else self.producer)
         if tag is None:
             if not self._endpoints:
@@ -165,11 +162,7 @@ class Roles:
         return tag
 
     def required(self, needed_roles: Mapping[str, str]) -> set[str]:
-        """Tags of the models of roles that nodes declare, each with the node that does.
-
-        Raises:
-            ConfigurationInvalid: A role has no model.
-        """
+        """Tags of the models of roles that nodes declare, each with the node that does."""
         tags = set()
         for role, node in needed_roles.items():
             if role == EVALUATOR and self.pool is not None:
@@ -207,7 +200,7 @@ class Roles:
             )
 
     def _refuse_misspelt(self, role: str, assigned: Mapping[str, object]) -> None:
-        meant = meant_role(role, KNOWN_ROLES)
+        meant = _meant_role(role, KNOWN_ROLES)
         if meant and meant not in assigned:
             # Otherwise a typing error would silently leave the evaluator out.
             raise ConfigurationInvalid(
@@ -234,7 +227,7 @@ def with_backends(
     return cast
 
 
-def meant_role(role: str, names: Collection[str]) -> str | None:
+def _meant_role(role: str, names: Collection[str]) -> str | None:
     """The known role that a name is nearly, but not exactly."""
     if role in names:
         return None
@@ -245,11 +238,7 @@ def meant_role(role: str, names: Collection[str]) -> str | None:
 def cast_roles(
     endpoints: Mapping[str, Endpoint], settings: Settings, *, produces: bool = True
 ) -> Roles:
-    """The roles of the settings.
-
-    Raises:
-        ConfigurationInvalid: A role or a fallback is wrong, or a panel has no pool.
-    """
+    """The roles of the settings, if these and the fallbacks are not wrong."""
     check_fallbacks(endpoints)
     roles, panel = Roles(endpoints, settings.roles, produces=produces), settings.evaluation.panel
     if roles.pool is None and panel is not None:
@@ -262,14 +251,7 @@ def cast_roles(
 
 
 def check_evaluators(roles: Roles, models: ComparedModels) -> None:
-    """Refuses evaluators that are known to be wrong before a run begins.
-
-    Raises:
-        ConfigurationInvalid: The pool of evaluators is empty.
-        SameModel: Producer and evaluator, or endpoints that can answer for them, are one model.
-        SameFamily: They are of one family, and the settings refuse that.
-        ModelFileInvalid: A file that must be compared cannot be read.
-    """
+    """Refuses an empty pool, and an evaluator too close to the producer, as far as is known."""
     if roles.pool is not None:
         evaluator_pool(roles.pool, producer=roles.producer, models=models)
     elif roles.producer is not None and roles.evaluator is not None:
@@ -346,13 +328,7 @@ class Casting:
         )
 
     def choose_evaluators(self) -> None:
-        """If there is a pool: draws one evaluator from it, or takes all of them as a panel.
-
-        Models that turned out to be too close to the producer's are left out.
-
-        Raises:
-            ConfigurationInvalid: The pool is empty.
-        """
+        """If there is a pool: draws one evaluator from it, or takes all of them as a panel."""
         pool = self._usable_pool()
         if pool is None:
             return
@@ -373,13 +349,7 @@ class Casting:
         self._tracer.instant(event)
 
     def begin(self) -> None:
-        """Records the models of producer and evaluators, and warns.
-
-        Raises:
-            SameModel: Producer and an evaluator, or endpoints that can answer for them, are one
-                model.
-            SameFamily: They are of one family, and the settings refuse that.
-        """
+        """Refuses evaluators too close to the producer; records and warns of all others."""
         producer, evaluators = self.roles.producer, self.roles.evaluators
         if producer is not None and evaluators:
             kinships = {tag: self.models.refuse_kin(producer, tag) for tag in evaluators}
@@ -438,13 +408,7 @@ class Casting:
     # --- at each call -----------------------------------------------------------------------------
 
     def model(self, role: str) -> str:
-        """Tag of the endpoint that a call for a role asks.
-
-        Warns, once, if `[roles]` leaves the role to the producer's model.
-
-        Raises:
-            ConfigurationInvalid: No model plays it, or the role is misspelt.
-        """
+        """See `Roles.model`; warns, once, if `[roles]` leaves the role to the producer's model."""
         tag = self.roles.model(role)
         if self.roles.lacks(role) and role not in self._left_to_producer:
             self._left_to_producer.add(role)
@@ -472,10 +436,6 @@ class Casting:
         llama-server answers with the model it has, for any requested name, so two endpoints with
         two names can turn out to be one model. If a server did not report its model when the run
         began, or got another since, only a reply shows it.
-
-        Raises:
-            SameModel: Producer and evaluator turn out to be one model.
-            SameFamily: They are of one family, and the settings refuse that.
         """
         if request.role not in (PRODUCER, EVALUATOR):
             return

@@ -89,11 +89,7 @@ class ComparedModels:
         self._asking = asyncio.Lock()
 
     def identity(self, tag: str) -> ModelIdentity:
-        """The model of an endpoint.
-
-        Raises:
-            ModelFileInvalid: Its file cannot be read.
-        """
+        """The model of an endpoint."""
         if tag not in self._identities:
             endpoint = self.endpoints[tag]
             self._identities[tag] = model_identity(endpoint, _file_metadata(endpoint))
@@ -156,12 +152,7 @@ class ComparedModels:
         return None
 
     def refuse_kin(self, producer: str, evaluator: str) -> Kinship:
-        """The relation of the two, if they may judge each other.
-
-        Raises:
-            SameModel: They, or endpoints that can answer for them, are one model.
-            SameFamily: They are of one family, and the settings refuse that.
-        """
+        """The relation of the two, if they may judge each other; else raises `refusal`."""
         kinship = self.kinship(producer, evaluator)
         objection = self.objection(kinship)
         if objection is not None:
@@ -314,18 +305,10 @@ def evaluator_pool(
 ) -> EvaluatorPool:
     """The tags that may evaluate the producer's output, before one is drawn.
 
-    If the producer is None, it is ambiguous, and no tag is left out.
-
-    Raises:
-        ConfigurationInvalid: No tag is left.
-        ModelFileInvalid: A model's file cannot be read.
+    If the producer is None, it is ambiguous, and no tag is left out. An empty pool is refused.
     """
-    excluded = {}
-    if producer is not None:
-        for tag in tags:
-            reason = _why_not(producer, tag, models)
-            if reason is not None:
-                excluded[tag] = reason
+    reasons_by_tag = {tag: producer and _why_not(producer, tag, models) for tag in tags}
+    excluded = {tag: reason for tag, reason in reasons_by_tag.items() if reason}
     members = tuple(tag for tag in tags if tag not in excluded)
     if not members:
         reasons = "; ".join(f"'{tag}': {reason}" for tag, reason in excluded.items())
@@ -351,11 +334,7 @@ def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:
 
 
 def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
-    """Holds every fallback against the endpoints there are.
-
-    Raises:
-        ConfigurationInvalid: One does not exist.
-    """
+    """Refuses a fallback that does not exist."""
     for tag, endpoint in endpoints.items():
         for fallback in endpoint.fallback:
             if fallback not in endpoints:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from harness.errors import InvalidInput, did_you_mean
+from harness.errors import InvalidInput
 from harness.graph import Asker
 from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits, Meter, Spent
@@ -68,9 +68,8 @@ class Session:
     warnings.
     """
 
-    def __init__(self, parts: SharedParts, tenants: TenantMeters) -> None:
+    def __init__(self, parts: SharedParts) -> None:
         self._parts = parts
-        self._tenants = tenants
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ended = asyncio.Event()
@@ -119,7 +118,7 @@ class Session:
             )
         named = {name: value for name, value in options.items() if name not in _OPTIONS}
         chosen = {name: value for name, value in options.items() if name in _OPTIONS}
-        self._tenants.meter_of(chosen.get("tenant"))
+        self._parts.meter_of(chosen.get("tenant"))
         task = asyncio.current_task()
         assert task is not None, "a coroutine is run by a task"
         self._tasks.add(task)
@@ -146,7 +145,7 @@ class Session:
 
     def spent(self, tenant: str | None = None) -> Spent:
         """What calls took since the session was opened: all, or those made for a tenant."""
-        return self._tenants.meter_of(tenant).spent
+        return self._parts.meter_of(tenant).spent
 
     async def _end(self) -> None:
         self._is_open = False
@@ -196,6 +195,7 @@ async def open(  # noqa: A001 - harness.open
     check_backends(backends)
     check_observers(observers)
     _check_limit(limits)
+    _check_tenants(tenants)
     setup = Setup.of(settings, backends, os.environ)
     tracer = SharedTracer()
     tracer.redactor = Redactor(setup.trace_options.secrets)
@@ -210,7 +210,6 @@ async def open(  # noqa: A001 - harness.open
                 tracer=tracer,
                 whose="session",
             )
-            meters = TenantMeters(tenants, around=meter)
             metered = replace(models.client, meter=meter)
             store = PassageStore(settings.memory, ask=metered.embed)
             parts = SharedParts(
@@ -218,12 +217,14 @@ async def open(  # noqa: A001 - harness.open
                 models=models,
                 store=store,
                 observers=observers,
-                meter_of=meters.meter_of,
+                meter=meter,
+                tenants=tenants,
             )
-            session = Session(parts, meters)
+            session = Session(parts)
             try:
                 yield session
             finally:
+                # The runs end before what they share is closed: the store, then the models.
                 try:
                     await session._end()  # noqa: SLF001 - the two are one
                 finally:
@@ -237,46 +238,14 @@ def closed() -> InvalidInput:
     )
 
 
-class TenantMeters:
-    """The scopes of a session's tenants, inside the session's own."""
-
-    def __init__(self, limits: Limits | Mapping[str, Limits] | None, *, around: Meter) -> None:
-        if not isinstance(limits, Limits | Mapping | None):
-            raise InvalidInput(
-                f"tenants is {limits!r:.80}; give Limits(…), or a mapping of names to them",
-                code="session.tenants-invalid",
-            )
-        for limit in limits.values() if isinstance(limits, Mapping) else [limits]:
-            _check_limit(limit)
-        self._limits = limits
-        self._around = around
-        self._meters: dict[str, Meter] = {}
-
-    def meter_of(self, tenant: str | None) -> Meter:
-        """A tenant's scope; without one, the session's.
-
-        Raises:
-            InvalidInput: It is not among the tenants that were named.
-        """
-        if tenant is None:
-            return self._around
-        if not isinstance(tenant, str):
-            raise InvalidInput(
-                f"tenant is {tenant!r:.80}; give its name, a text", code="session.tenant-not-text"
-            )
-        limits = self._limits
-        if isinstance(limits, Mapping):
-            if tenant not in limits:
-                raise InvalidInput(
-                    f"no tenant is called '{tenant}'; {did_you_mean(tenant, limits)}",
-                    code="session.tenant-unknown",
-                )
-            limits = limits[tenant]
-        if (known := self._meters.get(tenant)) is not None:
-            return known
-        title = f"tenant '{tenant}'"
-        meter = self._around.inside(limits or Limits(), whose="tenant", title=title)
-        return self._meters.setdefault(tenant, meter)  # another thread may ask what it spent
+def _check_tenants(tenants: object) -> None:
+    if not isinstance(tenants, Limits | Mapping | None):
+        raise InvalidInput(
+            f"tenants is {tenants!r:.80}; give Limits(…), or a mapping of names to them",
+            code="session.tenants-invalid",
+        )
+    for limits in tenants.values() if isinstance(tenants, Mapping) else [tenants]:
+        _check_limit(limits)
 
 
 def _check_limit(limits: object) -> None:

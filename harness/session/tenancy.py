@@ -45,11 +45,7 @@ def is_managed(endpoint: Endpoint) -> bool:
 
 
 def check_managed(endpoints: Iterable[Endpoint]) -> None:
-    """Refuses two managed models at a server that holds one: each would replace the other.
-
-    Raises:
-        ConfigurationInvalid: There are two; the budget could not tell which of them is there.
-    """
+    """Refuses two managed models at a server that holds one: each would replace the other."""
     managed: dict[str, str] = {}
     for endpoint in endpoints:
         if not endpoint.manage or endpoint.url is None or not provider_of(endpoint).holds_one_model:
@@ -65,11 +61,7 @@ def check_managed(endpoints: Iterable[Endpoint]) -> None:
 
 
 def file_footprint(endpoint: Endpoint) -> Footprint | None:
-    """What a model from a file takes; None for one that has none here.
-
-    Raises:
-        ModelFileInvalid: The file is missing or not a GGUF.
-    """
+    """What a model from a file takes; None for one that has none here."""
     if endpoint.path is None:
         return None
     header = read_gguf_header(endpoint.path)
@@ -77,11 +69,7 @@ def file_footprint(endpoint: Endpoint) -> Footprint | None:
 
 
 def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
-    """What a prompt of so many tokens takes of its cache; None if it is not known to the byte.
-
-    Raises:
-        ModelFileInvalid: The file is missing or not a GGUF.
-    """
+    """What a prompt of so many tokens takes of its cache; None if it is not known to the byte."""
     header = None if endpoint.path is None else read_gguf_header(endpoint.path)
     if header is None or not header.exact_caches:
         return None
@@ -94,11 +82,7 @@ def slots_of(endpoint: Endpoint) -> int | None:
 
 
 def is_split(endpoint: Endpoint) -> bool:
-    """Whether several devices compute its layers.
-
-    Raises:
-        ModelFileInvalid: The file is missing or not a GGUF.
-    """
+    """Whether several devices compute its layers."""
     if endpoint.path is None or endpoint.device == MACHINE or endpoint.gpu_layers is None:
         return len(endpoint.shares) > 1
     return first_gpu_layer(read_gguf_header(endpoint.path), endpoint.gpu_layers) > 0
@@ -206,11 +190,7 @@ def _need_on(endpoint: Endpoint, where: str | dict[str, float]) -> Need:
 
 
 def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
-    """The devices of the settings and of endpoints; `machine` is the first.
-
-    Raises:
-        ConfigurationInvalid: The capacity of a device is unknown.
-    """
+    """The devices of the settings and of endpoints; `machine` is the first."""
     capacity_bytes = settings.capacity_bytes or int(machine_memory_bytes() * MACHINE_SHARE)
     devices = [
         Device(name=MACHINE, capacity_bytes=capacity_bytes, reserve_bytes=settings.reserve_bytes)
