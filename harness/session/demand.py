@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,24 +25,6 @@ _JUDGING = frozenset({"wiggum", "evaluate"})
 """The methods of a `Run` that judge."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Players:
-    """The models behind the roles of a run. Fallbacks are left out."""
-
-    roles: Roles
-    memory: tuple[str, ...] = ()
-    """Tags of the endpoints that embed passages and rank them."""
-
-    def of(self, role: str) -> tuple[str, ...]:
-        """The tags of a role's models: several for a panel of evaluators; empty if it has none."""
-        return self.memory if role == MEMORY else self.roles.tags(role)
-
-    def of_all(self, roles: Sequence[str]) -> tuple[str, ...]:
-        """The tags of all these, each stretch of one model once."""
-        tags = itertools.chain.from_iterable(map(self.of, roles))
-        return tuple(tag for tag, _ in itertools.groupby(tags))
-
-
 def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
     """By node, the roles that a call of it asks, each once; None where the node does not say.
 
@@ -53,6 +35,19 @@ def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
         for name, node in graph.nodes.items()
     }
     return {name: roles and tuple(dict.fromkeys(roles)) for name, roles in declared.items()}
+
+
+def models_of(names: Sequence[str], roles: Roles, memory: Sequence[str]) -> tuple[str, ...]:
+    """Tags of the models of these roles, each stretch of one model once; no fallbacks.
+
+    `memory` are the endpoints that embed passages and rank them.
+    """
+    tags = (memory if name == MEMORY else roles.tags(name) for name in names)
+    return _stretches(itertools.chain.from_iterable(tags))
+
+
+def _stretches(tags: Iterable[str]) -> tuple[str, ...]:
+    return tuple(tag for tag, _ in itertools.groupby(tags))
 
 
 def judges(graph: Graph) -> bool:
@@ -84,17 +79,16 @@ class CallDemand:
         was_surprised: Whether it asked a model that was not expected then.
     """
 
-    def __init__(self, uses: Sequence[str], *, players: Players, moved: Callable[[], None]) -> None:
+    def __init__(self, uses: Sequence[str], *, roles: Roles, moved: Callable[[], None]) -> None:
         self._expected = tuple(uses)
-        self._players = players
+        self._roles = roles
         self._moved = moved
         self.restart()
 
     @property
     def ahead(self) -> tuple[str, ...]:
         """Tags, the present or next one first, each stretch of one model once."""
-        tags = itertools.groupby((*self._loop, *self._ahead))
-        return tuple(tag for tag, _ in tags)
+        return _stretches((*self._loop, *self._ahead))
 
     def restart(self) -> None:
         """The call begins, or a further attempt of it."""
@@ -126,8 +120,8 @@ class CallDemand:
 
         `rounds` is how many evaluations it may still make.
         """
-        judges = self._players.of(EVALUATOR) if is_judged else ()
-        turn = [*self._players.of(PRODUCER), *judges]
+        judges = self._roles.tags(EVALUATOR) if is_judged else ()
+        turn = [*self._roles.tags(PRODUCER), *judges]
         self._loops += 1
         self._loop_models |= frozenset(turn)
         self._loop = (turn * rounds)[len(turn) - len(judges) if has_draft else 0 :]
@@ -158,29 +152,29 @@ class Forecaster:
     def __init__(
         self,
         graph: Graph,
-        demand: Mapping[str, tuple[str, ...] | None],
         *,
-        players: Players,
+        roles: Roles,
+        memory: Sequence[str] = (),
         expect: Callable[[Forecast], None],
     ) -> None:
-        self._players = players
+        self._roles = roles
         self._expect = expect
         self._nodes = {
             name: _NodeAhead(
                 name=name,
-                uses=players.of_all(roles or ()),
-                is_all=roles is not None,
+                uses=models_of(names or (), roles, memory),
+                is_all=names is not None,
                 total=None if graph.nodes[name].is_mapped else 1,
-                after=ancestors(graph, name),
+                after=_ancestors(graph, name),
             )
-            for name, roles in demand.items()
-            if roles != ()
+            for name, names in demand_of(graph).items()
+            if names != ()
         }
-        self._left = len(graph.nodes)
+        self._nodes_left = len(graph.nodes)
         self._under_way: dict[str, CallDemand] = {}
         # Passages are also embedded in the background.
-        self._asks_unseen = bool(players.memory)
-        self._told = NOTHING_KNOWN
+        self._asks_unseen = bool(memory)
+        self._last_forecast = NOTHING_KNOWN
         self._has_begun = False
         self._is_to_tell = False
 
@@ -206,7 +200,7 @@ class Forecaster:
         if ahead is None:
             return
         ahead.begun.add(item)
-        call = CallDemand(ahead.uses, players=self._players, moved=self._tell_soon)
+        call = CallDemand(ahead.uses, roles=self._roles, moved=self._tell_soon)
         self._under_way[label_of(node, item)] = ahead.calls[item] = call
 
     def ends(self, node: str, item: int | None) -> None:
@@ -214,7 +208,7 @@ class Forecaster:
         self._tell_soon()
         ahead = self._nodes.get(node)
         if item is None:
-            self._left -= 1
+            self._nodes_left -= 1
             self._nodes.pop(node, None)
         if ahead is None:
             return
@@ -239,9 +233,9 @@ class Forecaster:
     def _tell(self) -> None:
         self._is_to_tell = False
         # When all is over, what stays in memory is for the budget to say, which closes.
-        forecast = self._forecast() if self._left else NOTHING_KNOWN
-        if forecast != self._told:
-            self._told = forecast
+        forecast = self._forecast() if self._nodes_left else NOTHING_KNOWN
+        if forecast != self._last_forecast:
+            self._last_forecast = forecast
             self._expect(forecast)
 
     def _forecast(self) -> Forecast:
@@ -283,7 +277,7 @@ class _NodeAhead:
             yield Strand(name=label_of(self.name, item), uses=call.ahead)
 
 
-def ancestors(graph: Graph, name: str) -> tuple[str, ...]:
+def _ancestors(graph: Graph, name: str) -> tuple[str, ...]:
     """All nodes that a node waits for, directly or not."""
     ancestry: dict[str, None] = {}
     open_ = [name]

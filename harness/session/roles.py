@@ -68,7 +68,7 @@ class Roles:
     ) -> None:
         self.pool: tuple[str, ...] | None = None
         self._endpoints = dict(endpoints)
-        self._given = dict(assigned)
+        self._assignments = dict(assigned)
         self._chosen = chosen
         self._produces = produces
         self._assigned: dict[str, str] = {}
@@ -122,7 +122,7 @@ class Roles:
 
     def with_evaluators(self, *tags: str) -> Roles:
         """The same roles with the chosen evaluators."""
-        return Roles(self._endpoints, self._given, chosen=tags, produces=self._produces)
+        return Roles(self._endpoints, self._assignments, chosen=tags, produces=self._produces)
 
     def model(self, role: str) -> str:
         """Tag of the endpoint that plays a role.
@@ -132,7 +132,7 @@ class Roles:
         """
         named = self.evaluator if role == EVALUATOR else self._named(role)
         # The producer's model must not play a misspelt role.
-        meant = None if named else _meant_role(role, {*KNOWN_ROLES, *self._given})
+        meant = None if named else _meant_role(role, {*KNOWN_ROLES, *self._assignments})
         if meant:
             raise ConfigurationInvalid(
                 f"no model plays the role '{role}'; did you mean '{meant}'? If not, name its model "
@@ -186,7 +186,9 @@ class Roles:
 
     def lacks(self, role: str) -> bool:
         """Whether `[roles]` has models for others, so that the producer's plays it by default."""
-        return bool(self._given) and role not in (PRODUCER, EVALUATOR) and not self._named(role)
+        return (
+            bool(self._assignments) and role not in (PRODUCER, EVALUATOR) and not self._named(role)
+        )
 
     def _named(self, role: str) -> str | None:
         return self._assigned.get(role) or (role if role in self._endpoints else None)
@@ -298,7 +300,7 @@ class Casting:
         self._are_seated = False
         self._left_to_producer: set[str] = set()
         # By the tag that was asked, then by the tag that answered and the name it gave.
-        self._seen: dict[str, dict[tuple[str, str], ModelIdentity]] = {}
+        self._served: dict[str, dict[tuple[str, str], ModelIdentity]] = {}
         self._early: dict[tuple[str | None, ...], tuple[ChatRequest, Completion]] = {}
         self._refusal: SameModel | SameFamily | None = None
 
@@ -455,7 +457,7 @@ class Casting:
         # A fallback's reply counts for the fallback, not for the endpoint before it.
         tag, model_id = completion.endpoint or request.model, completion.model_id
         endpoint = self.models.endpoints[tag]
-        identities = self._seen.setdefault(request.model, {})
+        identities = self._served.setdefault(request.model, {})
         if model_id in {tag, endpoint.model_id} | _STAND_INS or (tag, model_id) in identities:
             return
         identity = served_identity(endpoint, model_id)
@@ -469,7 +471,7 @@ class Casting:
             theirs = chains_from(other_tag, self.models.endpoints)
             identities_there = [self.models.identity(chain[-1]) for chain in theirs]
             evaluator = request.model if judges else other_tag
-            for counterpart in (*identities_there, *self._seen.get(other_tag, {}).values()):
+            for counterpart in (*identities_there, *self._served.get(other_tag, {}).values()):
                 # `default`, a file called `model.gguf`, or a made-up alias prove nothing across two
                 # servers; at one address, any name does, if both replies have it.
                 if identity.tells_weights or identity.shares_server(counterpart):

@@ -566,10 +566,12 @@ class Run:
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
         drafts = None if draft is None else as_texts(draft)
         chosen = await self._choose(rubric, prompts, whole=True)
-        several = (
-            candidates or self._opened.settings.evaluation.candidates or chosen.rubric.candidates
-        )
-        if several not in (None, 1):
+        defaults = self._opened.settings.evaluation
+        if candidates is None:
+            candidates = defaults.candidates or chosen.rubric.candidates
+        if finalists is None:
+            finalists = defaults.finalists or chosen.rubric.finalists
+        if candidates != 1:
             self._call.use(self._opened.surroundings.noted("seed"))
         # With another model a loop begins again: its rounds would be of both.
         players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")

@@ -69,7 +69,7 @@ class Surroundings:
         self._environment = environment
         self._endpoints = known_endpoints(settings, backends)
         self._roles = Roles(self._endpoints, with_backends(settings.roles, backends or {}))
-        self._now = {} if facts is None else facts
+        self._uses_now = {} if facts is None else facts
         self._served: dict[str, ModelMetadata] = {}
         self._changes: dict[tuple[tuple[str, str], ...], str | None] = {}
 
@@ -98,12 +98,12 @@ class Surroundings:
         if isinstance(rubric, str | Path):
             names = [f"rubric:{rubric}", *([f"prompts:{rubric}"] if whole else [])]
         for name in names:
-            self._now.pop(name, None)  # the file may have been edited meanwhile
+            self._uses_now.pop(name, None)  # the file may have been edited meanwhile
         return self.noted(*names, *(["candidates"] if whole else []))
 
     def noted(self, *names: str) -> dict[str, Use]:
         """What has these names, to be noted by a call; in doubt as unknown, which is no match."""
-        uses = {name: self._one(name) for name in names}
+        uses = {name: self._use_now(name) for name in names}
         return {
             name: use or Use(_UNKNOWN)
             for name, use in uses.items()
@@ -131,7 +131,7 @@ class Surroundings:
             return None  # whichever answered is valid, if it is of the role's definition
         if kind == "place":
             return self._move(role, tag, uses)
-        before, current = uses[name], self._one(name)
+        before, current = uses[name], self._use_now(name)
         if current is not None and current.digest == before:
             return None
         subject = {
@@ -161,7 +161,10 @@ class Surroundings:
 
     def _move(self, role: str, tag: str, uses: Mapping[str, str]) -> str | None:
         """Whether a model at another address is another model, or may be."""
-        current, before = self._one(f"place:{role}:{tag}"), uses[f"place:{role}:{tag}"].split(",")
+        current, before = (
+            self._use_now(f"place:{role}:{tag}"),
+            uses[f"place:{role}:{tag}"].split(","),
+        )
         if current is None or not {*before}.isdisjoint(current.digest.split(",")):
             return None
         model = uses.get(f"reply:{role}:{tag}", "")
@@ -201,14 +204,14 @@ class Surroundings:
 
     # --- as they are ----------------------------------------------------------------------------
 
-    def _one(self, name: str) -> Use | None:
+    def _use_now(self, name: str) -> Use | None:
         """What has a name now; None if nothing has, or it cannot be read."""
-        if name not in self._now:
+        if name not in self._uses_now:
             try:
-                self._now[name] = self._read(name)
+                self._uses_now[name] = self._read(name)
             except (HarnessError, OSError):
-                self._now[name] = None
-        return self._now[name]
+                self._uses_now[name] = None
+        return self._uses_now[name]
 
     def _read(self, name: str) -> Use | None:  # noqa: PLR0911 - one for each kind
         kind, _, rest = name.partition(":")

@@ -8,7 +8,7 @@ import pytest
 from session_runs import refused
 
 from harness.inference import Endpoint
-from harness.session.demand import Players
+from harness.session.demand import models_of
 from harness.session.roles import Roles, with_backends
 from harness.session.separation import (
     ComparedModels,
@@ -205,5 +205,4 @@ ASKED = {
 
 @pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
 def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
-    players = Players(roles=roles, memory=("v",))
-    assert players.of_all(asked) == tuple(tags)
+    assert models_of(asked, roles, memory=("v",)) == tuple(tags)
