@@ -55,16 +55,17 @@ def judges(graph: Graph) -> bool:
 
     What a function that it calls does, shows only when it is called.
     """
-
-    def judges_one(name: str, roles: tuple[str, ...] | None) -> bool:
+    for name, roles in demand_of(graph).items():
         if roles is not None:
-            return EVALUATOR in roles
+            if EVALUATOR in roles:
+                return True
+            continue
         code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
-        return code is not None and (
+        if code is not None and (
             not _JUDGING.isdisjoint(code.co_names) or EVALUATOR in code.co_consts
-        )
-
-    return any(judges_one(*node) for node in demand_of(graph).items())
+        ):
+            return True
+    return False
 
 
 # --- one call of a node ---------------------------------------------------------------------------
@@ -144,9 +145,7 @@ class Forecaster:
 
     A node that has not begun is a strand, behind those of the nodes that it waits for; one that is
     mapped is a strand for all items still to come, and one for each that is under way. What is
-    nested in a node belongs to its strand. Says nothing before the first call begins: until then a
-    run that is resumed, or has a cache, finds out what it need not do. `expect` is told the
-    forecast when it has changed: soon, and once for all that happens in one step of the event loop.
+    nested in a node belongs to its strand. `expect` receives each forecast that differs.
     """
 
     def __init__(
@@ -226,8 +225,11 @@ class Forecaster:
     # --- what is told -----------------------------------------------------------------------------
 
     def _tell_soon(self) -> None:
+        # Before the first call begins, a run that is resumed, or has a cache, still finds out what
+        # it need not do.
         if self._has_begun and not self._is_to_tell:
             self._is_to_tell = True
+            # Once for all that happens in one step of the event loop.
             asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:

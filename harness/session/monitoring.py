@@ -360,7 +360,8 @@ class GpuSource(_LocalSource):
         self._number = number
 
     async def read(self) -> tuple[Reading, ...]:
-        """What it tells; asked in a thread, since a driver may take its time."""
+        """Its load and its memory, as far as its driver tells."""
+        # In a thread: a driver may take its time.
         state = await asyncio.to_thread(self._gpus.state, self._number)
         quantities = (
             ("in use", "share", state.busy),

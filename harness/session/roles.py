@@ -433,12 +433,10 @@ class Casting:
             raise self._refusal
 
     def look_at(self, request: ChatRequest, completion: Completion) -> None:
-        """Compares the model that answered with the other role's.
-
-        llama-server answers with the model it has, for any requested name, so two endpoints with
-        two names can turn out to be one model. If a server did not report its model when the run
-        began, or got another since, only a reply shows it.
-        """
+        """Compares the model that answered with the other role's."""
+        # llama-server answers with the model it has, for any requested name, so two endpoints with
+        # two names can turn out to be one model. If a server did not report its model when the run
+        # began, or got another since, only a reply shows it.
         if request.role not in (PRODUCER, EVALUATOR):
             return
         if self.separation is None:  # no model judges so far

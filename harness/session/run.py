@@ -566,6 +566,8 @@ class Run:
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
         drafts = None if draft is None else as_texts(draft)
         chosen = await self._choose(rubric, prompts, whole=True)
+        if chosen.rubric.judged:
+            await self._opened.casting.seat()
         defaults = self._opened.settings.evaluation
         if candidates is None:
             candidates = defaults.candidates or chosen.rubric.candidates
@@ -706,6 +708,4 @@ class Run:
 
         chosen, uses = await asyncio.to_thread(choose)
         self._call.use(uses)
-        if chosen.rubric.judged:
-            await self._opened.casting.seat()
         return chosen

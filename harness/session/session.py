@@ -71,8 +71,9 @@ class Session:
     def __init__(self, parts: SharedParts) -> None:
         self._parts = parts
         self._loop = asyncio.get_running_loop()
+        # Of callers, each inside `run`.
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ended = asyncio.Event()
+        self._a_run_ended = asyncio.Event()
         self._is_open = True
 
     async def run(
@@ -118,6 +119,7 @@ class Session:
             )
         named = {name: value for name, value in options.items() if name not in _OPTIONS}
         chosen = {name: value for name, value in options.items() if name in _OPTIONS}
+        # An unknown tenant is refused before the run has a journal.
         self._parts.meter_of(chosen.get("tenant"))
         task = asyncio.current_task()
         assert task is not None, "a coroutine is run by a task"
@@ -126,7 +128,7 @@ class Session:
             return await run_pipeline(pipeline, inputs, named, shared=self._parts, **chosen)
         finally:
             self._tasks.discard(task)
-            self._ended.set()
+            self._a_run_ended.set()
 
     def events(
         self,
@@ -149,12 +151,15 @@ class Session:
 
     async def _end(self) -> None:
         self._is_open = False
+        # Not this task, should it be a run's: it would wait for itself.
         tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        while self._tasks & tasks:  # whose callers may go on for long
-            self._ended.clear()
-            await self._ended.wait()
+        # Until the runs have ended, not until the tasks have: these are their callers', and may go
+        # on for long.
+        while self._tasks & tasks:
+            self._a_run_ended.clear()
+            await self._a_run_ended.wait()
 
 
 @asynccontextmanager

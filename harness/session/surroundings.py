@@ -51,10 +51,10 @@ class Surroundings:
     """The models, rubrics and settings of one run, or of one that is rehearsed.
 
     Args:
-        settings: As for the run.
+        settings: As for the run, as are the backends.
         backends: Ready-made backends by tag.
         environment: Holds the API keys of servers that are asked for their models.
-        facts: What has which name; runs with the same settings may share it.
+        facts: The uses by name; runs with the same settings may share them.
     """
 
     def __init__(
@@ -161,15 +161,13 @@ class Surroundings:
 
     def _move(self, role: str, tag: str, uses: Mapping[str, str]) -> str | None:
         """Whether a model at another address is another model, or may be."""
-        current, before = (
-            self._use_now(f"place:{role}:{tag}"),
-            uses[f"place:{role}:{tag}"].split(","),
-        )
+        place = f"place:{role}:{tag}"
+        current, before = self._use_now(place), uses[place].split(",")
         if current is None or not {*before}.isdisjoint(current.digest.split(",")):
             return None
         model = uses.get(f"reply:{role}:{tag}", "")
-        reported = [self._served.get(member) for member in self._answering(role, tag)]
-        if any(word is not None and _reports(word, model) for word in reported):
+        served = [self._served.get(member) for member in self._answering(role, tag)]
+        if any(metadata is not None and _reports(metadata, model) for metadata in served):
             return None
         return (
             f"its model for '{role}' has another address, and the server there does not report "
@@ -183,9 +181,10 @@ class Surroundings:
             for kind, role, tag in (name.split(":", 2) for name in uses if name.count(":") > 1):
                 if kind == "place" and self._move(role, tag, uses) is not None:
                     tags |= dict.fromkeys(self._answering(role, tag))
+        # Replicas serve one model: the first answers for all.
         firsts = (next(iter(self._endpoints[tag].replicas.values())) for tag in tags)
-        metadata = await asyncio.gather(*(self._reported(first) for first in firsts))
-        self._served |= {tag: word for tag, word in zip(tags, metadata, strict=True) if word}
+        answers = await asyncio.gather(*(self._reported(first) for first in firsts))
+        self._served |= {tag: answer for tag, answer in zip(tags, answers, strict=True) if answer}
         return self
 
     async def _reported(self, endpoint: Endpoint) -> ModelMetadata | None:
@@ -218,9 +217,9 @@ class Surroundings:
         role, _, tag = rest.partition(":")
         match kind:
             case "model":
-                return self._player(rest)
+                return self._role_use(rest)
             case "fallback":
-                return self._of(tag) if tag in self._stand_ins(role) else None
+                return self._endpoint_use(tag) if tag in self._stand_ins(role) else None
             case "place":
                 addresses = [
                     _short(server_address(url).encode())
@@ -229,7 +228,7 @@ class Surroundings:
                 ]
                 return Use(",".join(sorted(addresses))) if addresses else None
             case "rubric" | "prompts":
-                return self._text(kind, rest)
+                return self._rubric_use(kind, rest)
             case "seed":
                 seed = self._settings.seed
                 return Use(_NONE if seed is None else str(seed))
@@ -238,10 +237,12 @@ class Surroundings:
                 return Use(f"{chosen.candidates} {chosen.finalists}")
             case "embedder":
                 embedder = self._settings.memory.embedder
-                return Use(embedder) if embedder in OFFLINE_EMBEDDERS else self._of(embedder)
+                return (
+                    Use(embedder) if embedder in OFFLINE_EMBEDDERS else self._endpoint_use(embedder)
+                )
             case "reranker":
                 reranker = self._settings.memory.rerank
-                return Use(_NONE) if reranker is None else self._of(reranker)
+                return Use(_NONE) if reranker is None else self._endpoint_use(reranker)
             case _:
                 return None
 
@@ -255,8 +256,8 @@ class Surroundings:
         players = self._roles.tags(role)
         return (tag,) if tag in {*players, *self._stand_ins(role)} else players
 
-    def _player(self, role: str) -> Use | None:
-        members = [self._of(tag) for tag in self._roles.tags(role)]
+    def _role_use(self, role: str) -> Use | None:
+        members = [self._endpoint_use(tag) for tag in self._roles.tags(role)]
         if len(members) < 2:
             return members[0] if members else None
         combine = self._settings.evaluation.panel
@@ -264,15 +265,15 @@ class Surroundings:
         names = sorted(str(member.parts.get("model_id")) for member in members)
         return Use(_short(data), {"pool": " ".join(names), "panel": str(combine or _NONE)})
 
-    def _of(self, tag: str) -> Use:
+    def _endpoint_use(self, tag: str) -> Use:
         endpoint = self._endpoints[tag]
         settings = reply_settings(endpoint)
-        parts = {name: _word(value) for name, value in settings.items()}
+        parts = {name: _as_text(value) for name, value in settings.items()}
         return Use(
             _short(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)), {"endpoint": tag, **parts}
         )
 
-    def _text(self, kind: str, name: str) -> Use:
+    def _rubric_use(self, kind: str, name: str) -> Use:
         rubric = load_rubric(
             name,
             directory=self._settings.rubrics,
@@ -297,5 +298,5 @@ def _short(data: bytes) -> str:
     return digest(data)[:16]
 
 
-def _word(value: Any) -> str:  # noqa: ANN401 - JSON
+def _as_text(value: Any) -> str:  # noqa: ANN401 - JSON
     return value if isinstance(value, str) else orjson.dumps(value).decode()
