@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 from harness.errors import (
     ConfigurationInvalid,
     EndpointUnreachable,
     HarnessError,
-    InferenceError,
     InvalidInput,
     did_you_mean,
     errors_of,
@@ -24,17 +23,13 @@ from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
 from harness.inference.providers.http import Access
 from harness.inference.providers.registry import connect, host_of
 from harness.inference.reply_store import reply_identity
-from harness.residency import HostReport
-from harness.session.tenancy import file_footprint, is_managed
+from harness.session.tenancy import file_footprint, is_managed, time_to_report
 from harness.session.trust import api_key_of, facts_of, not_allowed
 from harness.trace import Clock, monotonic
 
 Control = Literal["run", "managed", "fixed"]
 """Who loads and unloads a model: each run for itself; the budget, by its server; or not from
 here."""
-
-_ASKING_S: Final = 10.0
-"""Time limit for a server's report on its memory."""
 
 
 def check_tags(tags: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:
@@ -217,8 +212,11 @@ async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen
     try:
         match state.control:
             case "managed":
-                async with opened_host(endpoint, environment) as host:
-                    report = await _report(endpoint, host)
+                async with (
+                    opened_host(endpoint, environment) as host,
+                    time_to_report(endpoint, "its loaded models"),
+                ):
+                    report = await host.report()
                 facts = {} if report is None else asdict(report)
                 return replace(state, reachable=True, **facts)
             case "fixed" if endpoint.url is not None:
@@ -245,14 +243,3 @@ def _control(endpoint: Endpoint) -> Control:
     if endpoint.backend in FILE_BACKENDS:
         return "run"
     return "managed" if endpoint.manage else "fixed"
-
-
-async def _report(endpoint: Endpoint, host: Host) -> HostReport | None:
-    try:
-        async with asyncio.timeout(_ASKING_S):
-            return await host.report()
-    except TimeoutError as error:
-        raise InferenceError(
-            f"its server did not report its loaded models within {_ASKING_S:g} s",
-            endpoint=endpoint.tag,
-        ) from error

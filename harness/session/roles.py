@@ -313,7 +313,7 @@ class Casting:
                 check_evaluators(self.roles, self.models)
                 await self.ask_servers(judges=True)
                 self.choose_evaluators()
-                self.begin()
+                self.separate()
                 self._are_seated = True
 
     async def ask_servers(self, *, judges: bool) -> None:
@@ -350,7 +350,7 @@ class Casting:
         )
         self._tracer.instant(event)
 
-    def begin(self) -> None:
+    def separate(self) -> None:
         """Refuses evaluators too close to the producer; records and warns of all others."""
         producer, evaluators = self.roles.producer, self.roles.evaluators
         if producer is not None and evaluators:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from harness.errors import ConfigurationInvalid, HarnessError, InferenceError, errors_of
@@ -34,7 +34,7 @@ _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""
 _SHORTEST_LOAD_S = 0.1
 _ASKING_S = 10.0
-"""Longest that a server may take to say how large a model is."""
+"""Longest that a server may take to say how large a model is, or which it has."""
 _GRACE_S = CLEARING_UP_S + 5.0
 """Of the budget's own limit beyond the host's, whose error says more once it has cleared up."""
 
@@ -96,14 +96,8 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
         ModelFileInvalid: Its file is missing or not a GGUF.
         InferenceError: Its server cannot be asked, or does not say it in time.
     """
-    try:
-        async with asyncio.timeout(_ASKING_S):
-            need = await _need_of(endpoint, host)
-    except TimeoutError as error:
-        raise InferenceError(
-            f"its server did not report the size of its model within {_ASKING_S:g} s",
-            endpoint=endpoint.tag,
-        ) from error
+    async with time_to_report(endpoint, "the size of its model"):
+        need = await _need_of(endpoint, host)
     slots = slots_of(endpoint)
     return Tenant(
         model=endpoint.tag,
@@ -116,6 +110,18 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
         pin=endpoint.pin,
         priority=endpoint.priority,
     )
+
+
+@asynccontextmanager
+async def time_to_report(endpoint: Endpoint, what: str) -> AsyncIterator[None]:
+    """A time limit for what a server is asked about its memory."""
+    try:
+        async with asyncio.timeout(_ASKING_S):
+            yield
+    except TimeoutError as error:
+        raise InferenceError(
+            f"its server did not report {what} within {_ASKING_S:g} s", endpoint=endpoint.tag
+        ) from error
 
 
 async def _need_of(endpoint: Endpoint, host: Host) -> Need:

@@ -237,7 +237,7 @@ class Asked:
         )
         self.casting.choose_evaluators()
         if begun:
-            self.casting.begin()
+            self.casting.separate()
         self.said = len(self.warnings)
         self.calls = 0
 
@@ -290,7 +290,7 @@ def test_servers_that_turn_out_to_serve_one_model_end_the_run_whoever_is_asked_f
 def test_what_answered_before_anybody_judged_is_compared_once_somebody_does():
     asked = Asked(begun=False)
     asked.call("p", "Qwen2.5-7B-Instruct-Q4_K_M.gguf")
-    asked.casting.begin()
+    asked.casting.separate()
     with pytest.raises(SameModel, match="'e' was answered by"):
         asked.call("e", "qwen2.5:7b")
 
