@@ -226,16 +226,13 @@ async def open_models(
             opened[tag] = opening
 
         # 2. What they have in common.
+        hosts = {tag: (of.endpoint, of.host) for tag, of in opened.items() if of.host is not None}
         budget = await open_budget(
-            {
-                tag: (entry.endpoint, entry.host)
-                for tag, entry in opened.items()
-                if entry.host is not None
-            },
+            hosts,
             required=required,
             settings=settings.budget,
             tracer=tracer,
-            left=[tag for tag, entry in opened.items() if entry.endpoint.url is not None],
+            left=[tag for tag, of in opened.items() if of.endpoint.url is not None],
         )
         if budget:
             await stack.enter_async_context(budget.opened())
@@ -284,7 +281,7 @@ async def open_models(
             sampled=sampled,
         )
         yield models
-        # Only of a run that ended well: a measurement must not delay an error.
+        # Not after an error: the measurement takes a third of a second.
         await models.record_speed(tracer)
 
 
@@ -345,13 +342,13 @@ def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:
 def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
     """The servers that have counters, by address; each once, on the track of its first tag."""
     sampled: dict[str, Sampled] = {}
-    for server in (server for entry in opened for server in entry.servers):
-        if server.server is None or server.server in sampled:
+    for of in (of for entry in opened for of in entry.servers):
+        if of.server is None or of.server in sampled:
             continue
-        source = metrics_source(server.endpoint, server.backend, api_key=server.api_key)
+        source = metrics_source(of.endpoint, of.backend, api_key=of.api_key)
         if source is not None:
-            track = f"server {server.endpoint.tag} {server.name}".rstrip()
-            sampled[server.server] = Sampled(source=source, track=track)
+            track = f"server {of.endpoint.tag} {of.name}".rstrip()
+            sampled[of.server] = Sampled(source=source, track=track)
     return sampled
 
 

@@ -15,7 +15,15 @@ import sysconfig
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -233,7 +241,7 @@ class Sampled:
 
 @asynccontextmanager
 async def sampling(
-    servers: Iterable[Sampled], *, tracer: Tracer, every_s: float = 0.25
+    servers: Collection[Sampled], *, tracer: Tracer, every_s: float = 0.25
 ) -> AsyncIterator[None]:
     """Samples every server from its first call until the block is left, then closes the sources.
 

@@ -433,8 +433,7 @@ class Run:
             raise InvalidInput(
                 "the document is empty; there is nothing to remember", code="memory.document-empty"
             )
-        passages = self._passages()
-        return await passages.remember(
+        return await self._passages().remember(
             document, title=title, source=source, quality=quality, metadata=metadata
         )
 
@@ -468,8 +467,7 @@ class Run:
             MemoryStoreFailed: The store cannot be read.
             InferenceError: The endpoint that embeds gave no vectors.
         """
-        passages = self._passages()
-        return await passages.recall(
+        return await self._passages().recall(
             query,
             limit=limit,
             mode=mode,
@@ -494,8 +492,7 @@ class Run:
 
         Below 3, a batch of search results is not worth another round (the Novelty Gate).
         """
-        passages = self._passages()
-        return await passages.novelty(as_texts(texts))
+        return await self._passages().novelty(as_texts(texts))
 
     async def wiggum(
         self,
@@ -668,9 +665,9 @@ class Run:
             self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
         return passages
 
-    def _asks(self, model: str | None) -> None:
+    def _asks(self, model: str) -> None:
         """Tells the forecast of a call of a model that begins."""
-        if self._demand is not None and model is not None:
+        if self._demand is not None:
             self._demand.asks(model)
 
     def _rounds_before(
@@ -685,11 +682,12 @@ class Run:
                 first = drafts[0] if drafts and len(drafts) == 1 else rounds[0].draft
                 check_rounds(rounds, Draft(text=first, task=""), rubric)
         except InvalidInput as error:
-            notice = Notice(
-                code="resume.loop-anew",
-                message=f"a loop of node '{self._call.label}' begins again: {error}",
+            self._opened.warn(
+                Notice(
+                    code="resume.loop-anew",
+                    message=f"a loop of node '{self._call.label}' begins again: {error}",
+                )
             )
-            self._opened.warn(notice)
             return ()
         return rounds
 
