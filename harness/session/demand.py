@@ -37,6 +37,18 @@ def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
     return {name: roles and tuple(dict.fromkeys(roles)) for name, roles in declared.items()}
 
 
+def needed_roles(graph: Graph) -> dict[str, str]:
+    """The roles that nodes declare, and which node does."""
+    needed = {}
+    for node in graph.nodes.values():
+        roles = node.policies.over(graph.policies).models or ()
+        for role in roles:
+            # A node that declares both revises: without an evaluator, code alone checks.
+            if role != EVALUATOR or PRODUCER not in roles:
+                needed[role] = f"node '{node.name}' ({node.path}:{node.line})"
+    return needed
+
+
 def models_of(names: Sequence[str], roles: Roles, memory: Sequence[str]) -> tuple[str, ...]:
     """Tags of the models of these roles, each stretch of one model once; no fallbacks.
 

@@ -121,13 +121,7 @@ class Setup:
         )
 
     def required(self, roles: Roles, needed_roles: Mapping[str, str]) -> frozenset[str]:
-        """Tags of the endpoints that must be usable.
-
-        `needed_roles` are those that nodes declare, and which node does.
-
-        Raises:
-            ConfigurationInvalid: A role has no model, or the memory's endpoint does not exist.
-        """
+        """Tags of the endpoints that must be usable; for `needed_roles`, see `Roles.required`."""
         tags = roles.in_use | roles.required(needed_roles)
         return tags | _models_of(self.settings.memory, self.endpoints)
 
@@ -185,11 +179,7 @@ class SharedParts:
     _tenant_meters: dict[str, Meter] = field(default_factory=dict)
 
     def meter_of(self, tenant: str | None) -> Meter:
-        """The scope that a tenant's runs are inside of; without one, the session's.
-
-        Raises:
-            InvalidInput: It is not among the tenants that were named.
-        """
+        """The scope that a tenant's runs are inside of; without a tenant, the session's."""
         if tenant is None:
             return self.meter
         if not isinstance(tenant, str):
@@ -300,16 +290,15 @@ async def open_run(
     ends.
 
     Args:
-        settings: What to open; as are the backends.
+        settings: See `Pipeline.run_async`, as for backends, observers and limits.
         name: The pipeline's.
         task: What the run is for, for the audit log.
         environment: Holds the API keys that endpoints name.
-        backends: Ready-made backends by tag.
-        observers: Receive each record of the run as it happens.
-        limits: Limits of the whole run; each overrides the same limit of the settings.
-        command_limits: Limits of this part alone, inside those of the run.
-        needed_roles: Roles that must have a usable model before the block begins, and the nodes
-            that need them.
+        backends: By tag.
+        observers: Of each record.
+        limits: Of the whole run; each overrides the same limit of the settings.
+        command_limits: Of this part alone, inside those of the run.
+        needed_roles: Roles that must have a usable model, and the nodes that need them.
         resume: The journal of a run to resume.
         spent: The use of earlier parts of the run.
         produces: Whether drafts are also written, not only judged; see `Roles`.
@@ -318,14 +307,6 @@ async def open_run(
         surroundings: Of these settings, if earlier parts of the run were compared with them.
         shared: Of the session that it is a run of, whose settings and backends count.
         tenant: For whom the session makes it.
-
-    Raises:
-        ConfigurationInvalid: The settings contradict themselves, a role has no model, or runs
-            cannot be written.
-        InvalidInput: The run to resume is still going.
-        SameModel: Producer and evaluator, or their fallbacks, are one model.
-        SameFamily: They are of one family, and the settings refuse that.
-        ModelFileInvalid: An embedded model's file is missing or not a GGUF.
     """
     # 1. Mistakes that the settings alone show, before there is a run.
     early: list[tuple[str, Mapping[str, object]]] = []

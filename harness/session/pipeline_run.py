@@ -28,7 +28,7 @@ from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
-from harness.session.demand import Forecaster, judges
+from harness.session.demand import Forecaster, judges, needed_roles
 from harness.session.open_run import OpenRun, SharedParts, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -44,7 +44,6 @@ from harness.session.resume import (
     remembered_in,
     rename_notices,
 )
-from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
 from harness.session.settings import IN_PROCESS, Settings, check_workers
 from harness.session.surroundings import Surroundings
@@ -168,7 +167,7 @@ class PipelineRun:
                 observers=(*self.observers, self._note_retry),
                 limits=merged(part.limits, self.own_limits),
                 command_limits=part.origin.limits if part.origin else None,
-                needed_roles=_needed_roles(self.graph),
+                needed_roles=needed_roles(self.graph),
                 produces=self.produces,
                 judges=judges(self.graph),
                 resume=earlier.journal.path if earlier else None,
@@ -379,18 +378,6 @@ def _deadline_s(meter: Meter) -> float | None:
     if rest is None:
         return None
     return rest.amount + _WRAP_UP_S if rest.amount > 0 else 0.0
-
-
-def _needed_roles(graph: Graph) -> dict[str, str]:
-    """The roles that nodes declare, and which node does."""
-    needed = {}
-    for node in graph.nodes.values():
-        roles = node.policies.over(graph.policies).models or ()
-        for role in roles:
-            # A node that declares both revises: without an evaluator, code alone checks.
-            if role != EVALUATOR or PRODUCER not in roles:
-                needed[role] = f"node '{node.name}' ({node.path}:{node.line})"
-    return needed
 
 
 _OPENING: dict[asyncio.AbstractEventLoop, tuple[asyncio.Lock, list[None]]] = {}

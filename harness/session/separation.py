@@ -1,11 +1,8 @@
 """Separation: no model judges its own output, nor, unless allowed, its family's.
 
-Models are compared, not tags, and fallbacks count: a producer whose fallback is the evaluator's
-model could judge itself.
-
-A pool has several evaluators, so that no one model's bias affects every run. Those too close to the
-producer are left out; then one is drawn, the same for the same seed, settings and models, or all
-judge together as a panel.
+Models are compared, not tags. Of a pool of evaluators, those too close to the producer are left
+out; then one is drawn, the same for the same seed, settings and models, or all judge together as a
+panel.
 """
 
 from __future__ import annotations
@@ -131,6 +128,7 @@ class ComparedModels:
 
     def kinship(self, producer: str, evaluator: str) -> Kinship:
         """The closest relation of any two models that the two can reach."""
+        # Fallbacks count: a producer whose fallback is the evaluator's model could judge itself.
         pairs = [
             Kinship(
                 relation=self._relation(mine[-1], theirs[-1]),
@@ -303,10 +301,8 @@ def drawn_evaluator(members: tuple[str, ...], seed: str) -> str:
 def evaluator_pool(
     tags: tuple[str, ...], *, producer: str | None, models: ComparedModels
 ) -> EvaluatorPool:
-    """The tags that may evaluate the producer's output, before one is drawn.
-
-    If the producer is None, it is ambiguous, and no tag is left out. An empty pool is refused.
-    """
+    """The tags that may evaluate the producer's output, before one is drawn; refused if empty."""
+    # Without a clear producer there is none to be too close to.
     reasons_by_tag = {tag: producer and _why_not(producer, tag, models) for tag in tags}
     excluded = {tag: reason for tag, reason in reasons_by_tag.items() if reason}
     members = tuple(tag for tag in tags if tag not in excluded)
@@ -346,8 +342,6 @@ def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
 
 
 def chains_from(tag: str, endpoints: Mapping[str, Endpoint]) -> tuple[Chain, ...]:
-    """One chain to every endpoint that can answer for this one, itself first.
-
-    A fallback's own fallbacks are not among them: two endpoints may stand in for each other.
-    """
+    """One chain to every endpoint that can answer for this one, itself first."""
+    # Without a fallback's own fallbacks: two endpoints may stand in for each other.
     return ((tag,), *((tag, fallback) for fallback in endpoints[tag].fallback))

@@ -4,10 +4,6 @@ Each has a name in the record of a call: `model:ROLE` what plays a role, `fallba
 endpoint that answered in its place, `place:ROLE:TAG` the addresses of an endpoint's servers,
 `reply:ROLE:TAG` the model that a server named, `rubric:NAME`, `prompts:NAME` (of that rubric),
 `seed`, `candidates`, `embedder` and `reranker`.
-
-A role is compared by the settings that change replies, not by its endpoint's name. A pool counts as
-a whole, whichever member was drawn. Another address is no change if the server there reports the
-model that answered before.
 """
 
 from __future__ import annotations
@@ -163,8 +159,10 @@ class Surroundings:
         """Whether a model at another address is another model, or may be."""
         place = f"place:{role}:{tag}"
         current, before = self._use_now(place), uses[place].split(",")
+        # 1. Without an address now, or with one of those before, it has not moved.
         if current is None or not {*before}.isdisjoint(current.digest.split(",")):
             return None
+        # 2. Another address is no change if the server there reports the model that answered.
         model = uses.get(f"reply:{role}:{tag}", "")
         served = [self._served.get(member) for member in self._answering(role, tag)]
         if any(metadata is not None and _reports(metadata, model) for metadata in served):
@@ -252,7 +250,8 @@ class Surroundings:
         )
 
     def _answering(self, role: str, tag: str) -> tuple[str, ...]:
-        """The endpoint itself; those that play the role now if it does not, as under a new name."""
+        """The endpoint itself; those that play the role now if it does not."""
+        # Then it may have a new name.
         players = self._roles.tags(role)
         return (tag,) if tag in {*players, *self._stand_ins(role)} else players
 
@@ -260,6 +259,7 @@ class Surroundings:
         members = [self._endpoint_use(tag) for tag in self._roles.tags(role)]
         if len(members) < 2:
             return members[0] if members else None
+        # A pool counts as a whole, whichever member was drawn.
         combine = self._settings.evaluation.panel
         data = orjson.dumps([combine, *sorted(member.digest for member in members)])
         names = sorted(str(member.parts.get("model_id")) for member in members)
@@ -267,6 +267,7 @@ class Surroundings:
 
     def _endpoint_use(self, tag: str) -> Use:
         endpoint = self._endpoints[tag]
+        # By the settings that change replies, not by the endpoint's name.
         settings = reply_settings(endpoint)
         parts = {name: _as_text(value) for name, value in settings.items()}
         return Use(
