@@ -95,6 +95,7 @@ async def evaluate(
     """One verdict, recorded like a loop's; see `Run.evaluate`, and `Batch` for `checks_only`."""
     rubric, is_open = chosen.rubric, False
     if checks_only:
+        # Without its judge, a draft can be known to fail, but not to pass.
         is_open = not all(dimension.optional for dimension in rubric.judged)
         rubric = rubric.without_judges()
     if rubric.judged:
