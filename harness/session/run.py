@@ -559,11 +559,14 @@ class Run:
         call_key = self._call.key("wiggum")
         if not isinstance(sources, Mapping):
             sources = as_texts(sources)
+        drafts = None if draft is None else as_texts(draft)
         policy = LoopPolicy(max_rounds=max_rounds, revise_from=revise_from)
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
-        drafts = None if draft is None else as_texts(draft)
+
+        # 1. What judges and what is sampled.
         chosen = await self._choose(rubric, prompts, whole=True)
-        if chosen.rubric.judged:
+        is_judged = bool(chosen.rubric.judged)
+        if is_judged:
             await self._opened.casting.seat()
         defaults = self._opened.settings.evaluation
         if candidates is None:
@@ -571,19 +574,24 @@ class Run:
         if finalists is None:
             finalists = defaults.finalists or chosen.rubric.finalists
         if candidates != 1:
+            # They are sampled by seeds that are made of the run's.
             self._call.use(self._opened.surroundings.noted("seed"))
+
+        # 2. The rounds that the loop had in earlier parts of the run.
         # With another model a loop begins again: its rounds would be of both.
         players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
         call_key = "-".join([call_key, *(player.digest for player in players.values())])
         about = [text for part in by_section(sources) for text in part]
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, drafts)
-        rounds_left = max(max_rounds - len(before), 0)
-        has_draft = drafts is not None and not before
+
+        # 3. The loop, within its limits.
         forecast: AbstractContextManager[None] = nullcontext()
         if self._demand is not None:
             forecast = self._demand.revising(
-                rounds=rounds_left, has_draft=has_draft, is_judged=bool(chosen.rubric.judged)
+                rounds=max(max_rounds - len(before), 0),
+                has_draft=drafts is not None and not before,
+                is_judged=is_judged,
             )
         with forecast, self._opened.meter.loop(limits) as meter:
             return await run_loop(
