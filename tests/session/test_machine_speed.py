@@ -36,9 +36,8 @@ def recorded(directory, *, endpoint=None, file=None, run_id="run", **changes):
     async def file_of(_endpoint):
         return file
 
-    asyncio.run(
-        record_machine_speed([endpoint], directory=directory, tracer=tracer, file_of=file_of)
-    )
+    how = {"directory": directory, "tracer": tracer, "file_of": file_of}
+    asyncio.run(record_machine_speed([endpoint], **how))
     return {one.name: one.attributes for one in records if isinstance(one, Instant)}
 
 
@@ -67,18 +66,13 @@ def test_a_directory_that_cannot_be_written_costs_nothing(tmp_path, measured):
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["ended well", "failed"])
-def test_nothing_is_measured_after_a_run_that_failed(tmp_path, measured, fails):
+def test_the_machine_is_measured_after_a_run_that_ended_well_alone(tmp_path, measured, fails):
     tracer = Tracer(lambda _record: None)
     tracer.run_id = "run"
 
     async def main():
-        async with open_models(
-            {"demo": small_endpoint(tag="demo")},
-            settings=Settings(traces=tmp_path),
-            environment={},
-            required=["demo"],
-            tracer=tracer,
-        ):
+        how = {"settings": Settings(traces=tmp_path), "environment": {}, "tracer": tracer}
+        async with open_models({"m": small_endpoint(tag="m")}, required=["m"], **how):
             if fails:
                 raise KeyError
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from session_runs import refused
 
@@ -180,13 +178,6 @@ def test_an_empty_pool_says_why_each_was_excluded():
 )
 def test_a_draw_is_the_md5_of_the_seed_modulo_the_pool(seed, drawn):
     assert drawn_evaluator(("a", "b", "c"), seed) == drawn
-
-
-def test_every_member_is_drawn_about_as_often():
-    drawn = Counter(drawn_evaluator(("a", "b", "c"), f"task {n}") for n in range(3000))
-    # Six standard deviations of a binomial with n = 3000, p = 1/3.
-    assert all(abs(count - 1000) < 6 * 25.8 for count in drawn.values())
-    assert len(drawn) == 3
 
 
 # --- from roles to the models of a forecast ------------------------------------------------------

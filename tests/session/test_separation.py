@@ -224,21 +224,15 @@ class Asked:
         evaluator = evaluators[0] if len(evaluators) == 1 else evaluators
         roles = {"producer": "p", "evaluator": evaluator}
         settings = Settings.model_validate({"roles": roles, **tables})
-        by_tag = {one.tag: one for one in endpoints}
+        models = compared(*endpoints, same_family=settings.separation.same_family)
+        roles = cast_roles(models.endpoints, settings)
         self.warnings = []
-        self.casting = Casting(
-            cast_roles(by_tag, settings),
-            ComparedModels(by_tag, same_family=settings.separation.same_family),
-            settings=settings,
-            task="t",
-            environment={},
-            tracer=Tracer(),
-            warn=self.warnings.append,
-        )
+        of_run = {"settings": settings, "task": "t", "environment": {}, "tracer": Tracer()}
+        self.casting = Casting(roles, models, **of_run, warn=self.warnings.append)
         self.casting.choose_evaluators()
         if begun:
             self.casting.separate()
-        self.said = len(self.warnings)
+        self.warnings.clear()
         self.calls = 0
 
     def call(self, tag, model_id, *, role=None, endpoint=None):
@@ -332,7 +326,7 @@ def test_a_relative_that_is_allowed_is_stamped_on_that_evaluator_alone():
     panel.call_all("pab" * 2, names)
     assert panel.casting.separation.evaluators == {"a": "unknown", "b": "family"}
     assert panel.casting.separation.relation == "family"
-    assert codes(panel.warnings[panel.said :]) == ["separation.family-served"]
+    assert codes(panel.warnings) == ["separation.family-served"]
 
 
 def test_a_fallbacks_reply_is_not_taken_for_the_model_that_was_asked():
