@@ -28,7 +28,7 @@ from harness.cli.tables import cell, print_columns, print_line
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
 from harness.session import run_to_its_end
-from harness.session.model_control import (
+from harness.session.connections import (
     Control,
     ModelSeen,
     controlled,
