@@ -155,15 +155,14 @@ class OutputForm:
         }
 
     def cells(self, line: Line) -> dict[str, Any]:
-        """A line as a table has it."""
-        cells = {
+        """A line as a table has it, by column."""
+        return {
             **{name: line[name] for name in ("row", "id", "file", "line")},
             **{f"inputs.{name}": text_of(value) for name, value in line["inputs"].items()},
             "output": text_of(line["output"]),
             "models": text_of(line["models"]),
             "outdated": line.get("outdated", ""),  # of one type in Parquet
         }
-        return {name: cells.get(name) for name in self.columns}
 
     def passed(self) -> Iterable[bool]:
         """Whether each draft passed, as far as that is known, where drafts are judged."""
@@ -349,7 +348,10 @@ class BatchFiles:
             self._failed.append(self._cleaned(asdict(failure)))
 
     def _written(self, line: Line) -> dict[str, Any]:
-        return self._cleaned(line if self._is_json else self._form.cells(line))
+        if self._is_json:
+            return self._cleaned(line)
+        cells = self._form.cells(line)
+        return self._cleaned({name: cells.get(name) for name in self._form.columns})
 
     def _cleaned(self, row: Line) -> dict[str, Any]:
         data = orjson.dumps(row, default=lambda v: dict(v) if isinstance(v, Mapping) else str(v))

@@ -353,7 +353,7 @@ class EvaluationForm(OutputForm):
     def cells(self, line: Line) -> dict[str, Any]:
         """See `OutputForm.cells`."""
         scores, target = line["scores"], line["target"]
-        more = {
+        return super().cells(line) | {
             "epoch": line["epoch"],
             "group": line["group"],
             "target": "" if target is None else text_of(target),
@@ -361,8 +361,6 @@ class EvaluationForm(OutputForm):
             "scores": text_of(scores),
             **{f"scores.{name}": score for name, score in scores.items()},
         }
-        cells = super().cells(line) | more
-        return {name: cells.get(name) for name in self.columns}
 
     def figures(self) -> dict[str, float]:
         """The mean of each score."""
