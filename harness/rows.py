@@ -486,6 +486,7 @@ class RowFile:
         check_output(path, {".csv", ".jsonl"})
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            # A CSV file that is there is another's: whoever replaces one writes beside it.
             self._file = path.open("xb" if self._is_csv else "a+b", buffering=0)
         try:
             # Before it is read: another command may be writing.

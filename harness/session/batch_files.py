@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 import orjson
+from pydantic import TypeAdapter
 
 from harness.errors import HarnessError, NodeFailed
 from harness.rows import Row, RowFile, replace_rows, write_rows
+from harness.rubric import Scored
 from harness.session.batch_rows import (
     BatchRows,
     DraftRows,
@@ -36,6 +38,8 @@ from harness.trace.node_records import attempt_status
 from harness.trace.records import error_class
 from harness.trace.secrets import Redactor
 
+SCORED = TypeAdapter(Scored)
+"""Reads what the node `scores` gave."""
 ROWS = "rows"
 """The node that calls the pipeline."""
 SCORES = "scores"

@@ -11,18 +11,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
 
-from pydantic import TypeAdapter
-
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text
 from harness.graph import Graph
 from harness.inference import Backend, Limits
 from harness.rows import Row
-from harness.rubric import ChosenRubric, Rubric, Scored
+from harness.rubric import ChosenRubric, Rubric
 from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSummary, summaries
 from harness.rubric.checks import Match, Target
 from harness.session.batch import Batch
-from harness.session.batch_files import SCORES, BatchResult, Line, Made, OutputForm
+from harness.session.batch_files import SCORED, SCORES, BatchResult, Line, Made, OutputForm
 from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of, text_of
 from harness.session.evaluation import choose_rubric
 from harness.session.own_loop import in_own_loop
@@ -32,8 +30,6 @@ from harness.session.run import Run
 from harness.session.scorers import ScoreFunction, Scorer, refuse_twice, scorers_of
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Sink
-
-_SCORED = TypeAdapter(Scored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,7 +321,7 @@ class EvaluationForm(OutputForm):
         scores: dict[str, float] = {}
         judged: dict[str, Any] = {}
         if made.get(SCORES):
-            scored = _SCORED.validate_python(made[SCORES])
+            scored = SCORED.validate_python(made[SCORES])
             verdict = scored.verdict
             rubric = verdict.rubric
             scores = {rubric: verdict.composite, f"{rubric}.passed": float(verdict.passed)}
