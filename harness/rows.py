@@ -115,10 +115,7 @@ class Row:
 
 
 class _Cells(Mapping[str, Any]):
-    """The cells of a row, long texts packed: thousands of documents wait for their turn in memory.
-
-    English takes a third or less of its room.
-    """
+    """The cells of a row, long texts packed: thousands of documents wait their turn in memory."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self._cells = {name: self._packed(cell) for name, cell in cells.items()}
@@ -137,6 +134,7 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
+        # English takes a third or less of its room.
         return _PackedText(zlib.compress(cell.encode(), 1))
 
 
@@ -409,8 +407,7 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
-    A file that is there is replaced. All rows have the columns of the first, and values of the same
-    types.
+    A file that is there is replaced. All rows have columns and types as the first.
 
     Raises:
         InvalidInput: Its ending is another, or it cannot be written.
@@ -449,14 +446,12 @@ def replace_rows(
     """Replaces a file by one with these rows, once all are written; it may grow further."""
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     partial.unlink(missing_ok=True)
-    file = RowFile(partial, columns=columns)
-    try:
+    with ExitStack() as stack:
+        file = stack.enter_context(RowFile(partial, columns=columns))
         for row in rows:
             file.append(row)
-    except BaseException:
-        file.close()
-        raise
-    partial.replace(path)
+        partial.replace(path)
+        stack.pop_all()
     return file
 
 
@@ -499,17 +494,13 @@ class RowFile:
             self._file.close()
             if isinstance(error, BlockingIOError):
                 problem = "another command is writing it"
-                raise self._refusal(problem, code="row.output-locked") from error
+                raise InvalidInput(problem, code="row.output-locked", path=path) from error
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the file; another command may then write it."""
         self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -550,7 +541,7 @@ class RowFile:
         # Nothing is dropped of a file that may be another's.
         if rows and "id" in rows[0] and (lacks := sorted(columns - rows[0].keys())):
             problem = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
-            raise self._refusal(problem, code="row.output-other-columns")
+            raise InvalidInput(problem, code="row.output-other-columns", path=self.path)
         if strange and len(strange) < len(items):
             problem = (
                 "it is no whole row of this command; delete this line, and what it held is made "
@@ -562,15 +553,12 @@ class RowFile:
         # A file cut off within its first line is shorter than the beginning.
         if strange or not data.startswith(b'{"'[: len(data)]):
             problem = "it holds something else than rows of this command; give another file"
-            raise self._refusal(problem, code="row.output-foreign")
+            raise InvalidInput(problem, code="row.output-foreign", path=self.path)
         # 3. The file is ours: without the rest, and ready for a further row.
         os.ftruncate(self._file.fileno(), len(lines))
         if lines and not lines.endswith(b"\n"):
             self._write(b"\n")
         return rows
-
-    def _refusal(self, message: str, *, code: str) -> InvalidInput:
-        return InvalidInput(message, code=code, path=self.path)
 
 
 def _is_json(text: bytes) -> bool:

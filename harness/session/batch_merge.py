@@ -81,7 +81,8 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
         write_rows(output, ({name: line.get(name) for name in columns} for line in lines))
     else:
         is_csv = output.suffix.lower() == ".csv"
-        replace_rows(output, lines, columns=columns if is_csv else ["id"]).close()
+        with replace_rows(output, lines, columns=columns if is_csv else ["id"]):
+            pass
     failures_of(output).unlink(missing_ok=True)
     write_rows(failures_of(output), failures)
     write_whole(state_of(output), orjson.dumps(asdict(merged)) + b"\n")
