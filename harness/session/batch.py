@@ -264,15 +264,14 @@ class Batch:
         earlier, inputs, form = self._earlier, self._inputs, self._form
         before: list[MadeBefore] = []
         if earlier is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            surroundings = await surroundings.beside(earlier.outputs)
-            before = [*self._made_before(earlier, surroundings)]
+            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            before = [*self._made_before(earlier, now)]
 
         def reused(node: str, number: int, output: str) -> object:
             """What an earlier part has of a score, for the same output."""
             state = self._states[node]
             call = self._call_of(state, number, {"output": output})
-            stored = earlier and earlier.outputs.find(call, changes=surroundings.change_since)
+            stored = earlier and earlier.outputs.find(call, changes=now.change_since)
             assert isinstance(stored, tuple)
             return orjson.loads(state.step.form.encode(stored[0]))
 
@@ -328,17 +327,17 @@ class Batch:
         begun: list[str] = []
         counts: Counter[str] = Counter()
         rows = len(self._rows.given)
-        if self._earlier is not None and self._recorded is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            surroundings = await surroundings.beside(self._earlier.outputs)
-            made = self._made_before(self._earlier, surroundings)
+        earlier = self._earlier
+        if earlier is not None and self._recorded is not None:
+            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            made = self._made_before(earlier, now)
             counts.update(chain.from_iterable(valid for _, valid, *_ in made))
             counts[self.node] = rows
-        elif self._earlier is not None:
+        elif earlier is not None:
             foreseen = await rehearse(
                 self._graph,
                 self._inputs,
-                self._earlier,
+                earlier,
                 settings=self._settings,
                 backends=self._backends,
                 through=ROWS if self._rows.pipeline else None,
@@ -491,8 +490,8 @@ class Batch:
         earlier, recorded, table = self._earlier, _Recorded(), self._rows
         assert isinstance(table, BatchRows)
         if earlier is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            for number, _, made, _ in self._made_before(earlier, surroundings):
+            now = Surroundings(self._settings, self._backends)
+            for number, _, made, _ in self._made_before(earlier, now):
                 if ROWS in made:
                     name, uses = self._order[number], made.get(USES, {}).items()
                     recorded.values[name] = made[ROWS]
