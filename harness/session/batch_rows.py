@@ -89,7 +89,15 @@ def refusal_of(row: Row | InvalidInput, error: InvalidInput) -> RowFailure:
     return failure_of(row, error.statement, code=error.code)
 
 
-class RowsEnded:
+class NoCode:
+    """What the nodes of a batch close over, and what is yet no part of their code."""
+
+    def code_parts(self) -> tuple[object, ...]:
+        """See `fingerprint`: how other rows fail, and what rows hold, changes no output."""
+        return ()
+
+
+class RowsEnded(NoCode):
     """Counts the rows that end, and ends a batch whose rows fail for one reason.
 
     Args:
@@ -106,10 +114,6 @@ class RowsEnded:
         self._failed = defaultdict[tuple[str, str], set[str]](set)
         self._end: RunLimitReached | None = None
         self.codes: dict[tuple[str, str], str] = {}
-
-    def code_parts(self) -> tuple[object, ...]:
-        """See `fingerprint`: how others fail is no part of a row's code."""
-        return ()
 
     @contextmanager
     def counted(self, row: str, of: str) -> Iterator[None]:
@@ -179,23 +183,17 @@ class Shard:
         return output.with_name(f"{output.stem}.{self.number}-of-{self.of}{output.suffix}")
 
 
-class BatchRows:
+class BatchRows(NoCode):
     """The rows that fit a pipeline, and those that do not; reads them.
 
     Args:
         pipeline: What each row runs.
-        inputs: The rows; see `Pipeline.batch`, as are the others.
-        columns: What a column is called, by the input's name.
-        every: Inputs of every row.
-        bad_rows: What becomes of rows that do not fit.
-        sample: How many to draw; all if None.
-        seed: Draws them.
+        inputs: The rows; see `Pipeline.batch`, as are all others that are not here.
         shard: The part of the rows to take; all if None.
         epochs: How often each row is run.
         check: Raises `InvalidInput` for a row that does not fit, for another reason.
 
     Attributes:
-        pipeline: As given.
         identity: For the manifest: the shard, and a digest of all rows of the table, in any order.
         given: By a name that says what the row holds, also what is in a file that it names, and
             which epoch it is.
@@ -263,10 +261,6 @@ class BatchRows:
         if shard is not None:
             self.given = {name: row for name, row in self.given.items() if shard.holds(name)}
             self.refused = [row for row in self.refused if shard.holds(_name_of(row))]
-
-    def code_parts(self) -> tuple[object, ...]:
-        """See `fingerprint`: what rows hold is an input, and no part of the code."""
-        return ()
 
     def inputs(self, name: str) -> dict[str, object]:
         """What the pipeline takes of a row."""
@@ -380,7 +374,7 @@ def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> Invalid
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftRows:
+class DraftRows(NoCode):
     """Drafts that are scored as they are, by their ids: the rows of a batch without a pipeline."""
 
     drafts: Mapping[str, Draft]
@@ -393,15 +387,11 @@ class DraftRows:
 
     @cached_property
     def given(self) -> Mapping[str, Row]:
-        """As of `BatchRows`."""
+        """See `BatchRows`."""
         return {
             digest(orjson.dumps([id_, draft.sha256])): self.rows[id_]
             for id_, draft in self.drafts.items()
         }
-
-    def code_parts(self) -> tuple[object, ...]:
-        """As of `BatchRows`."""
-        return ()
 
     def draft(self, name: str, _: object = None) -> Draft:
         """What a rubric scores."""

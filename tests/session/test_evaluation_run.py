@@ -459,6 +459,24 @@ def test_an_evaluation_with_a_mistake_is_refused_when_it_is_made(arguments, code
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"sample": 0}, "batch.sample-not-positive"),
+        ({"max_parallel": 0}, "pipeline.parallel-calls-not-positive"),
+        ({"limits": 3}, "pipeline.limits-invalid"),
+        ({"observers": [3]}, "pipeline.observers-invalid"),
+    ],
+)
+def test_options_with_a_mistake_are_refused_before_any_row_is_run(setup, options, code):
+    evaluation = Evaluation("{question}", ROWS, scorers=["number"])
+
+    with pytest.raises(InvalidInput) as refused:
+        setup.run(evaluation, **options)
+
+    assert (refused.value.code, setup.asked) == (code, (0, 0))
+
+
 def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):
     (tmp_path / "one.yaml").write_text(ONE_QUESTION)
     producer = ScriptedBackend(["never"])
