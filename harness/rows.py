@@ -43,7 +43,9 @@ _NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
 # A spreadsheet takes such a text for a formula, but not behind an apostrophe (OWASP, "CSV
 # injection"). Behind a sign, as of a list in Markdown, only calls and other sheets do harm.
 _SIGN = r"[+\uff0b\-\uff0d@\uff20]"  # wide ones too, which Excel takes for the same
-_FORMULA = re.compile(rf"""'*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""")
+_FORMULA = re.compile(
+    rf"""'*\s*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,7 +328,7 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
             yield Row(fields=fields, path=path, line=number)
         else:
             yield InvalidInput(
-                'not an object; write {"id": …, "draft": …}',
+                'not an object; each line must be one, such as {"id": …, "draft": …}',
                 code="row.not-object",
                 path=path,
                 line=number,
@@ -366,7 +368,8 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             )
             yield row.refusal(problem, code="row.cells")
         elif cells:
-            yield row
+            cells = [_without_apostrophe(cell) for cell in cells]
+            yield Row(fields=dict(zip(header, cells, strict=True)), path=path, line=line)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -434,10 +437,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def rows_saved(path: Path) -> list[Mapping[str, Any]]:
     """The rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file; damaged ones lack."""
-    rows = [row.fields for row in _rows_in(path) if isinstance(row, Row)]
-    if path.suffix.lower() != ".csv":
-        return rows
-    return [{name: _without_apostrophe(cell) for name, cell in row.items()} for row in rows]
+    return [row.fields for row in _rows_in(path) if isinstance(row, Row)]
 
 
 def replace_rows(
@@ -467,6 +467,7 @@ class RowFile:
 
     Attributes:
         rows: What was there when it was opened.
+        columns: As they were given.
 
     Raises:
         InvalidInput: It holds something else, another command is writing it, or it cannot be
@@ -477,7 +478,7 @@ class RowFile:
         self.path = path
         self.rows: list[Mapping[str, Any]] = []
         self._is_csv = path.suffix.lower() == ".csv"
-        self._columns = list(columns)
+        self.columns = list(columns)
         check_output(path, {".csv", ".jsonl"})
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -487,7 +488,7 @@ class RowFile:
             # Before it is read: another command may be writing.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_csv:
-                self._write(_csv_line(self._columns))
+                self._write(_csv_line(self.columns))
             else:
                 self.rows = self._read()
         except BaseException as error:
@@ -509,7 +510,7 @@ class RowFile:
         Raises:
             InvalidInput: It cannot be written.
         """
-        cells = (row.get(name) for name in self._columns)
+        cells = (row.get(name) for name in self.columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
 
     def drop_last(self) -> None:
@@ -534,7 +535,7 @@ class RowFile:
         items = list(_json_rows(lines.decode(errors="replace").split("\n"), self.path))
         rows = [row.fields for row in items if isinstance(row, Row)]
         # 2. Whether all of them are this command's.
-        columns = set(self._columns)
+        columns = set(self.columns)
         strange = [
             item for item in items if not (isinstance(item, Row) and columns <= item.fields.keys())
         ]
@@ -570,11 +571,12 @@ def _is_json(text: bytes) -> bool:
 
 
 def _csv_line(values: Iterable[object]) -> bytes:
-    """One line: in texts, line ends become spaces; what is no text is JSON."""
+    """One row, over several lines if its texts have them; what is no text is JSON."""
     buffer = io.StringIO(newline="")
     cells = [f"'{v}" if _FORMULA.match(v) else v for v in map(_cell_of, values)]
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
-    return buffer.getvalue().encode()
+    # It quotes a cell for what ends its lines, so that a lone \r is quoted too.
+    csv.writer(buffer, lineterminator="\r\n").writerow(cells)
+    return buffer.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
 def _without_apostrophe(cell: str) -> str:
@@ -585,4 +587,4 @@ def _without_apostrophe(cell: str) -> str:
 def _cell_of(value: object) -> str:
     if value is None:
         return ""
-    return " ".join(value.split()) if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

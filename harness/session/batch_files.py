@@ -330,8 +330,13 @@ class BatchFiles:
             return
         line = self._form.lines[number] = self._line(number, made)
         self._is_replaced |= self._outdated.pop(number, None) is not None
-        if self._file is not None:
-            self._file.append(self._written(line))
+        if self._file is None:
+            return
+        written = self._written(line)
+        if self._is_json or self._file.columns == self._form.columns:
+            self._file.append(written)
+        else:  # a table of further scores, which all rows have a column for
+            self._write_all()
 
     def _line(self, number: int, made: Made) -> dict[str, Any]:
         return self._form.line(number, self._order[number], made)

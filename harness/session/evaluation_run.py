@@ -6,6 +6,7 @@ It is a batch whose rows are repeated for each epoch and whose outputs are score
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -260,7 +261,9 @@ def _of_prompt(name: str) -> Pipeline[str]:
     return pipeline
 
 
-def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: Row) -> None:
+def _check_target(
+    scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: Row, columns: AbstractSet[str]
+) -> None:
     """Refuses a row whose target is missing, or is none that a scorer can compare with."""
     compare = [(scorer.name, scorer.function) for scorer in scorers if scorer.needs_target]
     for dimension in chosen.rubric.checked if chosen else ():
@@ -269,10 +272,14 @@ def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: R
     target = target_of(row)
     for name, function in compare:
         if target is None:
-            *_, other = ["COLUMN", *row.fields]
+            remedy = "fill it in, or leave out such rows (--bad-rows skip, bad_rows='skip')"
+            if "target" not in columns:
+                remedy = (
+                    "add a column `target`, or name the one that is (--columns target=COLUMN, "
+                    "columns={'target': 'COLUMN'})"
+                )
             raise row.refusal(
-                f"it has no 'target', which '{name}' needs; add a column `target`, or name another "
-                f"(--columns target={other}, columns={{'target': '{other}'}})",
+                f"it has no 'target', which '{name}' needs; {remedy}",
                 code="evaluation.no-target",
             )
         if isinstance(function, Match) and (fault := function.fault_of(target)):
@@ -303,11 +310,14 @@ class EvaluationForm(OutputForm):
         self._evaluation = evaluation
         self._success = thresholds_of(chosen.rubric) if chosen else {}
         self.about = {"evaluation": {"reduce": evaluation.reduce, "success": self._success}}
+        self._parts: dict[str, dict[str, None]] = {s.name: {} for s in evaluation.scorers}
 
     @cached_property
     def columns(self) -> list[str]:
-        """See `OutputForm.columns`."""
-        names = [*self._success, *(scorer.name for scorer in self._evaluation.scorers)]
+        """See `OutputForm.columns`; a scorer that returns several has more once it has run."""
+        names = [*self._success]
+        for scorer, parts in self._parts.items():
+            names += parts or [scorer]
         places = {"id": ["epoch"], "output": ["target", "group"]}
         further = [*(f"scores.{name}" for name in names), "scores", "reasons"]
         columns = [c for column in super().columns for c in (column, *places.get(column, ()))]
@@ -339,7 +349,11 @@ class EvaluationForm(OutputForm):
                 ],
             }
         for scorer in self._evaluation.scorers:
-            scores |= made[scorer.node] or {}
+            parts = made[scorer.node] or {}
+            scores |= parts
+            if parts.keys() - self._parts[scorer.name]:
+                self._parts[scorer.name].update(dict.fromkeys(parts))
+                vars(self).pop("columns", None)
         group = text_of(row.fields.get(self._evaluation.group, ""))
         own = {"target": target_of(row), "group": group, "scores": scores, **judged}
         head = {"row": number, "id": row.id, "epoch": epoch_of(name)}
