@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -132,9 +132,6 @@ def scalar_of(text: str) -> Scalar:
     return value if isinstance(value, str | int | float | bool) else text
 
 
-LATEST = run_list.LATEST
-
-
 def traces_directory(option: Path | None) -> Path:
     """Where runs land: as given, else as `harness.toml` says.
 
@@ -161,3 +158,16 @@ def find_journal(run: str, traces: Path | None) -> Path:
         ConfigurationInvalid: `harness.toml` cannot be read.
     """
     return run_list.find_journal(run, partial(traces_directory, traces))
+
+
+run_argument = click.argument("run", default=run_list.LATEST)
+
+
+def of_run(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds RUN and --traces to a command, which gets the path of the run's journal."""
+
+    @wraps(command)
+    def with_journal(*, run: str, traces: Path | None, **options: Any) -> None:  # noqa: ANN401
+        command(journal=find_journal(run, traces), **options)
+
+    return run_argument(traces_option(with_journal))

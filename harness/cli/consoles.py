@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import click
 import orjson
@@ -29,7 +29,7 @@ from rich.segment import Segment
 from rich.text import Text
 from structlog.typing import EventDict
 
-from harness.cli.process import FAILED, UNUSABLE, Interrupts
+from harness.cli.process import FAILED, UNUSABLE, Interrupts, LazyGroup
 from harness.errors import (
     DoesNotFit,
     HarnessError,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 LogFormat = Literal["text", "json"]
+T = TypeVar("T")
 
 _PIPED_WIDTH = 120
 """Characters. Rich takes 80 for a pipe, where tables lose their numbers."""
@@ -149,6 +150,23 @@ def results() -> Console:
     """A console on standard output."""
     chosen = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Shown(width=None if chosen else _PIPED_WIDTH)
+
+
+def show(
+    result: T,
+    print_result: Callable[[T, Console], object],
+    *,
+    as_json: bool,
+    fields: Callable[[T], object] | None = None,
+) -> None:
+    """Prints a command's result on standard output: for people, or as JSON for scripts.
+
+    The JSON has the result's own fields, or what `fields` makes of it.
+    """
+    if as_json:
+        write_json(json_object(fields(result) if fields else result))
+    else:
+        print_result(result, results())
 
 
 class JsonLines(io.TextIOBase):
@@ -311,6 +329,40 @@ def _shown_event(_logger: object, _method: str, event: EventDict) -> EventDict:
     }
 
 
+class Command(click.Command):
+    """A command that logs to standard error, and ends as `failures_told` says.
+
+    Its parameters `as_json` and `log_format`, if it has them, are those of its failures too.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - see `click.Command`
+        of_journals: bool = False,
+        **how: Any,  # noqa: ANN401 - as above
+    ) -> None:
+        super().__init__(*args, **how)
+        self._of_journals = of_journals
+
+    def invoke(self, ctx: click.Context) -> None:
+        """See `click.Command.invoke`."""
+        log_to_stderr(ctx.params.get("log_format", "text"))
+        as_json = ctx.params.get("as_json", False)
+        with failures_told(as_json=as_json, of_journals=self._of_journals):
+            super().invoke(ctx)
+
+
+class Group(LazyGroup):
+    """A group of `Command`s; those of other modules are only imported when they are called."""
+
+    command_class = Command
+
+    def invoke(self, ctx: click.Context) -> None:
+        """See `click.Command.invoke`."""
+        log_to_stderr()
+        super().invoke(ctx)
+
+
 @contextmanager
 def failures_told(
     *,
@@ -322,8 +374,8 @@ def failures_told(
 
     Args:
         as_json: Whether to print the error as JSON on standard output too.
-        of_journals: Whether the command's arguments are journals: an unreadable one is then the
-            user's mistake.
+        of_journals: Whether the command's arguments are journals: one that cannot be read, and a
+            file that cannot be written beside it, is then the user's mistake.
         fields: Further fields of the JSON, read when there is an error.
     """
     interrupts = Interrupts()
@@ -338,6 +390,12 @@ def failures_told(
             write_json(error_as_json(error, fields=fields))
         is_given = of_journals and isinstance(error, JournalInvalid)
         sys.exit(UNUSABLE if is_given else exit_code_of(error))
+    except OSError as error:
+        if not of_journals:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        say(f"harness: {place}{error.strerror}", err=True)
+        sys.exit(UNUSABLE)
 
 
 def exit_code_of(error: HarnessError) -> int:

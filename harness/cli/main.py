@@ -27,7 +27,7 @@ _COMMANDS = {
     "graph": ("harness.cli.graph_command:graph", "Draw a pipeline as a flowchart."),
     "init": ("harness.cli.new_project:init", "Make a project: a pipeline, its rubric, its test."),
     "memory": ("harness.cli.memory:memory", "Store passages, and search them."),
-    "models": ("harness.cli.models_command:models", "Plan, list and unload models."),
+    "models": ("harness.cli.endpoints:models", "Plan, list and unload models."),
     "new": ("harness.cli.new_project:new", "Begin a pipeline, a pattern or a rubric."),
     "resume": ("harness.cli.resume_command:resume", "Resume a run from where it ended."),
     "rubric": ("harness.cli.rubric_command:rubric", "Check rubrics, and score drafts by them."),

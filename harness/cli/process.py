@@ -47,12 +47,12 @@ class LazyGroup(click.Group):
     def __init__(
         self,
         *,
-        lazy: Mapping[str, tuple[str, str]],
+        lazy: Mapping[str, tuple[str, str]] | None = None,
         takes_plugins: bool = False,
         **how: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**how)
-        self._lazy = lazy
+        self._lazy = lazy or {}
         self._takes_plugins = takes_plugins
 
     def list_commands(self, ctx: click.Context) -> list[str]:

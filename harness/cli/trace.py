@@ -6,10 +6,6 @@ RUN is a run's id, any part of one, a file of the run, or `latest`.
 from __future__ import annotations
 
 import sys
-import threading
-import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,62 +15,31 @@ from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.arguments import (
-    LATEST,
-    find_journal,
-    json_option,
-    read_pairs,
-    traces_option,
-)
-from harness.cli.consoles import (
-    Shown,
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    say,
-    write_json,
-)
-from harness.cli.process import FAILED, UNUSABLE, LazyGroup, uncollected
+from harness.cli.arguments import json_option, of_run, read_pairs
+from harness.cli.consoles import Group, Shown, say, show
+from harness.cli.process import FAILED, uncollected
 from harness.errors import InvalidInput, did_you_mean
 from harness.plugins import load_plugin, plugin_names
 from harness.trace import TIMELINES, Exporter, ExportTarget, Journal
 
 if TYPE_CHECKING:
     from harness.analysis.damage import FileCheck, JournalCheck
-    from harness.cli.viewer import LoopbackServer
-
-_RUN = click.argument("run", default=LATEST)
-
-port_option = click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="Port of the page; by default any free one.",
-)
-
-no_browser_option = click.option(
-    "--no-browser", is_flag=True, help=("Print the address, and open no browser.")
-)
-
 
 _OPEN = {
     "open": (
-        "harness.cli.trace_open:open_run",
+        "harness.cli.view:open_run",
         "Show a run in the Perfetto UI, served from this machine.",
     )
 }
 
 
-@click.group(cls=LazyGroup, lazy=_OPEN)
+@click.group(cls=Group, lazy=_OPEN)
 def trace() -> None:
     """Inspect a run: RUN is its id, a part of it, one of its files, or "latest"."""
-    log_to_stderr()
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @click.option(
     "--format",
     "form",
@@ -99,8 +64,7 @@ def trace() -> None:
 )
 @click.option("--content", is_flag=True, help="Send prompts and replies too.")
 def export(
-    run: str,
-    traces: Path | None,
+    journal: Path,
     form: str,
     *,
     output: Path | None,
@@ -109,44 +73,39 @@ def export(
     content: bool,
 ) -> None:
     """Write a run as a timeline, or send it to a collector. The run may still be going."""
-    with complaints(), uncollected():
-        timeline = next((TIMELINES[name] for name in TIMELINES if name == form), None)
-        if timeline is None:
-            if form not in (names := plugin_names("exporters")):
-                raise InvalidInput(
-                    f"no exporter '{form}' is installed; "
-                    + did_you_mean(form, [*TIMELINES, *names]),
-                    code="option.format-unknown",
-                )
-            export_run: Exporter = load_plugin("exporters", form, callable)
-        elif endpoint or headers or content:
+    timeline = next((TIMELINES[name] for name in TIMELINES if name == form), None)
+    if timeline is not None:
+        if endpoint or headers or content:
             raise InvalidInput(
                 f"{form} writes a file; --endpoint, --header and --content are for exporters that "
                 "send, such as --format otlp",
                 code="option.not-for-timelines",
             )
-        journal = _journal(run, traces)
-        if timeline is not None:
-            suffix, write = timeline
-            path = output or journal.path.with_suffix(suffix)
-            with Shown(stderr=True).status(f"Writing {path} …"):
-                write(journal, path)
-            say(path)
-            return
-        target = ExportTarget(
-            output=output,
-            endpoint=endpoint,
-            headers=read_pairs(headers, option="--header", form="NAME=VALUE"),
-            content=content,
+        suffix, write = timeline
+        path = output or journal.with_suffix(suffix)
+        with uncollected(), Shown(stderr=True).status(f"Writing {path} …"):
+            write(Journal(journal), path)
+        say(path)
+        return
+    if form not in (names := plugin_names("exporters")):
+        raise InvalidInput(
+            f"no exporter '{form}' is installed; " + did_you_mean(form, [*TIMELINES, *names]),
+            code="option.format-unknown",
         )
-        with Shown(stderr=True).status(f"Exporting to {endpoint or output or form} …"):
-            outcome = export_run(journal, target)
-        say(outcome)
+    export_run: Exporter = load_plugin("exporters", form, callable)
+    target = ExportTarget(
+        output=output,
+        endpoint=endpoint,
+        headers=read_pairs(headers, option="--header", form="NAME=VALUE"),
+        content=content,
+    )
+    with uncollected(), Shown(stderr=True).status(f"Exporting to {endpoint or output or form} …"):
+        outcome = export_run(Journal(journal), target)
+    say(outcome)
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @click.option(
     "--ttft-ms",
     type=click.IntRange(min=0),
@@ -162,114 +121,73 @@ def export(
     help="Target for the time between tokens, in ms.",
 )
 @json_option
-def report(
-    run: str,
-    traces: Path | None,
-    *,
-    ttft_ms: int,
-    itl_ms: int,
-    as_json: bool,
-) -> None:
+def report(journal: Path, *, ttft_ms: int, itl_ms: int, as_json: bool) -> None:
     """Show where the time, the tokens and the money went."""
     from harness.analysis import Targets, report_of  # noqa: PLC0415
     from harness.cli.trace_report import print_report  # noqa: PLC0415 - as above
 
     targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
-    with complaints(as_json=as_json), uncollected():
-        run_report = report_of(_journal(run, traces), targets=targets)
-    if as_json:
-        write_json(json_object(run_report))
-    else:
-        print_report(run_report, results())
+    with uncollected():
+        run_report = report_of(Journal(journal), targets=targets)
+    show(run_report, print_report, as_json=as_json)
 
 
-@trace.command()
+@trace.command("show", of_journals=True)
 @click.argument("span")
-@_RUN
-@traces_option
+@of_run
 @json_option
-def show(span: str, run: str, traces: Path | None, *, as_json: bool) -> None:
+def show_span(span: str, journal: Path, *, as_json: bool) -> None:
     """Show one SPAN, by its number, with its figures and texts: a call's prompt and reply, say.
 
     A node's call has a label too: 'findings[2]', or for a row of a batch 'rows[17]'.
     """
     from harness.cli.trace_show import print_span, span_shown  # noqa: PLC0415
 
-    with complaints(as_json=as_json):
-        details = span_shown(_journal(run, traces), int(span) if span.isdecimal() else span)
-    if as_json:
-        write_json(json_object(details))
-    else:
-        print_span(details, results())
+    details = span_shown(Journal(journal), int(span) if span.isdecimal() else span)
+    show(details, print_span, as_json=as_json)
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @json_option
-def rounds(run: str, traces: Path | None, *, as_json: bool) -> None:
+def rounds(journal: Path, *, as_json: bool) -> None:
     """Show each round of a run's loops: scores, reasons, candidates, what changed."""
     from harness.cli.rounds import print_rounds, rounds_as_json  # noqa: PLC0415 - imports rubrics
 
-    with complaints(as_json=as_json):
-        journal = _journal(run, traces)
-        if as_json:
-            write_json(json_object({"loops": rounds_as_json(journal)}))
-        else:
-            print_rounds(journal, results())
+    show(
+        Journal(journal),
+        print_rounds,
+        as_json=as_json,
+        fields=lambda journal: {"loops": rounds_as_json(journal)},
+    )
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @json_option
-def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
+def diagnose(journal: Path, *, as_json: bool) -> None:
     """Name what cost time or failed, what it means, and what to change."""
     from harness.analysis import diagnose as findings_of  # noqa: PLC0415
     from harness.cli.trace_report import print_findings  # noqa: PLC0415
 
-    with complaints(as_json=as_json), uncollected():
-        findings = findings_of(_journal(run, traces))
-    if as_json:
-        write_json(json_object(findings))
-    else:
-        print_findings(findings, results())
+    with uncollected():
+        findings = findings_of(Journal(journal))
+    show(findings, print_findings, as_json=as_json)
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @json_option
-def check(run: str, traces: Path | None, *, as_json: bool) -> None:
+def check(journal: Path, *, as_json: bool) -> None:
     """Show whether a journal is whole; what was under way at its end stands in the report.
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
     from harness.analysis.damage import check_journal  # noqa: PLC0415
 
-    with complaints(as_json=as_json):
-        checked = check_journal(find_journal(run, traces))
-    if as_json:
-        write_json(json_object(_check_fields(checked)))
-    else:
-        print_check(checked, results())
+    checked = check_journal(journal)
+    show(checked, print_check, as_json=as_json, fields=_check_fields)
     sys.exit(0 if checked.is_whole else FAILED)
-
-
-def _journal(run: str, traces: Path | None) -> Journal:
-    return Journal(find_journal(run, traces))
-
-
-@contextmanager
-def complaints(*, as_json: bool = False) -> Iterator[None]:
-    """Turns errors into words and exit codes, also for files that cannot be written."""
-    try:
-        with failures_told(as_json=as_json, of_journals=True):
-            yield
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        say(f"harness: {place}{error.strerror}", err=True)
-        sys.exit(UNUSABLE)
 
 
 def print_check(checked: JournalCheck, console: Console) -> None:
@@ -312,14 +230,3 @@ def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
     torn = f", in the middle of a line ({file.torn_bytes} bytes)" if file.torn_bytes else ""
     why = "killed, or still going" if is_of_last_part else "killed; it was resumed"
     return f"readable, but it stops before the run's end{torn}: {why}"
-
-
-def show_served(server: LoopbackServer, what: str, *, open_browser: bool, anchor: str = "") -> None:
-    """Serves until the last tab is closed; standard error has the address."""
-    url = server.url + anchor
-    # Not cleaned of secrets: without its token, the address opens nothing.
-    click.echo(f"{what} at {url} (close the tab or press Ctrl-C to stop)", err=True)
-    if open_browser:
-        # Some browsers, such as those in a terminal, block their caller until they end.
-        threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
-    server.serve_until_closed()

@@ -19,7 +19,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import compare_digest, token_hex, token_urlsafe
-from typing import Any
 
 from harness.errors import HarnessError, InvalidInput
 from harness.metrics import Metrics
@@ -181,29 +180,6 @@ class LoopbackServer(ThreadingHTTPServer):
                 page.shutdown(socket.SHUT_RDWR)
 
 
-class TraceViewer(LoopbackServer):
-    """Serves the Perfetto UI with one trace in it.
-
-    The trace is read again for each page. `at` is the slice to select and zoom to: its start and
-    duration in nanoseconds, and its track.
-
-    Raises:
-        InvalidInput: There is no such file, the port is taken, or the UI is not installed.
-    """
-
-    def __init__(
-        self,
-        trace: Path,
-        *,
-        at: tuple[int, int, str] | None = None,
-        **options: Any,  # noqa: ANN401 - passed on
-    ) -> None:
-        if not trace.is_file():
-            raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
-        site = partial(perfetto_site, trace=trace.absolute(), name=trace.name, at=at)
-        super().__init__(site, **options)
-
-
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request with an entry of the site, and nothing else."""
 
@@ -274,6 +250,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+def timeline_site(trace: Path, *, at: tuple[int, int, str] | None = None) -> Callable[[str], Site]:
+    """The Perfetto UI with a timeline, which is read again for each page.
+
+    `at` is the slice to select and zoom to: its start and duration in nanoseconds, and its track.
+
+    Raises:
+        InvalidInput: There is no such file.
+    """
+    if not trace.is_file():
+        raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
+    return partial(perfetto_site, trace=trace.absolute(), name=trace.name, at=at)
 
 
 def perfetto_site(
