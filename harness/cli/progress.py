@@ -47,6 +47,8 @@ _BEGUN_LINES = 3
 """Of a line that was printed and has no end yet."""
 _SHOWN = (events.LoadEvent.NAME, events.Evaluate.NAME, events.name_of(events.Revise))
 """Spans to name while they are open."""
+_HOLD = events.name_of(events.Hold)
+"""A call's wait for the end of an outage."""
 
 
 class Progress:
@@ -280,11 +282,12 @@ def _calls_line(state: RunState) -> str:
         parts.append(f"${state.cost_usd:.4f}")
     if state.retries:
         parts.append(f"{state.retries:,} tried again")
-    if state.in_flight:
-        parts.append(f"{state.in_flight:,} in flight")
-    if state.held:
-        parts.append(f"{state.held:,} wait for a server that is down")
-    parts += [f"{name} …" for name in state.under_way]
+    under_way = state.under_way
+    if in_flight := under_way[events.Chat.NAME]:
+        parts.append(f"{in_flight:,} in flight")
+    if held := under_way[_HOLD]:
+        parts.append(f"{held:,} wait for a server that is down")
+    parts += [f"{name} …" for name in _SHOWN if under_way[name]]
     return "  ".join(parts)
 
 
@@ -327,21 +330,17 @@ class NodeState:
         self.expect(items)
 
     @property
-    def made(self) -> int:
-        """Calls that were made and are over."""
-        return self.counts["done"] + self.counts["failed"] - self._refused
-
-    @property
     def ended(self) -> int:
-        """Those, and calls that need not be made."""
-        return self.made + self._refused + self.counts["reused"] + self.counts["skipped"]
+        """Calls that are over, and calls that need not be made."""
+        return sum(self.counts[status] for status in ("done", "failed", "reused", "skipped"))
 
     @property
     def pace(self) -> tuple[float, float] | None:
         """Calls that end in a second, and seconds until all have; None if not known or over."""
-        if not self.made or not self.seconds or self.ended >= self.total:
+        made = self.counts["done"] + self.counts["failed"] - self._refused
+        if not made or not self.seconds or self.ended >= self.total:
             return None
-        rate = self.made / self.seconds
+        rate = made / self.seconds
         return rate, (self.total - self.ended) / rate
 
     @property
@@ -402,20 +401,9 @@ class RunState:
         self.resident: dict[str, None] = {}
 
     @property
-    def in_flight(self) -> int:
-        """Calls of models under way."""
-        return sum(span.name == events.Chat.NAME for span in self._open.values())
-
-    @property
-    def held(self) -> int:
-        """Calls that wait for the end of an outage."""
-        return sum(span.name == events.name_of(events.Hold) for span in self._open.values())
-
-    @property
-    def under_way(self) -> list[str]:
-        """Other open spans worth naming."""
-        doing = {span.name for span in self._open.values()}
-        return [name for name in _SHOWN if name in doing]
+    def under_way(self) -> Counter[str]:
+        """Open spans, by name."""
+        return Counter(span.name for span in self._open.values())
 
     @property
     def figures(self) -> dict[str, object]:
@@ -425,9 +413,14 @@ class RunState:
             left_s = node.pace and round(node.pace[1], 1)
             counts = {str(status): calls for status, calls in node.counts.items() if calls}
             nodes[name] = {"total": node.total, "left_s": left_s, **counts}
-        names = ("calls", "retries", "input_tokens", "output_tokens", "cost_usd", "in_flight")
-        values = {name: getattr(self, name) for name in (*names, "held")}
-        return {"run_id": self.run_id, "nodes": nodes, **values}
+        names = ("calls", "retries", "input_tokens", "output_tokens", "cost_usd")
+        return {
+            "run_id": self.run_id,
+            "nodes": nodes,
+            **{name: getattr(self, name) for name in names},
+            "in_flight": self.under_way[events.Chat.NAME],
+            "held": self.under_way[_HOLD],
+        }
 
     def take(self, record: Record) -> None:
         """Takes one record."""
