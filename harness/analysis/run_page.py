@@ -202,18 +202,21 @@ def html_of(
         "nonce": nonce,
         "connect": "'self'" if is_live else "'none'",
         "live": "yes" if is_live else "no",
-        "css": (_PARTS / "run.css").read_text(encoding="utf-8"),
-        "js": (_PARTS / f"{kind}.js").read_text(encoding="utf-8"),
+        "css": _part("run.css"),
+        "js": _part("elements.js") + _part(f"{kind}.js"),
     }
-    html = (_PARTS / f"{kind}.html").read_text(encoding="utf-8")
     before, after = (
         re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], half).encode()
-        for half in html.split("{{data}}")
+        for half in _part(f"{kind}.html").split("{{data}}")
     )
     yield before
     # No text can end the element that the JSON stands in, or begin a comment there.
     yield from (piece.replace(b"<", rb"\u003c") for piece in page)
     yield after
+
+
+def _part(name: str) -> str:
+    return (_PARTS / name).read_text(encoding="utf-8")
 
 
 def version_of(journal: Path) -> str:
