@@ -171,8 +171,10 @@ def _mistakes(record: Record, *, line: int, part: int, open_spans: set[int]) -> 
         case SpanEnded() if record.id in open_spans:
             open_spans.remove(record.id)
         case SpanEnded():
-            message = f"span {record.id} ends and has not begun"
-            yield Notice(message=message, code="journal.end-without-beginning")
+            yield Notice(
+                message=f"span {record.id} ends and has not begun",
+                code="journal.end-without-beginning",
+            )
 
 
 # --- going on without what is lost ---------------------------------------------------------------

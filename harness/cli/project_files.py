@@ -17,21 +17,24 @@ from typing import TypeVar, cast
 
 import click
 
+from harness.cli.arguments import parsed_by
 from harness.cli.consoles import hide, say
-from harness.errors import HarnessError, InvalidInput, Mistake, Notice, did_you_mean
+from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
 from harness.files import shipped_directory
 from harness.inference import Endpoint
 from harness.memory import Place, place_of
 from harness.session import Evaluation, Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
 from harness.session.roles import DEMO_INSTALL
-from harness.session.settings import check_engine
 from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
 
 Loaded = TypeVar("Loaded")
 
 PIPELINES = Path("pipelines")
 """Where a project has its own, which are run by name."""
+
+store_place = parsed_by(place_of)
+"""Reads a directory, or the url of a PostgreSQL database."""
 
 
 def settings_for_calls(
@@ -64,22 +67,6 @@ def settings_for_calls(
                 if _is_allowed(f"The settings in {folder} would send {secret} to {host}."):
                     _remember(refusal.entry)
     return settings
-
-
-def store_place(_: click.Context, __: click.Parameter, text: str | None) -> Place | None:
-    """Reads a directory, or the url of a PostgreSQL database."""
-    try:
-        return None if text is None else place_of(text)
-    except InvalidInput as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def executor_name(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Checks that there is such an executor."""
-    try:
-        return None if text is None else check_engine(text)
-    except Mistake as error:
-        raise click.BadParameter(str(error)) from error
 
 
 def endpoints_of(settings: Settings) -> dict[str, Endpoint]:

@@ -14,7 +14,14 @@ from typing import Any, Literal, get_args
 
 import click
 
-from harness.cli.arguments import config_option, json_option, read_inputs, read_pairs, role_option
+from harness.cli.arguments import (
+    config_option,
+    json_option,
+    parsed_by,
+    read_inputs,
+    read_pairs,
+    role_option,
+)
 from harness.cli.consoles import (
     LogFormat,
     Shown,
@@ -32,7 +39,6 @@ from harness.cli.process import FAILED, STOPPED, WAITING, Interrupts
 from harness.cli.progress import Progress
 from harness.cli.project_files import (
     absolute_target,
-    executor_name,
     load_pipeline,
     remember_run,
     settings_for_calls,
@@ -51,6 +57,7 @@ from harness.graph.outcome import answer_problem
 from harness.inference import Limits
 from harness.memory import Place
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
+from harness.session.settings import check_engine
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
 from harness.trace.journal_reader import JOURNAL_SUFFIX
@@ -90,7 +97,7 @@ _OPTIONS = (
         "--on",
         "engine",
         metavar="NAME",
-        callback=executor_name,
+        callback=parsed_by(check_engine),
         help="Where nodes that ask for a worker run, in place of [execution] engine: ray, another "
         "executor that is installed, or process.",
     ),

@@ -14,7 +14,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import find_journal, json_option, traces_directory, traces_option
+from harness.cli.arguments import (
+    find_journal,
+    json_option,
+    parsed_by,
+    traces_directory,
+    traces_option,
+)
 from harness.cli.consoles import (
     Group,
     failures_told,
@@ -130,21 +136,16 @@ def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
 # --- old runs -------------------------------------------------------------------------------------
 
 
-def _age_s(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    if text is None:
-        return None
+def _age_s(text: str) -> int:
     if (match := _AGE.fullmatch(text)) is None:
-        raise click.BadParameter(f"'{text}' is not an age, such as 90m, 12h, 30d or 8w")
+        raise ValueError(f"'{text}' is not an age, such as 90m, 12h, 30d or 8w")
     return int(match[1]) * _UNITS_S[match[2]]
 
 
-def _size_bytes(_: click.Context, __: click.Parameter, text: str | None) -> int | None:
-    if text is not None and text.strip().isdecimal():
-        raise click.BadParameter(f"'{text}' would be bytes; give a unit, such as {text}GB")
-    try:
-        return None if text is None else parse_bytes(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
+def _size_bytes(text: str) -> int:
+    if text.strip().isdecimal():
+        raise ValueError(f"'{text}' would be bytes; give a unit, such as {text}GB")
+    return parse_bytes(text)
 
 
 @runs.command(short_help="Remove old runs, and pack what stays.")
@@ -152,14 +153,14 @@ def _size_bytes(_: click.Context, __: click.Parameter, text: str | None) -> int 
     "--older",
     "older_s",
     metavar="AGE",
-    callback=_age_s,
+    callback=parsed_by(_age_s),
     help="Remove runs that changed longer ago than this: 90m, 12h, 30d, 8w.",
 )
 @click.option(
     "--size",
     "size_bytes",
     metavar="SIZE",
-    callback=_size_bytes,
+    callback=parsed_by(_size_bytes),
     help="Then remove the oldest until the rest is no larger: 500MB, 5GB, 2GiB.",
 )
 @click.option(
