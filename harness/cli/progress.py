@@ -377,11 +377,6 @@ class RunState:
     Attributes:
         nodes: By name; a nested pipeline's nodes follow the name of the node that calls it.
         loops: By span: open ones, and the last that are over.
-        calls: Calls of models that ended.
-        retries: Of model calls and nodes.
-        input_tokens: As counted by the servers.
-        output_tokens: As counted by the servers.
-        cost_usd: As far as servers say.
         resident: Models that this run loaded into memory.
     """
 
