@@ -146,6 +146,11 @@ def _redactor() -> Redactor:
     return Redactor({*secrets_of(os.environ, named=()).values(), *_hidden})
 
 
+def is_attended() -> bool:
+    """Whether there is a person at a terminal to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def results() -> Console:
     """A console on standard output."""
     chosen = sys.stdout.isatty() or "COLUMNS" in os.environ

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 from rich import progress as bars_of
@@ -30,7 +30,7 @@ from harness.cli.consoles import (
     show,
     write_json,
 )
-from harness.cli.passage_files import Defaults, FileEntry, bytes_of, files_of, passages_in
+from harness.cli.passage_files import Defaults, bytes_of, files_of, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.errors import HarnessError, InvalidInput
@@ -50,6 +50,8 @@ from harness.memory import (
 from harness.memory.passage import Stats
 from harness.session import Settings, load_settings
 from harness.session.passages import open_store
+
+T = TypeVar("T")
 
 _EXCERPT_CHARS = 160
 _BATCH = 500
@@ -174,16 +176,17 @@ def _added(
     """
     total = bytes_of(files)
     for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
-        yield store.add(entry.passage for entry in batch)
+        yield store.add(passage for passage, _ in batch)
         if total:
-            progress("adding", batch[-1].read_bytes, total)
+            _, read_bytes = batch[-1]
+            progress("adding", read_bytes, total)
     # Embedding in the background would be left to the next command.
     store.wait()
 
 
-def _batches(entries: Iterable[FileEntry]) -> Iterator[list[FileEntry]]:
+def _batches(entries: Iterable[T]) -> Iterator[list[T]]:
     """In batches. If reading fails, the error is raised after the last batch."""
-    batch: list[FileEntry] = []
+    batch: list[T] = []
     try:
         for entry in entries:
             batch.append(entry)

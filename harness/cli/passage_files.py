@@ -33,15 +33,6 @@ class Defaults:
     metadata: Mapping[str, Scalar] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """A passage that was read."""
-
-    passage: Passage
-    read_bytes: int
-    """Read so far, of all files together."""
-
-
 class _TurnOfLine(BaseModel):
     """Its place in a conversation."""
 
@@ -84,8 +75,8 @@ def bytes_of(files: Iterable[Path | None]) -> int | None:
 
 def passages_in(
     files: Iterable[Path | None], defaults: Defaults, *, jsonl: bool
-) -> Iterator[FileEntry]:
-    """The passages of files, in order, read as they are taken.
+) -> Iterator[tuple[Passage, int]]:
+    """The passages of files, read as they are taken, each with the bytes read so far of all files.
 
     Raises:
         InvalidInput: One cannot be read, or has a line that is not a passage.
@@ -96,7 +87,7 @@ def passages_in(
         passages = _lines(path, defaults) if is_lines else _document(path, defaults)
         read = 0
         for passage, read in passages:
-            yield FileEntry(passage=passage, read_bytes=before + read)
+            yield passage, before + read
         before += read
 
 

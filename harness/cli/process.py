@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from errno import EPIPE
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
@@ -88,22 +86,6 @@ class LazyGroup(click.Group):
         lines |= {name: text for name, (_, text) in self._lazy.items()}
         with formatter.section("Commands"):
             formatter.write_dl(sorted(lines.items()))
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Meanwhile the garbage collector rests.
-
-    A long journal becomes millions of objects without cycles: to look for some takes a quarter of
-    the time of a report.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Interrupts:

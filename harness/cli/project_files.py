@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 import click
 
 from harness.cli.arguments import parsed_by
-from harness.cli.consoles import hide, say
+from harness.cli.consoles import hide, is_attended, say
 from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
 from harness.files import shipped_directory
 from harness.inference import Endpoint
@@ -120,9 +120,8 @@ def remember_run(target: str, settings: Path | None) -> None:
 
 
 def _is_allowed(what: str) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    return click.confirm(f"{repr(what)[1:-1]} Do you allow that, from now on?", err=True)
+    question = f"{repr(what)[1:-1]} Do you allow that, from now on?"
+    return is_attended() and click.confirm(question, err=True)
 
 
 def _remember(entry: str) -> None:

@@ -28,6 +28,7 @@ from harness.cli.consoles import (
     code_of,
     error_as_json,
     exit_code_of,
+    is_attended,
     json_object,
     log_to_stderr,
     note_end,
@@ -238,7 +239,7 @@ def carry_out(
     begun: list[Path] = []  # receives the run's journal
     interrupts = Interrupts()
     try:
-        result = _run(order(), begun, is_attended=not as_json and _is_terminal())
+        result = _run(order(), begun, is_asked=not as_json and is_attended())
     except BaseException as error:
         for warning in held:  # without a report, nothing else has them
             say(f"Warning: {warning}", err=True)
@@ -295,7 +296,7 @@ def note_stop(result: RunResult, *, is_wrong: bool = False) -> None:
     note_end(f"stopped: {result.stopped_by}", code=code, level=level)
 
 
-def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
+def _run(order: Order, begun: list[Path], *, is_asked: bool) -> RunResult:
     traces = order.resume.parent if order.resume else order.settings.traces
 
     def note_start(record: Record) -> None:
@@ -308,16 +309,12 @@ def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
                 order.inputs,
                 resume=order.resume,
                 answers=order.answers,
-                asker=TerminalAsker(progress) if is_attended else None,
+                asker=TerminalAsker(progress) if is_asked else None,
                 settings=order.settings,
                 observers=[note_start, progress.observe],
                 origin=order.origin,
             )
         )
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def _who_left(error: SystemExit) -> str:

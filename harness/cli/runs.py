@@ -30,6 +30,7 @@ from harness.cli.consoles import (
     show,
     write_json,
 )
+from harness.cli.tables import UNKNOWN, known
 from harness.errors import InvalidInput
 from harness.hardware.footprint import format_bytes, parse_bytes
 from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs, pruning
@@ -88,12 +89,12 @@ def _table(lines: list[AuditLine]) -> Table:
         table.add_column(column, overflow="fold")
     for line in lines:
         table.add_row(
-            Text(line.run_id or "-"),
-            Text(line.final or "-", style=_STYLES.get(line.final, "yellow")),
-            "-" if line.run_duration_s is None else f"{line.run_duration_s:.1f}",
-            _count(line.input_tokens),
-            _count(line.output_tokens),
-            Text(line.pipeline or "-"),
+            Text(line.run_id or UNKNOWN),
+            Text(line.final or UNKNOWN, style=_STYLES.get(line.final, "yellow")),
+            known(line.run_duration_s, "{:.1f}".format),
+            known(line.input_tokens, "{:,}".format),
+            known(line.output_tokens, "{:,}".format),
+            Text(line.pipeline or UNKNOWN),
             " ".join(
                 [
                     *(f"{name} {mean:.3g}" for name, mean in line.evaluation.items()),
@@ -108,10 +109,6 @@ def _table(lines: list[AuditLine]) -> Table:
 
 
 _STYLES = {None: "", "PASS": "green", "ERROR": "red", "KILLED": "red", "WAITING": "cyan"}
-
-
-def _count(tokens: int | None) -> str:
-    return "-" if tokens is None else f"{tokens:,}"
 
 
 @runs.command(of_journals=True)

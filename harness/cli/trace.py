@@ -17,7 +17,7 @@ from rich.text import Text
 
 from harness.cli.arguments import json_option, of_run, read_pairs
 from harness.cli.consoles import Group, Shown, say, show
-from harness.cli.process import FAILED, uncollected
+from harness.cli.process import FAILED
 from harness.errors import InvalidInput, did_you_mean
 from harness.plugins import load_plugin, plugin_names
 from harness.trace import TIMELINES, Exporter, ExportTarget, Journal
@@ -83,7 +83,7 @@ def export(
             )
         suffix, write = timeline
         path = output or journal.with_suffix(suffix)
-        with uncollected(), Shown(stderr=True).status(f"Writing {path} …"):
+        with Shown(stderr=True).status(f"Writing {path} …"):
             write(Journal(journal), path)
         say(path)
         return
@@ -99,7 +99,7 @@ def export(
         headers=read_pairs(headers, option="--header", form="NAME=VALUE"),
         content=content,
     )
-    with uncollected(), Shown(stderr=True).status(f"Exporting to {endpoint or output or form} …"):
+    with Shown(stderr=True).status(f"Exporting to {endpoint or output or form} …"):
         outcome = export_run(Journal(journal), target)
     say(outcome)
 
@@ -127,9 +127,7 @@ def report(journal: Path, *, ttft_ms: int, itl_ms: int, as_json: bool) -> None:
     from harness.cli.trace_report import print_report  # noqa: PLC0415 - as above
 
     targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
-    with uncollected():
-        run_report = report_of(Journal(journal), targets=targets)
-    show(run_report, print_report, as_json=as_json)
+    show(report_of(Journal(journal), targets=targets), print_report, as_json=as_json)
 
 
 @trace.command("show", of_journals=True)
@@ -170,9 +168,7 @@ def diagnose(journal: Path, *, as_json: bool) -> None:
     from harness.analysis import diagnose as findings_of  # noqa: PLC0415
     from harness.cli.trace_report import print_findings  # noqa: PLC0415
 
-    with uncollected():
-        findings = findings_of(Journal(journal))
-    show(findings, print_findings, as_json=as_json)
+    show(findings_of(Journal(journal)), print_findings, as_json=as_json)
 
 
 @trace.command(of_journals=True)

@@ -23,7 +23,6 @@ from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
 from harness.analysis.run_page import html_of, page_json, run_page_of, version_of
 from harness.cli.arguments import find_journal, run_argument, traces_directory, traces_option
 from harness.cli.consoles import Command, Shown, clean, clean_json, say
-from harness.cli.process import uncollected
 from harness.cli.run_result import open_command
 from harness.cli.trace_show import span_shown
 from harness.cli.viewer import LoopbackServer, Site, perfetto_site, perfetto_ui, timeline_site
@@ -237,9 +236,7 @@ def _serve_run(
 
 
 def _page(journal: Path) -> Iterator[bytes]:
-    with uncollected():
-        page = run_page_of(journal, open_command=open_command(journal))
-    return page_json(page, clean=clean_json)
+    return page_json(run_page_of(journal, open_command=open_command(journal)), clean=clean_json)
 
 
 def _read(journal: Path, page: Path, _version: str) -> Path:
