@@ -54,7 +54,8 @@ def init(directory: Path) -> None:
     """
     _copy(_OF_A_PROJECT, directory, _NAME)
     harness = command_here(directory)
-    python = "python" if harness == "harness" else os.path.relpath(sys.executable, directory)
+    interpreter = quote(os.path.relpath(sys.executable, directory))
+    python = "python" if harness == "harness" else interpreter
     steps = [f"{harness} run {_NAME}", f"{harness} trace open", f"{python} -m pytest"]
     if directory.resolve() != Path.cwd():
         steps.insert(0, f"cd {quote(str(directory))}")

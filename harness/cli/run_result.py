@@ -311,7 +311,7 @@ def command_here(directory: Path | None = None) -> str:
     nearby = os.path.relpath(program, directory)
     # A path that climbs far is hard to read.
     path = os.path.abspath(program) if nearby.startswith("../../") else nearby  # noqa: PTH100
-    return f"{path} -m harness" if is_module else path
+    return shlex.quote(path) + (" -m harness" if is_module else "")
 
 
 def _journal_name(journal: Path) -> str:

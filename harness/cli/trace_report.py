@@ -47,8 +47,8 @@ _CHECKED = (
     "prompts, replies, nodes and this process.{none}"
 )
 _WHERE_SPANS_ARE = (
-    "harness trace show SPAN prints one; in the timeline (harness trace open) its number is `span` "
-    "among a slice's arguments."
+    "harness trace show SPAN {run} prints one; in the timeline (harness trace open {run}) its "
+    "number is `span` among a slice's arguments."
 )
 
 
@@ -65,7 +65,9 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     for number, finding in enumerate(diagnosis.findings, start=1):
         _print_finding(number, finding, console)
     if any(finding.spans for finding in diagnosis.findings):
-        console.print(Text(_WHERE_SPANS_ARE, style="dim"))
+        # A part of the id is enough to name a run, which may not be the latest.
+        where = _WHERE_SPANS_ARE.format(run=diagnosis.run_id[-12:])
+        console.print(Text(where, style="dim"))
     if diagnosis.time:
         console.print(Text(_time_line(diagnosis)))
     for limit in diagnosis.speed_limits:

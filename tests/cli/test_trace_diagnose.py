@@ -45,6 +45,12 @@ def shown(*findings: RunFinding, **more: Any) -> str:
     return printed(partial(print_findings, diagnosis(*findings, **more)))
 
 
+def test_the_command_for_a_span_names_the_run_which_may_not_be_the_latest() -> None:
+    text = shown(FINDING, run_id="20261130T025615Z-f20bcb6b4182")
+    assert "harness trace show SPAN f20bcb6b4182 prints one" in text
+    assert "(harness trace open f20bcb6b4182)" in text
+
+
 def test_a_finding_is_printed_with_its_owner_its_moves_and_its_spans() -> None:
     text = shown(FINDING, FINDING, checked=("queueing", "retries"), unexplained=TIME[1])
 
