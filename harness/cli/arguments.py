@@ -147,12 +147,7 @@ def traces_directory(option: Path | None) -> Path:
 
 
 def find_journal(run: str, traces: Path | None) -> Path:
-    """The journal of a run.
-
-    Args:
-        run: `latest`, a run's id, any part of it, or a file of the run.
-        traces: Where runs land; as `harness.toml` says if None. Not used for a file.
-    """
+    """The journal of a run: `latest`, a run's id, any part of it, or a file of the run."""
     return run_list.find_journal(run, partial(traces_directory, traces))
 
 

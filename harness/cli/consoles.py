@@ -179,10 +179,7 @@ class JsonLines(io.TextIOBase):
 
     What is one already, as a line of the log is, stays as it is; any other text that is printed at
     once, a traceback too, becomes the `event` of one, by the level it is logged with. Whatever else
-    a text stream has is that of the file.
-
-    Attributes:
-        buffer: Takes bytes, which become such lines too.
+    a text stream has is that of the file. Its `buffer` takes bytes, which become such lines too.
     """
 
     encoding = "utf-8"
@@ -294,10 +291,8 @@ def note_end(message: str, *, code: str, level: Literal["warning", "error"] = "e
 def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = None) -> None:
     """Sends warnings to standard error.
 
-    Args:
-        log_format: `json` is for programs: one object a line, with the time in UTC, from now on of
-            all that is printed there.
-        held: Receives the warnings that a run's report prints too, in place of the log.
+    `json` is for programs: from now on, all that is printed there is one object a line, with the
+    time in UTC. `held` receives the warnings that a run's report prints too, in place of the log.
     """
 
     def hold(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -377,11 +372,9 @@ def failures_told(
 ) -> Iterator[Interrupts]:
     """Turns an error or Ctrl-C in the block into the command's message and exit code.
 
-    Args:
-        as_json: Whether to print the error as JSON on standard output too.
-        of_journals: Whether the command's arguments are journals: one that cannot be read, and a
-            file that cannot be written beside it, is then the user's mistake.
-        fields: Further fields of the JSON, read when there is an error.
+    With `as_json`, standard output gets the error too, with `fields`, which are read only then.
+    Where arguments are journals (`of_journals`), one that cannot be read, and a file that cannot be
+    written beside it, is the user's mistake.
     """
     interrupts = Interrupts()
     try:
@@ -415,13 +408,9 @@ def exit_code_of(error: HarnessError) -> int:
 def error_as_json(
     error: BaseException, *, run_id: str | None = None, fields: Mapping[str, object] | None = None
 ) -> bytes:
-    """Why a command failed, as one JSON object.
+    """Why a command failed, as one JSON object; `run_id` is None if no run had begun.
 
-    Args:
-        error: A `KeyboardInterrupt` for a run that a user ended, a `SystemExit` for a node that
-            called `sys.exit`.
-        run_id: None when no run had begun.
-        fields: Further fields.
+    The error is a `KeyboardInterrupt` if a user ended the run, a `SystemExit` if a node did.
     """
     message, status = str(error), "failed"
     if isinstance(error, KeyboardInterrupt):

@@ -51,11 +51,7 @@ def _took(again: Sequence[Remake]) -> str:
 
 
 def confirm_again(again: Sequence[Remake]) -> None:
-    """Asks whether to repeat the calls, if they are costly.
-
-    Raises:
-        InvalidInput: The answer is no, or there is no terminal to ask at.
-    """
+    """Asks whether to repeat the calls, if they are costly."""
     tokens = sum(call.input_tokens + call.output_tokens for call in again)
     if not is_costly(tokens, sum(call.cost_usd or 0.0 for call in again)):
         return

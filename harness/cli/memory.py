@@ -168,12 +168,7 @@ def _added(
     jsonl: bool,
     progress: Progress,
 ) -> Iterator[Added]:
-    """Stores the passages of files, batch by batch; after an error, stored ones stay.
-
-    Raises:
-        InvalidInput: A file, or a line of one, is not usable.
-        MemoryStoreFailed: The store cannot be written.
-    """
+    """Stores the passages of files, batch by batch; after an error, stored ones stay."""
     total = bytes_of(files)
     for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
         yield store.add(passage for passage, _ in batch)

@@ -76,11 +76,7 @@ def bytes_of(files: Iterable[Path | None]) -> int | None:
 def passages_in(
     files: Iterable[Path | None], defaults: Defaults, *, jsonl: bool
 ) -> Iterator[tuple[Passage, int]]:
-    """The passages of files, read as they are taken, each with the bytes read so far of all files.
-
-    Raises:
-        InvalidInput: One cannot be read, or has a line that is not a passage.
-    """
+    """The passages of files, read as they are taken, each with the bytes of all read so far."""
     before = 0
     for path in files:
         is_lines = jsonl or (path is not None and path.suffix.lower() in _LINES)

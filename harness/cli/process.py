@@ -36,10 +36,8 @@ _STDIN, _STDOUT, _STDERR = range(3)
 class LazyGroup(click.Group):
     """A group that imports some subcommands when they are called: `--help` answers at once.
 
-    Args:
-        lazy: By name: `module:attribute` of the subcommand, and its line in the help.
-        takes_plugins: Whether it has the commands of other distributions too.
-        how: See `click.Group`.
+    `lazy` has, by name, `module:attribute` of the subcommand and its line in the help. A group that
+    takes plugins has the commands of other distributions too.
     """
 
     def __init__(
@@ -89,14 +87,10 @@ class LazyGroup(click.Group):
 
 
 class Interrupts:
-    """Makes SIGTERM raise `KeyboardInterrupt` too, so that a run is closed as after Ctrl-C.
-
-    Attributes:
-        exit_code: For use after an interrupt.
-    """
+    """Makes SIGTERM raise `KeyboardInterrupt` too, so that a run is closed as after Ctrl-C."""
 
     def __init__(self) -> None:
-        self.exit_code = INTERRUPTED
+        self.exit_code = INTERRUPTED  # of the process, after an interrupt
         signal.signal(signal.SIGTERM, self._interrupt)
 
     def _interrupt(self, _number: int, _frame: object) -> None:
@@ -114,9 +108,8 @@ def steady_streams() -> Callable[[], OSError | None]:
     written as its number. A stream that was closed at the start leads to the null device, so that
     the next file to be opened does not take its place.
 
-    Returns:
-        To be called at the end: why standard output could not be written; None if it could, or if
-        its reader wanted no more.
+    The function that it returns is for the end: it says why standard output could not be written,
+    or None if it could, or if its reader wanted no more.
     """
     while (spare := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass

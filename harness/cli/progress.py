@@ -55,13 +55,8 @@ class Progress:
     """Draws a run's progress; give `observe` to the run as an observer.
 
     It fits into the terminal: of many nodes, it shows the running and failed ones, and counts the
-    others.
-
-    Args:
-        console: Nothing is drawn unless it is a terminal.
-        nodes: The names of the pipeline's nodes, in order.
-        node: A mapped node. Where there is no terminal, a line now and then says how far it is; and
-            of all nodes where standard error is for programs.
+    others. Where the console is no terminal, a line now and then says how far the mapped `node` is;
+    and how far all nodes are, where standard error is for programs.
     """
 
     def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
@@ -203,8 +198,7 @@ class Progress:
 class _Above(io.TextIOBase):
     """Prints whole lines above a live picture: half a line would be drawn over.
 
-    Attributes:
-        begun: The line that has no end yet, such as an answer that is streamed.
+    `begun` is the line that has no end yet, such as an answer that is streamed.
     """
 
     def __init__(self, console: Console) -> None:
@@ -292,11 +286,7 @@ def _calls_line(state: RunState) -> str:
 
 
 class NodeState:
-    """The calls of one node so far, over all items, and over all calls of its pipeline.
-
-    Attributes:
-        counts: Calls by their last status.
-    """
+    """The calls of one node so far, over all items, and over all calls of its pipeline."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.counts: Counter[CallStatus] = Counter()
@@ -374,10 +364,8 @@ class LoopState:
 class RunState:
     """A run so far.
 
-    Attributes:
-        nodes: By name; a nested pipeline's nodes follow the name of the node that calls it.
-        loops: By span: open ones, and the last that are over.
-        resident: Models that this run loaded into memory.
+    `nodes` are by name; a nested pipeline's follow the name of the node that calls it. `loops` are
+    by span: open ones, and the last that are over. `resident` are models that this run loaded.
     """
 
     def __init__(

@@ -70,11 +70,7 @@ def settings_for_calls(
 
 
 def endpoints_of(settings: Settings) -> dict[str, Endpoint]:
-    """The endpoints by their tags; the demo's where the settings have none.
-
-    Raises:
-        InvalidInput: There are none.
-    """
+    """The endpoints by their tags; the demo's where the settings have none."""
     endpoints = known_endpoints(settings)
     if not endpoints:
         raise InvalidInput(
@@ -99,11 +95,7 @@ def refusal_after_asking(path: Path) -> Notice | None:
 
 
 def check_may_run(path: Path, *, named_in: Path) -> None:
-    """Checks a file that another file names, before it runs.
-
-    Raises:
-        InvalidInput: The user does not allow it.
-    """
+    """Refuses to run a file that another file names, unless the user allows it."""
     refusal = refusal_after_asking(path)
     if refusal is not None:
         raise InvalidInput(refusal.message, path=named_in, code=refusal.code)
@@ -135,10 +127,6 @@ def load_pipeline(target: str) -> Pipeline:
     """The pipeline of a file, of a name in `pipelines/`, or of a shipped pattern's name.
 
     `FILE.py:name` says which, where a file has several.
-
-    Raises:
-        InvalidInput: There is no such file, it cannot be imported, or it has several pipelines.
-        PipelineInvalid: The pipeline breaks a rule.
     """
     return _load(target, Pipeline)
 
@@ -184,9 +172,6 @@ def load_pipeline_to_read(target: str) -> Pipeline:
     """As `load_pipeline`, for a command that runs nothing else: a NAME must not start any code.
 
     A file that is named runs, as with `python FILE.py`.
-
-    Raises:
-        InvalidInput: Also where the name finds a file of a folder that the user does not trust.
     """
     path = target_file(target)
     if path is not None and path.parent == PIPELINES and path != Path(target.partition(":")[0]):

@@ -168,11 +168,7 @@ def _rehearsal(order: Order, earlier: EarlierRun) -> Rehearsal:
 
 
 def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
-    """Answers by the questions that they are for.
-
-    Raises:
-        InvalidInput: One is for none, or it is not clear for which; or two are for the same.
-    """
+    """Answers by the questions that they are for."""
     names = {item.key for item in questions} | {item.node for item in questions}
     named: dict[str, str] = {}
     for answer in answers:

@@ -199,11 +199,7 @@ def order_of(
     resume: Path | None = None,
     answers: Mapping[str, object] | None = None,
 ) -> Order:
-    """Reads the inputs, the settings and the pipeline that a command line names.
-
-    Raises:
-        HarnessError: One of them is not usable.
-    """
+    """Reads the inputs, the settings and the pipeline that a command line names."""
     inputs = read_inputs(assignments)
     settings = settings_for_calls(
         origin.config,

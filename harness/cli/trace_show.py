@@ -46,12 +46,7 @@ class SpanShown:
 
 
 def span_shown(journal: Journal, target: int | str) -> SpanShown:
-    """Looks a span up by its number, or the last call of a node by its label.
-
-    Raises:
-        InvalidInput: The run has no such span.
-        JournalInvalid: A line in the middle is not a record.
-    """
+    """Looks a span up by its number, or the last call of a node by its label."""
     titles: dict[int, tuple[str, int | None]] = {}
     labels: dict[str, None] = {}
     match: SpanRecord | None = None

@@ -146,11 +146,7 @@ def open_run(
 
 
 def _journal_to_read(run: str, traces: Path | None, missing: InvalidInput) -> Path:
-    """The journal of a run to show as a page; says how to see its timeline without the UI.
-
-    Raises:
-        InvalidInput: There is no such run, or `run` is a timeline without its journal.
-    """
+    """The journal of a run to show as a page; says how to see its timeline without the UI."""
     try:
         journal = find_journal(run, traces)
     except InvalidInput as error:

