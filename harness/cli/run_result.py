@@ -274,7 +274,7 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
 
 def _print_end(result: RunResult, console: Console) -> None:
     """Prints how the run ended, beside its outputs; nothing for a run that simply finished."""
-    for line in (*_resumed(result), *_tried_again(result), *_left_out(result)):
+    for line in (*_resumed(result), *_tried_and_left_out(result)):
         print_line(line, console)
     if result.stopped_by is not None:
         print_line(f"Stopped: {result.stopped_by}", console, "yellow")
@@ -342,17 +342,13 @@ def _resumed(result: RunResult) -> Iterator[str]:
     yield from _capped([f"  {rerun.node}: {rerun.reason}" for rerun in result.reruns])
 
 
-def _tried_again(result: RunResult) -> Iterator[str]:
-    if result.retries:
-        yield "Tried again:"
-        times = result.retries.items()
-        yield from _capped([f"  {who}: {n:,} time{'s' if n > 1 else ''}" for who, n in times])
-
-
-def _left_out(result: RunResult) -> Iterator[str]:
-    if result.skips:
-        yield "Left out:"
-        yield from _capped([f"  {skip.node}: {skip.reason}" for skip in result.skips])
+def _tried_and_left_out(result: RunResult) -> Iterator[str]:
+    times = result.retries.items()
+    retries = [f"  {who}: {n:,} time{'s' if n > 1 else ''}" for who, n in times]
+    skips = [f"  {skip.node}: {skip.reason}" for skip in result.skips]
+    for title, lines in (("Tried again:", retries), ("Left out:", skips)):
+        if lines:
+            yield from (title, *_capped(lines))
 
 
 def _capped(lines: list[str]) -> Iterable[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from html import escape
@@ -18,13 +18,14 @@ from secrets import token_urlsafe
 from urllib.parse import unquote
 
 import click
+from rich.status import Status
 
 from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
-from harness.analysis.run_page import html_of, page_json, run_page_of, version_of
+from harness.analysis.run_page import PageKind, html_of, page_json, run_page_of, version_of
 from harness.cli.arguments import find_journal, run_argument, traces_directory, traces_option
 from harness.cli.consoles import Command, Shown, clean, clean_json, say
 from harness.cli.run_result import open_command
-from harness.cli.trace_show import span_shown
+from harness.cli.trace import span_shown
 from harness.cli.viewer import LoopbackServer, Site, perfetto_site, perfetto_ui, timeline_site
 from harness.errors import InvalidInput
 from harness.files import whole_file, writing
@@ -83,23 +84,20 @@ def view(
     if metrics and (output or is_evaluation):
         problem = "--metrics is for the served page of one run"
         raise InvalidInput(problem, code="option.of-one-run")
+    kind: PageKind = "evaluation" if is_evaluation else "run"
     if is_evaluation:
-        write = partial(_write_evaluation, files, traces_directory(traces))
-        if output is None:
-            _serve_evaluation(write, port=port, open_browser=not no_browser)
-        else:
-            write(output, nonce=token_urlsafe(), is_live=False)
-            say(output)
-        return
-    journal = find_journal(run, traces)
-    if output is None:
+        read = partial(evaluation_json, files, traces=traces_directory(traces), clean=clean_json)
+    else:
+        journal = find_journal(run, traces)
+        read = partial(_page, journal)
+    if output is not None:
+        with _reading(kind), writing(output), whole_file(output) as file:
+            file.writelines(html_of(read(), nonce=token_urlsafe(), kind=kind))
+        say(output)
+    elif is_evaluation:
+        _serve_evaluation(read, port=port, open_browser=not no_browser)
+    else:
         _serve_run(journal, port=port, open_browser=not no_browser, metrics=metrics)
-        return
-    with Shown(stderr=True).status("Reading the run …"):
-        page = _page(journal)
-        with writing(output), whole_file(output) as file:
-            file.writelines(html_of(page, nonce=token_urlsafe()))
-    say(output)
 
 
 @click.command("open", cls=Command, of_journals=True)
@@ -193,29 +191,22 @@ def _serve(
             Shown(stderr=True).print("closed", style="dim")
 
 
-# --- an evaluation --------------------------------------------------------------------------------
+def _reading(kind: PageKind) -> Status:
+    return Shown(stderr=True).status(f"Reading the {kind} …")
 
 
-def _write_evaluation(
-    files: Sequence[Path], traces: Path, page: Path, *, nonce: str, is_live: bool
+def _serve_evaluation(
+    read: Callable[[], Iterator[bytes]], *, port: int, open_browser: bool
 ) -> None:
-    with Shown(stderr=True).status("Reading the rows …"), writing(page), whole_file(page) as file:
-        pieces = evaluation_json(files, traces=traces, clean=clean_json)
-        file.writelines(html_of(pieces, nonce=nonce, is_live=is_live, kind="evaluation"))
-
-
-def _serve_evaluation(write: Callable[..., None], *, port: int, open_browser: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
         page = Path(folder, "evaluation.html")
 
         def site(nonce: str) -> Site:
-            write(page, nonce=nonce, is_live=True)
-            return {"/": lambda _: page}
+            with _reading("evaluation"), whole_file(page) as file:
+                file.writelines(html_of(read(), nonce=nonce, is_live=True, kind="evaluation"))
+            return {"/": page}
 
         _serve(site, "The evaluation", port=port, open_browser=open_browser)
-
-
-# --- a run ----------------------------------------------------------------------------------------
 
 
 def _serve_run(
@@ -224,7 +215,7 @@ def _serve_run(
     with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
         # Reading a long run takes seconds, and several pages may ask.
         read = lru_cache(maxsize=1)(partial(_read, journal, Path(folder, "run.json")))
-        with Shown(stderr=True).status("Reading the run …"):
+        with _reading("run"):
             read(version_of(journal))
         site = partial(_site, journal, read, Path(folder))
         public = {"/metrics"} if metrics else set()
