@@ -172,7 +172,7 @@ def compare(first: Journal, second: Journal) -> RunComparison:
             LoopDifference(
                 node=node,
                 number=number,
-                is_equal=of_a is not None and right is not None and _told(of_a) == _told(right),
+                is_equal=of_a is not None and right is not None and _ending(of_a) == _ending(right),
                 a=of_a,
                 b=right,
             )
@@ -319,7 +319,7 @@ def _work(node: NodeRecord) -> tuple[int, int, int, float | None]:
     return node.calls, node.input_tokens, node.output_tokens, node.cost_usd
 
 
-def _told(loop: RecordedLoop) -> tuple[object, ...]:
+def _ending(loop: RecordedLoop) -> tuple[object, ...]:
     return loop.composites, loop.best_round, loop.passed, loop.stop_reason
 
 

@@ -145,7 +145,7 @@ class PageEvent:
     kind: str
     time_ns: int
     where: str | None
-    said: str
+    message: str
     figures: tuple[tuple[str, str], ...]
 
 
@@ -447,7 +447,7 @@ def _events(journal: _NotedJournal, seen: events.Events) -> Iterator[PageEvent]:
             kind=event.NAME,
             time_ns=event.time_ns - journal.started.time_ns,
             where=str(node) if node else journal.nodes.label_around(event.span or 0),
-            said=message,
+            message=message,
             figures=tuple(figures(attributes)),
         )
 

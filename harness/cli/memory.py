@@ -130,7 +130,10 @@ def add(
             title=title, source=source, quality=quality, metadata=read_metadata(pairs)
         )
         chosen = files_of(files)
-        with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:
+        with (
+            progress_bars() as progress,
+            open_store(_settings(store, config), progress=progress) as opened,
+        ):
             failure = None
             try:
                 for added in _added(opened, chosen, defaults, jsonl=jsonl, progress=progress):
@@ -305,7 +308,7 @@ def rebuild(*, store: MemoryStore) -> None:
 
     Nothing is lost, and it is seldom needed: a damaged index is noticed and rebuilt.
     """
-    with doing() as progress:
+    with progress_bars() as progress:
         store.rebuild(progress)
         store.wait()
     say(f"made again from {len(store):,} passages")
@@ -331,7 +334,7 @@ def copy_store(*, source: Place, target: Place, config: Path | None) -> None:
     FROM and TO are directories or PostgreSQL urls. Passages that TO has stay as they are, so an
     interrupted command can be run again.
     """
-    with doing() as progress, ExitStack() as stack:
+    with progress_bars() as progress, ExitStack() as stack:
         cache = _settings(None, config).memory.cache
         origin = stack.enter_context(closing(PrimaryStore.open(source, cache=cache, make=False)))
         opened = PrimaryStore.open(target, language=origin.language, cache=cache)
@@ -399,7 +402,7 @@ def _passage_as_json(passage: Passage) -> dict[str, object]:
 
 
 @contextmanager
-def doing() -> Iterator[Progress]:
+def progress_bars() -> Iterator[Progress]:
     """Shows progress on a terminal while the block runs, a bar for each kind of work."""
     console = Shown(stderr=True)
     bars: dict[str, TaskID] = {}
@@ -413,9 +416,9 @@ def doing() -> Iterator[Progress]:
         disable=not console.is_terminal,
     ) as progress:
 
-        def told(what: str, done: int, total: int) -> None:
+        def update(what: str, done: int, total: int) -> None:
             if what not in bars:
                 bars[what] = progress.add_task(what, total=total)
             progress.update(bars[what], completed=done, total=total)
 
-        yield told
+        yield update

@@ -38,7 +38,7 @@ _MOST_NODES = 40
 def print_comparison(comparison: RunComparison, console: Console) -> None:
     """Prints what differs, the biggest differences first; what is equal is counted."""
     a, b = comparison.a, comparison.b
-    console.print(Text(_bottleneck_said(comparison), style="bold"))
+    console.print(Text(_bottleneck_line(comparison), style="bold"))
     console.print(Text(f"A is {a.run_id}, B is {b.run_id}", style="bold"))
     if a.pipeline != b.pipeline:
         sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
@@ -68,7 +68,7 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
             console.print(Text(f"Role {role}: {of_a} in A, {of_b} in B."), soft_wrap=True)
 
 
-def _bottleneck_said(comparison: RunComparison) -> str:
+def _bottleneck_line(comparison: RunComparison) -> str:
     """Whether the bottleneck has moved, in a sentence."""
     a, b, (was, later) = comparison.a, comparison.b, comparison.bottlenecks
     if was is None or later is None:
@@ -177,13 +177,13 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
         table.add_column(name, justify="right")
     for node in nodes[:_MOST_NODES]:
         cells = (_both(known(node.a, of), known(node.b, of)) for of in figures.values())
-        table.add_row(Text(node.node), Text("; ".join(_said(node))), *cells)
+        table.add_row(Text(node.node), Text("; ".join(_differences(node))), *cells)
     if len(nodes) > _MOST_NODES:
         table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
     return table
 
 
-def _said(node: NodeDifference) -> Iterator[str]:
+def _differences(node: NodeDifference) -> Iterator[str]:
     """What differs in a node call, in words."""
     a, b, differs = node.a, node.b, node.differs_in
     if a is None or b is None:

@@ -18,7 +18,7 @@ from harness.rows import write_rows
 from harness.trace import AUDIT_LOG, Journal
 from harness.trace.run_list import begins_a_run, journals_in
 
-_SAID: Mapping[LeftOut, str] = {
+_REASONS: Mapping[LeftOut, str] = {
     "run-unreadable": "runs whose journals are damaged",
     "no-draft": "loops without a round, or of an earlier version",
     "texts-not-recorded": (
@@ -99,7 +99,7 @@ def export(
             "rows": training.made,
             "runs": len(journals),
             "loops": training.loops,
-            "left_out": {name: training.left_out[name] for name in _SAID},
+            "left_out": {name: training.left_out[name] for name in _REASONS},
         }
         write_json(json_object(counts))
     else:
@@ -107,6 +107,6 @@ def export(
         wrote = f"Wrote {training.made:,} rows to {output}" if training.made else "Nothing to write"
         console.print(f"{wrote}; runs: {len(journals):,}, loops: {training.loops:,}.")
         for name, number in (+training.left_out).most_common():
-            console.print(f"Left out {number:,}: {_SAID[name].format(margin=margin)}.")
+            console.print(f"Left out {number:,}: {_REASONS[name].format(margin=margin)}.")
     if not training.made:
         sys.exit(FAILED)

@@ -267,7 +267,7 @@ def _path_table(path: CriticalPath) -> Table:
 def _time_table(time: Sequence[TimeShare]) -> Table:
     table = plain_table("Where the time of the critical path went", "", ("s", "of the run"))
     for share in time:
-        table.add_row(Text(_said_kind(share)), seconds(share.duration_ns), _share(share.share))
+        table.add_row(Text(_kind_line(share)), seconds(share.duration_ns), _share(share.share))
     return table
 
 
@@ -396,13 +396,13 @@ def _print_finding(number: int, finding: RunFinding, console: Console) -> None:
 
 def _time_line(diagnosis: Diagnosis) -> str:
     largest = [share for share in diagnosis.time if share.share >= _LEAST_SHARE]
-    parts = [f"{share.share:.0%} {_said_kind(share)}" for share in largest]
+    parts = [f"{share.share:.0%} {_kind_line(share)}" for share in largest]
     whole = seconds(diagnosis.duration_ns)
     base = f" {_BASE}" if any(finding.lost_ns for finding in diagnosis.findings) else ""
     return f"Where the {whole} s of the critical path went: {'; '.join(parts)}.{base}"
 
 
-def _said_kind(share: TimeShare) -> str:
+def _kind_line(share: TimeShare) -> str:
     return TIME_KINDS[share.kind] + (f" (most in '{share.most_of}')" if share.most_of else "")
 
 
@@ -416,7 +416,7 @@ def _checked(diagnosis: Diagnosis) -> str:
     part = diagnosis.unexplained
     if part is None or part.share < _LEAST_SHARE:
         return sentence
-    return f"{sentence} The largest part that none explains: {part.share:.0%} {_said_kind(part)}."
+    return f"{sentence} The largest part that none explains: {part.share:.0%} {_kind_line(part)}."
 
 
 def _indented(line: str, *, style: str = "") -> Padding:

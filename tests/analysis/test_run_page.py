@@ -154,7 +154,7 @@ def test_warnings_and_second_tries_are_events_with_their_place(tmp_path: Path) -
         Instant(1, "retry", 20, {"model": "small", "detail": "503", "delay_s": 0.5}),
         RunEnded(50, "error", "Boom"),
     )
-    said = [(one.kind, one.time_ns, one.where, one.said) for one in page.events]
+    said = [(one.kind, one.time_ns, one.where, one.message) for one in page.events]
     assert said == [("warning", 10, "text", "slow"), ("retry", 20, "text", "503")]
     assert page.events[1].figures == (("model", "small"), ("delay_s", "0.5"))
     assert (page.status, page.report.error) == ("error", "Boom")

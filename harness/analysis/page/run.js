@@ -531,7 +531,7 @@ function search() {
 function drawEvents() {
   if (!page.events.length) return [note("No warning, and nothing was tried again.")];
   return page.events.slice(0, 1000).map((one) => h("p", null, quiet(time(one.time_ns), " "),
-    h("b", null, one.kind), one.where && ` in ${one.where}`, one.said && `: ${one.said}`,
+    h("b", null, one.kind), one.where && ` in ${one.where}`, one.message && `: ${one.message}`,
     quiet(" ", one.figures.map((figure) => figure.join(" ")).join(", "))));
 }
 
