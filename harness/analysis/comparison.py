@@ -38,10 +38,10 @@ FindingChange = Literal["gone", "new", "moved", "same"]
 _FigureKey = tuple[str | None, str, FigureUnit]
 """Model, name and unit."""
 
+# A node that took longer by both that share of the longer run and that time is named for it; less
+# than a tenth of a second is chance.
 _NOTABLE_SHARE = 0.05
 _NOTABLE_NS = 100_000_000
-"""A node that took longer by both that share of the longer run and that time is named for it; less
-than a tenth of a second is chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,7 @@
 """Checks the files of a run for damage, and removes the records that cannot be trusted.
 
 `check_journal` reads every line as readers do, and continues where they would stop. `salvage_run`
-keeps the records with a valid checksum. Lines are numbered, so missing ones are detected too. An
-output is trusted only if no line is lost between the beginning of its call and the output: a lost
-line might hold what the call remembered, or how its loops ended.
+keeps the records with a valid checksum.
 """
 
 from __future__ import annotations
@@ -255,6 +253,7 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
         if record is None or number <= last:
             is_lost = True
             continue
+        # Lines are numbered, so that missing ones are noticed too.
         if number > last + 1:
             lost.append(range(last + 1, number))
         last, is_lost = number, False
@@ -298,6 +297,7 @@ def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int
         elif isinstance(record, NodeOutput):
             # What a call generates item by item has the call's own span.
             began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
+            # A lost line might hold what the call remembered, or how its loops ended.
             if any(began < gap.start < number for gap in lost):
                 labels[number] = label_of(record.node, record.item)
     return labels

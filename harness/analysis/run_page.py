@@ -48,10 +48,10 @@ _SHOWN = frozenset(
 _SCORES = "scores"
 """The node of a batch that scores its rows."""
 _BATCH = 500
+# Of two passages that share less, the words are not compared: they are two passages.
 _ALIKE = 0.4
-"""Of two passages that share less, the words are not compared: they are two passages."""
+# Of words; with more, comparing them would take seconds.
 _MOST_PAIRS = 4_000_000
-"""Of words; with more, comparing them would take seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,7 +391,9 @@ def _item(
 
 
 class _PageCalls(Sequence[PageCall]):
-    """The calls, each made when it is asked for: there may be a hundred thousand."""
+    """The calls of a page."""
+
+    # Each is made when it is asked for: there may be a hundred thousand.
 
     def __init__(
         self,

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 LogFormat = Literal["text", "json"]
 T = TypeVar("T")
 
+# Characters. Rich takes 80 for a pipe, where tables lose their numbers.
 _PIPED_WIDTH = 120
-"""Characters. Rich takes 80 for a pipe, where tables lose their numbers."""
 
 # Embeddings, overrides and isolates reorder what stands around them (CVE-2021-42574); the marks
 # of Arabic and Hebrew texts do not.
@@ -120,7 +120,8 @@ class Shown(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """See `Console.render`: every text passes here before it is folded or cut to its cell."""
+        """See `Console.render`."""
+        # Every text passes here before it is folded or cut to its cell, which could cut a secret.
         if isinstance(renderable, str):
             how = options or self.options
             renderable = self.render_str(renderable, highlight=how.highlight, markup=how.markup)

@@ -104,13 +104,11 @@ class Interrupts:
 def steady_streams() -> Callable[[], OSError | None]:
     """Makes writing to standard output and error never raise.
 
-    Output is dropped when its reader, such as `head`, has gone. A letter that the encoding lacks is
-    written as its number. A stream that was closed at the start leads to the null device, so that
-    the next file to be opened does not take its place.
-
     The function that it returns is for the end: it says why standard output could not be written,
     or None if it could, or if its reader wanted no more.
     """
+    # A stream that was closed at the start leads to the null device: the next file to be opened
+    # would take its place.
     while (spare := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(spare)
@@ -136,6 +134,7 @@ class _Steady(io.FileIO):
         if self.error is None:
             try:
                 return super().write(data)
+            # Its reader, such as `head`, may have gone: the rest is dropped.
             except OSError as error:
                 self.error = error
         return memoryview(data).nbytes
@@ -145,6 +144,7 @@ def _text(raw: _Steady, before: TextIO | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=before.encoding if before else "utf-8",
+        # A letter that the encoding lacks is written as its number.
         errors="backslashreplace",
         line_buffering=raw.isatty() or raw.fileno() == _STDERR,
     )

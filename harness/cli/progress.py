@@ -119,7 +119,7 @@ class Progress:
                 self._tell()
 
     def _watch(self) -> None:
-        """Tells it while nothing ends, too: a slow run is not a dead one."""
+        # A slow run is not a dead one: it is told while nothing ends, too.
         silent_s = _SILENT_S["json" if isinstance(sys.stderr, JsonLines) else "text"]
         left_s = silent_s
         while not self._is_over.wait(left_s):
@@ -196,14 +196,12 @@ class Progress:
 
 
 class _Above(io.TextIOBase):
-    """Prints whole lines above a live picture: half a line would be drawn over.
-
-    `begun` is the line that has no end yet, such as an answer that is streamed.
-    """
+    """Prints whole lines above a live picture."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.rich_proxied_file = console.file  # otherwise the console would write here too
+        # A line without its end yet, such as a streamed answer: half a line would be drawn over.
         self.begun = ""
         self._lock = threading.Lock()
 

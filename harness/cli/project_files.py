@@ -102,10 +102,7 @@ def check_may_run(path: Path, *, named_in: Path) -> None:
 
 
 def remember_run(target: str, settings: Path | None) -> None:
-    """Remembers that the user ran these files, so that the run's resumes may run them.
-
-    Call it before the target runs, because running code is allowed.
-    """
+    """Remembers that the user ran these files, so that the run's resumes may run them."""
     for path in (target_file(target), settings):
         if path is not None and refusal_to_run(path, environment=os.environ) is not None:
             _remember(str(path.resolve()))
@@ -169,11 +166,9 @@ def _load(target: str, *kinds: type[Loaded]) -> Loaded:
 
 
 def load_pipeline_to_read(target: str) -> Pipeline:
-    """As `load_pipeline`, for a command that runs nothing else: a NAME must not start any code.
-
-    A file that is named runs, as with `python FILE.py`.
-    """
+    """As `load_pipeline`, for a command that runs nothing else."""
     path = target_file(target)
+    # A NAME must not start any code; a file that is named runs, as with `python FILE.py`.
     if path is not None and path.parent == PIPELINES and path != Path(target.partition(":")[0]):
         check_may_run(path, named_in=path)
     return load_pipeline(target)

@@ -208,6 +208,7 @@ def order_of(
         seed=origin.seed,
         engine=origin.engine,
     )
+    # Before the target runs: code that runs is trusted, and would not be remembered.
     remember_run(origin.target, origin.config)
     return Order(
         pipeline=load_pipeline(origin.target),
@@ -349,7 +350,8 @@ class TerminalAsker:
 
 
 async def _next_line() -> str:
-    """A line from the terminal, without a thread, which could not be stopped while it waits."""
+    """A line from the terminal."""
+    # Not in a thread, which could not be stopped while it waits.
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), readable.set)

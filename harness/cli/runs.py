@@ -73,7 +73,7 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
 
 
 def _refuse_options(context: click.Context) -> None:
-    """Options before `diff` would be the list's, and be ignored."""
+    # Options before `diff` are the list's, and would be ignored.
     for name in context.params:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"options go after '{context.invoked_subcommand}', not before")

@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 UNKNOWN = "-"
 
+# Characters, with which a model's name can still be read.
 _COLUMN_WIDTH = 20
-"""Characters, with which a model's name can still be read."""
 _TITLES_WIDTH = 16
 _FEW = 5
 

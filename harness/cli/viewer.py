@@ -51,12 +51,10 @@ Site = dict[str, Entry]
 class LoopbackServer(ThreadingHTTPServer):
     """Serves a site to this machine only.
 
-    Use it as a context manager, or call `server_close`. Other accounts on this machine can reach
-    any loopback address, so only a browser that was given `url` gets an answer. It has a name of
-    its own: browsers send the cookies of 127.0.0.1 to every port there. A page keeps the
-    server going with `new EventSource("/harness-alive")`. `site` makes the site, `/` among its
-    paths, for a nonce that scripts need to be run. Port 0 is any free one. It waits `first_page_s`
-    for a first page, and `grace_s` after the last has gone, which may only be reloading. What is at
+    Use it as a context manager, or call `server_close`. Only a browser that was given `url` gets an
+    answer. A page keeps the server going with `new EventSource("/harness-alive")`. `site` makes the
+    site, `/` among its paths, for a nonce that scripts need to be run. Port 0 is any free one. It
+    waits `first_page_s` for a first page, and `grace_s` after the last has gone. What is at
     `public` paths is for any program of this machine, and with some it serves until Ctrl-C.
     """
 
@@ -73,13 +71,16 @@ class LoopbackServer(ThreadingHTTPServer):
         public: Collection[str] = (),
     ) -> None:
         self.public = public
+        # Other accounts of this machine can reach any loopback address.
         self.token = token_urlsafe()
+        # A name of its own: browsers send the cookies of 127.0.0.1 to every port there.
         # Chromium and Firefox resolve all names in .localhost by themselves (RFC 6761, 6.3).
         self._name = f"{token_hex(8)}.localhost"
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
         self.site = site(nonce)
         self._clock = clock
+        # The last page may only be reloading.
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
         """When to stop if no page is open then."""
