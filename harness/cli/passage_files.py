@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
-from harness.files import read_text, text_of
+from harness.files import opened, read_text, text_of
 from harness.memory import Passage, Scalar, Turn
 from harness.rows import TEXTS, files_named
 
 _LINES = {".jsonl", ".ndjson"}
+_STDIN = Path("standard input")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ def _document(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, 
             raise InvalidInput(
                 'every line is a JSON object with "text"; add --jsonl to store each as a passage',
                 code="passage.needs-jsonl",
-                path=Path("standard input"),
+                path=_STDIN,
             )
         text = text_of("standard input", data, path=None)
     else:
@@ -122,20 +123,16 @@ def _are_passages(data: bytes) -> bool:
 
 
 def _lines(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, int]]:
-    with ExitStack() as stack:
-        stream: BinaryIO = sys.stdin.buffer
-        if path is not None:
-            try:
-                stream = stack.enter_context(path.open("rb"))
-            except OSError as error:
-                raise InvalidInput(
-                    f"cannot be read ({error.strerror})", code="file.unreadable", path=path
-                ) from error
-        read = 0
-        for number, line in enumerate(stream, start=1):
-            read += len(line)
-            if line.strip():
-                yield _passage(line, path or Path("standard input"), number, defaults), read
+    read = 0
+    try:
+        with nullcontext(sys.stdin.buffer) if path is None else opened(path) as file:
+            for number, line in enumerate(file, start=1):
+                read += len(line)
+                if line.strip():
+                    yield _passage(line, path or _STDIN, number, defaults), read
+    except OSError as error:
+        message = f"cannot be read ({error.strerror})"
+        raise InvalidInput(message, code="file.unreadable", path=path) from error
 
 
 def _passage(line: bytes, path: Path, number: int, defaults: Defaults) -> Passage:
