@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.markdown import Markdown
 
+from harness.cli.arguments import traces_directory
 from harness.cli.rounds import changes, round_as_json, rounds_table
 from harness.cli.tables import print_line
 from harness.cli.verdicts import decision, remarks
@@ -25,6 +26,7 @@ from harness.graph import NodeFailure, Question, Skipped
 from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult, Settings
+from harness.session.trust import SETTINGS_FILE
 from harness.trace import events
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
 
@@ -315,10 +317,15 @@ def command_here(directory: Path | None = None) -> str:
 
 
 def _journal_name(journal: Path) -> str:
-    """How a command names a run: by its id, with its folder if that is not the usual one."""
-    traces = os.path.relpath(journal.parent)
-    where = "" if traces == str(Settings().traces) else f" --traces {shlex.quote(traces)}"
-    return f"{journal.stem}{where}"
+    """How a command here names a run: by its id, with its folder if commands look elsewhere."""
+    try:
+        # Without a file, reading it would warn of one in a folder above.
+        usual = traces_directory(None if Path(SETTINGS_FILE).exists() else Settings().traces)
+    except HarnessError:  # the run had other settings
+        usual = None
+    if usual is not None and journal.parent.resolve() == usual.resolve():
+        return journal.stem
+    return f"{journal.stem} --traces {shlex.quote(os.path.relpath(journal.parent))}"
 
 
 def _resumed(result: RunResult) -> Iterator[str]:
