@@ -45,6 +45,10 @@ DAMAGED = ".damaged"
 class FileCheck:
     """The check of one file, the record of one part of a run."""
 
+    is_whole: bool
+    """Whether nothing is missing: it came to its end, and so did its last line."""
+    is_readable: bool
+    """Whether every whole line is valid; a torn last line is no damage."""
     path: str
     part: int
     """Which part of the run, from 0."""
@@ -58,41 +62,21 @@ class FileCheck:
     problems: tuple[Problem, ...]
     """The first twenty."""
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether every whole line is valid; a torn last line is no damage."""
-        return self.run_id is not None and not self.problems
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is missing: it came to its end, and so did its last line."""
-        return self.is_readable and self.ended is not None and not self.torn_bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalCheck:
     """The check of all files of a run."""
 
+    is_whole: bool
+    """Whether the run came to its end and nothing is missing from its last part."""
+    is_readable: bool
+    """Whether timelines and reports can be made of it."""
+    run_id: str | None
+    """None if the first file does not say."""
+    parts: int
+    """More than one if it was resumed."""
     files: tuple[FileCheck, ...]
-    """One for each part of the run: more than one if it was resumed."""
-
-    @property
-    def run_id(self) -> str | None:
-        """None if the first file does not say."""
-        return self.files[0].run_id
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether timelines and reports can be made of it."""
-        return all(file.is_readable for file in self.files)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the run came to its end and nothing is missing from its last part.
-
-        Earlier ones may have been killed: it went on after them.
-        """
-        return self.is_readable and self.files[-1].is_whole
+    """One for each part."""
 
 
 def check_journal(path: Path) -> JournalCheck:
@@ -109,7 +93,15 @@ def check_journal(path: Path) -> JournalCheck:
         # Readers too skip a part that was killed before its first line.
         if has_lines and (None in {check.run_id, first.run_id} or check.run_id == first.run_id):
             files.append(check)
-    return JournalCheck(files=tuple(files))
+    is_readable = all(file.is_readable for file in files)
+    return JournalCheck(
+        # Earlier parts may have been killed: the run went on after them.
+        is_whole=is_readable and files[-1].is_whole,
+        is_readable=is_readable,
+        run_id=first.run_id,
+        parts=len(files),
+        files=tuple(files),
+    )
 
 
 def _check_file(path: Path, *, part: int) -> FileCheck:
@@ -141,7 +133,10 @@ def _check_file(path: Path, *, part: int) -> FileCheck:
     if not line:
         problem = Problem(path=path, line=None, message="the file is empty", code="journal.empty")
         problems.append(problem)
+    is_readable = started is not None and not problems
     return FileCheck(
+        is_whole=is_readable and ended is not None and not torn_bytes,
+        is_readable=is_readable,
         path=str(path),
         part=part,
         run_id=None if started is None else started.run_id,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -189,7 +189,7 @@ def check(journal: Path, *, as_json: bool) -> None:
     from harness.analysis.damage import check_journal  # noqa: PLC0415
 
     checked = check_journal(journal)
-    show(checked, print_check, as_json=as_json, fields=_check_fields)
+    show(checked, print_check, as_json=as_json, fields=to_jsonable_python)  # for its paths
     sys.exit(0 if checked.is_whole else FAILED)
 
 
@@ -205,21 +205,6 @@ def print_check(checked: JournalCheck, console: Console) -> None:
         for problem in file.problems:
             line = "" if problem.line is None else f"line {problem.line}: "
             console.print(Text(f"{line}{problem.message}"), style="red")
-
-
-def _check_fields(checked: JournalCheck) -> object:
-    return to_jsonable_python(  # for its paths
-        {
-            "is_whole": checked.is_whole,
-            "is_readable": checked.is_readable,
-            "run_id": checked.run_id,
-            "parts": len(checked.files),
-            "files": [
-                {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
-                for file in checked.files
-            ],
-        }
-    )
 
 
 def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
