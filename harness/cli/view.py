@@ -21,7 +21,8 @@ import click
 from rich.status import Status
 
 from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
-from harness.analysis.run_page import PageKind, html_of, page_json, run_page_of, version_of
+from harness.analysis.html_page import PageKind, html_of
+from harness.analysis.run_page import page_json, run_page_of, version_of
 from harness.cli.arguments import find_journal, run_argument, traces_directory, traces_option
 from harness.cli.consoles import Command, Shown, clean, clean_json, say
 from harness.cli.run_result import open_command

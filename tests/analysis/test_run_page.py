@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from manual_clock import ManualClock
 
-from harness.analysis.run_page import RunPage, html_of, page_json, run_page_of, word_changes
+from harness.analysis.html_page import html_of
+from harness.analysis.run_page import RunPage, page_json, run_page_of, word_changes
 from harness.trace import (
     Content,
     Flow,
