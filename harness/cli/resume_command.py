@@ -115,33 +115,7 @@ def resume(
             engine=engine or before.engine,
             limits=limits,
         )
-        if earlier.beginning.is_batch:
-            raise InvalidInput(
-                "this is a batch; run the same `harness batch`, `harness evaluate` or `harness "
-                "rubric` command again, or the same Python code",
-                code="resume.is-batch",
-                path=journal,
-            )
-        if not origin.target:
-            raise InvalidInput(
-                "the run was begun from Python, so its pipeline's file is not known; give it: "
-                "--file FILE.py",
-                code="run.file-unknown",
-                path=journal,
-            )
-        file = target_file(origin.target)
-        if target is None and file is None:
-            raise InvalidInput(
-                f"the run was begun from '{origin.target}', which is gone; say where it is now: "
-                "--file FILE.py",
-                code="run.file-gone",
-            )
-        for path, option in ((file, target), (origin.config, config)):
-            if option is None and path is not None:
-                check_may_run(path, named_in=journal)
-        if memory is None:
-            folder = journal.parent.resolve()
-            check_store(before.memory, written_in=folder, environment=os.environ, journal=journal)
+        _check_resumable(origin, earlier, target=target, config=config, memory=memory)
         named = _named(answers, earlier.questions)
         return order_of(origin, assignments, resume=journal, answers=named), earlier
 
@@ -152,6 +126,45 @@ def resume(
     with failures_told(as_json=as_json):
         plan = _rehearsal(*read())
     show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=as_json)
+
+
+def _check_resumable(
+    origin: Origin,
+    earlier: EarlierRun,
+    *,
+    target: str | None,
+    config: Path | None,
+    memory: Place | None,
+) -> None:
+    """Checks what the journal names, where no option of the command replaces it."""
+    journal = earlier.journal.path
+    if earlier.beginning.is_batch:
+        raise InvalidInput(
+            "this is a batch; run the same `harness batch`, `harness evaluate` or `harness "
+            "rubric` command again, or the same Python code",
+            code="resume.is-batch",
+            path=journal,
+        )
+    if not origin.target:
+        raise InvalidInput(
+            "the run was begun from Python, so its pipeline's file is not known; give it: "
+            "--file FILE.py",
+            code="run.file-unknown",
+            path=journal,
+        )
+    file = target_file(origin.target)
+    if target is None and file is None:
+        raise InvalidInput(
+            f"the run was begun from '{origin.target}', which is gone; say where it is now: "
+            "--file FILE.py",
+            code="run.file-gone",
+        )
+    for path, option in ((file, target), (origin.config, config)):
+        if option is None and path is not None:
+            check_may_run(path, named_in=journal)
+    if memory is None:
+        folder = journal.parent.resolve()
+        check_store(origin.memory, written_in=folder, environment=os.environ, journal=journal)
 
 
 def _foreseen(plan: Rehearsal) -> Iterator[str]:
