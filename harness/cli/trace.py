@@ -33,16 +33,11 @@ if TYPE_CHECKING:
 _TEXT = "_sha256"
 """How attributes end that name a text by its hash."""
 
-_LABELS_TOLD = 5
-_OPEN = {
-    "open": (
-        "harness.cli.view:open_run",
-        "Show a run in the Perfetto UI, served from this machine.",
-    )
-}
+_LABELS_SHOWN = 5
+_OPEN = "harness.cli.view:open_run", "Show a run in the Perfetto UI, served from this machine."
 
 
-@click.group(cls=Group, lazy=_OPEN)
+@click.group(cls=Group, lazy={"open": _OPEN})
 def trace() -> None:
     """Inspect a run: RUN is its id, a part of it, one of its files, or "latest"."""
 
@@ -263,20 +258,17 @@ def span_shown(journal: Journal, target: int | str) -> SpanShown:
         elif match is not None and span.parent == match.id:
             parts.append(span)
     if match is None:
-        near = get_close_matches(str(target), labels, n=_LABELS_TOLD) or [*labels][:_LABELS_TOLD]
+        near = get_close_matches(str(target), labels, n=_LABELS_SHOWN) or [*labels][:_LABELS_SHOWN]
         calls = f"; calls of nodes: {', '.join(near)}" if near else ""
         raise InvalidInput(
             f"the run has no span {target}; a slice's arguments have its number as `span`{calls}",
             code="trace.no-such-span",
         )
     origin_ns = journal.started.time_ns
-    hashes = {str(value) for name, value in match.attributes.items() if name.endswith(_TEXT)}
-    texts = journal.texts(hashes)
-    named = {
-        name.removesuffix(_TEXT): texts[str(value)]
-        for name, value in match.attributes.items()
-        if name.endswith(_TEXT) and str(value) in texts
-    }
+    attributes = match.attributes
+    hashes = {n.removesuffix(_TEXT): str(v) for n, v in attributes.items() if n.endswith(_TEXT)}
+    texts = journal.texts({*hashes.values()})
+    named = {name: texts[sha256] for name, sha256 in hashes.items() if sha256 in texts}
     return SpanShown(
         span=match.id,
         name=match.name,
@@ -289,7 +281,7 @@ def span_shown(journal: Journal, target: int | str) -> SpanShown:
         around=(*_around(match.parent, titles),),
         attributes={
             name: value
-            for name, value in match.attributes.items()
+            for name, value in attributes.items()
             if name.removesuffix(_TEXT) not in named and name not in {"label", "track"}
         },
         parts=tuple((title(part), part.start_ns - origin_ns, part.duration_ns) for part in parts),
