@@ -126,16 +126,15 @@ class LoopbackServer(ThreadingHTTPServer):
 
     def hold(self, page: socket.socket) -> None:
         """Returns when the page at the other end of a connection has gone."""
-        self._pages.add(page)
         try:
-            page.sendall(b"retry: 1000\n\n")  # milliseconds, should the connection break
-            # The page sends nothing: this waits for its end.
-            while page.recv(1024):
-                pass
+            with self.answering(page):
+                page.sendall(b"retry: 1000\n\n")  # milliseconds, should the connection break
+                # The page sends nothing: this waits for its end.
+                while page.recv(1024):
+                    pass
         finally:
-            # In this order, since the deadline counts as soon as there are no pages.
+            # No other first page is waited for.
             self._deadline_ns = self._clock() + self._grace_ns
-            self._pages.remove(page)
 
     def server_close(self) -> None:
         """Stops serving and closes the connections of open pages."""
