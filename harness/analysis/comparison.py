@@ -273,7 +273,7 @@ def _paired(a: Mapping[K, T], b: Mapping[K, T]) -> Iterator[tuple[K, T | None, T
 def _node_difference(
     label: str, a: NodeRecord | None, b: NodeRecord | None, *, notable_ns: float
 ) -> NodeDifference:
-    changed = _changed_inputs(a, b) if a and b else ()
+    changed = _changed_inputs(a, b)
     return NodeDifference(
         node=label,
         differs_in=tuple(_differences(a, b, changed, notable_ns=notable_ns)),
@@ -307,8 +307,8 @@ def _differences(
         yield "time"
 
 
-def _changed_inputs(a: NodeRecord, b: NodeRecord) -> tuple[str, ...]:
-    if a.code is None or b.code is None:
+def _changed_inputs(a: NodeRecord | None, b: NodeRecord | None) -> tuple[str, ...]:
+    if a is None or b is None or a.code is None or b.code is None:
         return ()  # not recorded: written by a version that did not
     return tuple(name for name, left, right in _paired(a.inputs, b.inputs) if left != right)
 

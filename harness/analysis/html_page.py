@@ -24,10 +24,7 @@ def object_json(
     *,
     clean: Callable[[bytes], bytes],
 ) -> Iterator[bytes]:
-    """A JSON object in pieces: some fields, then long lists, batch by batch.
-
-    `clean` changes each piece, itself JSON.
-    """
+    """A JSON object in pieces: fields, then lists in batches; `clean` changes each, itself JSON."""
     # Without the closing brace: the lists follow.
     yield clean(dump_json(few)).rstrip()[:-1]
     for name, items in many.items():

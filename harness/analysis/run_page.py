@@ -350,8 +350,6 @@ def _item(
 
 
 class _PageCalls(Sequence[PageCall]):
-    """The calls of a page."""
-
     # Each is made when it is asked for: there may be a hundred thousand.
 
     def __init__(

@@ -45,12 +45,6 @@ def shown(*findings: RunFinding, **more: Any) -> str:
     return printed(partial(print_findings, diagnosis(*findings, **more)))
 
 
-def test_the_command_for_a_span_names_the_run_which_may_not_be_the_latest() -> None:
-    text = shown(FINDING, run_id="20261130T025615Z-f20bcb6b4182")
-    assert "harness trace show SPAN f20bcb6b4182 prints one" in text
-    assert "(harness trace open f20bcb6b4182)" in text
-
-
 def test_a_finding_is_printed_with_its_owner_its_moves_and_its_spans() -> None:
     text = shown(FINDING, FINDING, checked=("queueing", "retries"), unexplained=TIME[1])
 
@@ -61,6 +55,7 @@ def test_a_finding_is_printed_with_its_owner_its_moves_and_its_spans() -> None:
     ]
     assert "   - start vLLM with a larger --max-num-seqs" in lines
     assert lines.count("   spans 6, 8") == 2
+    assert "harness trace show SPAN r1 prints one" in text
     assert "'[bold]small'" in text
     assert "Looked for by 2 rules: calls that failed" in text
     assert "The largest part that none explains: 20% the nodes' own code" in " ".join(text.split())
