@@ -20,14 +20,14 @@ from harness.cli.tables import cell, print_columns, print_line
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
 from harness.session import run_to_its_end
-from harness.session.endpoint_check import EndpointCheck, check_endpoints
-from harness.session.model_control import (
+from harness.session.connections import (
     Control,
     ModelSeen,
     controlled,
     list_models,
     unload_model,
 )
+from harness.session.endpoint_check import EndpointCheck, check_endpoints
 
 _PLAN = "harness.advise.plan_command:plan", "Show what a run would do with its models."
 

@@ -28,7 +28,8 @@ from harness.inference import (
 from harness.inference.completion import StructuredMode
 from harness.inference.providers.provider import NEVER, Switch
 from harness.inference.providers.server_host import ServerFacts
-from harness.session.models import check_tags, open_models
+from harness.session.connections import check_tags
+from harness.session.models import open_models
 from harness.session.settings import Settings
 from harness.session.trust import facts_of
 from harness.trace import Tracer

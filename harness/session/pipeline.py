@@ -15,6 +15,7 @@ from harness.graph.picture import NodeSeen, as_svg, drawing_of, nodes_seen
 from harness.inference import Backend, Limits
 from harness.session.batch import Batch, BatchResult
 from harness.session.batch_rows import BatchRows, Inputs
+from harness.session.open_run import SharedParts
 from harness.session.own_loop import in_own_loop
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
@@ -22,7 +23,6 @@ from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
-from harness.session.setup import SharedParts
 from harness.trace import Journal, Sink
 
 if TYPE_CHECKING:
