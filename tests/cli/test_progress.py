@@ -85,7 +85,7 @@ def test_loops_show_their_rounds_and_calls_their_tokens(tmp_path: Path) -> None:
     state = watch(pipeline, tmp_path)
     (loop,) = state.loops.values()
     assert (loop.node, loop.stop_reason, len(loop.composites)) == ("text", "cycle", 1)
-    assert (state.calls, state.output_tokens, state.in_flight) == (2, 8, 0)
+    assert (state.calls, state.output_tokens, state.under_way.total()) == (2, 8, 0)
     assert state.input_tokens > 8
 
 

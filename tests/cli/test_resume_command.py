@@ -218,9 +218,13 @@ def test_a_run_stopped_at_a_limit_has_an_exit_code_of_its_own(project: Path) -> 
 # --- from elsewhere ------------------------------------------------------------------------------
 
 
-def test_what_is_said_to_be_typed_finds_a_run_that_landed_elsewhere(project: Path) -> None:
+@pytest.mark.parametrize(("here", "there"), [("", "my runs"), ("our runs", "")])
+def test_what_is_said_to_be_typed_finds_a_run_that_landed_elsewhere(
+    project: Path, here: str, there: str
+) -> None:
     (project / "other").mkdir()
-    (project / "other/harness.toml").write_text('traces = "my runs"\n')
+    for folder, traces in (("other", there), (".", here)):
+        (project / folder / "harness.toml").write_text(traces and f'traces = "{traces}"')
     ended = asks(project, "--config", "other/harness.toml")
     (said,) = (line for line in ended.stderr.splitlines() if "resume 2" in line)
     typed = shlex.split(said[said.index("resume 2") :])

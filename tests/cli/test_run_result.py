@@ -53,7 +53,11 @@ def shown(result: RunResult, *, width: int = 100) -> str:
 
 @pytest.mark.parametrize(
     ("program", "said"),
-    [("/there/bin/harness", "bin/harness trace"), ("/there/__main__.py", "-m harness trace")],
+    [
+        ("/there/bin/harness", "bin/harness trace"),
+        ("/my place/bin/harness", "my place/bin/harness' trace"),
+        ("/there/__main__.py", "-m harness trace"),
+    ],
 )
 def test_the_next_steps_are_typed_as_the_command_was(
     result: RunResult, program: str, said: str, monkeypatch: pytest.MonkeyPatch

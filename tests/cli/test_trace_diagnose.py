@@ -55,6 +55,7 @@ def test_a_finding_is_printed_with_its_owner_its_moves_and_its_spans() -> None:
     ]
     assert "   - start vLLM with a larger --max-num-seqs" in lines
     assert lines.count("   spans 6, 8") == 2
+    assert "harness trace show SPAN r1 prints one" in text
     assert "'[bold]small'" in text
     assert "Looked for by 2 rules: calls that failed" in text
     assert "The largest part that none explains: 20% the nodes' own code" in " ".join(text.split())

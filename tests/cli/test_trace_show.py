@@ -9,7 +9,7 @@ import pytest
 from golden import printed
 from manual_clock import ManualClock
 
-from harness.cli.trace_show import SpanShown, print_span, span_shown
+from harness.cli.trace import SpanShown, print_span, span_shown
 from harness.errors import InvalidInput
 from harness.trace import Journal, RunTrace, TraceOptions
 
