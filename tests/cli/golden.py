@@ -1,4 +1,8 @@
-"""What commands show, kept in `shown/`: WRITE_SHOWN=1 pytest … writes it anew."""
+"""What commands print, in `shown/`: a file for each printer, a section for each case.
+
+`rm tests/cli/shown/* && WRITE_SHOWN=1 pytest -n 0 tests/cli` writes them anew; look at the diff.
+Tests assert values: exit codes, codes of errors, JSON. How they are worded is seen here alone.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +12,51 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from command import Done
 from rich.console import Console
 
 SHOWN = Path(__file__).with_name("shown")
+# In no two runs the same.
+MASKS = {r"\d{8}T\d{6}Z-[0-9a-f]{12}": "RUN", r"took \d+\.\d+ s": "took 0.0 s"}
 
 
-def assert_shown(name: str, text: str, *, masks: dict[str, str] | None = None) -> None:
+def assert_shown(
+    printer: str, case: str, shown: str | Done, *, masks: dict[str, str] | None = None
+) -> None:
     """Compares a text with the one that is kept, but for what no two runs have the same.
 
     Args:
-        name: Of the file that keeps it.
-        text: What was shown.
+        printer: Of the file that keeps it.
+        case: Of its section.
+        shown: What was shown; of a command also its exit code.
         masks: By a regular expression, what stands in place of all that it matches.
     """
-    for pattern, instead in (masks or {}).items():
+    text = shown
+    if isinstance(shown, Done):
+        text = f"exit code {shown.exit_code}\n{shown.stdout}"
+        text += f"--- standard error\n{shown.stderr}" if shown.stderr else ""
+    for pattern, instead in {**(masks or {}), **MASKS}.items():
         text = re.sub(pattern, instead, text)
     text = "".join(f"{line.rstrip()}\n" for line in text.splitlines())
-    path = SHOWN / f"{name}.txt"
+    path = SHOWN / f"{printer}.txt"
+    sections = _sections(path)
     if os.environ.get("WRITE_SHOWN"):
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+        sections[case] = text
+        path.write_text("\n".join(f"=== {name}\n{sections[name]}" for name in sections), "utf-8")
+    assert text == sections.get(case, ""), f"{printer}: {case}"
+
+
+def _sections(path: Path) -> dict[str, str]:
+    """The cases of a file, with the text of each."""
+    if not path.exists():
+        return {}
+    _, *parts = re.split(r"^=== (.*)\n", path.read_text("utf-8"), flags=re.MULTILINE)
+    names, texts = parts[::2], parts[1::2]
+    last = len(names) - 1
+    return {
+        name: text if at == last else text[:-1]
+        for at, (name, text) in enumerate(zip(names, texts, strict=True))
+    }
 
 
 def printed(show: Callable[[Console], None], *, width: int = 100) -> str:
