@@ -12,12 +12,16 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from command import Done
+from command import COMMAND, Done
 from rich.console import Console
 
 SHOWN = Path(__file__).with_name("shown")
 # In no two runs the same.
-MASKS = {r"\d{8}T\d{6}Z-[0-9a-f]{12}": "RUN", r"took \d+\.\d+ s": "took 0.0 s"}
+MASKS = {
+    re.escape(str(COMMAND)): "harness",
+    r"\d{8}T\d{6}Z-[0-9a-f]{12}": "RUN",
+    r"took \d+\.\d+ s": "took 0.0 s",
+}
 
 
 def assert_shown(
