@@ -1,6 +1,6 @@
 """What commands print, in `shown/`: a file for each printer, a section for each case.
 
-`rm tests/cli/shown/* && WRITE_SHOWN=1 pytest -n 0 tests/cli` writes them anew; look at the diff.
+`rm tests/shown/*; WRITE_SHOWN=1 pytest -n 0 tests/cli tests/rubric` writes them anew; see the diff.
 Tests assert values: exit codes, codes of errors, JSON. How they are worded is seen here alone.
 """
 
@@ -9,23 +9,32 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
-from command import COMMAND, Done
 from rich.console import Console
 
 SHOWN = Path(__file__).with_name("shown")
 # In no two runs the same.
 MASKS = {
-    re.escape(str(COMMAND)): "harness",
+    re.escape(str(Path(sys.executable).with_name("harness"))): "harness",
     r"\d{8}T\d{6}Z-[0-9a-f]{12}": "RUN",
     r"took \d+\.\d+ s": "took 0.0 s",
 }
 
 
+class Ended(Protocol):
+    """How a command ended, and what it wrote."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
 def assert_shown(
-    printer: str, case: str, shown: str | Done, *, masks: dict[str, str] | None = None
+    printer: str, case: str, shown: str | Ended, *, masks: dict[str, str] | None = None
 ) -> None:
     """Compares a text with the one that is kept, but for what no two runs have the same.
 
@@ -35,8 +44,9 @@ def assert_shown(
         shown: What was shown; of a command also its exit code.
         masks: By a regular expression, what stands in place of all that it matches.
     """
-    text = shown
-    if isinstance(shown, Done):
+    if isinstance(shown, str):
+        text = shown
+    else:
         text = f"exit code {shown.exit_code}\n{shown.stdout}"
         text += f"--- standard error\n{shown.stderr}" if shown.stderr else ""
     for pattern, instead in {**(masks or {}), **MASKS}.items():
