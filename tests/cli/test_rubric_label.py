@@ -279,7 +279,7 @@ def test_the_drafts_of_loops_are_labeled_with_their_scores_and_groups(runs: Path
 
     labels = read_labels(runs / "labels.jsonl", load_rubric(str(runs / "long.yaml")), columns={})
     found = {one.draft: one for one in labels.drafts}
-    assert "Write it." in done.stdout
+    assert (len(labels.drafts), "Write it." in done.stdout) == (4, True)
     assert found.keys() == {WORSE, BETTER, f"{BETTER} Yes."}
     assert found[BETTER].scores["long"] == (10,)
     assert len({one.group for one in labels.drafts}) == 2

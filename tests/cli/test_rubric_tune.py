@@ -103,6 +103,7 @@ def test_a_rubric_that_was_edited_after_a_look_pays_for_it(here: Path) -> None:
     edited = tune(here, "--json").json
 
     assert [one["aim"]["looks"] for one in (first, edited)] == [1, 2]
+    assert_shown("rubric tune", "two looks", tune(here))
     path.write_text(RUBRIC)
     assert tune(here, "--json").json["aim"]["looks"] == 2
 
