@@ -21,7 +21,7 @@ SHOWN = Path(__file__).with_name("shown")
 MASKS = {
     re.escape(str(Path(sys.executable).with_name("harness"))): "harness",
     r"\d{8}T\d{6}Z-[0-9a-f]{12}": "RUN",
-    r"took \d+\.\d+ s": "took 0.0 s",
+    r"(run|part) took \d+\.\d+ s": r"\1 took 0.0 s",
 }
 
 
