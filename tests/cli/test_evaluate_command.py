@@ -148,13 +148,13 @@ def test_a_dry_run_says_what_would_be_made_and_scored(project: Path) -> None:
         plan = harness("evaluate", "qa.py", "--dry-run", "--json", cwd=project).json
         return [plan[name] for name in ("kept", "new", "unscored")]
 
+    assert_shown("evaluate", "a dry run", harness("evaluate", "qa.py", "--dry-run", cwd=project))
     assert dry_run() == [0, 4, 4]
     harness("evaluate", "qa.py", cwd=project)
     assert dry_run() == [4, 0, 0]
     right = project / "rubrics" / "right.yaml"
     right.write_text(RIGHT.replace("number", "equal"))
     assert dry_run() == [4, 0, 4]
-    assert_shown("evaluate", "a dry run", harness("evaluate", "qa.py", "--dry-run", cwd=project))
 
 
 def test_a_batch_names_the_command_that_scores(project: Path) -> None:
