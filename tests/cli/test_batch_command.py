@@ -244,14 +244,6 @@ def test_what_is_set_for_all_rows_takes_their_columns(project: Path) -> None:
     assert [*lines(project / "out.jsonl").values()] == [["A TEXT", "A TEXT"]]
 
 
-def test_mistaken_rows_are_told_before_anything_runs(project: Path) -> None:
-    (project / "drinks.csv").write_text("task,times\ntea,often\nmilk,2\n")
-    done = harness("batch", "echo.py", "drinks.csv", "--output", "out.jsonl", "--json", cwd=project)
-    assert (done.exit_code, done.code) == (2, "batch.rows-mistaken")
-    assert "drinks.csv:2: " in done.stderr
-    assert not (project / "traces").exists()
-
-
 def test_rows_that_do_not_fit_are_left_out_if_so_asked(project: Path) -> None:
     (project / "drinks.csv").write_text("task,times\ntea,often\nmilk,2\n")
     command = ("batch", "echo.py", "drinks.csv", "--output", "out.jsonl", "--json")

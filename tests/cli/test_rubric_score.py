@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from command import NOBODY, harness
+from command import harness
 from golden import assert_shown
 from judging import DRAFTS, RUBRIC, alone, judged
 from sample_runs import load_run
@@ -142,10 +142,3 @@ def test_what_is_not_usable_is_said_with_exit_code_2(
     assert done.exit_code == 2
     assert done.code.startswith(code), done.code
     assert named in done.stderr
-
-
-def test_an_evaluator_out_of_reach_is_exit_code_1_and_says_so_as_json_too(drafts: Path) -> None:
-    dead = {"evaluator": {"url": f"{NOBODY}/v1", "model_id": "judge"}}
-    done = harness("rubric", "score", "notes.yaml", "good.md", "--json", cwd=drafts, endpoints=dead)
-    assert (done.exit_code, done.code) == (1, "call.unreachable")
-    assert f"{NOBODY}/v1" in done.stderr
