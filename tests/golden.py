@@ -1,6 +1,7 @@
 """What commands print, in `shown/`: a file for each printer, a section for each case.
 
-`rm tests/shown/*; WRITE_SHOWN=1 pytest -n 0 tests/cli tests/rubric` writes them anew; see the diff.
+`WRITE_SHOWN=1 pytest -n 0 tests/cli` writes anew what these tests show; look at the diff. To drop
+cases that are gone, delete the printer's file before.
 Tests assert values: exit codes, codes of errors, JSON. How they are worded is seen here alone.
 """
 
