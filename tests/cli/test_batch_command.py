@@ -168,7 +168,7 @@ def test_a_dry_run_says_what_would_be_made(project: Path) -> None:
     assert_shown("batch", "a dry run of a new batch", new)
     assert not (project / "traces").exists()
 
-    harness(*command, cwd=project)
+    harness(*command, "--max-parallel", "1", cwd=project)
     (project / "echo.py").write_text(ECHO.replace("upper", "title"))
     changed = harness(*command, "--dry-run", cwd=project)
     assert_shown("batch", "a dry run after a change", changed)
@@ -213,6 +213,7 @@ def test_much_is_not_made_again_unasked(project: Path) -> None:
             output=output,
             settings=Settings(traces=project / "traces"),
             backends={"producer": ScriptedBackend(["yes"] * 3)},
+            max_parallel=1,
         )
     )
     assert len(done.outputs) == 3

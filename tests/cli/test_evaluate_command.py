@@ -103,7 +103,7 @@ def test_a_prompt_needs_no_python(project: Path) -> None:
 
 def test_a_scorer_that_raises_leaves_the_other_scores(project: Path) -> None:
     (project / "q.csv").write_text(ROWS.replace("b,3+3,6", "b,3+3,9"))
-    done = harness("evaluate", "qa.py", cwd=project)
+    done = harness("evaluate", "qa.py", "--epochs", "1", cwd=project)
     assert_shown("evaluate", "a scorer that raises", done)
 
 
