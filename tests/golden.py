@@ -23,6 +23,9 @@ MASKS = {
     re.escape(str(Path(sys.executable).with_name("harness"))): "harness",
     r"\d{8}T\d{6}Z-[0-9a-f]{12}": "RUN",
     r"(run|part) took \d+\.\d+ s": r"\1 took 0.0 s",
+    # As click and orjson word it, of any version.
+    r"Usage: .*\nTry .*\n\n": "",
+    r"not JSON \(.*\);": "not JSON (…);",
 }
 
 
