@@ -1,9 +1,9 @@
-"""Random DAGs, as plain values and as graphs to run."""
+"""Graphs made to order: random DAGs, fan-outs and chains, as plain values and as graphs to run."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -24,22 +24,25 @@ MOST_NEEDS = 4
 Work = Callable[[], Awaitable[object]]
 
 
-def _taking(count: int) -> Callable[..., Awaitable[int]]:
-    """Of a node that waits for so many, and first awaits what its `run` gives when it is called."""
+def _taking(count: int, *, works: bool) -> Callable[..., Awaitable[int]]:
+    """Of a node that waits for so many; if it works, it first awaits what its `run` gives."""
 
-    async def depth(run: Work, **before: int) -> int:
-        await run()
+    async def depth(run: Work | None = None, **before: int) -> int:
+        if run is not None:
+            await run()
         return 1 + max(before.values(), default=-1)
 
-    names = ("run", *"abcd"[:count])
+    names = (*(["run"] * works), *"abcd"[:count])
     kind = inspect.Parameter.KEYWORD_ONLY
     parameters = [inspect.Parameter(name, kind) for name in names]
     depth.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return depth
 
 
-_WORKING = tuple(map(_taking, range(MOST_NEEDS + 1)))
+DEPTHS = tuple(_taking(count, works=False) for count in range(MOST_NEEDS + 1))
 """A node's function, by how many nodes it waits for."""
+WORKING = tuple(_taking(count, works=True) for count in range(MOST_NEEDS + 1))
+"""The same, of nodes that first await what their `run` gives when it is called."""
 
 
 # --- shapes --------------------------------------------------------------------------------------
@@ -76,8 +79,10 @@ def random_dag(
     *,
     degree: int = MOST_NEEDS,
     layer: int | None = None,
+    ticks: tuple[int, int] = (0, 32),
+    tick_s: float = TICK_S,
 ) -> Shape:
-    """A random DAG, whose nodes take up to 32 ticks each.
+    """A random DAG.
 
     Args:
         random: Where chance comes from.
@@ -85,8 +90,10 @@ def random_dag(
         degree: With layers, how many nodes of the layer before each node waits for; without, the
             most, of all that came before.
         layer: How many nodes a layer has; None for no layers.
+        ticks: The least and the most that a node takes, in ticks.
+        tick_s: What a tick is.
     """
-    names = tuple(f"n{number}" for number in range(nodes))
+    names = _names(nodes)
     needs = {}
     for number, name in enumerate(names):
         if layer is None:
@@ -95,16 +102,34 @@ def random_dag(
             begin = number - number % layer
             count, earlier = degree, names[max(0, begin - layer) : begin]
         needs[name] = tuple(random.sample(earlier, min(count, len(earlier))))
-    seconds = {name: random.randint(0, 32) * TICK_S for name in names}
+    seconds = {name: random.randint(*ticks) * tick_s for name in names}
     return Shape(needs=needs, seconds=seconds)
 
 
-def graph_of(shape: Shape) -> Graph:
-    """The shape as a graph to run; a node's output is how many nodes are in a row before it."""
+def fan_out(nodes: int) -> Shape:
+    """Nodes that wait for nothing, each of which takes no time."""
+    names = _names(nodes)
+    return Shape(needs=dict.fromkeys(names, ()), seconds=dict.fromkeys(names, 0.0))
+
+
+def chain(nodes: int) -> Shape:
+    """Nodes that each wait for the one before, and take no time."""
+    names = _names(nodes)
+    needs = {name: names[max(0, number - 1) : number] for number, name in enumerate(names)}
+    return Shape(needs=needs, seconds=dict.fromkeys(names, 0.0))
+
+
+def graph_of(shape: Shape, functions: Sequence[Callable[..., Awaitable[int]]] = DEPTHS) -> Graph:
+    """The shape as a graph to run; a node's output is how many nodes are in a row before it.
+
+    Args:
+        shape: The nodes, and what they wait for.
+        functions: `DEPTHS`, whose nodes do nothing else, or `WORKING`.
+    """
     graph = Graph("made to order")
     for name, needs in shape.needs.items():
         takes = dict(zip("abcd", needs, strict=False))
-        graph.node(name=name, takes=takes)(_WORKING[len(needs)])
+        graph.node(name=name, takes=takes)(functions[len(needs)])
     return graph
 
 
@@ -114,3 +139,7 @@ def depths(shape: Shape) -> dict[str, int]:
     for name, needs in shape.needs.items():
         found[name] = 1 + max((found[need] for need in needs), default=-1)
     return found
+
+
+def _names(nodes: int) -> tuple[str, ...]:
+    return tuple(f"n{number}" for number in range(nodes))

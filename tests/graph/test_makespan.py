@@ -9,7 +9,7 @@ from random import Random
 import virtual_time
 from graph_runs import execute
 from hypothesis import given
-from random_graphs import SEED, Shape, depths, graph_of, random_dag
+from random_graphs import SEED, WORKING, Shape, depths, graph_of, random_dag
 
 from harness.graph import NodeCall
 from harness.trace import Tracer
@@ -45,7 +45,7 @@ class Timed:
 
 
 def run_timed(shape: Shape, *, workers: int | None = None) -> Timed:
-    calls, graph = Calls(), graph_of(shape)
+    calls, graph = Calls(), graph_of(shape, WORKING)
 
     def run_of(call: NodeCall) -> Callable[[], Awaitable[None]]:
         return partial(calls.take, call.label, shape.seconds[call.label])
