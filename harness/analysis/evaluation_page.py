@@ -59,6 +59,7 @@ def evaluation_json(
 def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
     """The rows by id, each with its epochs."""
     rows: dict[str, dict[str, Any]] = {}
+    numbers: dict[str, int] = {}
     names = PairNames()
     for row in read_rows([str(path)], whole=_OBJECTS):
         if isinstance(row, InvalidInput):
@@ -73,11 +74,14 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
         of = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
         scores = {name: float(score) for name, score in (fields["scores"] or {}).items()}
         own = {name: fields[name] for name in _KEPT if fields.get(name) not in (None, "", {}, [])}
-        took = spent.get(int(fields.get("row", -1)), {})
+        number = int(fields.get("row", -1))
+        numbers[row.id] = min(number, numbers.get(row.id, number))
+        took = spent.get(number, {})
         of["epochs"].append({**took, **own, "epoch": int(fields["epoch"]), "scores": scores})
     for of in rows.values():
         of["epochs"].sort(key=lambda epoch: epoch["epoch"])
-    return list(rows.values())
+    # A file that grew has its lines in the order in which they ended.
+    return sorted(rows.values(), key=lambda of: numbers[of["id"]])
 
 
 def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
