@@ -94,18 +94,12 @@ class _Statement:
 
 def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
     """The judgement of which all statements on a dimension have the score; None if in doubt."""
-    of_dimension = [statement for statement in statements if statement.name == name]
+    every = [statement for statement in statements if statement.name == name]
     # Of one dimension alone, a total may be all there is, but does not stand for what it has.
-    of_dimension = [
-        statement for statement in of_dimension if not statement.is_total
-    ] or of_dimension
-    if len({statement.judgement.score for statement in of_dimension}) != 1:
-        return None
-    return (
-        None
-        if any(statement.is_doubtful for statement in of_dimension)
-        else of_dimension[0].judgement
-    )
+    counted = [statement for statement in every if not statement.is_total] or every
+    is_agreed = len({statement.judgement.score for statement in counted}) == 1
+    is_doubtful = any(statement.is_doubtful for statement in counted)
+    return counted[0].judgement if is_agreed and not is_doubtful else None
 
 
 _NO_WIDTH = dict.fromkeys((0xAD, 0xFEFF, 0x2060, *range(0x200B, 0x2010)), " ")
@@ -208,7 +202,7 @@ class _ReplyReader:
             elif key in self._wrappers:
                 yield from self._judgements(inner, limits)
         # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
-        label = next((v.text for k in _NAME_KEYS if isinstance(v := value.get(k), _Leaf)), None)
+        label = next((v for k in _NAME_KEYS if isinstance(v := value.get(k), str)), None)
         is_issue = "problem" in value and not any(key in value for key in _REASON_KEYS)
         if not places and not is_issue:
             places = [(self._alone if label is None else self._find(label), value)]
@@ -219,22 +213,19 @@ class _ReplyReader:
     def _judgement(
         self, name: str, value: _Value, beside: Mapping[str, _Value], limits: Sequence[float]
     ) -> Judgement | None:
-        leaf = _score_in(value, name)
-        if name not in self._rules or leaf is None:
+        number = _ALONE.fullmatch(_score_in(value, name))
+        if name not in self._rules or number is None:
             return None
         members = value if isinstance(value, dict) else {}
-        number = _ALONE.fullmatch(leaf.text)
         limits = self._limits_of(members) or limits
-        score = _on_scale(number, self._scales[name], limits) if number else None
-        if number is None or score is None:
+        score = _on_scale(number, self._scales[name], limits)
+        if score is None:
             return None
         # `{"relevance": 8, "relevance_reason": "…"}`
         if not members:
             members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
         return Judgement(
             score=score,
-            start=leaf.start + number.start("number"),
-            end=leaf.start + number.end("number"),
             reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
             issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
             rules=_answers(members, self._rules[name]),
@@ -245,7 +236,7 @@ class _ReplyReader:
         scale = members.get("scale")
         values = [members.get(key) for key in _MOST_KEYS if not self._find(key)]
         values += [scale.get("max")] if isinstance(scale, dict) else []
-        texts = [value.text for value in values if isinstance(value, _Leaf)]
+        texts = (value for value in values if isinstance(value, str))
         return [number for text in texts if (number := _highest_in(text))]
 
     # --- labelled scores
@@ -329,8 +320,7 @@ class _ReplyReader:
         score = _on_scale(number, self._scales[name], limits) if name in self._rules else None
         # Among several dimensions, a total belongs to the whole.
         if score is not None and (self._alone or not is_total):
-            place, end = number.span("number")
-            judgement = Judgement(score=score, start=place, end=end)
+            judgement = Judgement(score=score)
             statement = _Statement(name, start, number.end(), judgement, is_total=is_total)
             self.statements.append(statement)
 
@@ -372,17 +362,9 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A text, a number, `true` or `null`, without quotes, and where it stands."""
-
-    text: str
-    start: int
-    end: int
-
-
-_Value = _Leaf | list["_Value"] | dict[str, "_Value"] | None
-"""None for what a key that stands twice says."""
+_Value = str | list["_Value"] | dict[str, "_Value"] | None
+"""A text, a number, `true` or `null` without quotes, or what has several; None for what a key that
+stands twice says."""
 
 
 def _token(text: str, position: int) -> re.Match[str]:
@@ -412,7 +394,7 @@ def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
             item, end = _value(token, depth=depth + 1)
             items.append(item)
             continue
-        key, colon = _leaf(token).text.strip().casefold(), _token(text, end)
+        key, colon = _leaf(token).strip().casefold(), _token(text, end)
         if colon["mark"] != ":":
             raise ValueError
         value, end = _value(_token(text, colon.end()), depth=depth + 1)
@@ -421,32 +403,30 @@ def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
     return members if opening == "{" else items, token.end()
 
 
-def _leaf(token: re.Match[str]) -> _Leaf:
+def _leaf(token: re.Match[str]) -> str:
     if token["mark"]:
         raise ValueError
     if token["bare"]:
-        text = token["bare"].rstrip()
-        return _Leaf(text, token.start("bare"), token.start("bare") + len(text))
-    start, end = token.start("text") + 1, token.end("text") - 1
+        return token["bare"].rstrip()
     text = token["text"][1:-1]
     try:
         text = json.loads(f'"{text}"', strict=False)
     except ValueError:
         text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
     # Half a pair of surrogates is no text.
-    return _Leaf(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), start, end)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _score_in(value: _Value, name: str) -> _Leaf | None:
-    """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`; None if two keys could be the score's."""
+def _score_in(value: _Value, name: str) -> str:
+    """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`; empty if two keys could be the score's."""
     if not isinstance(value, dict):
-        return value if isinstance(value, _Leaf) else None
+        return value if isinstance(value, str) else ""
     keys = [key for key in (*_SCORE_KEYS, f"{name}_score", name) if key in value]
-    return _score_in(value[keys[0]], name) if len(keys) == 1 else None
+    return _score_in(value[keys[0]], name) if len(keys) == 1 else ""
 
 
 def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
-    texts = (value.text for key in keys if isinstance(value := members.get(key), _Leaf))
+    texts = (value for key in keys if isinstance(value := members.get(key), str))
     return next((" ".join(text.split()) for text in texts if text.strip()), "")
 
 
@@ -467,7 +447,7 @@ def _answers(members: Mapping[str, _Value], keys: Mapping[str, str]) -> dict[str
     return {
         key: meant[word]
         for key, value in answers.items()
-        if isinstance(value, _Leaf) and (word := value.text.strip().casefold()) in meant
+        if isinstance(value, str) and (word := value.strip().casefold()) in meant
     }
 
 

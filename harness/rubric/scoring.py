@@ -35,9 +35,6 @@ class Judgement:
 
     score: float
     """On the dimension's scale and step."""
-    start: int
-    """Where in the reply the score's number begins, and where it ends."""
-    end: int
     reason: str = ""
     """Why the score is not higher; empty if the model did not say."""
     issues: tuple[Issue, ...] = ()

