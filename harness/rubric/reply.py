@@ -55,7 +55,7 @@ def read_reply(
         text = text.rstrip("0123456789./ \t")
     # 1. What the reply states: in JSON, and behind labels outside of it.
     reader = _ReplyReader(rubric, dimensions)
-    unquoted = _blanked(text.translate(_NO_WIDTH), *_COPIES)
+    unquoted = _blanked(_with_widths(text), *_COPIES)
     # Of a reply that is one fence, the fence is no quotation.
     quotations = _QUOTATIONS if _ONE_FENCE.fullmatch(unquoted) else (_CODE, *_QUOTATIONS)
     reader.read_json(unquoted)
@@ -65,7 +65,7 @@ def read_reply(
     copied: set[tuple[str, float]] = set()
     if re.search(r"\w", _FENCE_MARK.sub("", _without(text, reader.objects + spans))):
         claims = _ReplyReader(rubric, dimensions)
-        data = f"{draft.text}\n{draft.evidence}".translate(_NO_WIDTH)
+        data = _with_widths(f"{draft.text}\n{draft.evidence}")
         claims.read_json(data)
         claims.read_lines(_without(data, claims.objects))
         # By its score: a copy may be typed in another form.
@@ -102,7 +102,7 @@ def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
     return counted[0].judgement if is_agreed and not is_doubtful else None
 
 
-_NO_WIDTH = dict.fromkeys((0xAD, 0xFEFF, 0x2060, *range(0x200B, 0x2010)), " ")
+_NO_WIDTH = "\u00ad\u200b-\u200f\u2060\ufeff"
 _COPIES = (
     # Data between its marks, which models copy; up to the end if it is not closed.
     re.compile(
@@ -125,6 +125,13 @@ _QUOTATIONS = (
         "|[\u300c\u300e][^\u300d\u300f]{1,2000}[\u300d\u300f]|\u2018[^\u2019\n]{1,400}\u2019(?!\\w)"
     ),
 )
+
+
+def _with_widths(text: str) -> str:
+    """The text with blanks in place of signs that no reader sees."""
+    # Not behind a dash: with a blank behind it, the minus of -3 would be one that opens a score.
+    text = re.sub(rf"([-\u2013\u2014])[{_NO_WIDTH}]+(?=\.?\d)", r"\1", text)
+    return re.sub(f"[{_NO_WIDTH}]", " ", text)
 
 
 def _blanked(text: str, *patterns: re.Pattern[str]) -> str:

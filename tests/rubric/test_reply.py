@@ -117,6 +117,7 @@ UNSTATED = {
     "a list below": "Relevance\n1. It is.\n2. It was.",
     "another scale": "Relevance: 80%\nDepth: 80/100\nFit for use: 4/5",
     "off the scale": "Relevance: 11\nDepth: -1\nFit for use: 10.5/10",
+    "a minus apart from its number": "Depth: -\u200b3\nFit for use \u2013\ufeff.5",
     "placeholders": "Relevance: <score>\nDepth: ?/10",
     "a sentence": "Relevance does not deserve 8/10.",
     "denied": "## Depth\nI would not give it 8/10.",
