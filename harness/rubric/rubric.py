@@ -287,6 +287,11 @@ class Dimension(BaseModel):
     if there is no evaluator, a checked one's if there is nothing to check it by, such as
     sources."""
 
+    @field_validator("judge", "feedback", mode="before")
+    @classmethod
+    def _refuse_empty(cls, text: object, info: ValidationInfo) -> object:
+        return _text_after_colon(text, info)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         _refuse_any(self._mistakes())
@@ -381,6 +386,11 @@ class Rubric(BaseModel):
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
 
+    @field_validator("extends", mode="before")
+    @classmethod
+    def _refuse_empty(cls, name: object, info: ValidationInfo) -> object:
+        return _text_after_colon(name, info)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         _refuse_any(self._mistakes())
@@ -467,6 +477,14 @@ class Rubric(BaseModel):
     def checked(self) -> tuple[Dimension, ...]:
         """The dimensions that code scores."""
         return tuple(d for d in self.dimensions if d.checks)
+
+
+def _text_after_colon(text: object, info: ValidationInfo) -> object:
+    # In a file, a name with nothing behind it is a text that was forgotten; in Python, None says
+    # that there is none.
+    if text is None and info.context is not None:
+        raise ValueError("nothing is there")  # put into words by `explain`
+    return text
 
 
 def _off_scale(
