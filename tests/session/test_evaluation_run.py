@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def length(output):
 
 
 def in_numpy(output):
-    return {"is": np.bool_(1), "as": np.float32(0.5), "n": np.int64(2)}
+    return {"is": np.bool_(1), "as": np.float32(0.5), "n": np.int64(2), "d": Decimal("0.25")}
 
 
 def is_digit(output):
@@ -343,6 +344,7 @@ def test_scores_may_be_of_numpy(setup):
         "in_numpy.is": 1.0,
         "in_numpy.as": 0.5,
         "in_numpy.n": 2.0,
+        "in_numpy.d": 0.25,
         "is_digit": 1.0,
     }
 

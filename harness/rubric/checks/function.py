@@ -15,6 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
@@ -175,14 +176,14 @@ def _takes_one(function: _Score) -> bool:
 
 
 def _as_grade(result: object) -> Grade | None:
-    if isinstance(result, Grade):
-        return result
-    share = result
-    findings: tuple[Finding, ...] = ()
+    share, findings = result, ()
     match result:
-        case (given, [*messages]) if all(isinstance(m, str) and m.strip() for m in messages):
-            share, findings = given, tuple(Finding(str(message)) for message in messages)
-    return Grade(float(share), findings) if isinstance(share, Real) else None
+        case Grade():
+            share, findings = result.share, result.findings
+        case (number, [*messages]) if all(isinstance(m, str) and m.strip() for m in messages):
+            share, findings = number, tuple(Finding(str(message)) for message in messages)
+    # A decimal number is no `Real`, since it does not add to floats.
+    return Grade(float(share), findings) if isinstance(share, Real | Decimal) else None
 
 
 def _holds(grade: Grade, draft: Draft) -> bool:
