@@ -471,6 +471,14 @@ def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):
     assert not producer.requests
 
 
+def test_a_dimension_may_not_take_the_place_of_whether_an_output_passes(setup):
+    (setup.folder / "right.yaml").write_text(RUBRIC.replace("name: clear", "name: passed"))
+    with pytest.raises(InvalidInput) as refused:
+        setup.run(questions(rubric="right"))
+    assert refused.value.code == "evaluation.dimension-passed"
+    assert not setup.producer.requests
+
+
 def test_one_judge_of_a_pool_judges_all_epochs_and_parts(tmp_path):
     setup = Setup(tmp_path)
     judges = {name: ScriptedBackend(setup.judge_reply) for name in ("j1", "j2", "j3")}
