@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -167,10 +167,12 @@ def read_labels(
     need: Literal["labels", "scores"] = "labels",
     unreadable: Unreadable = "drop",
     off_scale: OffScale = "refuse",
+    rows: Iterable[Row | InvalidInput] | None = None,
 ) -> Labels:
     """The labels of a file.
 
-    `columns` has the file's name of a column by its name here; `need` is what the file must have.
+    `columns` has the file's name of a column by its name here; `need` is what the file must have;
+    `rows` are its rows if it was read before, with these columns and the empty cells of scores.
     `unreadable` and `off_scale` are for the evaluator's scores; what people give off the scale is a
     mistake.
 
@@ -178,8 +180,10 @@ def read_labels(
         InvalidInput: The file cannot be read, or has no labels.
         LabelsInvalid: It has mistakes.
     """
+    if rows is None:
+        rows = read_rows([str(path)], columns=columns, empty={"score"})
     reading = _LabelTable(path, rubric, columns, need, unreadable, off_scale)
-    labels = reading.labels()
+    labels = reading.labels(rows)
     reading.refuse()
     return labels
 
@@ -200,10 +204,10 @@ class _LabelTable:
     mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
     """With their columns."""
 
-    def labels(self) -> Labels:
+    def labels(self, read: Iterable[Row | InvalidInput]) -> Labels:
         # 1. The rows.
         rows: list[Row] = []
-        for row in read_rows([str(self.path)], columns=self.columns, empty={"score"}):
+        for row in read:
             if isinstance(row, Row):
                 rows.append(as_draft(row, self.rubric))
             # Not a row's mistake: the file cannot be read.
