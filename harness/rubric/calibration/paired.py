@@ -20,7 +20,13 @@ from harness.rubric.calibration.agreement import (
     linear,
     mean_of,
 )
-from harness.rubric.calibration.bounds import AtThreshold, RiskAim, named_threshold, steps_of
+from harness.rubric.calibration.bounds import (
+    AtThreshold,
+    RiskAim,
+    at_threshold,
+    named_threshold,
+    steps_of,
+)
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import COMPOSITE, Labeled
 from harness.rubric.calibration.score_figures import Reducer, Sample, reduced
@@ -29,6 +35,7 @@ from harness.rubric.calibration.tuning import (
     held_back,
     one_per_group,
     people_of,
+    reached_by,
     scored_drafts,
     seen_in,
     shared_aim,
@@ -291,14 +298,17 @@ def _preference(
     for rubric, side in zip(rubrics, drafts, strict=True):
         attempts = attempts.after(rubric.pass_at, seen_in(side), drafts=len(side))
     aim = shared_aim(aim, attempts.on(seen_in(drafts[0])))
-    first, second = (
-        steps_of(np.array([d.reached for d in side]), np.array([not d.accept for d in side]))
-        for side in drafts
-    )
+    first, second = map(reached_by, drafts)
     return Preference(
         agreement=agreement,
-        own=(first.at(rubrics[0].pass_at), second.at(rubrics[1].pass_at)),
-        named=(named_threshold(first, aim), named_threshold(second, aim)),
+        own=(
+            at_threshold(*first, rubrics[0].pass_at),
+            at_threshold(*second, rubrics[1].pass_at),
+        ),
+        named=(
+            named_threshold(steps_of(*first), aim),
+            named_threshold(steps_of(*second), aim),
+        ),
         aim=aim,
         attempts=attempts,
     )

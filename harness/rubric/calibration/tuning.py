@@ -22,6 +22,7 @@ from harness.rubric.calibration.agreement import (
 from harness.rubric.calibration.bounds import (
     AtThreshold,
     RiskAim,
+    at_threshold,
     least_drafts,
     most_wrong,
     named_threshold,
@@ -172,10 +173,8 @@ def tune(
     aim = shared_aim(aim, looks)
 
     # 3. The threshold there is, and the one that the labels allow.
-    reached = np.array([rated.reached for rated in counted])
-    steps = steps_of(reached, np.array([not rated.accept for rated in counted]))
-    rows = tuple(steps.at(float(threshold)) for threshold in steps.thresholds)
-    own = steps.at(rubric.pass_at)
+    reached, wrong = reached_by(counted)
+    own, steps = at_threshold(reached, wrong, rubric.pass_at), steps_of(reached, wrong)
     named = named_threshold(steps, aim)
 
     # 4. How well the evaluator agrees.
@@ -187,9 +186,9 @@ def tune(
         own=own,
         own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
         named=named,
-        missing=None if named else _missing(rows, aim),
+        missing=None if named else _missing(steps, aim),
         left_out=_left_out(scored, rubric),
-        steps=rows,
+        steps=steps,
         scored=tuple(everything),
         counted=counted,
         held_back=len(scored) - len(held),
@@ -311,6 +310,12 @@ def one_per_group(drafts: Iterable[Rated]) -> tuple[Rated, ...]:
     for draft in sorted(drafts, key=lambda d: hashlib.sha256(d.labeled.id.encode()).digest()):
         by_group.setdefault(draft.group, draft)
     return tuple(by_group.values())
+
+
+def reached_by(drafts: Sequence[Rated]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """`(drafts,)`: the highest threshold of each, and whether people reject it."""
+    reached = np.array([rated.reached for rated in drafts])
+    return reached, np.array([not rated.accept for rated in drafts], dtype=bool)
 
 
 def _judged(rated: Rated, rubric: Rubric) -> dict[str, tuple[float, ...]]:
