@@ -176,7 +176,7 @@ def _takes_one(function: _Score) -> bool:
 
 
 def _as_grade(result: object) -> Grade | None:
-    share, findings = result, ()
+    share, findings = result, tuple[Finding, ...]()
     match result:
         case Grade():
             share, findings = result.share, result.findings
