@@ -138,9 +138,7 @@ def _may_be_one(first: Labeled, second: Labeled) -> bool:
 def paired(
     first: Sequence[Labeled], second: Sequence[Labeled], rubrics: Rubrics, *, accept_at: float
 ) -> list[Pair]:
-    """The drafts of which both have scores.
-
-    Where people's scores decide, it is by `first` and its rubric.
+    """The drafts of which both have scores; where people's scores decide, it is by `first`.
 
     Raises:
         InvalidInput: Labels or texts differ, or no draft has both scores.
@@ -187,6 +185,9 @@ def compare(
         )
         for pair in whole
     }
+    people = None
+    if attempts is not None:
+        people = _preference(pairs, scores, rubrics, resamples, aim=aim, attempts=attempts)
     return Comparison(
         drafts=max(shift.drafts for shift in shifts.values()),
         groups=len(set(resamples.codes)),
@@ -194,9 +195,7 @@ def compare(
         only_first=tuple(name for name, by in passed.items() if by == (True, False)),
         only_second=tuple(name for name, by in passed.items() if by == (False, True)),
         both_pass=sum(by == (True, True) for by in passed.values()),
-        people=None
-        if attempts is None
-        else _preference(pairs, scores, rubrics, resamples, aim=aim, attempts=attempts),
+        people=people,
     )
 
 

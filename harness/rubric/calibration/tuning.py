@@ -92,7 +92,7 @@ class Tuning:
     """How many drafts do not count because others were held back."""
     grouped: int
     """How many more there are in their groups."""
-    dropped: Mapping[str, tuple[str, ...]]
+    dropped: Mapping[str, Sequence[str]]
     """Ids of drafts that do not count for thresholds, by the reason."""
     agreements: tuple[Agreement, ...]
     discrimination: Estimate
@@ -134,20 +134,20 @@ def tune(
 ) -> Tuning:
     """What labels say of a rubric and its evaluator.
 
-    The rubric makes composites of scores, and says which drafts no threshold accepts. Where people
-    did not decide, they accept from a mean of `accept_at` on. `attempts` are earlier looks at
-    labels.
+    Where people did not decide, they accept from a mean of `accept_at` on. `attempts` are earlier
+    looks at labels.
 
     Raises:
         InvalidInput: No draft has both scores and labels.
     """
     # 1. Drafts with a composite and a decision. Those that count are independent.
     everything = scored_drafts(drafts, rubric, accept_at=accept_at)
-    scored = [rated for rated in everything if not rated.lacks]
-    dropped: dict[str, tuple[str, ...]] = {}
+    scored, dropped = [], dict[str, list[str]]()
     for rated in everything:
         if rated.lacks:
-            dropped[rated.lacks] = (*dropped.get(rated.lacks, ()), rated.labeled.id)
+            dropped.setdefault(rated.lacks, []).append(rated.labeled.id)
+        else:
+            scored.append(rated)
     if not scored:
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in dropped.items())
         raise InvalidInput(
@@ -278,8 +278,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
             scores.append(score)
     if lacks or not scores:
         reason = "; ".join(lacks) or "no score"
-        by_name = {s.name: s.score for s in scores}
-        return Rated(labeled=labeled, lacks=reason, scores=by_name)
+        return Rated(labeled=labeled, lacks=reason, scores={s.name: s.score for s in scores})
     # What fails at the lowest threshold fails at every one.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
     verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
