@@ -45,13 +45,11 @@ def read_reply(
 ) -> dict[str, Judgement]:
     """The judgements in a reply, by dimension; missing and doubtful ones are left out.
 
-    Never raises. Of one dimension alone, the reply need not give the name. What also stands in the
-    draft, its task or its sources counts only if the reply says nothing else. `cut` says whether
-    the reply broke off, so that its last number may not be whole.
+    Of one dimension alone, the reply need not give the name. `cut` says whether it broke off.
     """
     if len(text) > _LONGEST:
         return {}
-    if cut:
+    if cut:  # its last number may not be whole
         text = text.rstrip("0123456789./ \t")
     # 1. What the reply states: in JSON, and behind labels outside of it.
     reader = _ReplyReader(rubric, dimensions)

@@ -60,14 +60,12 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
     The floor holds for each check: the score is that of the lowest if that is under it.
     """
     grades = [check.grade(draft) for check in dimension.checks]
-    grade = mean_of(grades)
+    grade, scale = mean_of(grades), dimension.scale or rubric.scale
     if grade.unjudged:
         return None
-    scale = dimension.scale or rubric.scale
 
     def points(share: float) -> float:
-        if scale.is_pass_fail:
-            return scale.at(float(share >= 1))
+        share = float(share >= 1) if scale.is_pass_fail else share
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
@@ -103,7 +101,7 @@ def judged_score(
         score=judgement.score,
         source="judged",
         reason=judgement.reason or "; ".join(issue.problem for issue in judgement.issues),
-        findings=tuple(dict.fromkeys(located(issue, draft) for issue in judgement.issues)),
+        findings=tuple(dict.fromkeys(_located(issue, draft) for issue in judgement.issues)),
     )
     # One that the evaluator left open does not apply.
     true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
@@ -152,8 +150,7 @@ _NUMBERING = re.compile(
 )
 
 
-def located(issue: Issue, draft: Draft) -> Finding:
-    """The issue as a finding about its section, or about the whole draft."""
+def _located(issue: Issue, draft: Draft) -> Finding:
     index = section_named(issue.section, draft.sections)
     title = None if index is None else draft.sections[index].title
     return Finding(issue.problem, title, index)
