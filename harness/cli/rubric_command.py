@@ -39,10 +39,7 @@ _OTHERS = {
         "Compare two sets of scores of the same drafts.",
     ),
     "label": ("harness.cli.rubric_labeling:label", "Label drafts, without seeing scores."),
-    "noise": (
-        "harness.cli.rubric_noise:noise",
-        "Measure how far an evaluator's scores scatter.",
-    ),
+    "noise": ("harness.cli.rubric_noise:noise", "Measure how far an evaluator's scores scatter."),
     "prompts": ("harness.cli.rubric_prompts:prompts", "Print the prompts of a rubric."),
     "score": ("harness.cli.rubric_scoring:score", "Score drafts by a rubric."),
     "tune": (

@@ -22,11 +22,7 @@ from harness.cli.tuning_report import write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
 from harness.page import percent
-from harness.rubric import (
-    Rubric,
-    RubricFile,
-    load_rubric,
-)
+from harness.rubric import Rubric, RubricFile, load_rubric
 from harness.rubric.calibration.agreement import Estimate
 from harness.rubric.calibration.bounds import AtThreshold, Risk, RiskAim, interval
 from harness.rubric.calibration.calibration_files import (
@@ -133,9 +129,7 @@ def about_reading(read: Labels) -> Iterator[str]:
 )
 @click.option("--split", metavar="NAME", help="Use only rows with this value in column 'split'.")
 @click.option(
-    "--evaluator",
-    metavar="TAG",
-    help="The evaluator that gave the scores, if no column names it.",
+    "--evaluator", metavar="TAG", help="The evaluator that gave the scores, if no column names it."
 )
 @click.option(
     "--report",

@@ -20,13 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.rubric.draft import Draft
-from harness.rubric.prompt import (
-    MOST_ISSUES,
-    PROBLEM_CHARS,
-    REASON_CHARS,
-    SECTION_CHARS,
-    rule_keys,
-)
+from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS, rule_keys
 from harness.rubric.rubric import Dimension, Rubric, Scale
 from harness.rubric.scoring import Issue, Judgement
 from harness.rubric.verdict import half_up
@@ -36,12 +30,7 @@ _LONGEST = 100_000
 
 
 def read_reply(
-    text: str,
-    rubric: Rubric,
-    dimensions: Sequence[Dimension],
-    *,
-    draft: Draft,
-    cut: bool = False,
+    text: str, rubric: Rubric, dimensions: Sequence[Dimension], *, draft: Draft, cut: bool = False
 ) -> dict[str, Judgement]:
     """The judgements in a reply, by dimension; missing and doubtful ones are left out.
 

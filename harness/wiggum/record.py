@@ -18,15 +18,7 @@ from pydantic_core import from_json
 
 from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
-from harness.trace import (
-    Instant,
-    Journal,
-    NodeOutput,
-    SpanRecord,
-    SpanStatus,
-    Tracer,
-    events,
-)
+from harness.trace import Instant, Journal, NodeOutput, SpanRecord, SpanStatus, Tracer, events
 from harness.trace.records import label_of
 from harness.wiggum.policy import Round
 

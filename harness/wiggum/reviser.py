@@ -286,11 +286,7 @@ class Reviser:
             return text_of(text), cut
 
         return SampledPlace(
-            request=request,
-            read=read,
-            base_seed=request.seed or 0,
-            section=section,
-            afresh=afresh,
+            request=request, read=read, base_seed=request.seed or 0, section=section, afresh=afresh
         )
 
     async def _chosen(

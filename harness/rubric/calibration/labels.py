@@ -423,7 +423,5 @@ _FIELDS = {"human": "people", "score": "scores", "path": "draft"}
 
 
 _NO_NUMBER = "not a number; write it with a point, 7.5, or leave it empty"
-_EXPLAINED = {
-    "bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing"),
-}
+_EXPLAINED = {"bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing")}
 """By pydantic's type of error."""

@@ -12,14 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.errors import InvalidInput
-from harness.rubric.calibration.agreement import (
-    Estimate,
-    Resamples,
-    Values,
-    auc,
-    linear,
-    mean_of,
-)
+from harness.rubric.calibration.agreement import Estimate, Resamples, Values, auc, linear, mean_of
 from harness.rubric.calibration.bounds import (
     AtThreshold,
     RiskAim,
@@ -155,8 +148,7 @@ def paired(
     )
     if not any(have_both):
         raise InvalidInput(
-            "no draft is scored in both files; drafts are matched by id",
-            code="compare.no-pairs",
+            "no draft is scored in both files; drafts are matched by id", code="compare.no-pairs"
         )
     return [(a, replace(b, accept=a.accept)) for a, b in pairs]
 
@@ -300,14 +292,8 @@ def _preference(
     first, second = map(reached_by, drafts)
     return Preference(
         agreement=agreement,
-        own=(
-            at_threshold(*first, rubrics[0].pass_at),
-            at_threshold(*second, rubrics[1].pass_at),
-        ),
-        named=(
-            named_threshold(steps_of(*first), aim),
-            named_threshold(steps_of(*second), aim),
-        ),
+        own=(at_threshold(*first, rubrics[0].pass_at), at_threshold(*second, rubrics[1].pass_at)),
+        named=(named_threshold(steps_of(*first), aim), named_threshold(steps_of(*second), aim)),
         aim=aim,
         attempts=attempts,
     )

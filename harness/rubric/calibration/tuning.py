@@ -12,13 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import InvalidInput
-from harness.rubric.calibration.agreement import (
-    Agreement,
-    Estimate,
-    Resamples,
-    agreement,
-    auc,
-)
+from harness.rubric.calibration.agreement import Agreement, Estimate, Resamples, agreement, auc
 from harness.rubric.calibration.bounds import (
     AtThreshold,
     RiskAim,
