@@ -74,15 +74,14 @@ def round_as_json(round_: Round) -> dict[str, object]:
 
 def rounds_table(rounds: Sequence[Round], *, best: int | None) -> Table:
     """The scores of each round, with a star at the one that was returned."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = _plain_table()
     table.add_column("round")
-    return with_scores(
-        table,
-        {
-            f"{round_.number}{'*' if round_.number == best else ''}": round_.verdict
-            for round_ in rounds
-        },
-    )
+    stars = {round_.number: "*" if round_.number == best else "" for round_ in rounds}
+    return with_scores(table, {f"{r.number}{stars[r.number]}": r.verdict for r in rounds})
+
+
+def _plain_table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 class Change(NamedTuple):
@@ -142,7 +141,7 @@ def _print_round(round_: Round, rounds: Sequence[Round], console: Console) -> No
 
 
 def _candidates(round_: Round) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = _plain_table()
     table.add_column("candidate for", overflow="fold")
     for column in ("number", "seed", "by the checks"):
         table.add_column(column, justify="right")

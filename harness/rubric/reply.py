@@ -24,6 +24,7 @@ from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECT
 from harness.rubric.rubric import Dimension, Rubric, Scale
 from harness.rubric.scoring import Issue, Judgement
 from harness.rubric.verdict import half_up
+from harness.text.languages import NO_WIDTH
 
 _LONGEST = 100_000
 """Characters. Of a longer reply nothing is read: it ran on, and the judge is asked again."""
@@ -89,7 +90,6 @@ def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
     return counted[0].judgement if is_agreed and not is_doubtful else None
 
 
-_NO_WIDTH = "\u00ad\u200b-\u200f\u2060\ufeff"
 _COPIES = (
     # Data between its marks, which models copy; up to the end if it is not closed.
     re.compile(
@@ -117,8 +117,8 @@ _QUOTATIONS = (
 def _with_widths(text: str) -> str:
     """The text with blanks in place of signs that no reader sees."""
     # Not behind a dash: with a blank behind it, the minus of -3 would be one that opens a score.
-    text = re.sub(rf"([-\u2013\u2014])[{_NO_WIDTH}]+(?=\.?\d)", r"\1", text)
-    return re.sub(f"[{_NO_WIDTH}]", " ", text)
+    text = re.sub(rf"([-\u2013\u2014])[{NO_WIDTH}]+(?=\.?\d)", r"\1", text)
+    return re.sub(f"[{NO_WIDTH}]", " ", text)
 
 
 def _blanked(text: str, *patterns: re.Pattern[str]) -> str:
