@@ -25,7 +25,7 @@ from harness.rows import Row, read_rows
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
-from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
+from harness.rubric.calibration.labels import OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import (
     Comparison,
     Difference,
@@ -135,7 +135,11 @@ def compare_scores(
             if comparison.people is not None:
                 for record in records:
                     comparison.people.attempts.write(*record)
-            sides = [f"{by.id}, {_who(side)}" for by, side in zip(rubrics, read, strict=True)]
+            who = [sorted({draft.evaluator for draft in side.drafts} - {""}) for side in read]
+            sides = [
+                f"{by.id}, {', '.join(tags) or side.path}"
+                for by, tags, side in zip(rubrics, who, read, strict=True)
+            ]
             reading = [f"{side.path.name}: {line}" for side in read for line in about_reading(side)]
     if as_json:
         figures = asdict(comparison)
@@ -215,10 +219,6 @@ def _rubric_of(file: _ScoreFile) -> str:
         )
     beside = file.path.parent / f"{name}.yaml"
     return str(beside if beside.is_file() else name)
-
-
-def _who(read: Labels) -> str:
-    return ", ".join(sorted({draft.evaluator for draft in read.drafts} - {""})) or str(read.path)
 
 
 def _shifts(comparison: Comparison, what: str) -> Table:

@@ -223,8 +223,11 @@ def tune_rubric(
     if as_json:
         write_json(json_object(_as_json(file, tuning, read, written, evaluator=evaluator)))
     else:
-        place = Calibration.path(file.rubric, directory)
-        for line in _about_files(report, written, place):
+        if report is not None:
+            results().print(f"The report: {report}", soft_wrap=True)
+        if written is not None:
+            place = Calibration.path(file.rubric, directory)
+            line = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
             results().print(line, soft_wrap=True)
 
 
@@ -376,14 +379,6 @@ def _origin(rubric: Rubric, tuning: Tuning, read: Labels, evaluator: str | None)
 
 def _claim(aim: RiskAim) -> str:
     return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
-
-
-def _about_files(report: Path | None, written: Calibration | None, place: Path) -> Iterator[str]:
-    if report is not None:
-        yield f"The report: {report}"
-    if written is not None:
-        line = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
-        yield line
 
 
 def _rate(at: AtThreshold, aim: RiskAim) -> str:

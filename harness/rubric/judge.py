@@ -149,7 +149,11 @@ async def _read(
         raise EvaluatorAbstained(f"'{request.model}' gave no score: {error}") from error
     judgements = _judgements(completion, case, dimensions)
     # A score stands though a rule has no answer, if a repair does not bring one.
-    incomplete = [d for d in dimensions if _is_incomplete(d, judgements.get(d.name))]
+    incomplete = [
+        d
+        for d in dimensions
+        if d.name not in judgements or not rule_keys(d).keys() <= judgements[d.name].rules.keys()
+    ]
     if incomplete:
         repair = _repair_request(request, completion, case.rubric, incomplete)
         try:
@@ -217,10 +221,6 @@ def _judgements(
 ) -> dict[str, Judgement]:
     cut = completion.finish_reason == "length"
     return read_reply(completion.text, case.rubric, dimensions, draft=case.draft, cut=cut)
-
-
-def _is_incomplete(dimension: Dimension, judgement: Judgement | None) -> bool:
-    return judgement is None or not rule_keys(dimension).keys() <= judgement.rules.keys()
 
 
 def _excerpt(completion: Completion) -> str:

@@ -238,7 +238,8 @@ class _ReplyReader:
     def read_lines(self, text: str) -> None:
         """Takes in the labelled scores of a text without its JSON and quotations."""
         self._text, self._name, self._turns = text, self._alone, [0]
-        self._limits = _limits_in(text)
+        ends = (limit[limit.lastgroup or 0].casefold() for limit in _LIMIT.finditer(text))
+        self._limits = [n for end in ends if (n := _POINTS.get(end) or _highest_in(end))]
         before = len(self.statements)
         for line in re.finditer(r"[^\n]+", text):
             is_row = line[0].lstrip().startswith("|")
@@ -531,11 +532,6 @@ scale`, `\u6ee1\u52065\u5206`."""
 _LIMIT_BESIDE = re.compile(rf"[ \t*_]*+\({_RANGE}", re.IGNORECASE)
 """The same behind a label: `(1-5)`, which elsewhere may be a range of anything."""
 _POINTS = {"three": 3.0, "four": 4.0, "five": 5.0, "six": 6.0, "seven": 7.0, "ten": 10.0}
-
-
-def _limits_in(text: str) -> list[float]:
-    ends = (limit[limit.lastgroup or 0].casefold() for limit in _LIMIT.finditer(text))
-    return [number for end in ends if (number := _POINTS.get(end) or _highest_in(end))]
 
 
 def _highest_in(text: str) -> float | None:

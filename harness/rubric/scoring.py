@@ -96,12 +96,15 @@ def judged_score(
     dimension: Dimension, judgement: Judgement, draft: Draft, *, held: Iterable[Held]
 ) -> DimensionScore:
     """The score of a dimension by a model's judgement; `held` are the caps that checks apply."""
+    places = [section_named(issue.section, draft.sections) for issue in judgement.issues]
+    titles = [None if place is None else draft.sections[place].title for place in places]
+    problems = (issue.problem for issue in judgement.issues)
     score = DimensionScore(
         name=dimension.name,
         score=judgement.score,
         source="judged",
         reason=judgement.reason or "; ".join(issue.problem for issue in judgement.issues),
-        findings=tuple(dict.fromkeys(_located(issue, draft) for issue in judgement.issues)),
+        findings=tuple(dict.fromkeys(map(Finding, problems, titles, places))),
     )
     # One that the evaluator left open does not apply.
     true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
@@ -148,12 +151,6 @@ _LEAST_OF_A_TITLE = 8
 _NUMBERING = re.compile(
     r"(?:section |chapter |part )?\(?(?:\d+(?:[. ]\d+)*|[ivx]+(?=[.)]))[.):]*\s+"
 )
-
-
-def _located(issue: Issue, draft: Draft) -> Finding:
-    index = section_named(issue.section, draft.sections)
-    title = None if index is None else draft.sections[index].title
-    return Finding(issue.problem, title, index)
 
 
 def section_named(heading: str, sections: Sequence[Section]) -> int | None:

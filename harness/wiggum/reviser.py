@@ -30,7 +30,7 @@ from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.trace import Tracer
 from harness.wiggum.policy import Round, check_choice
-from harness.wiggum.prompts import RevisionPrompts, located, place_of, without_criticized
+from harness.wiggum.prompts import RevisionPrompts, cited, located, place_of, without_criticized
 from harness.wiggum.ratchet import (
     Candidate,
     Finalist,
@@ -237,7 +237,8 @@ class Reviser:
             criticized={index: (bodies[index], findings[index]) for index in requests},
             put=partial(put_sections, draft.text),
             how="sections",
-            undecided=_judged_sections(focus, draft),
+            # What a model criticized: checks cannot tell whether it gained.
+            undecided=set(cited([s for s in focus if s.source == "judged"], draft.sections)),
         )
 
     async def _edited(
@@ -404,11 +405,6 @@ def _fitting(reply: str, *, before: str) -> str:
 def _judged(focus: Sequence[DimensionScore]) -> set[int | None]:
     """The whole draft, if a model criticized it: checks cannot tell whether it gained."""
     return {None} if any(score.source == "judged" for score in focus) else set()
-
-
-def _judged_sections(focus: Sequence[DimensionScore], draft: Draft) -> set[int | None]:
-    judged = (score for score in focus if score.source == "judged")
-    return {place_of(finding, draft.sections) for score in judged for finding in score.findings}
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")

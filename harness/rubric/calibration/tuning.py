@@ -171,17 +171,25 @@ def tune(
     own, steps = at_threshold(reached, wrong, rubric.pass_at), steps_of(reached, wrong)
     named = named_threshold(steps, aim)
 
+    names = {name for rated in scored for name in rated.scores}
+    # With one score for the whole draft, none is left out.
+    optional = () if COMPOSITE in names else (d.name for d in rubric.judged if d.optional)
+    left_out = tuple(name for name in optional if name not in names)
+
     # 4. How well the evaluator agrees.
     # Scores do not depend on the threshold: versions with another are this one.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
     resamples = Resamples([rated.group for rated in everything], generator)
+    judged = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
+    scores = (score for rated in counted for score in rated.labeled.scores.items())
+    samples = {len(values) for name, values in scores if name in judged}
     return Tuning(
         aim=aim,
         own=own,
         own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
         named=named,
         missing=None if named else _missing(steps, aim),
-        left_out=_left_out(scored, rubric),
+        left_out=left_out,
         steps=steps,
         scored=tuple(everything),
         counted=counted,
@@ -206,7 +214,7 @@ def tune(
             for draft in drafts
             if rubric.repeats > 1 and draft.rubric_sha256 and draft.evaluator and not draft.samples
         ),
-        samples=tuple(sorted({len(s) for r in counted for s in _judged(r, rubric).values()})),
+        samples=tuple(sorted(samples)),
     )
 
 
@@ -311,12 +319,6 @@ def reached_by(drafts: Sequence[Rated]) -> tuple[NDArray[np.float64], NDArray[np
     return reached, np.array([not rated.accept for rated in drafts], dtype=bool)
 
 
-def _judged(rated: Rated, rubric: Rubric) -> dict[str, tuple[float, ...]]:
-    """What the evaluator gave it, sample by sample."""
-    names = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
-    return {name: samples for name, samples in rated.labeled.scores.items() if name in names}
-
-
 def seen_in(counted: Iterable[Rated]) -> dict[str, float | None]:
     """What a look at drafts that count sees: scores by the labels' digests, as in `Attempt`."""
     return {rated.labeled.digest: None if rated.blocked else rated.composite for rated in counted}
@@ -343,13 +345,6 @@ def _missing(rows: Sequence[AtThreshold], aim: RiskAim) -> tuple[int, float] | N
         if len(enough):
             lacking.append((max(1, int(enough[0]) - row.trials(aim.risk)), row.threshold))
     return min(lacking, default=None)
-
-
-def _left_out(scored: Sequence[Rated], rubric: Rubric) -> tuple[str, ...]:
-    if any(COMPOSITE in rated.labeled.scores for rated in scored):
-        return ()
-    names = {name for rated in scored for name in rated.scores}
-    return tuple(d.name for d in rubric.judged if d.optional and d.name not in names)
 
 
 def _agreements(

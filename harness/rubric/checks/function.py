@@ -107,7 +107,11 @@ class Function(Check):
                 "to 1, or that and a list of messages, or a Grade whose findings are about "
                 "sections that are there"
             )
-        return replace(grade, findings=tuple(_titled(f, draft) for f in grade.findings))
+        titled = (
+            f if (n := f.section_index) is None else replace(f, section=draft.sections[n].title)
+            for f in grade.findings
+        )
+        return replace(grade, findings=tuple(titled))
 
 
 def _import(name: str) -> tuple[ModuleType, bytes]:
@@ -194,12 +198,6 @@ def _holds(grade: Grade, draft: Draft) -> bool:
         return 0 <= grade.share <= 1 and all(f.section_index in places for f in grade.findings)
     except (TypeError, AttributeError):  # a user's grade may hold anything
         return False
-
-
-def _titled(finding: Finding, draft: Draft) -> Finding:
-    if finding.section_index is None:
-        return finding
-    return replace(finding, section=draft.sections[finding.section_index].title)
 
 
 def _shown(result: object) -> str:
