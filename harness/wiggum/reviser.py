@@ -62,12 +62,10 @@ _FREQUENCY_PENALTY = 0.2
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
-    It has no state: the same rounds lead to the same prompts. Every prompt lists all
-    `requirements`, so that a draft does not lose in one dimension what it gains in another. A call
-    has at most `max_output_tokens` of room; a short section gets less, about twice its length, and
-    so does everything if this is None. A draft of more characters than `shorten_over` is shown as
-    an outline, with what has to change in full. Of several candidates `check` chooses. `at_once` is
-    the number of calls that the model answers at once; None if unknown.
+    It has no state: the same rounds lead to the same prompts. A call has at most
+    `max_output_tokens` of room; a short section gets less, about twice its length, and so does
+    everything if this is None. Of several candidates `check` chooses. `at_once` is the number of
+    calls that the model answers at once; None if unknown.
 
     Raises:
         InvalidInput: The mode or a number is none.
@@ -335,12 +333,11 @@ class Reviser:
                 how=how,
             )
         usable = [candidate for candidate in sampled if candidate.text]
+        texts = {candidate.section: candidate.text for candidate in usable}
         try:
-            text = (
-                put({candidate.section: candidate.text for candidate in usable}) if usable else ""
-            )
+            text = put(texts) if texts else ""
         except InvalidInput as error:
-            raise self._misfit(error, [candidate.text for candidate in usable]) from error
+            raise self._misfit(error, texts.values()) from error
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
         return Selection(finalists=(only,), how=how)
 
