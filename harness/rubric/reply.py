@@ -19,10 +19,10 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.rubric.draft import Draft
+from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS, rule_keys
 from harness.rubric.rubric import Dimension, Rubric, Scale
-from harness.rubric.scoring import Issue, Judgement
+from harness.rubric.scoring import Judgement
 from harness.rubric.verdict import half_up
 from harness.text.languages import NO_WIDTH
 
@@ -425,14 +425,14 @@ def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
     return next((" ".join(text.split()) for text in texts if text.strip()), "")
 
 
-def _issues(value: _Value) -> Iterator[Issue]:
+def _issues(value: _Value) -> Iterator[Finding]:
     """The issues of a list of objects or texts, or of a text that does not say there are none."""
     for item in value if isinstance(value, list) else [value]:
         members = item if isinstance(item, dict) else {"problem": item}
         problem = _first_text(members, (*_PROBLEM_KEYS, "description", *_REASON_KEYS))
         section = _first_text(members, ("section", "heading", "location"))
         if problem and problem.casefold().strip(" .") not in {"none", "no issues", "n/a", "null"}:
-            yield Issue(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
+            yield Finding(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
 
 
 def _answers(members: Mapping[str, _Value], keys: Mapping[str, str]) -> dict[str, bool]:

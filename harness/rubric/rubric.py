@@ -221,15 +221,14 @@ class Prompts(BaseModel):
         """By name, the templates in place of those that ship."""
         return {name: text for name, text in self if text is not None}  # type: ignore[misc]
 
-    def template(self, name: PromptName) -> str:
-        """The one of this name: its own, or the one that ships."""
-        replacement: str | None = getattr(self, name)
-        return shipped_prompts()[name] if replacement is None else replacement
-
     @property
     def in_force(self) -> dict[PromptName, str]:
         """All templates by name, its own before those that ship."""
         return {**shipped_prompts(), **self.own}
+
+    def template(self, name: PromptName) -> str:
+        """The one of this name that is in force."""
+        return self.in_force[name]
 
     @property
     def of_judging(self) -> dict[PromptName, str]:

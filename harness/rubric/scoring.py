@@ -20,15 +20,6 @@ from harness.rubric.rubric import Cap, Dimension, Rubric
 from harness.rubric.verdict import ECHO, Combine, DimensionScore, Judges, SingleJudgement, half_up
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
-    """One thing that an evaluator model wants changed."""
-
-    problem: str
-    section: str = ""
-    """The section's heading as the model wrote it; empty if it named none."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """What an evaluator model said of one dimension, before code makes a score of it."""
@@ -37,7 +28,8 @@ class Judgement:
     """On the dimension's scale and step."""
     reason: str = ""
     """Why the score is not higher; empty if the model did not say."""
-    issues: tuple[Issue, ...] = ()
+    issues: tuple[Finding, ...] = ()
+    """What it wants changed; sections are headings as it wrote them, which may not be there."""
     rules: Mapping[str, bool] = field(default_factory=dict)
     """Whether each cap's statement is true of the draft, by its key in the reply; those that the
     model left open are missing."""
@@ -96,15 +88,15 @@ def judged_score(
     dimension: Dimension, judgement: Judgement, draft: Draft, *, held: Iterable[Held]
 ) -> DimensionScore:
     """The score of a dimension by a model's judgement; `held` are the caps that checks apply."""
-    places = [section_named(issue.section, draft.sections) for issue in judgement.issues]
+    messages = [issue.message for issue in judgement.issues]
+    places = [section_named(issue.section or "", draft.sections) for issue in judgement.issues]
     titles = [None if place is None else draft.sections[place].title for place in places]
-    problems = (issue.problem for issue in judgement.issues)
     score = DimensionScore(
         name=dimension.name,
         score=judgement.score,
         source="judged",
-        reason=judgement.reason or "; ".join(issue.problem for issue in judgement.issues),
-        findings=tuple(dict.fromkeys(map(Finding, problems, titles, places))),
+        reason=judgement.reason or "; ".join(messages),
+        findings=tuple(dict.fromkeys(map(Finding, messages, titles, places))),
     )
     # One that the evaluator left open does not apply.
     true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rubric import Dimension, Draft, Rubric
+from harness.rubric import Dimension, Draft, Finding, Rubric
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Cap, Scale
-from harness.rubric.scoring import Issue
 from harness.rubric.verdict import half_up
 
 RELEVANCE = Dimension(name="relevance", judge="Does it answer?", anchors={9: "Yes.", 3: "No."})
@@ -277,9 +276,9 @@ def test_reason_issues_and_rules_are_read_with_the_score():
 
     assert judgement.reason == "No figures. \u2026"
     assert judgement.issues == (
-        Issue("No figures.", "Use"),
-        Issue("Too short."),
-        Issue("Breaks off.", "End"),
+        Finding("No figures.", "Use"),
+        Finding("Too short.", ""),
+        Finding("Breaks off.", "End"),
     )
     assert judgement.rules == {"two_parts_are_missing": True, "it_is_a_list": False}
 
