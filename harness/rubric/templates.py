@@ -120,7 +120,8 @@ def filled(template: str, values: Mapping[str, str | bool], *, before: Collectio
         return block["then"] if values[block["asked"]] else block["otherwise"] or ""
 
     def value(field: re.Match[str]) -> str:
-        return field[0][1:] if field["escape"] else str(values[field["words"]])
+        # Two braces that an `{if …}` stood between are no field's.
+        return field[0][1:] if field["escape"] else str(values.get(field["words"], field[0]))
 
     texts = []
     for paragraph, names, may_hide in _paragraphs(template):
