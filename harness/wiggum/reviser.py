@@ -224,9 +224,10 @@ class Reviser:
         return await self._chosen(
             draft,
             [
-                self._place(
-                    request,
-                    text_of=partial(_fitting, before=bodies[index]),
+                SampledPlace(
+                    request=request,
+                    read=partial(self._read, text_of=partial(_fitting, before=bodies[index])),
+                    base_seed=request.seed or 0,
                     section=index,
                     afresh=self.prompts.afresh(draft, index, rounds),
                 )
@@ -254,38 +255,22 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        places = [self._place(request, text_of=applied)]
-        return await self._chosen(draft, places, how="edits", undecided=_judged(focus))
+        read = partial(self._read, text_of=applied)
+        place = SampledPlace(request=request, read=read, base_seed=request.seed or 0)
+        return await self._chosen(draft, [place], how="edits", undecided=_judged(focus))
 
     async def _written_anew(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> Selection:
         request = self._whole_request(draft, focus, rounds)
         findings = [finding.message for score in focus for finding in score.findings]
+        read = partial(self._read, text_of=partial(_fitting, before=draft.text))
         return await self._chosen(
             draft,
-            [self._place(request, text_of=partial(_fitting, before=draft.text))],
+            [SampledPlace(request=request, read=read, base_seed=request.seed or 0)],
             criticized={None: (draft.text, findings)},
             how="whole",
             undecided=_judged(focus),
-        )
-
-    def _place(
-        self,
-        request: ChatRequest,
-        *,
-        text_of: Callable[[str], str],
-        section: int | None = None,
-        afresh: str = "",
-    ) -> SampledPlace:
-        """What candidates are sampled for; `text_of` makes the text to put there of the reply."""
-
-        def read(completion: Completion) -> tuple[str, bool]:
-            text, cut = self._read(completion)
-            return text_of(text), cut
-
-        return SampledPlace(
-            request=request, read=read, base_seed=request.seed or 0, section=section, afresh=afresh
         )
 
     async def _chosen(
@@ -376,14 +361,14 @@ class Reviser:
 
         return settles
 
-    def _read(self, completion: Completion) -> tuple[str, bool]:
-        """A reply, without its broken end if it was cut; and whether it is broken still."""
+    def _read(self, completion: Completion, *, text_of: Callable[[str], str]) -> tuple[str, bool]:
+        """What `text_of` makes of a reply without its broken end; whether it is broken still."""
         text = completion.text.strip()
         # Only a cut is mended here: other endings that are not whole are errors.
         if completion.finish_reason == "length":
-            return without_broken_end(text), is_broken(text)
+            return text_of(without_broken_end(text)), is_broken(text)
         check_whole(completion, endpoint=self._model)
-        return text, False
+        return text_of(text), False
 
     def _misfit(self, error: InvalidInput, replies: Iterable[str]) -> ReplyInvalid:
         return ReplyInvalid(
