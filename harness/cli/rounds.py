@@ -42,12 +42,7 @@ def print_rounds(journal: Journal, console: Console) -> None:
 
 
 def rounds_as_json(journal: Journal) -> list[dict[str, object]]:
-    """The same for scripts, a loop each.
-
-    Raises:
-        InvalidInput: As `print_rounds`.
-        JournalInvalid: As `print_rounds`.
-    """
+    """The same for scripts, a loop each."""
     return [
         {
             "node": loop.node,

@@ -17,7 +17,13 @@ from rich.table import Table
 from harness.cli.arguments import config_option, read_pairs
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.rubric_command import own_rubrics, read_named
-from harness.cli.rubric_tuning import about_reading, accepted_from, of_labels, records_directory
+from harness.cli.rubric_tuning import (
+    about_reading,
+    accepted_from,
+    figure,
+    of_labels,
+    records_directory,
+)
 from harness.cli.tables import listed, table
 from harness.errors import InvalidInput
 from harness.page import percent
@@ -115,13 +121,9 @@ def compare_scores(
             ]
             a, b = (list(side.drafts) for side in read)
             if labels is not None:
-                by_people = _read(labels, ours)
-                a = labeled_by(
-                    a,
-                    read_labels(
-                        labels, rubrics[0], columns=by_people.columns, rows=by_people.rows
-                    ).drafts,
-                )
+                people = _read(labels, ours)
+                more = read_labels(labels, rubrics[0], columns=people.columns, rows=people.rows)
+                a = labeled_by(a, more.drafts)
             records = [(file.rubric, records_directory(file, directory)) for file in chosen]
             people_from = accepted_from(accept_at, Calibration.read(*records[0]), rubrics[0])
             looks = Attempts.beside(*records[0]).joined(Attempts.beside(*records[1]).attempts)
@@ -168,11 +170,6 @@ class _ScoreFile:
 
 
 def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
-    """Reads a file.
-
-    Raises:
-        InvalidInput: It has no row.
-    """
     read = list(read_rows([str(path)], empty={"score"}))
     rows = [row for row in read if isinstance(row, Row)]
     if not rows:
@@ -225,30 +222,26 @@ def _shifts(comparison: Comparison, what: str) -> Table:
     title = f"Scores of {comparison.drafts} {what} in {comparison.groups} groups"
     rows = table(title, "dimension", what, *_SIDES, "correlation")
     for name, shift in comparison.shifts.items():
-        rows.add_row(name, str(shift.drafts), *_sides(shift.mean), _figure(shift.pearson.value))
+        rows.add_row(name, str(shift.drafts), *_sides(shift.mean), figure(shift.pearson.value))
     return rows
 
 
 def _agreement(preference: Preference) -> Table:
     rows = table("Agreement with people", "dimension", "", *_SIDES)
     for name, by in preference.agreement.items():
-        for kind, figure in by.items():
-            rows.add_row(name, kind, *_sides(figure))
+        for kind, both in by.items():
+            rows.add_row(name, kind, *_sides(both))
     return rows
 
 
 _SIDES = ("first", "second", "second - first", "higher")
 
 
-def _sides(figure: Difference) -> tuple[str, ...]:
-    apart = figure.difference
+def _sides(both: Difference) -> tuple[str, ...]:
+    apart = both.difference
     within = "-" if isnan(apart.low) else f"{apart.low:+.2f} to {apart.high:+.2f}"
     interval = "-" if isnan(apart.value) else f"{apart.value:+.2f} ({within})"
-    return _figure(figure.first), _figure(figure.second), interval, apart.higher
-
-
-def _figure(value: float) -> str:
-    return "-" if isnan(value) else f"{value:.2f}"
+    return figure(both.first), figure(both.second), interval, apart.higher
 
 
 def _about(comparison: Comparison) -> Iterator[str]:

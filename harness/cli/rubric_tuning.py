@@ -411,16 +411,17 @@ def _agreements(tuning: Tuning) -> Table:
     rows = table("Evaluator and people", "dimension", "drafts", *_SHOWN, "one person")
     for agreement in tuning.agreements:
         cells = (_estimate(agreement.estimates[name]) for name in _SHOWN)
-        rows.add_row(agreement.name, str(agreement.drafts), *cells, _number(agreement.ceiling))
+        rows.add_row(agreement.name, str(agreement.drafts), *cells, figure(agreement.ceiling))
     return rows
 
 
 def _estimate(estimate: Estimate) -> str:
     between = f" ({estimate.low:.2f} to {estimate.high:.2f})"
-    return _number(estimate.value) + between * (not math.isnan(estimate.value))
+    return figure(estimate.value) + between * (not math.isnan(estimate.value))
 
 
-def _number(value: float) -> str:
+def figure(value: float) -> str:
+    """A figure in a table; a dash where it is undefined."""
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 

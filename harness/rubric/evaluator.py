@@ -72,12 +72,6 @@ class Evaluator:
                 code="config.evaluator-missing",
             )
 
-    @property
-    def _repeats(self) -> int:
-        # Worth their calls where the noise was measured, or the rubric asks for them.
-        is_worth = self._noise is not None or "repeats" in self.rubric.model_fields_set
-        return self.rubric.repeats if is_worth else 1
-
     async def evaluate(self, draft: Draft, *, samples: int | None = None) -> Verdict:
         """One verdict.
 
@@ -106,7 +100,9 @@ class Evaluator:
 
         # 2. Every model once; more often while chance could decide. A greedy judgement (sample 0)
         #    cannot be averaged with sampled ones.
-        limit = samples or self._repeats
+        # Repeats are worth their calls where the noise was measured, or the rubric asks for them.
+        is_worth = self._noise is not None or "repeats" in rubric.model_fields_set
+        limit = samples or (rubric.repeats if is_worth else 1)
         rounds: list[list[Opinion]] = []
         absent: list[HarnessError] = []
         for sample in range(1, limit + 1) if samples or limit > 1 else (0,):

@@ -98,11 +98,7 @@ class _Measured(RubricRecord):
 
 
 def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noise:
-    """The noise of repeated judgements; `composites` has for each draft those of its judgements.
-
-    Raises:
-        InvalidInput: No draft was judged twice.
-    """
+    """The noise of repeated judgements; `composites` has for each draft those of its judgements."""
     repeated = [draft for draft in composites if len(draft) > 1]
     if not repeated:
         raise InvalidInput(

@@ -52,11 +52,7 @@ class Attempts(RubricRecord):
 
     @classmethod
     def beside(cls, rubric: Rubric, directory: Path) -> Self:
-        """Those of the rubric, and of all others in its folder: a copy has another name.
-
-        Raises:
-            InvalidInput: One of the files is another.
-        """
+        """Those of the rubric, and of all others in its folder: a copy has another name."""
         attempts = cls.read(rubric, directory) or cls()
         for path in sorted(directory.glob(f"*.{cls.kind}.json")):
             attempts = attempts.joined(cls.read_file(path).attempts)

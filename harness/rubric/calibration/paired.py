@@ -100,11 +100,7 @@ class Comparison:
 
 
 def labeled_by(scores: Sequence[Labeled], labels: Sequence[Labeled]) -> list[Labeled]:
-    """Scored drafts with the labels of others of the same id, and the texts where those have them.
-
-    Raises:
-        InvalidInput: Labels or texts differ.
-    """
+    """Scored drafts with the labels and texts of others of the same id, where those have them."""
     by_id = {draft.id: draft for draft in labels}
     pairs = [(draft, by_id[draft.id]) for draft in scores if draft.id in by_id]
     if differ := [a.id for a, b in pairs if not _may_be_one(a, b)]:

@@ -245,11 +245,7 @@ class Json(Check):
 
 
 def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
-    """What a program of this package answers, which a pattern may keep from ever ending.
-
-    Raises:
-        EvaluationFailed: It took too long, failed, or cannot be run.
-    """
+    """What a program of this package answers, which a pattern may keep from ever ending."""
     try:
         done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
             # Isolated (-I): no variable and no file of this folder decides what is imported. A
