@@ -97,15 +97,7 @@ def compare_scores(
         is_by_rows = rubric is None and all(is_evaluation(file.fields) for file in files)
         sides, reading = [str(first), str(second)], list[str]()
         if is_by_rows:
-            samples = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
-            # No row of such a side has a score by more epochs.
-            epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
-            comparison = compare_evaluations(
-                samples,
-                Reducer.named(reduce, epochs=epochs),
-                confidence=confidence,
-                generator=np.random.default_rng(0),
-            )
+            comparison = _by_rows(files, reduce, confidence=confidence)
         else:
             if rubric is None and any(is_evaluation(file.fields) for file in files):
                 for file in files:
@@ -155,6 +147,14 @@ def compare_scores(
         console.print(_agreement(comparison.people))
     for line in (f"First: {sides[0]}. Second: {sides[1]}.", *_about(comparison), *reading):
         console.print(line, soft_wrap=True)
+
+
+def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> Comparison:
+    samples = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
+    # No row of such a side has a score by more epochs.
+    epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
+    reducer, generator = Reducer.named(reduce, epochs=epochs), np.random.default_rng(0)
+    return compare_evaluations(samples, reducer, confidence=confidence, generator=generator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
