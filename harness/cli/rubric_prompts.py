@@ -56,6 +56,7 @@ def prompts(
             text=read_text("draft", Path(draft)) if draft else "# (A heading)\n\n(Its text.)\n",
             task=task_in(task),
             sources=tuple(read_text("source", Path(name)) for name in sources) or ("(A source.)",),
+            language=file.rubric.language,
         )
         filled = list(_filled(file.rubric, example))
     for name, messages in filled:

@@ -257,7 +257,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     if COMPOSITE in means:
         whole = half_up(statistics.fmean(labeled.scores[COMPOSITE]), rubric.scale.composite_step)
         return Rated(labeled=labeled, composite=whole, scores=means)
-    draft = labeled.text
+    draft = labeled.text and replace(labeled.text, language=rubric.language)
     scores: list[DimensionScore] = []
     unjudged: list[str] = []
     lacks: list[str] = []
