@@ -309,8 +309,8 @@ def _extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...
     left_out = {
         item.value: item for item in _listed(file, "without") if isinstance(item.value, str)
     }
-    remaining = [dimension for name, dimension in names.items() if name not in left_out]
-    inherited["dimensions"] = replace(inherited["dimensions"], value=remaining)
+    remaining = {name: dimension for name, dimension in names.items() if name not in left_out}
+    inherited["dimensions"] = replace(inherited["dimensions"], value=[*remaining.values()])
     problems = [
         item.problem(
             f"without: the rubric that this extends has no dimension '{name}'; "
@@ -337,8 +337,14 @@ def _extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...
     # 3. Its fields over the base's.
     fields = _fields_over(file.fields, inherited, merged=("scale", "shorten", "prompts"))
     if _listed(file, "dimensions"):
-        dimensions = _dimensions_over(sound, inherited["dimensions"])
-        fields["dimensions"] = replace(file.fields["dimensions"], value=dimensions)
+        changes = _by_name(sound)
+        over = [
+            _dimension_over(changes[name], dimension) if name in changes else dimension
+            for name, dimension in remaining.items()
+        ]
+        # One that stands twice comes here the second time, and is refused for that.
+        new = [d for d in sound if _name(d) not in remaining or d is not changes[_name(d)]]
+        fields["dimensions"] = replace(file.fields["dimensions"], value=[*over, *new])
     elif "dimensions" in file.fields and file.fields["dimensions"].value in (None, []):
         fields["dimensions"] = inherited["dimensions"]
     merged = replace(file, value=fields)
@@ -380,18 +386,6 @@ def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     if not isinstance(scale, dict):
         return scale, scale
     return scale.get("min", usual.min), scale.get("max", usual.max)
-
-
-def _dimensions_over(changed: Sequence[Written], base: Written) -> list[Written]:
-    """The base's dimensions with what a file changes in them, then the new ones."""
-    changes, inherited = _by_name(changed), _by_name(base.items)
-    merged = [
-        _dimension_over(changes[name], dimension) if name in changes else dimension
-        for name, dimension in inherited.items()
-    ]
-    # One that stands twice comes here the second time, and is refused for that.
-    new = [d for d in changed if _name(d) not in inherited or d is not changes[_name(d)]]
-    return [*merged, *new]
 
 
 def _dimension_over(change: Written, base: Written) -> Written:
