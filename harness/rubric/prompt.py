@@ -292,6 +292,10 @@ def scores_of(scale: Scale) -> tuple[float, ...]:
 
 
 def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool) -> JsonSchema:
+    score: JsonSchema = {"type": "number", "minimum": scale.min, "maximum": scale.max}
+    if (scale.max - scale.min) / scale.step < _MOST_STEPS:
+        # Every score by itself: some servers' grammars ignore the bounds of numbers.
+        score = {"enum": list(scores_of(scale))}
     # The reason stands before the score, so that the score follows from it.
     issue = _object({"section": _text(SECTION_CHARS), "problem": _text(PROBLEM_CHARS)})
     reasons = {
@@ -302,16 +306,9 @@ def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool
         {
             **(reasons if explained else {}),
             **{key: {"type": "boolean"} for key in rules},
-            "score": _score_schema(scale),
+            "score": score,
         }
     )
-
-
-def _score_schema(scale: Scale) -> JsonSchema:
-    if (scale.max - scale.min) / scale.step >= _MOST_STEPS:
-        return {"type": "number", "minimum": scale.min, "maximum": scale.max}
-    # Every score by itself: some servers' grammars ignore the bounds of numbers.
-    return {"enum": list(scores_of(scale))}
 
 
 def _text(most_chars: int) -> JsonSchema:
