@@ -217,6 +217,12 @@ class Evaluation:
         if self.rubric is not None:
             chosen = choose_rubric(self.rubric, rubrics=settings.rubrics)
             refuse_twice([chosen.rubric.id, *(scorer.name for scorer in self.scorers)])
+            if "passed" in {dimension.name for dimension in chosen.rubric.dimensions}:
+                raise InvalidInput(
+                    f"dimension 'passed' of rubric '{chosen.rubric.id}' has the name of the score "
+                    "that says whether an output passes; rename it",
+                    code="evaluation.dimension-passed",
+                )
         rows = BatchRows(
             self.pipeline,
             self.dataset,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -237,6 +238,27 @@ def test_a_broken_file_is_named_on_either_side(tmp_path: Path, name: str, text: 
     for files in (("ours.jsonl", name), (name, "ours.jsonl")):
         refused = harness("rubric", "compare", *files, cwd=tmp_path)
         assert_shown("rubric compare", f"broken: {name}", refused)
+
+
+@pytest.mark.parametrize("more", [(), ("--rubric", "essay")], ids=["rows", "drafts"])
+def test_a_pipe_is_read_once_and_sides_have_their_names(here: Path, more: tuple[str, ...]) -> None:
+    if more:
+        text = "id,score.clear\nd1,7\nd2,8\n"
+    else:
+        evaluation(here / "rows.jsonl", questions(0, 1, 1))
+        text = (here / "rows.jsonl").read_text()
+    ending = "csv" if more else "jsonl"
+    (here / f"b.{ending}").write_text(text)
+    os.mkfifo(pipe := here / f"a.{ending}")
+    # What is in a pipe stays there as long as it is open for anyone.
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    pipe.write_text(text)
+    done = harness("rubric", "compare", pipe.name, f"b.{ending}", *more, "--json", cwd=here)
+    os.close(reader)
+
+    assert done.exit_code == 0, done.stderr
+    sides = ("essay, a.csv", "essay, b.csv") if more else ("a.jsonl", "b.jsonl")
+    assert tuple(done.json["sides"]) == sides
 
 
 def test_a_reducer_that_needs_more_epochs_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def length(output):
 
 
 def in_numpy(output):
-    return {"is": np.bool_(1), "as": np.float32(0.5), "n": np.int64(2)}
+    return {"is": np.bool_(1), "as": np.float32(0.5), "n": np.int64(2), "d": Decimal("0.25")}
 
 
 def is_digit(output):
@@ -343,6 +344,7 @@ def test_scores_may_be_of_numpy(setup):
         "in_numpy.is": 1.0,
         "in_numpy.as": 0.5,
         "in_numpy.n": 2.0,
+        "in_numpy.d": 0.25,
         "is_digit": 1.0,
     }
 
@@ -485,6 +487,14 @@ def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):
             settings=settings_of(tmp_path, rubrics=tmp_path), backends={"producer": producer}
         )
     assert not producer.requests
+
+
+def test_a_dimension_may_not_take_the_place_of_whether_an_output_passes(setup):
+    (setup.folder / "right.yaml").write_text(RUBRIC.replace("name: clear", "name: passed"))
+    with pytest.raises(InvalidInput) as refused:
+        setup.run(questions(rubric="right"))
+    assert refused.value.code == "evaluation.dimension-passed"
+    assert not setup.producer.requests
 
 
 def test_one_judge_of_a_pool_judges_all_epochs_and_parts(tmp_path):
