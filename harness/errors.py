@@ -77,10 +77,15 @@ class HarnessError(_FactsByName):
 
     def __init__(self, statement: str, *, code: str | None = None, **facts: object) -> None:
         self.code = code or type(self).code
+        named = [name for kind in type(self).mro() for name in inspect.get_annotations(kind)]
         for name, fact in facts.items():
-            if not any(name in inspect.get_annotations(kind) for kind in type(self).mro()):
+            if name not in named:
                 raise TypeError(f"{type(self).__name__} has no '{name}'")
             setattr(self, name, fact)
+        # Here, and not as an AttributeError where somebody reads it, far from the mistake.
+        for name in named:
+            if not hasattr(self, name):
+                raise TypeError(f"{type(self).__name__} needs '{name}'")
         self.statement = self._worded(statement)
         super().__init__(self._place() + self.statement)
 
