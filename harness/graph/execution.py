@@ -25,7 +25,7 @@ from harness.graph.graph import Graph
 from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher, perform
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
-from harness.graph.reuse import Found, Outputs, Shared
+from harness.graph.reuse import Found, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
     INNERMOST,
@@ -293,7 +293,7 @@ class _Running:
         part = StepCall(state, item, call.taken)
         part.uses = call.uses
         # Before `add_item`, which may start followers: what they took has to be in the journal.
-        await self._outputs.record(part, data=data, digest=digest(data))
+        await self._outputs.write(part, record_of(part, data))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # it was left behind, and its followers have gone on
         self._schedule.add_item(state, item, value, digest_of_value(value))
@@ -324,7 +324,7 @@ class _Running:
         if on_error == "skip":
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:
-                await self._outputs.record(call, skipped=detail)
+                await self._outputs.write(call, record_of(call, skipped=detail))
             return Skipped(reason=detail), NO_DIGEST
         if isinstance(on_error, Default):
             self._skip_call(call, f"failed, and its default stands for it: {detail}")
