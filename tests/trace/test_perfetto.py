@@ -20,8 +20,7 @@ from sample_runs import STARTED, span, write_journal
 
 from harness.trace import TIMELINES, Content, CounterSet, Flow, Instant, Journal, SpanRecord
 from harness.trace.calls import PHASES
-from harness.trace.summary_tracks import SUMMED, SummaryTracks
-from harness.trace.timeline import Lanes, shown_counter
+from harness.trace.timeline import SUMMED, Lanes, SummaryTracks, shown_counter
 
 pytestmark = pytest.mark.slow
 
