@@ -24,8 +24,7 @@ from zlib import crc32
 from harness.errors import MemoryStoreFailed
 from harness.memory.passage import Passage, WantedTags
 from harness.memory.primary import PrimaryStore, Progress
-from harness.memory.recent import MOST_RECENT, recent_scores
-from harness.memory.terms import LexicalSchema, ceiling
+from harness.memory.terms import LexicalSchema, ceiling, recent_scores
 
 if TYPE_CHECKING:
     import tantivy
@@ -34,6 +33,9 @@ _WRITER_HEAP_BYTES = 50_000_000
 
 _TURN_WAIT_S = 30.0
 _TURN_POLL_S = 0.005
+
+MOST_RECENT = 32
+"""So many unread passages are scored one by one; with more, a search waits for the commit."""
 
 T = TypeVar("T")
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from harness.errors import HarnessError, InvalidInput, MemoryStoreFailed
 from harness.files import make_private
+from harness.memory.database import Place
 from harness.memory.passage import Passage, amounts_of
-from harness.memory.place import Place
 
 FILE_NAME = "passages.sqlite"
 

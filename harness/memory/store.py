@@ -24,11 +24,11 @@ import numpy as np
 
 from harness.errors import InvalidInput, did_you_mean, message_of
 from harness.log import log_warning
+from harness.memory.database import Place, place_of
 from harness.memory.embedder import Embedder, Vectors, WordLlamaEmbedder, embed
 from harness.memory.guard import Guard, refusal_of
 from harness.memory.lexical import LexicalIndex
 from harness.memory.passage import Added, Filter, Hits, Passage, Refusal, Stats, wanted_tags
-from harness.memory.place import Place, place_of
 from harness.memory.primary import Numbers, PrimaryStore, Progress
 from harness.memory.ranking import Mode, Searcher
 from harness.memory.vector_index import VectorIndex
