@@ -22,7 +22,7 @@ from harness.graph.executor import (
     this_task,
 )
 from harness.graph.graph import Graph
-from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher, perform
+from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
 from harness.graph.reuse import Found, Outputs, Shared, record_of
@@ -273,17 +273,14 @@ class _Running:
         # `_stop` cancels only calls that are made, and not one that was looking for its output.
         if self._stopping is not None:
             raise asyncio.CancelledError
-        step, shared, parent = call.step, self._shared, self._parent
-        handle = None
-        if step.node.takes_run or step.policies.timeout is not None:
-            handle = NodeCall(call, shared=shared, nested=self._nest, parent=parent)
-        is_shown = step.item_form is not None and not step.mapped
+        handle = NodeCall(call, shared=self._shared, nested=self._nest, parent=self._parent)
+        is_shown = call.step.item_form is not None and not call.step.mapped
         on_item = partial(self._hand_on, call) if is_shown else None
         if self._watcher is not None:
             self._watcher.begins(call.state.path, call.item)
         call.is_made = True
         try:
-            return await perform(call, shared, handle=handle, parent=parent, on_item=on_item)
+            return await handle.perform(on_item)
         finally:
             call.is_made = False
 
