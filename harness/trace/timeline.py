@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
@@ -35,28 +36,23 @@ _KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
 """In this order; with many rows, nodes take many screens."""
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
-    """One line of the timeline.
+    """One line of the timeline."""
 
-    Attributes:
-        number: Counted from 0 over all lanes, in the order they were needed.
-        track: The name people read.
-        index: 0 for a track's first lane, counted up for spans that overlap.
-        ended: When the slices end that the last placed one has closed, innermost first: for a
-            format that draws a slice by its two ends.
-        free_ns: Nothing drawn so far reaches beyond.
-        open: The slices in which another may still be nested, outermost first.
-    """
-
-    __slots__ = ("ended", "free_ns", "index", "number", "open", "track")
-
-    def __init__(self, number: int, track: str, index: int) -> None:
-        self.number = number
-        self.track = track
-        self.index = index
-        self.ended = _OVER
-        self.free_ns: int | None = None
-        self.open: list[_Slice] = []
+    number: int
+    """Counted from 0 over all lanes, in the order they were needed."""
+    track: str
+    """The name people read."""
+    index: int
+    """0 for a track's first lane, counted up for spans that overlap."""
+    ended: list[int] = field(default_factory=lambda: _OVER)
+    """When the slices end that the last placed one has closed, innermost first: for a format that
+    draws a slice by its two ends."""
+    free_ns: int | None = None
+    """Nothing drawn so far reaches beyond."""
+    open: list[_Slice] = field(default_factory=list)
+    """The slices in which another may still be nested, outermost first."""
 
 
 class _Slice:
