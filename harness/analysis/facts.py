@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.analysis.finding import Observation, said_ns
 from harness.analysis.speed_limits import MACHINE, SpeedLimit, company_of, speed_limits_of
-from harness.analysis.time_budget import TimeShare, TimeSpent, lost_to_places_ns
+from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
@@ -123,8 +123,6 @@ class Observed:
     servers: dict[str, Server] = field(default_factory=dict)
     limits: tuple[SpeedLimit, ...] = ()
     """The speed of models against the machine's limits, as far as known."""
-    reserves: dict[str, int] = field(default_factory=dict)
-    """Bytes that the budget keeps free of each device's capacity."""
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
     """Of servers, by tag and name."""
     nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
@@ -134,8 +132,6 @@ class Observed:
     each began."""
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
-    lost_to_places_ns: int = 0
-    """See `harness.analysis.time_budget`."""
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     shares: tuple[TimeShare, ...] = ()
@@ -144,8 +140,6 @@ class Observed:
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
     """By span, the spans that it had to wait for."""
-    decided: set[tuple[int, int]] = field(default_factory=set)
-    """Of those, sources with the nodes whose `when=` they were given to."""
 
     @cached_property
     def texts(self) -> Mapping[object, str]:
@@ -289,7 +283,6 @@ def observe(journal: Journal) -> Observed:
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
-    observed.reserves = {b.device or MACHINE: b.reserve_bytes for b in seen[events.Budget]}
     # A call's share of a load is no load of its own.
     is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.LoadEvent])
     tags = {call.id: call.model for call in observed.every_call}
@@ -312,9 +305,6 @@ def observe(journal: Journal) -> Observed:
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself
             observed.sources.setdefault(flow.target, []).append(flow.source)
-        if flow.name == "condition":
-            observed.decided.add((flow.source, flow.target))
-    observed.lost_to_places_ns = lost_to_places_ns(seen[events.NodeAttempt], journal.flows)
     observed.limits = speed_limits_of(observed.calls, seen)
     observed.path = critical_path(seen[events.NodeAttempt], journal.flows, run=observed.run)
     observed.shares = observed.time.shares(observed.path, observed.every_call, run=observed.run)

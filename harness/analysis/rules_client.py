@@ -22,6 +22,7 @@ from harness.analysis.finding import Observation, counted, ids, named, said_ns
 from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, had_places
+from harness.analysis.time_budget import lost_to_places_ns
 from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import common, depths, length_ns, parts_within
@@ -298,7 +299,7 @@ def _said_place(observed: Observed, lag: events.ClientLag) -> str:
 def _places(observed: Observed) -> Observation | None:
     """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
     waits = observed.place_waits
-    gain_ns = observed.lost_to_places_ns
+    gain_ns = lost_to_places_ns(observed.seen[events.NodeAttempt], observed.journal.flows)
     if len(waits) < SEVERAL or not observed.matters(gain_ns):
         return None
     at_work = [*observed.calls, *observed.seen[events.Embed]]
@@ -414,10 +415,13 @@ def _unquoted(observed: Observed) -> Observation | None:
     for call in observed.calls[:TEXTS_OF_CALLS]:
         if call.node_span is not None and call.status == "ok":
             calls.setdefault(call.node_span, []).append(call)
+    # What a `when=` was given has done its work without a place in a prompt.
+    flows = observed.journal.flows
+    decided = {(flow.source, flow.target) for flow in flows if flow.name == "condition"}
     worst: Observation | None = None
     for before, step in pairwise(observed.path.steps):
         sources = observed.sources.get(step.span, ())
-        is_edge = before.span in sources and (before.span, step.span) not in observed.decided
+        is_edge = before.span in sources and (before.span, step.span) not in decided
         replies = [observed.reply(call) or "" for call in calls.get(before.span, ())]
         prompts = [observed.prompt(call) or "" for call in calls.get(step.span, ())]
         if not (is_edge and replies and prompts and all(replies) and all(prompts)):

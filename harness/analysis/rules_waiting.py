@@ -358,10 +358,12 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
     for load in observed.loads:
         if load.need_bytes and isinstance(device := observed.server(load.model).device, str):
             needs.setdefault(device, {})[load.model] = load.need_bytes
+    # Bytes that the budget keeps free of each device's capacity.
+    reserves = {b.device or MACHINE: b.reserve_bytes for b in observed.seen[events.Budget]}
     return tuple(
         "give all of them room: "
         f"[{'budget' if device == MACHINE else f'budget.devices.{device}'}] capacity = "
-        f'"{math.ceil((sum(of_models.values()) + observed.reserves.get(device, 0)) / 2**20)} MiB" '
+        f'"{math.ceil((sum(of_models.values()) + reserves.get(device, 0)) / 2**20)} MiB" '
         "or more in harness.toml"
         for device, of_models in needs.items()
         if len(of_models) > 1
