@@ -397,9 +397,6 @@ def gains_by_company(calls: Sequence[Call]) -> bool | None:
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:
     """What calls waited in their server before it took them up, by their spans.
 
-    Llama.cpp and vLLM report it. Of another server it is inferred: a call queued if most of the
-    time to its first token passed while the server's `waiting` counter was above 0 or, without
-    that, while it was answering as many other calls as it ever did, one of which had to end first.
     `calls` are all to one server.
     """
     sent = {call.id: wait for call in calls if (wait := ttft(call)) is not None}
@@ -409,11 +406,13 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
         for queue in _queues(call)
         if call.id in sent and queue.start_ns >= sent[call.id].start_ns
     }
-    # 1. As the server reports it.
+    # 1. As the server reports it: llama.cpp and vLLM do.
     if queues or not sent:
         return queues
     model = calls[0].model
-    # 2. As its counter, or the calls under way, make likely.
+    # 2. Inferred: a call queued if most of the time to its first token passed while the server's
+    #    counter was above 0 or, without one, while it answered as many other calls as it ever did,
+    #    one of which had to end first.
     if observed.highest(model, "waiting") is None:
         full = _full_house(calls)
     else:

@@ -63,8 +63,7 @@ def serial_client(observed: Observed) -> Observation | None:
     """Calls that do not need each other went one after another, none beside another.
 
     What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
-    prompts for the replies they hold. An engine in this process shares its cores among the calls
-    under way, so that several at once may be no faster: of it, nothing is said.
+    prompts for the replies they hold.
     """
     alone = _alone(observed.calls)
     first = alone[:TEXTS_OF_CALLS]
@@ -86,6 +85,7 @@ def serial_client(observed: Observed) -> Observation | None:
     in_turn_ns = max(1, sum(map(busy_ns, first)))
     lost_ns = round((1 - max(ends_ns) / in_turn_ns) * sum(map(busy_ns, alone)))
     is_few = at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns)
+    # An engine in this process shares its cores among the calls under way: at once may be no faster.
     if is_few or server.is_in_process:
         return None
     nodes = named(call.node for call in independent if call.node)
@@ -533,10 +533,7 @@ def _same_prompt(earlier: Call, later: Call) -> bool:
     explained_by=("client-lag",),
 )
 def slow_code(observed: Observed) -> Observation | None:
-    """A tool, or a node's own code, took much of the critical path.
-
-    A hint: only its author knows whether it has to be there, and can be quicker.
-    """
+    """A tool, or a node's own code, took much of the critical path."""
     lags = observed.seen[events.ClientLag]
     blocked = _place_of_most(lags, is_starved=observed.is_starved) if lags else None
     kinds = {"code", "tool", "client lag"} if blocked else {"code", "tool"}
@@ -564,7 +561,7 @@ def slow_code(observed: Observed) -> Observation | None:
     if any(spans[:1] == [node] for span in answered for node in (span, *_around(observed, span))):
         return None  # It waited for a person.
     return Observation(
-        severity="hint",
+        severity="hint",  # only its author knows whether it has to be there, and can be quicker
         case=case,
         seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",
         spans=tuple(spans[:1]),

@@ -51,11 +51,7 @@ LITTLE_QUEUE = 0.2
 )
 @per_model
 def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
-    """Long prompts, read one after another without much queue, and slowly.
-
-    Where most of each was the same as in the last one, `drifting-prefix` says why it was read
-    again. Fewer calls than three count if reading them took more than half of the run.
-    """
+    """Long prompts, read one after another without much queue, and slowly."""
     timed = [c for c in calls if c.ttft_ns and c.input_tokens and not came_at_once(c)]
     if timed and not tells_of_queues(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
@@ -68,6 +64,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
             or (call.id not in inferred and _input_tokens(call) >= VERY_LONG_TOKENS)
         ]
     lost_ns = length_ns(part for call in timed for part in call.phases.get("prefill", ()))
+    # Fewer calls than three count if reading them took more than half of the run.
     if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
@@ -317,17 +314,14 @@ def likeness(earlier: str, later: str) -> Likeness:
 
 
 def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[int]]:
-    """Which earlier calls' replies each prompt holds something of, by position.
-
-    A reply counts as used where the prompt has a window of it more often than the prompt had that
-    first led to it: models like to repeat what they were given. A short reply counts whole, and so
-    do its pieces: a value of its JSON, an item of its list.
-    """
+    """Which earlier calls' replies each prompt holds something of, by position."""
     owners: dict[str, _Said] = {}
     short: dict[str, _Said] = {}
     needed: list[set[int]] = []
     for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
         parts = _windows(prompt)
+        # More often than the prompt had it that first led to it: models like to repeat what they
+        # were given.
         quoted = [owners[w].by for w in parts.keys() & owners.keys() if parts[w] > owners[w].given]
         quoted += [it.by for piece, it in short.items() if prompt.count(piece) > it.given]
         needed.append(set().union(*quoted))
@@ -337,6 +331,7 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
             for window in _windows(text):
                 it = owners.get(window)
                 owners[window] = it.also(number) if it else _Said(parts[window], alone)
+        # A short reply counts whole, and so do its pieces: a value of its JSON, an item of its list.
         for piece in pieces_of(text) if len(text) < SHORT_CHARS else ():
             it = short.get(piece)
             short[piece] = it.also(number) if it else _Said(prompt.count(piece), (number,))

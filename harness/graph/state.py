@@ -396,10 +396,7 @@ class _Entry:
 class Places:
     """Starts calls at once while there is room, else in order as places become free.
 
-    A call that waits for nested calls lends them its place, which goes to no other: so each nested
-    graph has a place, and can end, whatever the others wait for. Else deeper calls go first, and
-    nodes that follow another item by item, so that what is begun ends before more begins. A
-    waiting call costs one queue entry, and no task.
+    A waiting call costs one queue entry, and no task.
     """
 
     __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
@@ -419,7 +416,8 @@ class Places:
         # 1. No limit.
         if self._free is None:
             start()
-        # 2. The place of the call that waits for this one's graph, if no other call has it.
+        # 2. The place of the call that waits for this one's graph, if no other call has it. It goes
+        #    to no other graph: so each nested one has a place, and can end, whatever others wait for.
         elif call is not None and loan is not None and loan.borrower is None:
             loan.borrower, call.lender = call, loan
             start()
@@ -429,7 +427,8 @@ class Places:
             self._free -= 1
             start()
         else:
-            # 4. In line twice: for any free place, deepest first, and for that of the lender.
+            # 4. In line twice: for any free place, and for that of the lender. Deeper calls go first,
+            #    and nodes that follow another item by item: what is begun ends before more begins.
             depth, around = 0, call
             while around is not None:
                 depth, around = depth + 1, around.around

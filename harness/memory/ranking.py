@@ -45,9 +45,6 @@ def is_relevant(
 ) -> bool:
     """Whether the mean of words and meaning, or the one that was measured, reaches the floor.
 
-    The mean and not the better one: unrelated text has some of the words, or is a little alike in
-    meaning, but seldom both.
-
     Args:
         lexical: BM25 score; None if the lexical index was not asked or did not propose it.
         cosine: To the query; None if the vector index was not asked or had no answer.
@@ -60,6 +57,8 @@ def is_relevant(
         measures.append((lexical or 0) / ceiling)
     if cosine is not None:
         measures.append(max(0, cosine - unrelated) / (1 - unrelated))
+    # The mean and not the better one: unrelated text has some of the words, or is a little alike in
+    # meaning, but seldom both.
     return bool(measures) and sum(measures) / len(measures) > _FLOOR
 
 
@@ -70,13 +69,11 @@ Scores = Mapping[int, float]
 
 
 def min_max(scores: Scores, *, zero: float) -> dict[int, float]:
-    """max(0, s - least) / (max - least): the best becomes 1; `least`, and what is below it, 0.
-
-    By the score of unrelated passages and not by the least that was found, so that a passage's
-    score does not depend on how many others were proposed with it. BM25 gives unrelated ones 0.
-    Cosines begin where the embedder has unrelated texts: by one that puts them at 0.5, the best
-    and the worst would otherwise count nearly the same.
-    """
+    """max(0, s - zero) / (max - zero): the best becomes 1; `zero`, and what is below it, 0."""
+    # `zero` is the score of unrelated passages and not the least that was found, so that a
+    # passage's score does not depend on how many others were proposed with it. BM25 gives them 0.
+    # An embedder may put unrelated texts at a cosine of 0.5: counted from 0, the best and the worst
+    # would weigh nearly the same.
     high = max(scores.values(), default=zero)
     if high <= zero:
         return dict.fromkeys(scores, 0.0)
@@ -115,15 +112,13 @@ def fuse(lexical: Scores | None, vector: Scores | None, *, least_cosine: float) 
 def novelty(nearest: NDArray[np.float32], *, unrelated: float) -> float:
     """10 x the mean of min(1, (1 - cosine) / (1 - unrelated)): how new a batch of texts is.
 
-    A text that is known word for word adds 0. One that is no nearer to a known text than unrelated
-    texts are to each other adds the most: farther away is not newer. An empty batch has 0.
-
     Args:
         nearest: For each text its greatest cosine to a known text (n,); -1 if nothing is known.
         unrelated: The cosine above which two texts are related, below 1.
     """
     if not len(nearest):
         return 0.0
-    # Clipped at both ends: rounding takes the cosine of equal texts a little above 1.
+    # Clipped at both ends: rounding takes the cosine of equal texts a little above 1, and a text
+    # farther from all others than unrelated ones are is not newer for that.
     distance = np.clip((1 - nearest.astype(np.float64)) / (1 - unrelated), 0, 1)
     return float(10 * distance.mean())

@@ -129,11 +129,9 @@ class LexicalSchema:
     # --- queries -----------------------------------------------------------------------------
 
     def asked(self, text: str) -> list[Clause]:
-        """What a query asks for.
-
-        Made from terms: tantivy's own query syntax would read quotes, colons, brackets and hyphens
-        of a question as operators or errors.
-        """
+        """What a query asks for."""
+        # Made from terms: tantivy's own query syntax would read quotes, colons, brackets and
+        # hyphens of a question as operators or errors.
         parts = read_query(text)
         phrases = (self._words(phrase) for phrase in parts.phrases)
         titles = (self._words(title) for title in parts.titles)
@@ -274,16 +272,16 @@ def analyzer(language: str, *, stop_words: bool = True) -> tantivy.TextAnalyzer:
     """Makes words: runs of letters and digits, lower-cased, stemmed, without accents.
 
     Stop words such as "the" stay, unless `stop_words` is false and tantivy has a list for the
-    language: BM25 already weighs them near zero, and "to be" stays findable. Words of more than 255
-    bytes, which are encoded data, are dropped.
+    language.
     """
     import tantivy  # noqa: PLC0415  # importing harness stays light
 
     builder = (
         tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
-        .filter(tantivy.Filter.remove_long(256))
+        .filter(tantivy.Filter.remove_long(256))  # they are encoded data
         .filter(tantivy.Filter.lowercase())
     )
+    # In texts they stay: BM25 already weighs them near zero, and "to be" is findable.
     if not stop_words and language in _WITH_STOP_WORDS:
         builder = builder.filter(tantivy.Filter.stopword(language))
     if language != "none":

@@ -330,11 +330,8 @@ def _rows_of(ascending: Numbers, sequences: Iterable[int]) -> Numbers:
 
 
 def main_axes(vectors: Vectors, count: int) -> Vectors:
-    """The orthogonal axes (count, d) along which vectors (n, d) differ most, nearly.
-
-    By subspace iteration. Not `np.linalg.eigh`, which takes up to 2 s beside busy cores; see
-    `products`.
-    """
+    """The orthogonal axes (count, d) along which vectors (n, d) differ most, nearly."""
+    # By subspace iteration: `np.linalg.eigh` takes up to 2 s beside busy cores, see `products`.
     columns = np.ascontiguousarray(vectors.T)
     covariance = products(columns, columns)
     axes = covariance[:count]
@@ -351,10 +348,9 @@ def products(vectors: Vectors, queries: Vectors) -> Vectors:
     """The products of vectors (n, d) with one (d,) or several (m, d): (n,) or (n, m).
 
     Of vectors of unit length, their cosines, which do not depend on the rows beside them.
-
-    Not `vectors @ others.T`: BLAS starts a thread per core, and when a model keeps the cores busy
-    these wait for each other, for 50,000 vectors 10 to 35 ms instead of 0.7. This stays at 1.7.
     """
+    # Not `vectors @ others.T`: BLAS starts a thread per core, and when a model keeps the cores busy
+    # these wait for each other, for 50,000 vectors 10 to 35 ms instead of 0.7. This stays at 1.7.
     rows = vectors if queries.ndim == 1 else vectors[:, np.newaxis]
     result: Vectors = np.vecdot(rows, queries)
     return result

@@ -1,9 +1,7 @@
 """The Chrome Trace export: JSON that Perfetto and `chrome://tracing` open.
 
-The importers require that times are microseconds relative to the run's start (an epoch would lose
-its fraction), that process and thread ids are small, that complete events on one thread nest, and
-that no value is NaN, which would abort the whole load. A group of tracks is a process, the only
-kind of group in this format. Integers from 2**63 on are misread; Perfetto's own format keeps them.
+The importers require that complete events on one thread nest, and that no value is NaN, which would
+abort the whole load. Integers from 2**63 on are misread; Perfetto's own format keeps them.
 """
 
 from __future__ import annotations
@@ -99,9 +97,10 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
 
 
 class _Threads:
-    """Tracks as processes, lanes as threads, both with small numbers."""
+    """Tracks as processes, lanes as threads."""
 
     def __init__(self, origin_ns: int) -> None:
+        # A process is the only kind of group in this format. Importers require small numbers.
         self._processes: dict[str, int] = {}
         self.named = 0
         """How many lanes have their names: all below this number."""
@@ -109,6 +108,7 @@ class _Threads:
 
     def place(self, lane: Lane, time_ns: int) -> Event:
         """Where and when an event is drawn."""
+        # Microseconds since the run's start: an epoch would lose its fraction.
         ts = (time_ns - self._origin_ns) / 1000
         return {"pid": self._processes[lane.track], "tid": lane.number + 1, "ts": ts}
 

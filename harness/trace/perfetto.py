@@ -4,9 +4,8 @@ A third of the size of the Chrome trace, with names and groups for tracks. The f
 packets, so a file that is cut off keeps every whole packet. Field numbers are from
 `protos/perfetto/trace/**` in google/perfetto.
 
-A slice is two packets: its beginning with all its attributes, and its end. The end is written when
-the next slice on the lane shows that nothing more can lie in it, so that packets nest even where
-times are equal. Names and texts that recur are written once and referred to by number.
+A slice is two packets: its beginning with all its attributes, and its end. Names and texts that
+recur are written once and referred to by number.
 """
 
 from __future__ import annotations
@@ -139,6 +138,8 @@ class _Packets:
             if lane.number >= len(self._tracks.on):
                 yield from self._tracks.describe(lane)
             if type(item) is SpanRecord:
+                # Ends are written when the next slice on the lane shows that nothing more can lie
+                # before them, so that packets nest even where times are equal.
                 for end_ns in lane.ended:
                     yield self._end(lane, end_ns)
                 yield from self._begin(item, lane)

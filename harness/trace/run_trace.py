@@ -249,22 +249,16 @@ def _next_part(run: Journal, started: RunStarted) -> tuple[Path, RunStarted]:
 class RunLock:
     """Locks a run against a resume by another process, until it is released or its process ends.
 
-    An advisory lock on the journal's file (`man 2 flock`): everyone can still read and write it. If
-    files cannot be locked, as in some network directories, the run continues without it.
-
-    Raises:
-        InvalidInput: The run is held already.
-        OSError: The journal cannot be opened.
-
-    Attributes:
-        is_certain: Whether the file could be locked.
+    Raises `InvalidInput` if the run is held already, `OSError` if its journal cannot be opened.
     """
 
     def __init__(self, journal: Path) -> None:
         # For writing, although nothing is written: over NFS, no other file can be locked.
         self._descriptor: int | None = os.open(journal, os.O_RDWR)
         self.is_certain = True
+        """Whether the file could be locked."""
         try:
+            # Advisory (`man 2 flock`): everyone can still read and write the file.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.fstat(self._descriptor).st_nlink:
                 raise BlockingIOError  # it was replaced or deleted after it was opened
@@ -276,6 +270,7 @@ class RunLock:
                 path=journal,
             ) from error
         except OSError as error:
+            # In some network directories nothing can be locked: the run goes on without it.
             self.is_certain = False
             log_warning(
                 "the run's journal cannot be locked, so another process could resume it",

@@ -180,12 +180,7 @@ class ArrowEnd(NamedTuple):
 
 
 class Drawing:
-    """A run as timelines show it: each span, instant and counter on its lane, and the arrows.
-
-    Perfetto draws an arrow from the end of its source. So one that leaves while its source goes on,
-    as every call does, leaves from a mark of its own. One that would run backwards in time is left
-    out.
-    """
+    """A run as timelines show it: each span, instant and counter on its lane, and the arrows."""
 
     def __init__(self, journal: Journal) -> None:
         self.lanes = Lanes(f"run {journal.started.name}")
@@ -224,11 +219,13 @@ class Drawing:
         own_lane = self.lanes.lane_of(span.id)
         for number, (name, source, _) in self._arriving.get(span.id, ()):
             if source not in self._drawn or self._drawn[source][0] > span.start_ns:
-                continue
+                continue  # it would run backwards in time
             lane = self.lanes.lane_of(source)
             goes_on = self._drawn[source][1] > span.start_ns
+            # Perfetto draws an arrow from the end of its source. So one that leaves while its
+            # source goes on, as every call does, leaves from a mark of its own.
             if name == _CALL or (goes_on and lane is not own_lane):
-                # A number of its own: the one that left with its source leads nowhere.
+                # With a number of its own: the one that left with its source leads nowhere.
                 number += len(self._journal.flows)  # noqa: PLW2901
                 yield ArrowEnd(number, name, leaves=True, mark=lane)
             yield ArrowEnd(number, name, leaves=False)
