@@ -85,7 +85,7 @@ def serial_client(observed: Observed) -> Observation | None:
     in_turn_ns = max(1, sum(map(busy_ns, first)))
     lost_ns = round((1 - max(ends_ns) / in_turn_ns) * sum(map(busy_ns, alone)))
     is_few = at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns)
-    # An engine in this process shares its cores among the calls under way: at once may be no faster.
+    # An engine in this process shares its cores among calls: several at once may be no faster.
     if is_few or server.is_in_process:
         return None
     nodes = named(call.node for call in independent if call.node)

@@ -331,7 +331,7 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
             for window in _windows(text):
                 it = owners.get(window)
                 owners[window] = it.also(number) if it else _Said(parts[window], alone)
-        # A short reply counts whole, and so do its pieces: a value of its JSON, an item of its list.
+        # A short reply counts whole, and so do its pieces, such as a value of its JSON.
         for piece in pieces_of(text) if len(text) < SHORT_CHARS else ():
             it = short.get(piece)
             short[piece] = it.also(number) if it else _Said(prompt.count(piece), (number,))

@@ -417,7 +417,7 @@ class Places:
         if self._free is None:
             start()
         # 2. The place of the call that waits for this one's graph, if no other call has it. It goes
-        #    to no other graph: so each nested one has a place, and can end, whatever others wait for.
+        #    to no other graph: so each nested one has a place, and can end, whatever others do.
         elif call is not None and loan is not None and loan.borrower is None:
             loan.borrower, call.lender = call, loan
             start()
@@ -427,8 +427,9 @@ class Places:
             self._free -= 1
             start()
         else:
-            # 4. In line twice: for any free place, and for that of the lender. Deeper calls go first,
-            #    and nodes that follow another item by item: what is begun ends before more begins.
+            # 4. In line twice: for any free place, and for that of the lender. Deeper calls go
+            #    first, and nodes that follow another item by item: what is begun ends before more
+            #    begins.
             depth, around = 0, call
             while around is not None:
                 depth, around = depth + 1, around.around

@@ -255,7 +255,7 @@ def _read(tool: Tool) -> UsableTool:
 
 
 def _not_finite(value: object, place: str = "") -> Iterator[str]:
-    """Where a number is infinite or none, as a model's "nan" becomes one, and its type allows none."""
+    """Where a number is infinite or none, as a model's "nan" becomes, and its type allows none."""
     inside: Iterable[tuple[object, object]] = ()
     match value:
         case float() | Decimal() if not isfinite(value):
