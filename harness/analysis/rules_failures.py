@@ -6,21 +6,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from harness.analysis.facts import (
-    LEAST_COMPARED,
-    SEVERAL,
-    Observed,
-    per_model,
-    ttft,
-)
-from harness.analysis.finding import (
-    Expected,
-    Observation,
-    counted,
-    ids,
-    named,
-    said_ns,
-)
+from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
+from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim

@@ -14,13 +14,7 @@ from functools import partial
 from typing import Any
 
 from harness.errors import NodeFailed, RunLimitReached
-from harness.graph.executor import (
-    GRACE_S,
-    LeftBehind,
-    forget,
-    leave_behind,
-    this_task,
-)
+from harness.graph.executor import GRACE_S, LeftBehind, forget, leave_behind, this_task
 from harness.graph.graph import Graph
 from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped

@@ -15,13 +15,7 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from contextlib import (
-    AbstractAsyncContextManager,
-    aclosing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from typing import Any, Literal, NamedTuple, Protocol
 
 from harness.errors import NodeTimedOut

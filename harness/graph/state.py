@@ -20,13 +20,7 @@ from harness.graph.graph import Graph, returned
 from harness.graph.node import Node, Parameter
 from harness.graph.outcome import Skipped
 from harness.graph.policies import Policies
-from harness.graph.values import (
-    ValueForm,
-    digest,
-    digest_of_all,
-    sets_in_order,
-    value_form,
-)
+from harness.graph.values import ValueForm, digest, digest_of_all, sets_in_order, value_form
 from harness.trace.records import label_of
 
 NO_DIGEST = ""

@@ -11,14 +11,7 @@ from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
 
-from harness.trace.events import (
-    Chat,
-    Embed,
-    EndpointEvent,
-    Request,
-    place_of,
-    without_fields,
-)
+from harness.trace.events import Chat, Embed, EndpointEvent, Request, place_of, without_fields
 from harness.trace.records import Interval, SpanRecord
 
 PHASES = ("overhead", "queue", "load", "prefill", "decode")

@@ -25,13 +25,7 @@ from harness.log import log_warning
 from harness.trace.chrome import write_chrome_trace
 from harness.trace.clock import Clock, monotonic
 from harness.trace.journal import Durability, JournalWriter, OnFailure, sync_path
-from harness.trace.journal_reader import (
-    JOURNAL_SUFFIX,
-    Journal,
-    journal_of,
-    next_part,
-    part_path,
-)
+from harness.trace.journal_reader import JOURNAL_SUFFIX, Journal, journal_of, next_part, part_path
 from harness.trace.perfetto import write_perfetto_trace
 from harness.trace.records import SCHEMA_VERSION, Instant, RunEnd, RunEnded, RunStarted, describe
 from harness.trace.secrets import Redactor
