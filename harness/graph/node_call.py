@@ -376,13 +376,15 @@ class NodeCall:
                 arguments = {RUN_PARAMETER: shared.run_of(self), **arguments}
             work = Work(self.label, step.node.function, arguments, step.policies.on, self)
             if step.item_form is None:
-                made = shared.executor.call(work)
+                work_done = shared.executor.call(work)
             else:
-                made = self._stream(step.item_form, work, on_item)
+                work_done = self._stream(step.item_form, work, on_item)
             try:
                 if (limits := step.policies.timeout) is not None:
-                    made = timed(made, limits, pulse=self.pulse, label=self.label, log=shared.log)
-                value = await made
+                    work_done = timed(
+                        work_done, limits, pulse=self.pulse, label=self.label, log=shared.log
+                    )
+                value = await work_done
             except Exception as error:
                 span.set(traceback=tracer.excerpt(_traceback(error)))
                 raise
