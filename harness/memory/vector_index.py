@@ -41,7 +41,7 @@ class VectorIndex:
         self.missing = 0
         self._complete_up_to = 0  # every passage up to there has a vector
         # A search reads this reference once; it is replaced as a whole.
-        self._held: Matrix | None = Matrix.empty(embedder.dimensions)
+        self._held = Matrix.empty(embedder.dimensions)
         self._is_closed = False
         self.position = 0
 
@@ -60,12 +60,10 @@ class VectorIndex:
     @property
     def resident_bytes(self) -> int:
         """Memory it takes now, with its room to grow."""
-        held = self._held
-        return 0 if held is None else held.nbytes
+        return self._held.nbytes
 
     def __len__(self) -> int:
-        held = self._held
-        return 0 if held is None else len(held)
+        return len(self._held)
 
     # --- searching ---------------------------------------------------------------------------
 
@@ -75,10 +73,10 @@ class VectorIndex:
         if last <= self.position:
             return
         with self._updating:
-            if (held := self._held) is not None:
-                self._held, self.position = self._read(held, self.position)
+            if not self._is_closed:
+                self._held, self.position = self._read(self._held, self.position)
             if self._is_closed:  # meanwhile: closing waits for nobody
-                self._held = None
+                self.close()
 
     def search(
         self,
@@ -92,8 +90,8 @@ class VectorIndex:
 
         See `Matrix.search`.
         """
-        held = self._held
-        if held is None or self.unavailable:
+        held = self._held  # before it may be closed
+        if self.unavailable:
             return None
         return held.search(query, limit=limit, including=including, within=within)
 
@@ -126,7 +124,7 @@ class VectorIndex:
     def close(self) -> None:
         """Gives its memory back, at once; a search that is under way finishes normally."""
         self._is_closed = True
-        self._held = None
+        self._held = Matrix.empty(self._embedder.dimensions)
 
     # --- reading the primary store -----------------------------------------------------------
 
