@@ -16,7 +16,7 @@ from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
-from harness.trace.intervals import depths, length_ns, parts_within, union
+from harness.trace.intervals import depths, length_ns, most_at_once, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
@@ -206,7 +206,7 @@ class Observed:
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         # As many more as ever waited at once.
-        enough = self.max_parallel + max(depth for _, depth in depths(waits))
+        enough = self.max_parallel + most_at_once(waits)
         doubled = min(enough, 2 * self.max_parallel)
         is_batch = any(pipeline.is_batch for pipeline in self.seen[events.PipelineEvent])
         return f"--max-parallel {doubled}" if is_batch else f"max_parallel={doubled} in Pipeline(…)"

@@ -25,7 +25,7 @@ from harness.analysis.rules_waiting import FULL_KV, had_places
 from harness.analysis.time_budget import lost_to_places_ns
 from harness.trace import events
 from harness.trace.calls import Call
-from harness.trace.intervals import common, depths, length_ns, parts_within
+from harness.trace.intervals import common, depths, length_ns, most_at_once, parts_within
 from harness.trace.records import Interval
 
 LEAST_SERIAL_CALLS = 4
@@ -91,8 +91,7 @@ def serial_client(observed: Observed) -> Observation | None:
     nodes = named(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     # Items that ran together, with calls one after another, are held back by code of their own.
-    side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
-    is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
+    is_held = most_at_once(observed.nodes[item] for item in items) >= LEAST_SERIAL_CALLS
     kept_apart = any(observed.parents.get(call.id) in observed.place_waits for call in independent)
     return Observation(
         case="held" if is_held else "",
@@ -170,7 +169,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
     certain = tells_of_queues(observed, calls) or server.is_in_process
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
-    deepest = max(depth for _, depth in depths(calls))
+    deepest = most_at_once(calls)
     at_most = "" if limit is None else f" (max_parallel = {limit})"
     # Twice the limit at most: how a server takes more is seen step by step.
     enough = min(deepest, 2 * (limit or deepest))

@@ -27,7 +27,7 @@ from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, 
 from harness.analysis.speed_limits import SpeedLimit, company_of
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
-from harness.trace.intervals import depths, length_ns
+from harness.trace.intervals import length_ns, most_at_once
 
 TYPEWRITER_NS = 100_000_000
 """Readers see each token come when they are so far apart."""
@@ -350,7 +350,7 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     count = values[-1] - values[0] if values else 0.0
     if count < max(SEVERAL, len(calls) / 20):
         return None
-    seats = max((depth for _, depth in depths(decoding(calls))), default=0)
+    seats = most_at_once(decoding(calls))
     fewer = f"{FEWER_CALLS}: lower max_parallel under [endpoints.{model}] until none is preempted"
     return Observation(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "

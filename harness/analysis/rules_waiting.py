@@ -38,7 +38,7 @@ from harness.analysis.speed_limits import MACHINE
 from harness.inference.providers import Aim
 from harness.trace import events
 from harness.trace.calls import Call
-from harness.trace.intervals import common, depths, length_ns, without
+from harness.trace.intervals import common, length_ns, most_at_once, without
 from harness.trace.records import Interval
 
 LEAST_ITEMS = 4
@@ -458,8 +458,8 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     if len(queued) < enough or not observed.matters(lost_ns) or had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
-    seats = max((depth for _, depth in depths(decoding(calls))), default=0)
-    sent, running = _most_at_once(calls), observed.highest(model, "running") or 0
+    seats = most_at_once(decoding(calls))
+    sent, running = _sent_at_once(calls), observed.highest(model, "running") or 0
     waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
     kv_is_full = kv is not None and kv > FULL_KV
     computes_all_it_can = any(
@@ -516,11 +516,11 @@ def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     server, waiting = observed.server(model), observed.highest(model, "waiting")
     # Its places are settings of ours; of another server, only what it has shown is known.
     if server.is_in_process:
-        return not waiting and _most_at_once(calls) <= server.places
-    answered = max((depth for _, depth in depths(decoding(calls))), default=0)
-    return waiting == 0 and _most_at_once(calls) <= answered
+        return not waiting and _sent_at_once(calls) <= server.places
+    answered = most_at_once(decoding(calls))
+    return waiting == 0 and _sent_at_once(calls) <= answered
 
 
-def _most_at_once(calls: Sequence[Call]) -> int:
+def _sent_at_once(calls: Sequence[Call]) -> int:
     sent = [Interval(start_ns=wait.start_ns, end_ns=c.end_ns) for c in calls if (wait := ttft(c))]
-    return max((depth for _, depth in depths(sent)), default=0)
+    return most_at_once(sent)
