@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -359,9 +359,9 @@ def busy_ns(call: Call) -> int:
     return call.duration_ns - sum(wait.duration_ns for wait in waits)
 
 
-def decoding(calls: Sequence[Call]) -> list[Interval]:
-    """When each was being answered: from its first token to its last."""
-    return [interval for call in calls for interval in call.phases.get("decode", ())]
+def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
+    """When the calls were in a phase; in `decode` each was being answered."""
+    return [part for call in calls for part in call.phases.get(phase, ())]
 
 
 def came_at_once(call: Call) -> bool:
@@ -438,6 +438,6 @@ def _queues(call: Call) -> Sequence[Interval]:
 
 def _full_house(calls: Sequence[Call]) -> list[Interval]:
     """While as many calls were being answered as ever were at once."""
-    levels = depths(decoding(calls))
+    levels = depths(times_in("decode", calls))
     seats = max((depth for _, depth in levels), default=0)
     return [stretch for stretch, depth in levels if depth == seats]

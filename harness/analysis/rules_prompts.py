@@ -22,6 +22,7 @@ from harness.analysis.facts import (
     per_model,
     queues_in_server,
     tells_of_queues,
+    times_in,
 )
 from harness.analysis.finding import Expected, Observation, ids, said_ns
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
@@ -63,7 +64,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
             if depth <= ALONE
             or (call.id not in inferred and _input_tokens(call) >= VERY_LONG_TOKENS)
         ]
-    lost_ns = length_ns(part for call in timed for part in call.phases.get("prefill", ()))
+    lost_ns = length_ns(times_in("prefill", timed))
     # Fewer calls than three count if reading them took more than half of the run.
     if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
         return None
@@ -215,7 +216,7 @@ def _well_before(earlier_ns: int | None, later_ns: int | None) -> bool:
 
 def _read_again_ns(calls: Sequence[Call], again: Sequence[tuple[Call, float]]) -> float:
     """How long the server read what it had read before, by the share of each prompt."""
-    reading = [part for call, _ in again for part in call.phases.get("prefill", ())]
+    reading = times_in("prefill", [call for call, _ in again])
     read_ns = length_ns(reading) * (statistics.fmean(share for _, share in again) if again else 0)
     if any(call.cached_tokens is not None for call, _ in again):
         return read_ns
