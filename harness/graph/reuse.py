@@ -7,7 +7,7 @@ identity of the call is unchanged and its text is complete. A renamed node is re
 code.
 
 The identity of a call is its code, its inputs, and what it used beside these: models, rubrics,
-settings. `change_between` compares two, for resumed runs, batches, caches and rehearsals alike.
+settings. `change_between` compares two, for resumed runs, batches and rehearsals alike.
 """
 
 from __future__ import annotations
@@ -258,20 +258,18 @@ class Outputs:
         cache, policy, key = self.shared.cache, call.step.policies.cache, _cache_key(call)
         if cache is None or policy is None or key is None:
             return None
-        path, inputs, code = call.state.path, call.taken.inputs, call.step.code.digest
+        # By the key, code and inputs are the same: what was used beside them is left to compare.
+        changes = self.shared.changes if call.step.node.takes_run else None
         # Under the key are the keys of entries, the newest first: one for each set of models used.
         for entry in _read(await cache.find(key)) or ():
             stored = _read(await cache.find(entry))
             if stored is None or not policy.takes(age_s=time.time() - stored["stored_s"]):
                 continue
             try:
-                output = NodeOutput(
-                    path, call.item, stored["value"], inputs, code, uses=stored["uses"]
-                )
-                value = call.step.form.restore(output.value)
+                value = call.step.form.restore(stored["value"])
             except (TypeError, ValueError):
                 continue
-            if change_between(output, call, self.shared.changes, parts={}) is None:
+            if changes is None or changes(stored["uses"], {}) is None:
                 call.uses.update({name: Use(use) for name, use in stored["uses"].items()})
                 return await self.keep(call, CallOutput(value, call.step.form.encode(value), 0))
         return None
