@@ -318,12 +318,11 @@ class NodeCall:
                 delay_s = None if is_last else self._delay_s(error, attempt)
                 if delay_s is None:
                     raise CallFailed(error, attempt) from error
-                # The same replies would fail again, if they may have been the reason. A call that
-                # failed is made again in any case, and the others have good replies.
+                # The next attempt asks for other replies if these may have been the reason. They
+                # were not where a call failed: it is made again in any case.
                 cause = _cause(error)
-                if isinstance(cause, EvaluationFailed) or not isinstance(
-                    cause, HarnessError | OSError
-                ):
+                is_of_a_call = isinstance(cause, HarnessError | OSError)
+                if isinstance(cause, EvaluationFailed) or not is_of_a_call:
                     self._variations += 1
             event = events.RetryEvent(
                 node=self.label,
