@@ -46,7 +46,7 @@ def _varint(number: int) -> bytes:
 
 
 def _tag(field: int, wire_type: int) -> bytes:
-    return _varint(field << 3 | wire_type)
+    return _SHORT_VARINTS[field << 3 | wire_type]
 
 
 def _integer(field: int, number: int) -> bytes:
@@ -60,7 +60,10 @@ def _text(field: int, value: str) -> bytes:
 
 def _message(field: int, body: bytes) -> bytes:
     """A field that holds a message, or bytes."""
-    return _tag(field, 2) + _varint(len(body)) + body
+    # Most of a file is made here: `_tag` and `_varint` without their calls.
+    size = len(body)
+    digits = _SHORT_VARINTS[size] if size < _DIGIT else _varint(size)
+    return _SHORT_VARINTS[field << 3 | 2] + digits + body
 
 
 def _fixed64(field: int, number: int) -> bytes:
@@ -82,10 +85,9 @@ _ROOT = 1
 _MOST_TRACKS = 10**8
 """Of one kind; with it, ranks still have 32 bits."""
 
-_PACKET = _tag(1, 2)
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
 # start afresh or go on.
-_TIMESTAMP, _TRACK_EVENT = _tag(8, 0), _tag(11, 2)
+_TIMESTAMP = _tag(8, 0)
 _SEQUENCE, _STATE_BEGINS, _STATE_GOES_ON = _integer(10, 1), _integer(13, 3), _integer(13, 2)
 _IN_SEQUENCE = _SEQUENCE + _STATE_GOES_ON
 # TrackEvent: its type, then fields that are written often.
@@ -171,9 +173,9 @@ class _Packets:
         yield self._packet(span.start_ns, event)
 
     def _end(self, lane: Lane, end_ns: int) -> bytes:
-        body = _TIMESTAMP + _varint(end_ns - self._origin_ns) + self._tracks.ends[lane.number]
-        # Two numbers and a track: always short.
-        return _PACKET + _SHORT_VARINTS[len(body)] + body
+        time = _TIMESTAMP + _varint(end_ns - self._origin_ns)
+        # Nothing in it refers to a text by number.
+        return _message(1, time + _SEQUENCE + _message(11, _END + self._tracks.on[lane.number]))
 
     def _count(self, counter: CounterSet, lane: Lane) -> Iterator[bytes]:
         key = (lane.number, counter.name, counter.unit)
@@ -203,8 +205,7 @@ class _Packets:
             # interned_data: a text is defined by the first packet that refers to it.
             body += _message(12, b"".join(self._fresh))
             self._fresh.clear()
-        body += _TRACK_EVENT + _varint(len(event)) + event
-        return _PACKET + _varint(len(body)) + body
+        return _message(1, body + _message(11, event))
 
     def _name(self, name: str) -> bytes:
         return self._names.field(_NAME, name) or _text(23, name)
@@ -237,8 +238,6 @@ class _Tracks:
         self._groups: dict[str, int] = {}
         self.on: list[bytes] = []
         """By lane: the field that puts an event on it."""
-        self.ends: list[bytes] = []
-        """By lane: a slice's end without its time."""
 
     def root(self, name: str) -> bytes:
         """The packet of the group around all others: viewers sort tracks without one by name."""
@@ -252,8 +251,6 @@ class _Tracks:
         )
         yield packet
         self.on.append(_TRACK + _varint(uuid))
-        # Nothing in it refers to a text by number.
-        self.ends.append(_SEQUENCE + _message(11, _END + self.on[-1]))
 
     def _group(self, track: str) -> Iterator[bytes]:
         """The packets that describe a track's group, and the groups around it, if new."""
