@@ -414,7 +414,9 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     #    counter was above 0 or, without one, while it answered as many other calls as it ever did,
     #    one of which had to end first.
     if observed.highest(model, "waiting") is None:
-        full = _full_house(calls)
+        levels = depths(times_in("decode", calls))
+        seats = max((depth for _, depth in levels), default=0)
+        full = [stretch for stretch, depth in levels if depth == seats]
     else:
         full = [time for time, waiting in observed.held(model, "waiting") if waiting > 0]
     waits = zip(sent.items(), parts_within(sent.values(), full), strict=True)
@@ -434,10 +436,3 @@ def tells_of_queues(observed: Observed, calls: Sequence[Call]) -> bool:
 
 def _queues(call: Call) -> Sequence[Interval]:
     return call.phases.get("queue", ())
-
-
-def _full_house(calls: Sequence[Call]) -> list[Interval]:
-    """While as many calls were being answered as ever were at once."""
-    levels = depths(times_in("decode", calls))
-    seats = max((depth for _, depth in levels), default=0)
-    return [stretch for stretch, depth in levels if depth == seats]

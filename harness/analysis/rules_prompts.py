@@ -162,7 +162,8 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     # 3. The first of both that cost enough.
     for case, again in ("", drifted), ("uncached", same):
         shares = [(call, share) for call, _, share in again]
-        lost_ns = _for_all(pairs, compared) * _read_again_ns(calls, shares)
+        # The first calls, whose texts are known, stand for all.
+        lost_ns = len(pairs) / max(1, len(compared)) * _read_again_ns(calls, shares)
         if len(again) < SEVERAL or not observed.matters(lost_ns):
             continue
         prefix_share = statistics.median(like.prefix_share for _, like, _ in again)
@@ -245,11 +246,6 @@ def _compared(
         if texts[0] is not None and texts[1] is not None:
             compared.append((later, likeness(texts[0], texts[1])))
     return compared
-
-
-def _for_all(pairs: Sequence[object], compared: Sequence[object]) -> float:
-    """By how much to multiply: the first calls, whose texts are known, stand for all."""
-    return len(pairs) / max(1, len(compared))
 
 
 def _cached(calls: Sequence[Call]) -> str:

@@ -336,13 +336,10 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     plain_titles = {plain_title(title) for title in titles}
     first = next((section.title for section in sections_of(inside)), "")
     begins = bool(opening["label"]) or plain_title(first) in plain_titles - {""}
-    return inside if begins and not plain_titles & _titles_in(outside) else reply
+    outer_titles = {plain_title(s.title) for s in sections_of(outside) if s.level}
+    return inside if begins and plain_titles.isdisjoint(outer_titles) else reply
 
 
 def _closes(line: str, fence: str) -> bool:
     line = line.strip()
     return line.startswith(fence) and not line.strip(fence[0])
-
-
-def _titles_in(text: str) -> set[str]:
-    return {plain_title(section.title) for section in sections_of(text) if section.level}

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Literal, Self
@@ -273,7 +272,6 @@ class RunLock:
                 error=str(error),
             )
         _held.add(self)
-        _let_go_in_children()
 
     def release(self) -> None:
         """Releases the run; a second time does nothing."""
@@ -291,11 +289,10 @@ def is_going(journal: Path) -> bool:
     return False
 
 
-@cache
-def _let_go_in_children() -> None:
-    # A forked child has the lock too, and might outlive a process that was killed.
-    def release_all() -> None:
-        for lock in _held:
-            lock.release()
+def _release_all() -> None:
+    for lock in _held:
+        lock.release()
 
-    os.register_at_fork(after_in_child=release_all)
+
+# A forked child has the locks too, and might outlive a process that was killed.
+os.register_at_fork(after_in_child=_release_all)
