@@ -289,17 +289,8 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         ignored_schemas=schemas.count("ignored"),
         dropped=tuple(dict.fromkeys(name for call in done for name in call.dropped)),
         decode_tokens_per_s=_decode_rate(done),
-        **{f"{name}_ns": total_ns for name, total_ns in _phase_sums(calls).items()},
+        **{f"{name}_ns": sum(call.phase_ns(name) for call in calls) for name in PHASES},
     )
-
-
-def _phase_sums(calls: Iterable[Call]) -> dict[str, int]:
-    sums = dict.fromkeys(PHASES, 0)
-    for call in calls:
-        for name, parts in call.phases.items():
-            for part in parts:
-                sums[name] += part.end_ns - part.start_ns
-    return sums
 
 
 def _decode_rate(done: Sequence[Call]) -> float | None:
