@@ -251,7 +251,7 @@ class Outputs:
             if used.parts and used.digest not in self.shared.log.codes:
                 self.shared.log.codes.add(used.digest)
                 self.shared.tracer.instant(events.CodeEvent(code=used.digest, parts=used.parts))
-        self.shared.tracer.output(record)
+        self.shared.tracer.output(**record._asdict())
         await self.shared.tracer.persisted()
 
     async def _find_in_cache(self, call: StepCall) -> Found | None:
