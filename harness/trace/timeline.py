@@ -202,8 +202,7 @@ class Drawing:
         items = self._journal.items(SpanRecord, Instant, CounterSet)
         for item in chain(items, summary.counters()):
             if type(item) is SpanRecord:
-                if item.name in SUMMED:
-                    summary.add(item)
+                summary.add(item)
                 yield item, self.lanes.place(item)
             elif type(item) is CounterSet:
                 yield shown_counter(item), self.lanes.of(item.span, item.track)
@@ -335,9 +334,6 @@ def _excerpt(text: str) -> str:
 
 # --- counters of a whole run's activity, at the top of its timeline -------------------------------
 
-SUMMED = frozenset({"chat", "decode", "node"})
-"""Names of the spans that count."""
-
 _IN_FLIGHT, _RATE, _WAITING = "calls", "decoding", "nodes"
 _UNITS = {_IN_FLIGHT: "in flight", _RATE: "tokens/s", _WAITING: "waiting for a place"}
 """Timelines show both in one: `calls in flight`."""
@@ -352,7 +348,7 @@ class SummaryTracks:
         self._tokens: dict[int, int] = {}
 
     def add(self, span: SpanRecord) -> None:
-        """A span whose name is in `SUMMED`; a call before its phases."""
+        """A span, a call before its phases; only calls, their decoding and nodes count."""
         match span.name:
             case "chat" if span.attributes.get("from_cache") is not True:
                 self._put(_IN_FLIGHT, span.start_ns, span.end_ns, 1.0)
