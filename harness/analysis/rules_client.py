@@ -459,7 +459,9 @@ def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
     """
     around = [frozenset(_around(observed, call.id)) for call in calls]
     waited_for = [_waited_for(observed, spans) for spans in around]
-    quoted = _quoted(observed, calls)
+    prompts = [observed.prompt(call) or "" for call in calls]
+    replies = [observed.reply(call) or "" for call in calls]
+    quoted = needed_replies(prompts, replies)
     return [
         {
             earlier
@@ -490,12 +492,6 @@ def _waited_for(observed: Observed, spans: frozenset[int]) -> set[int]:
                 sources.add(source)
                 open_ends.append(source)
     return sources
-
-
-def _quoted(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
-    prompts = [observed.prompt(call) or "" for call in calls]
-    replies = [observed.reply(call) or "" for call in calls]
-    return needed_replies(prompts, replies)
 
 
 def _same_function_unread(observed: Observed, earlier: Call, later: Call) -> bool:
