@@ -135,7 +135,7 @@ def filled(
     best = BestFirst([section.parts for section in sections], focus=focus, texts=kept_texts)
     texts = [section.shown(kept_texts) for section in sections]
     # A part often takes less than was counted for it, so that there is room for more.
-    while chosen := best.fitting(budget_chars - sum(map(len, texts)), texts=kept_texts):
+    while chosen := best.fitting(budget_chars - sum(map(len, texts))):
         kept_texts |= {part.start: part.text for part in chosen}
         for index in {part.section for part in chosen}:
             texts[index] = sections[index].shown(kept_texts)
@@ -189,6 +189,7 @@ class BestFirst:
     """
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, texts: Kept) -> None:
+        self._texts = texts  # which grows
         words = [[_said(part) for part in section] for section in parts]
         focus_words = frozenset(words_in(" ".join(_MATTER.findall(focus))))
         self._unsaid = _weights(words, focus_words)
@@ -209,13 +210,13 @@ class BestFirst:
         ]
         heapq.heapify(self._heap)
 
-    def fitting(self, room: int, *, texts: Kept) -> list[Part]:
+    def fitting(self, room: int) -> list[Part]:
         """The next parts that surely fit into the room."""
         chosen: list[Part] = []
         too_long = []
         while self._heap and room > 0:
             _, start, candidate = first = heapq.heappop(self._heap)
-            takes = added_chars(candidate.part, candidate.part.text, texts)
+            takes = added_chars(candidate.part, candidate.part.text, self._texts)
             if takes > room:
                 # Set aside: parts often take less than was counted, so the next turn may have room.
                 too_long.append(first)
