@@ -22,7 +22,7 @@ from harness.advise.model_shape import ModelShape, Packing, Quantization, parse_
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import machine
 from harness.hardware.footprint import parse_bytes
-from harness.hardware.gpus import read_gpus
+from harness.hardware.machine import read_gpus
 from harness.inference.endpoint import MACHINE
 
 _LEAST_BYTES: Final = 2**20

@@ -19,8 +19,7 @@ from harness.advise.data_tables import DeviceSpec, known_devices, quantization_o
 from harness.advise.model_shape import PROMPT_TOKENS_AT_ONCE, ModelShape, Packing
 from harness.advise.rates import CEILING, Factors, Rates, has_small_experts, usual_factors
 from harness.errors import InvalidInput
-from harness.hardware.footprint import padded_tokens
-from harness.hardware.offload import GPU_CONTEXT_BYTES
+from harness.hardware.footprint import GPU_CONTEXT_BYTES, padded_tokens
 from harness.hardware.quantization import KvBits, role_floor
 from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import depths

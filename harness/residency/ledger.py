@@ -7,7 +7,7 @@ memory, and an unexpected use costs an unprepared load.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit
@@ -235,7 +235,7 @@ class Wait:
 Decision = Grant | LoadModel | UnloadModel | Wait
 
 
-# --- what can ever fit ----------------------------------------------------------------------------
+# --- what can ever fit, and where -----------------------------------------------------------------
 
 
 def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, Device]) -> None:
@@ -281,3 +281,34 @@ def _remedy(device: Device, pinned: Collection[str]) -> str:
     if device.reserve_bytes:
         remedies.append("lower the reserve")
     return f"{', '.join(remedies)}, or raise capacity under {capacity_table(device)}"
+
+
+def place(
+    models: Mapping[str, Callable[[str], Need]],
+    devices: Mapping[str, Device],
+    *,
+    needs_taken: Iterable[Need],
+) -> dict[str, str]:
+    """Devices for models that would take so much, the first choosing first, beside what is taken.
+
+    Each goes whole to the GPU with the most room, or else to the machine.
+
+    On GPUs all have room side by side; in the machine they take turns.
+    """
+    gpus = sorted(devices.keys() - {MACHINE})
+    needs, places = [*needs_taken], dict[str, str]()
+
+    def free_bytes(device: str) -> int:
+        rivals = () if device == MACHINE else needs
+        return devices[device].room_bytes - sum(need.get(device, 0) for need in rivals)
+
+    for model, need_on in models.items():
+        for gpu in sorted(gpus, key=free_bytes, reverse=True):
+            need = need_on(gpu)
+            if all(size <= free_bytes(device) for device, size in need.items()):
+                needs.append(need)
+                places[model] = gpu
+                break
+        else:
+            places[model] = MACHINE
+    return places

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ValidationError
 from harness.errors import ModelFileInvalid
 from harness.files import whole_file
 from harness.hardware import Loading, prompt_kv_bytes, read_gguf_header
-from harness.hardware.gpus import read_gpus
-from harness.hardware.machine import core_count, memory_bytes_per_s
+from harness.hardware.machine import core_count, memory_bytes_per_s, read_gpus
 from harness.inference import MACHINE, Endpoint
 from harness.trace import Tracer, events
 from harness.trace.clock import boot_id

@@ -9,8 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from harness.hardware.gpus import Gpus, opened_gpus
-from harness.hardware.processes import CoreUse, ProcessUse, core_use, process_use
+from harness.hardware.machine import CoreUse, Gpus, ProcessUse, core_use, opened_gpus, process_use
 from harness.inference.providers.counters import Reading
 from harness.log import log_warning
 from harness.trace import Clock, Tracer, describe

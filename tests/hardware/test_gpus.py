@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.hardware.gpus import opened_gpus, read_gpus
+from harness.hardware.machine import opened_gpus, read_gpus
 
 GIB = 1 << 30
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.residency import Device
-from harness.residency.placement import place
+from harness.residency.ledger import place
 
 GIB = 2**30
 
