@@ -157,12 +157,7 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
 
 
 def _measure(
-    endpoint: Endpoint,
-    goal: ServingGoal,
-    device: DeviceSpec,
-    settings: Settings,
-    *,
-    as_json: bool,
+    endpoint: Endpoint, goal: ServingGoal, device: DeviceSpec, settings: Settings, *, as_json: bool
 ) -> None:
     """Alone and with all users; keeps what was reached, and prints the comparison."""
     if not device.memory_bytes_per_s:

@@ -161,11 +161,7 @@ def this_gpu(name: str) -> DeviceSpec:
         raise InvalidInput(problem, code="advise.no-such-gpu")
     count = sum(alike.product == gpu.product for alike in gpus.values())
     return replace(
-        spec,
-        memory_bytes=memory_bytes,
-        memory_bytes_per_s=speed,
-        count=count,
-        source="nominal",
+        spec, memory_bytes=memory_bytes, memory_bytes_per_s=speed, count=count, source="nominal"
     )
 
 

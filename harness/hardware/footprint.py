@@ -202,8 +202,7 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
     """
     width = header.embedding_length
     floats = max(
-        3 * header.feed_forward_length + 5 * width,
-        (2 * header.expert_used_count + 6) * width,
+        3 * header.feed_forward_length + 5 * width, (2 * header.expert_used_count + 6) * width
     )
     cells = loading.cells()
     has_windows = any(layer.window_tokens for layer in header.caches)

@@ -227,11 +227,7 @@ def _parse(cursor: _Cursor) -> GgufFile:
             f"{tensor_bytes:,} bytes of tensors should follow, {rest:,} do; {_DAMAGED}"
         )
     return GgufFile(
-        path=cursor.path,
-        values=values,
-        values_end=values_end,
-        tensors=tensors,
-        elements=elements,
+        path=cursor.path, values=values, values_end=values_end, tensors=tensors, elements=elements
     )
 
 

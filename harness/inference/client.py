@@ -28,13 +28,7 @@ from harness.errors import (
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
 from harness.inference.backend import Backend
-from harness.inference.call_spans import (
-    KvBytes,
-    call_span,
-    conversation_text,
-    heard,
-    record_answer,
-)
+from harness.inference.call_spans import KvBytes, call_span, conversation_text, heard, record_answer
 from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate

@@ -16,12 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from harness.errors import (
-    CallTimeout,
-    ContextOverflow,
-    LimitReached,
-    RunLimitReached,
-)
+from harness.errors import CallTimeout, ContextOverflow, LimitReached, RunLimitReached
 from harness.inference.completion import Completion, Embeddings, Ranking
 from harness.inference.endpoint import Endpoint
 from harness.inference.health import was_connected

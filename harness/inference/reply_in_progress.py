@@ -61,13 +61,7 @@ class ReplyInProgress:
         """The request has left: it took until now to connect and to hand it over."""
         self._sent_ns = self._clock()
 
-    def add(
-        self,
-        text: str = "",
-        *,
-        reasoning: str = "",
-        calls: Sequence[CallPiece] = (),
-    ) -> None:
+    def add(self, text: str = "", *, reasoning: str = "", calls: Sequence[CallPiece] = ()) -> None:
         """A piece has arrived; the time of one with content is kept."""
         if calls:
             self._calls.extend(calls)

@@ -110,9 +110,7 @@ class KeepAliveBudget:
     def ledger(self) -> Ledger:
         """The models in memory now, and the one on its way in or out."""
         return Ledger(
-            devices=self._devices,
-            residents=self._residents.entries,
-            moving=self._residents.moving,
+            devices=self._devices, residents=self._residents.entries, moving=self._residents.moving
         )
 
     @property
@@ -264,10 +262,7 @@ class KeepAliveBudget:
         # `-=` forgets a node at 0: `_state` counts the nodes that are here.
         self._leases -= Counter([call.node])
         self._residents.end_use(
-            call.model,
-            kv_tokens=call.kv_tokens,
-            began_ns=began_ns,
-            now_ns=self._tracer.now_ns(),
+            call.model, kv_tokens=call.kv_tokens, began_ns=began_ns, now_ns=self._tracer.now_ns()
         )
         self._consider()
 

@@ -97,14 +97,7 @@ class Residents:
         self._kv_tokens[model] += kv_tokens
         self._recount(model)
 
-    def end_use(
-        self,
-        model: str,
-        *,
-        kv_tokens: int,
-        began_ns: int | None,
-        now_ns: int,
-    ) -> None:
+    def end_use(self, model: str, *, kv_tokens: int, began_ns: int | None, now_ns: int) -> None:
         """A call has ended; `began_ns` is None for one that was given up before it began."""
         self._leases[model] -= 1
         self._kv_tokens[model] -= kv_tokens

@@ -14,13 +14,7 @@ from typing import Any
 
 import httpx
 
-from harness.errors import (
-    CallTimeout,
-    ContextOverflow,
-    InferenceError,
-    NotOffered,
-    ServerError,
-)
+from harness.errors import CallTimeout, ContextOverflow, InferenceError, NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow

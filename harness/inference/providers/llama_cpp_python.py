@@ -37,13 +37,7 @@ from harness.errors import (
     StreamCut,
 )
 from harness.hardware import GgufHeader, Loading
-from harness.inference.completion import (
-    Completion,
-    Embeddings,
-    FinishReason,
-    Phase,
-    Usage,
-)
+from harness.inference.completion import Completion, Embeddings, FinishReason, Phase, Usage
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.model_files import (

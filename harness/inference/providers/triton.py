@@ -71,10 +71,7 @@ class TritonWire(HttpBackend):
         openai_fields = wire_fields(request, self._endpoint.model_id, stream=False)
         # By the names of vLLM's `SamplingParams`.
         fields = {name: value for name, value in openai_fields.items() if name not in _PLACED}
-        return fields | {
-            "max_tokens": _room(request),
-            "stop": [*request.stop, *self._turns.stop],
-        }
+        return fields | {"max_tokens": _room(request), "stop": [*request.stop, *self._turns.stop]}
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Not offered; see `Backend.embed`."""
