@@ -49,12 +49,8 @@ def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/sta
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that takes its name once it is whole: when the block ends without an error.
 
-    Its folder is made if need be.
-
-    An existing path that is not a regular file, such as `/dev/stdout`, is written to directly.
-
-    Raises:
-        OSError: The file cannot be written; the error names `path`.
+    Its folder is made if need be. An existing path that is not a regular file, such as
+    `/dev/stdout`, is written to directly. An `OSError` names `path`.
     """
     try:
         # Renaming onto a device would put a file in its place.
@@ -76,22 +72,14 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file of the user's, whole or not at all.
-
-    Raises:
-        InvalidInput: It cannot be written.
-    """
+    """Writes a file of the user's, whole or not at all; raises `InvalidInput`."""
     with writing(path), whole_file(path) as file:
         file.write(data)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Says that a file of the user's cannot be written.
-
-    Raises:
-        InvalidInput: The block raised an `OSError`.
-    """
+    """Raises `InvalidInput` in place of the block's `OSError` about a file of the user's."""
     try:
         yield
     except OSError as error:
@@ -106,11 +94,7 @@ def read_bytes(path: Path, *, max_bytes: int = -1) -> bytes:
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file, or a pipe, to be read. A pipe that nobody writes to is empty.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """A file, or a pipe, to be read; raises `OSError`. A pipe that nobody writes to is empty."""
     # Opening such a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     # Now that it is open: readers are to wait for what a writer still has.
@@ -119,12 +103,9 @@ def opened(path: Path) -> BinaryIO:
 
 
 def read_text(what: str, path: Path) -> str:
-    """A file's text.
+    """A file's text; `what` begins a message: `input 'task'`.
 
-    `what` begins a message: `input 'task'`.
-
-    Raises:
-        InvalidInput: It is missing, empty or not text.
+    Raises `InvalidInput` if it is missing, empty or not text.
     """
     try:
         data = read_bytes(path)

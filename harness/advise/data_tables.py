@@ -112,11 +112,7 @@ def _rent(row: Mapping[str, str]) -> str:
 
 
 def known_device(name: str) -> DeviceSpec:
-    """One of the table.
-
-    Raises:
-        InvalidInput: There is none of that name.
-    """
+    """A device of the table; raises `InvalidInput` for another name."""
     devices = known_devices()
     if name not in devices:
         problem = f"'{name}' is not in the table of devices; {did_you_mean(name, devices)}, or "
@@ -143,8 +139,7 @@ def this_machine() -> DeviceSpec:
 def this_gpu(name: str) -> DeviceSpec:
     """A GPU of this machine, by its driver, and by the table for what that does not tell.
 
-    Raises:
-        InvalidInput: There is no such GPU, or too little is known of it.
+    Raises `InvalidInput` if there is no such GPU, or too little is known of it.
     """
     gpus = {gpu.name: gpu for gpu in read_gpus()}
     gpu = gpus.get(name)
@@ -179,8 +174,7 @@ def device_by_hand(
 ) -> DeviceSpec:
     """A GPU, or a processor with the machine's memory, of so much: `24 GiB`, `1008 GB` a second.
 
-    Raises:
-        InvalidInput: A size has another form or no unit.
+    Raises `InvalidInput` for a size of another form, or without a unit.
     """
     try:
         # Without a bandwidth, any size that passes the check below.
@@ -215,11 +209,7 @@ def quantizations() -> dict[str, Quantization]:
 
 
 def quantization_of(name: str) -> Quantization:
-    """One of the table, in any case.
-
-    Raises:
-        InvalidInput: There is none of that name.
-    """
+    """A quantization of the table, in any case; raises `InvalidInput` for another name."""
     table = quantizations()
     if name.upper() not in table:
         problem = f"'{name}' is not a quantization; {did_you_mean(name.upper(), table)}"
@@ -237,10 +227,8 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 def known_shape(model: str) -> ModelShape:
     """A model of the table by its name, also as a hub has it; or one of a size, such as `7B`.
 
-    That has the layers of the usual one of the nearest size.
-
-    Raises:
-        InvalidInput: It is no size and no name.
+    That has the layers of the usual one of the nearest size. Raises `InvalidInput` for anything
+    else.
     """
     models = known_models()
     # As a hub has it: `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.

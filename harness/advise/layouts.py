@@ -34,8 +34,7 @@ _SHORT_OF_EXPERTS_S: Final = 3e-4
 """The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on
 eight H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more."""
 _MOST_DEVICES: Final = 16
-_MOST_RANKS: Final = 8
-"""GPUs that divide a layer: those of one machine, as a rule."""
+_MOST_RANKS: Final = 8  # GPUs that divide a layer: those of one machine, as a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

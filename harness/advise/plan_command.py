@@ -117,15 +117,10 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
 async def plan_models(
     graph: Graph, settings: Settings, *, environment: Mapping[str, str]
 ) -> ModelPlan:
-    """Plans a run's use of its models.
+    """Plans a run's use of its models; raises `HarnessError` where a run would be refused.
 
     Servers are asked for the size of a managed model if its endpoint does not give it. The row of a
     silent server says so.
-
-    Raises:
-        HarnessError: A run would be refused: the pipeline or the settings have a mistake, a role
-            has no model, the capacity of a device is unknown, or a model that is needed can never
-            fit or is none.
     """
     # 1. Who is asked.
     graph.check()
@@ -166,11 +161,7 @@ async def plan_models(
 def _roles_by_tag(
     graph: Graph, roles: Roles, settings: Settings, endpoints: Mapping[str, Endpoint]
 ) -> dict[str, list[str]]:
-    """The roles of each endpoint that a run needs or has in memory; those asked come first.
-
-    Raises:
-        ConfigurationInvalid: Another role has no model.
-    """
+    """The roles of each endpoint that a run needs or has in memory; those asked come first."""
     demand, roles_of = demand_of(graph), dict[str, list[str]]()
     # Each of a pool, since a run draws its evaluators when it begins.
     players = Players(

@@ -45,10 +45,7 @@ def format_bytes(count: int) -> str:
 def parse_bytes(size: int | str) -> int:
     """The byte count that a person wrote: `8589934592`, `8 GiB`, `8GB`; case does not matter.
 
-    A fraction of a byte is dropped.
-
-    Raises:
-        ValueError: It is negative or has another form; the message lists the forms.
+    A fraction of a byte is dropped. Raises ValueError, which lists the forms, for another one.
     """
     text = str(size).strip()
     if text.isascii() and text.isdigit():
@@ -125,10 +122,8 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
     """The memory that llama.cpp takes for a model, over all devices together.
 
     Not counted: the process itself (a CUDA context is some hundred MiB), image projectors,
-    adapters, draft models, saved prompts and checkpoints of windows.
-
-    Raises:
-        InvalidInput: The cache type does not suit the model.
+    adapters, draft models, saved prompts and checkpoints of windows. Here and below, a cache type
+    that does not suit the model raises `InvalidInput`.
     """
     return Footprint(
         weights_bytes=header.weights.loaded_bytes,
@@ -141,9 +136,6 @@ def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
     """The KV cache of each layer as llama.cpp allocates it.
 
     bytes = cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
-
-    Raises:
-        InvalidInput: The cache type does not suit the model.
     """
     keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
@@ -159,9 +151,6 @@ def prompt_kv_bytes(header: GgufHeader, loading: Loading, tokens: int) -> int:
     """The KV cache that so many tokens of one request fill, without recurrent states.
 
     bytes = tokens, or those in the window * kv_heads * (key bytes + value bytes), over the layers
-
-    Raises:
-        InvalidInput: A head is not a whole number of the cache type's blocks.
     """
     keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
@@ -255,9 +244,6 @@ def split_footprint(
     `gguf_footprint`; compute buffers are an allowance.
 
     `gpu_layers` is llama.cpp's `-ngl`: layers on the GPU, the output being one; None for all.
-
-    Raises:
-        InvalidInput: The cache type does not suit the model.
     """
     caches = layer_cache_bytes(header, loading)
     weights = header.weights

@@ -74,10 +74,9 @@ class GgufHeader:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Reads a model's header; for a split model give the first part, with the others beside it.
+    """Reads a model's header; of a split model, give the first part, with the others beside it.
 
-    Raises:
-        ModelFileInvalid: A file is missing, is no GGUF, is cut, or holds no language model.
+    Raises `ModelFileInvalid` for a file that is missing, cut, or no language model's.
     """
     first = read_gguf_file(path)
     files = [first, *(read_gguf_file(part) for part in _further_parts(first))]
@@ -102,14 +101,9 @@ def gguf_header_from_values(
 ) -> GgufHeader:
     """The header as a server reports it, such as Ollama's `model_info` in `/api/show`.
 
-    Args:
-        values: By the keys of a GGUF header. An array that was left out is null.
-        name: The server's name for the model.
-        tensor_bytes: Its size, such as Ollama's `size`; all layers are assumed equal, and input and
-            output empty.
-
-    Raises:
-        ModelFileInvalid: A key is missing or impossible. Its path is the name.
+    `values` have the keys of a GGUF header; an array that was left out is null. `tensor_bytes` is
+    the model's size: all layers are assumed equal, and input and output empty. An impossible value
+    raises `ModelFileInvalid`, whose path is the server's `name` for the model.
     """
     file = GgufFile(
         path=Path(name),

@@ -323,8 +323,7 @@ def layer_token_bytes(
 ) -> int:
     """Bytes of one token in one layer: heads * (key bytes + value bytes) + index bytes.
 
-    Raises:
-        InvalidInput: A head is not a whole number of the format's blocks; it names the model.
+    Raises `InvalidInput`, which names the model, unless a head is a whole number of blocks.
     """
     head_bytes = _head_bytes(layer.key_length, keys, model)
     head_bytes += _head_bytes(layer.value_length, values, model)

@@ -119,10 +119,7 @@ def read_gguf_file(path: Path) -> GgufFile:
     """Reads one file's keys, and its tensors' sizes; once, until the file changes.
 
     The file is mapped: if it is truncated at that moment, as when a download starts again, the
-    process ends with SIGBUS.
-
-    Raises:
-        ModelFileInvalid: It is missing, is no GGUF, or is cut or damaged.
+    process ends with SIGBUS. Raises `ModelFileInvalid`.
     """
     try:
         if path.is_fifo():  # opening it would wait
@@ -364,11 +361,7 @@ class ModelKeys:
 
 
 def model_keys(file: GgufFile) -> ModelKeys:
-    """The keys of the model in `file`.
-
-    Raises:
-        ModelFileInvalid: It does not give its architecture, or its number of layers.
-    """
+    """The keys of the model in `file`; raises `ModelFileInvalid` if it has no layers."""
     architecture = file.text("general.architecture")
     key = f"{architecture}.block_count"
     layers = file.count(key)

@@ -21,8 +21,7 @@ import numpy as np
 MACHINE_SHARE: Final = 0.8
 """Of the machine's memory, what models may take unless told otherwise."""
 
-_BYTES: Final = 128 << 20
-"""Far more than a processor's caches hold, and little beside a model."""
+_BYTES: Final = 128 << 20  # far more than a processor's caches hold, and little beside a model
 _ROUNDS: Final = 3
 _ROUND_S: Final = 0.05
 _WIDTH: Final = 1024
@@ -143,11 +142,7 @@ def opened_gpus() -> Iterator[Gpus | None]:
 
 
 class Gpus:
-    """The driver, while it is open.
-
-    Attributes:
-        found: Its GPUs, by their numbers.
-    """
+    """The driver, while it is open; `found` are its GPUs, by their numbers."""
 
     def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - pynvml is not typed
         self._nvml = nvml

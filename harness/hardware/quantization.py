@@ -29,11 +29,7 @@ class BlockFormat:
     """Scales included."""
 
     def row_bytes(self, elements: int) -> int:
-        """Bytes of a row of `elements`, exactly.
-
-        Raises:
-            ValueError: The row is not a whole number of blocks.
-        """
+        """Bytes of a row, exactly; raises ValueError unless it is a whole number of blocks."""
         blocks, rest = divmod(elements, self.block_elements)
         if rest:
             raise ValueError(
@@ -120,9 +116,7 @@ def weight_bits(label: str) -> float:
 def is_below_evaluator_floor(packing: int | str | None) -> bool:
     """Whether a quantization is known to be coarser than an evaluator's floor.
 
-    Args:
-        packing: `general.file_type` of a GGUF, or a label such as `Q4_K_M`, `AWQ` or `4-bit`; None
-            if unknown.
+    `packing` is a GGUF's `general.file_type`, or a label: `Q4_K_M`, `AWQ`, `4-bit`.
     """
     label = file_type_name(packing) if isinstance(packing, int) else packing
     # Models that come in MXFP4 were trained in it.

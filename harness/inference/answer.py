@@ -28,8 +28,7 @@ OnCut = Literal["error", "keep", "continue"]
 """What becomes of a reply that is not whole: an error that carries its text, the reply as it is, or
 the rest, asked for and joined to it. `continue` is for a cut reply; a filtered one is an error."""
 
-_MOST_CALLS_FOR_THE_REST = 4
-"""A model that goes on for ever is stopped after this many."""
+_MOST_CALLS_FOR_THE_REST = 4  # a model that goes on for ever is stopped after this many
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
 _TEMPERATURE_AGAIN = 0.3
 """Of a greedy call that is repeated: the same request would bring the same reply."""
@@ -170,12 +169,7 @@ async def _joined(
 
 
 def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 0) -> None:
-    """That a reply is all that the model had to say.
-
-    Raises:
-        ReplyCut: It is not.
-        RunLimitReached: It is not, since a limit left it too little room.
-    """
+    """Raises `ReplyCut` for a reply that is not whole; `RunLimitReached` if a limit cut it."""
     reason = completion.finish_reason
     if reason in {"stop", "tool_calls"}:
         return

@@ -335,7 +335,8 @@ class Client:
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
             sent = request if sending is None else sending.request
-            # Waiting for the end of an outage took none of the call's time.
+            # The call's time begins when it is sent: neither the wait for a place nor that for the
+            # end of an outage is part of it.
             deadline.begin(again=place.was_held)
             if (left_s := deadline.left_s) <= 0:
                 raise timed_out("timeout_s", route.endpoint)

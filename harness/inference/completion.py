@@ -219,8 +219,7 @@ class Ranking:
 
 _MOST_BEYOND = 1_000_000
 """Tokens of a call beyond its texts: images, instructions of the server's own, hidden reasoning."""
-_MOST_TIMES = 100
-"""How many times as long as our estimate a text may be in a model's tokens."""
+_MOST_TIMES = 100  # how many times as long as our estimate a text may be in a model's tokens
 
 
 def possible(answer: A, request: Request) -> tuple[A, str]:

@@ -117,14 +117,11 @@ class _GateWaiter(PlaceWaiter[ReplicaPlace]):
 class Gate:
     """Lets a limited number of calls through at once; the others wait, the highest priority first.
 
-    A call's time limits begin when it is sent: the wait is not part of them. `max_parallel` is the
-    limit for each replica; None for the number of its server's slots. `max_queue` is the number of
-    calls that may wait. Each call holds a `lease` while it is sent. `later` calls a function after
-    some seconds; `randomness` spreads the times at which a server that is down is tried again.
-
-    Attributes:
-        answers: How many calls were answered so far.
-        max_outage_s: How long an outage is waited for; 0 for not at all.
+    `max_parallel` is the limit for each replica; None for the number of its server's slots.
+    `max_queue` is the number of calls that may wait. Each call holds a `lease` while it is sent.
+    `later` calls a function after some seconds; `randomness` spreads the times at which a server
+    that is down is tried again. `answers` is how many calls were answered so far, `max_outage_s`
+    how long an outage is waited for; 0 for not at all.
     """
 
     def __init__(
@@ -170,11 +167,6 @@ class Gate:
 
         `tried` has the replicas that have failed it, which are avoided; this one is added if it
         fails, too. Without `may_wait`, a call does not wait for the end of an outage.
-
-        Raises:
-            QueueFull: It would have to wait, and so many do already.
-            InferenceError: No replica answers now, and it may not wait.
-            RunLimitReached: None has answered for `max_outage_s`.
         """
         self.check()
         if self._asked.known is None:

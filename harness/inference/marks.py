@@ -76,11 +76,8 @@ _State = Literal["begin", "between", "reasoning", "answer", "calls"]
 class MarkSplitter:
     """Divides a reply that arrives piece by piece into reasoning, answer and calls.
 
-    Args:
-        close: The mark that ends the reasoning that the reply begins with, unmarked.
-
-    Attributes:
-        calls: Calls as text, marks included, once `rest` was asked for.
+    `close` is the mark that ends the reasoning that the reply begins with, unmarked. `calls` has
+    the calls as text, marks included, once `rest` was asked for.
     """
 
     def __init__(self, close: str = "") -> None:

@@ -30,15 +30,12 @@ from harness.inference.request import (
 )
 from harness.trace import Clock, Tracer, events
 
-_QUIET_TURNS = 5
-"""Of the event loop, until no more calls are expected just now."""
+_QUIET_TURNS = 5  # of the event loop, until no more calls are expected just now
 _AMPLE = 8_192
 """More tokens than almost any reply has. Servers refuse a room beyond their context, so a larger
 share is not sent; and no more than this is reserved."""
-_OF_USE = 256
-"""Tokens, some 190 words. Where an equal share would be less, fewer calls go at once."""
-_PER_TEXT = 4
-"""Tokens that an embedder adds to a text."""
+_OF_USE = 256  # tokens, some 190 words. Where an equal share would be less, fewer calls go at once.
+_PER_TEXT = 4  # tokens that an embedder adds to a text
 
 Whose = Literal["session", "tenant", "run", "command", "loop"]
 _RAISED_BY: dict[Whose, str] = {
@@ -134,9 +131,8 @@ class Meter:
     async def admitted(self, request: Request) -> AsyncIterator[Admission]:
         """Begins when there is room for the call; ends with it, or when the time is over.
 
-        Raises:
-            LimitReached: There is no room for it; it was not sent, or not waited for to its end.
-                `RunLimitReached` for the limits of the run or the command.
+        Raises `LimitReached` if there is no room for it, or it was not waited for to its end:
+        `RunLimitReached` for the limits of the run or the command.
         """
         scope = self._scope
         # 1. Wait for what is under way, if that may leave enough.
@@ -174,11 +170,7 @@ class Meter:
 
     @asynccontextmanager
     async def sending(self, call: Admission, request: Request) -> AsyncIterator[Sending]:
-        """Around one request of an admitted call. Not only the first needs room.
-
-        Raises:
-            LimitReached: There is no room for it; see `admitted`.
-        """
+        """Around one request of an admitted call, which needs room too; raises as `admitted`."""
         scope = call.scope
         # From its first request on, each request reserves for itself.
         scope._add(awaited=-call.need)
@@ -308,8 +300,7 @@ class Meter:
     ) -> bool:
         """Whether there is room now, in so many of the scopes, this one first.
 
-        Raises:
-            LimitReached: There would not be even if nothing were under way.
+        Raises `LimitReached` if there would not be even with nothing under way.
         """
         fits = True
         for scope, reserve in self._limited(among):

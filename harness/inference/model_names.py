@@ -54,8 +54,7 @@ _SAYS_NOTHING = re.compile(
     r"|\d+|[0-9a-f]{12,}"  # a number, a commit
 )
 
-_KQUANT_SIZE = re.compile(r" - (S|M|L)(?:mall|edium|arge)")
-"""llama.cpp's words: `Q4_K - Medium`."""
+_KQUANT_SIZE = re.compile(r" - (S|M|L)(?:mall|edium|arge)")  # llama.cpp's words: `Q4_K - Medium`
 
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bm]|\d+x\d+(?:\.\d+)?[bm]")
 

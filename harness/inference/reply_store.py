@@ -32,8 +32,7 @@ from harness.trace.journal_line import dump_json, seal, sealed_number
 
 T = TypeVar("T")
 
-_FORMAT = 2
-"""Of keys and of stored completions: raise it with any change to either."""
+_FORMAT = 2  # of keys and of stored completions: raise it with any change to either
 _COMPLETION = TypeAdapter(Completion)
 _NEWER = ("top_k", "presence_penalty", "headers", "query", "reasoning_effort", "extra_body")
 """Settings that keys have only where they are set."""
@@ -407,11 +406,7 @@ def _said(m: Message) -> list[object]:
 
 
 def reply_settings(endpoint: Endpoint) -> dict[str, object]:
-    """The settings of an endpoint that change its replies, but for its address.
-
-    Raises:
-        ModelFileInvalid: Its file is not there.
-    """
+    """The settings of an endpoint that change its replies, but for its address."""
     settings = endpoint.model_dump(mode="json", include=_DECIDES)
     for name in ("tools", *_NEWER):
         if not settings[name]:

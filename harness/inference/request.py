@@ -22,8 +22,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _EFFORTS: tuple[str, ...] = get_args(Effort)
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-_MOST_NAME_CHARS = 64
-"""Of a tool's name, at every server."""
+_MOST_NAME_CHARS = 64  # of a tool's name, at every server
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,7 @@ class ToolCall:
 
 
 def read_arguments(written: str) -> object:
-    """The JSON of a call's arguments, which some models encode twice; nothing, or `null`, is `{}`.
-
-    Raises:
-        orjson.JSONDecodeError: It is not JSON.
-    """
+    """The JSON of a call's arguments; nothing, or `null`, is `{}`. Raises `JSONDecodeError`."""
     value = orjson.loads(written.strip() or "{}")
     value = orjson.loads(value) if isinstance(value, str) else value
     return {} if value is None else value
@@ -493,14 +488,12 @@ def _check(request: Request) -> None:
 _BYTES_PER_TOKEN = 3
 """Low, so that it is an upper bound: in English there are about four, and a letter of Chinese,
 which has three bytes, is a token or less."""
-_PER_MESSAGE = 8
-"""What a chat template puts around a message: five or six."""
+_PER_MESSAGE = 8  # what a chat template puts around a message: five or six
 _PER_CALL = 64
 """What it puts before the first, a system prompt of its own: 26 in Qwen 2.5, 60 in gpt-oss."""
 _PER_IMAGE = 2048
 """Claude's largest takes 1,600, GPT-4o's 1,445; a model that scales no image may take more."""
-_PER_TOOL = 32
-"""What a template puts around a tool or a call of one: 10 to 20."""
+_PER_TOOL = 32  # what a template puts around a tool or a call of one: 10 to 20
 
 
 def most_tokens_in(text: str) -> int:

@@ -46,10 +46,8 @@ _PROBE_SCHEMA: JsonSchema = {
     "additionalProperties": False,
 }
 _PROBE_PROMPT = "Say hello, in one short sentence."
-_PROBE_TOKENS = 256
-"""A greeting takes ten; a model that thinks aloud first takes more."""
-_REFUSALS = {400, 422, 501}
-"""Statuses with which servers refuse a schema."""
+_PROBE_TOKENS = 256  # a greeting takes ten; a model that thinks aloud first takes more
+_REFUSALS = {400, 422, 501}  # statuses with which servers refuse a schema
 _ABOUT_SCHEMAS = re.compile(
     r"schema|grammar|response_format|\bjson|\bformat\b|guided|structured|propert|keyword"
     r"|\bpattern\b|\benum|\$ref|recursi|context=|[a-z](?:Of|Items|Length)\b",
@@ -60,13 +58,10 @@ _KEPT = f'{{"word":"{_WORD}"}}'
 
 
 class ReplyType(Generic[T]):
-    """A type that replies are asked for in.
+    """A type that replies are asked for in; raises `ConfigurationInvalid` without a JSON Schema.
 
     Servers enforce objects, not every one enforces a bare list or number. So a type whose schema is
     not an object travels as `{"answer": …}` and is unwrapped again; without it, it counts as well.
-
-    Raises:
-        ConfigurationInvalid: It is no type, or one without a JSON Schema.
     """
 
     def __init__(self, python_type: type[T]) -> None:

@@ -48,14 +48,11 @@ class Deadline:
 
 
 class TimeLimits:
-    """The block in which one request has to come to its end.
+    """The block in which one request has to come to its end; raises `CallTimeout` on leaving it.
 
     At its start the first token is awaited, if it is to have a time of its own; from the first
     `token_arrived` on, the next one. `timeout_s` is the call's own limit for the whole of it, where
     that is shorter.
-
-    Raises:
-        CallTimeout: On leaving the block: one of them was over, and it says which.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float | None = None) -> None:

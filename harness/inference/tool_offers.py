@@ -34,11 +34,9 @@ from harness.trace import Tracer, events
 
 _MALFORMED = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"(?:next|call|answer)"')
 _FORMS = 'Reply with {"next":{"call":…,"arguments":{…}}} or {"next":{"answer":…}} alone.'
-_PROBE_WORDS = 96
-"""More than the tokens of a greeting in any template that has no tools."""
+_PROBE_WORDS = 96  # more than the tokens of a greeting in any template that has no tools
 _PROBE_TOKENS = 16
-_REFUSALS = {400, 422, 500, 501}
-"""Statuses with which servers refuse tools; llama-server's was 500."""
+_REFUSALS = {400, 422, 500, 501}  # statuses with which servers refuse tools; llama-server's was 500
 _REFUSED = re.compile(
     r"\btool\w*.{0,60}(?:not support|n't support|unsupported|requires --|not permitted|unexpected)"
     r"|(?:not support|unsupported|unknown|unexpected|unrecogni[sz]ed).{0,60}\btool\w*"

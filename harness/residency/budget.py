@@ -54,18 +54,11 @@ class _RunShare:
 class KeepAliveBudget:
     """Lends models to calls, and decides which of them are in memory.
 
-    Args:
-        devices: The memory there is; `machine` is one of them.
-        tenants: The models.
-        hosts: What loads them, by tag.
-        tracer: Sees loads, evictions and waits.
-        max_wait_s: How long a call is put off in favor of others, if calls and loads take no
-            longer than before.
-        left: Models that stay in memory when the budget closes: those of other servers.
-        outlives_runs: Whether there may be another run after those that it serves.
-
-    Raises:
-        DoesNotFit: Pinned models do not fit beside each other.
+    `devices` are the memory there is, `machine` one of them; `hosts` load the models, by tag.
+    `max_wait_s` is how long a call is put off in favor of others, if calls and loads take no longer
+    than before. Models of `left` stay in memory when the budget closes: those of other servers.
+    `outlives_runs` says whether there may be another run after those that it serves. Raises
+    `DoesNotFit` for pinned models that do not fit beside each other.
     """
 
     def __init__(
@@ -203,13 +196,7 @@ class KeepAliveBudget:
         """Keeps a model resident inside the block; loads it first if needed.
 
         A holder of a lease must not ask for another: it could wait for itself. `kv_tokens` is the
-        most that it holds in the model's KV cache.
-
-        Raises:
-            DoesNotFit: It can never fit into the budget.
-            ModelFileInvalid: It cannot be loaded.
-            LoadFailed: Its server cannot load it.
-            InferenceError: Its server cannot be asked to.
+        most that it holds in the model's KV cache. Raises `DoesNotFit`, or why it cannot be loaded.
         """
         assert self._is_open, "a budget lends nothing outside of its block"
         # Again at each call: a host's report may have made it, or a pinned model, larger.

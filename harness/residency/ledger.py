@@ -17,8 +17,7 @@ from harness.inference import MACHINE
 Need = Mapping[str, int]
 """Bytes by device."""
 
-_FORGETTING = 0.95
-"""The share of the longest call's length that still counts after another call."""
+_FORGETTING = 0.95  # the share of the longest call's length that still counts after another call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,11 +238,7 @@ Decision = Grant | LoadModel | UnloadModel | Wait
 
 
 def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, Device]) -> None:
-    """Checks that a model fits on its devices beside the pinned models.
-
-    Raises:
-        DoesNotFit: It can never fit; the message has the sum.
-    """
+    """Raises `DoesNotFit`, with the sum, if a model never fits beside the pinned ones."""
     tenant = tenants[model]
     for name, need_bytes in tenant.need.items():
         device = devices[name]

@@ -22,12 +22,10 @@ from harness.residency.ledger import (
 )
 from harness.trace import Span, Tracer, describe, events
 
-_LOOK_EVERY_S = 10.0
-"""Between two looks whether a model is still where the ledger has it."""
+_LOOK_EVERY_S = 10.0  # between two looks whether a model is still where the ledger has it
 _REPORT_TIMEOUT_S = 5.0
 _BEFORE_A_PREFETCH_S = 0.05
-_LOADS = 3
-"""Of a model that its server lets go at once, before its calls are sent all the same."""
+_LOADS = 3  # of a model that its server lets go at once, before its calls are sent all the same
 
 _NO_ERRORS: Mapping[str, Exception] = {}
 
@@ -38,10 +36,6 @@ class Residents:
     The entries are compared with what hosts report. The trace says why a model came or went.
     `load_began` is called with the model of a load that begins; `changed` when a move is over, or
     other models are in memory than was thought, with the errors of models that will not come.
-
-    Attributes:
-        tenants: By tag, with what was learned.
-        moving: What is on its way in or out, and the bytes that it takes.
     """
 
     def __init__(

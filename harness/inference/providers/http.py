@@ -67,11 +67,7 @@ def base_of(url: str) -> str:
 
 
 def bearer(api_key: str | None, *, endpoint: str) -> str | None:
-    """A key in sendable form; None for an empty one.
-
-    Raises:
-        ConfigurationInvalid: It cannot stand in an HTTP header.
-    """
+    """A key in sendable form, None for an empty one; raises `ConfigurationInvalid` for another."""
     # A key that was read from a file often still has its newline.
     key = (api_key or "").strip()
     if not (key.isascii() and key.isprintable()):
@@ -165,13 +161,8 @@ class HttpConnection:
     """The connections to one endpoint, and the errors that its refusals and failures mean.
 
     The query of its `url`, such as a key for a proxy or a version, is sent with every request.
-
-    Attributes:
-        base: The endpoint's address, with its `/v1` if it has one.
-        root: The server's address.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    `base` is the endpoint's address, with its `/v1` if it has one, `root` the server's. Raises
+    `ConfigurationInvalid` for a key that cannot stand in an HTTP header.
     """
 
     # Of httpx2. litellm takes httpx's, which have the same arguments and methods.
@@ -274,11 +265,9 @@ class HttpConnection:
     async def ask_to_embed(
         self, url: str, fields: Mapping[str, object], *, server: str, remedy: str
     ) -> object:
-        """The answer to a request for embeddings; `remedy` is what makes a server do it.
+        """The answer to a request for embeddings; raises as `Exchange.post`, and `NotOffered`.
 
-        Raises:
-            NotOffered: The server does not embed.
-            InferenceError: As `Exchange.post`.
+        `remedy` is what makes a server embed.
         """
         try:
             return await self.ask(url, fields)
@@ -356,13 +345,8 @@ class Exchange(AsyncExitStack):
         """Sends fields as JSON; the reply is then read as long as the block lasts.
 
         `on_sent` is called when all of it has been handed to the system; again if it is sent again.
-
-        Raises:
-            EndpointUnreachable: Nothing answers at the address.
-            CallTimeout: Connecting took too long.
-            StreamCut: The connection broke.
-            ReplyTooLarge: The reply is longer than the endpoint allows.
-            InferenceError: The server refused, or is no model server.
+        Raises `EndpointUnreachable`, `CallTimeout` for the connection, `StreamCut`, `ReplyTooLarge`,
+        or what a refusal means.
         """
         response = await self._send(url, fields, on_sent)
         self.push_async_callback(response.aclose)

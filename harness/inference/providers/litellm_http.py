@@ -93,11 +93,7 @@ HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 async def http_call(
     connection: HttpxConnection, *, check_address: Callable[[str], None]
 ) -> AsyncIterator[HttpCall]:
-    """The block in which litellm makes a call.
-
-    Raises:
-        NotTrusted: It was about to send something where nothing may be sent.
-    """
+    """The block in which litellm makes a call; raises `NotTrusted` for a forbidden address."""
     call = HttpCall(connection=connection, check_address=check_address)
     token = HTTP_CALL.set(call)
     try:

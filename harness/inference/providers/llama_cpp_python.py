@@ -157,10 +157,8 @@ class LlamaCppPython(Engine):
 
 T = TypeVar("T")
 
-_MICRO_BATCH_TOKENS = 512
-"""llama.cpp's default."""
-_SEQUENCES = 256
-"""Texts that the package has room for at once when it embeds."""
+_MICRO_BATCH_TOKENS = 512  # llama.cpp's default
+_SEQUENCES = 256  # texts that the package has room for at once when it embeds
 _LOADING = threading.Lock()
 """Two loads at once would each put back what the other has made of stdout, and it stays lost."""
 
@@ -207,9 +205,7 @@ class LlamaCppEngine:
     async def compute(self, function: Callable[[], T]) -> T:
         """Runs it in the engine's thread; a cancellation stops it, and waits until it has stopped.
 
-        Raises:
-            StreamCut: The engine was closed meanwhile.
-            ServerError: llama.cpp failed.
+        Raises `StreamCut` if the engine was closed meanwhile, `ServerError` if llama.cpp failed.
         """
         self._stop.value = b""
         try:
@@ -246,11 +242,7 @@ class LlamaCppEngine:
         return tokens[1:] if twice else tokens
 
     def reply(self, request: ChatRequest) -> Iterator[str | Ending]:
-        """A reply, token by token, and its ending.
-
-        Raises:
-            ContextOverflow: The prompt leaves no room for a token.
-        """
+        """A reply, token by token, and its ending; raises `ContextOverflow`."""
         prompt = self.prompt(request.conversation)
         context_tokens = self._endpoint.context_tokens
         room = context_tokens - len(prompt)

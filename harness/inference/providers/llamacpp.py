@@ -87,16 +87,13 @@ _SLOTS = TypeAdapter(list[_ServerSlot])
 
 
 def slot_readings(body: bytes) -> tuple[Reading, ...]:
-    """How full the context of all slots is, from `/slots`.
+    """How full the context of all slots is, from `/slots`; raises ValueError for another page.
 
-    Counts what requests under way hold: what earlier ones left behind gives way. It is right only
-    if each slot has a context of its own. With a shared one (`--kv-unified`) each slot reports the
-    whole of it, and nothing tells.
-
-    Raises:
-        ValueError: It is not a page of slots.
+    It is right only if each slot has a context of its own. With a shared one (`--kv-unified`) each
+    slot reports the whole of it, and nothing tells.
     """
     slots = _SLOTS.validate_json(body)
+    # What earlier requests left behind gives way.
     held = [slot.n_prompt_tokens for slot in slots if slot.is_processing]
     if not slots or None in held:
         return ()

@@ -17,11 +17,7 @@ from harness.log import log_warning
 
 
 def header_of(endpoint: Endpoint) -> GgufHeader:
-    """The header of an endpoint's file; warns of a context longer than its model was trained with.
-
-    Raises:
-        ModelFileInvalid: There is no such file, or it is no GGUF.
-    """
+    """The header of an endpoint's file; warns of a context longer than it was trained with."""
     path = endpoint.path
     assert path is not None
     if not path.is_file():

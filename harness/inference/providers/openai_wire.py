@@ -38,12 +38,10 @@ from harness.inference.time_limits import TimeLimits
 
 ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
-_END_TIMEOUT_S = 1.0
-"""How long a reply that is whole is waited on for its end mark."""
+_END_TIMEOUT_S = 1.0  # how long a reply that is whole is waited on for its end mark
 _ANOTHER_WAY = {400, 404, 405, 422, 501}
 """Statuses after which texts to rank are sent in another way."""
-_WAY_OF_COUNTING = "stream_options"
-"""The field that asks for the usage of a streamed reply."""
+_WAY_OF_COUNTING = "stream_options"  # the field that asks for the usage of a streamed reply
 
 
 class OpenAIWire(HttpBackend):
@@ -245,11 +243,7 @@ class WireReply:
     def completion(
         self, *, reported: ServerTimings | None = None, cost_usd: float | None = None
     ) -> Completion:
-        """The completion of a reply that is whole.
-
-        Raises:
-            StreamCut: Its finish reason is missing, or is not one of a reply that came to its end.
-        """
+        """The completion; raises `StreamCut` unless the reply came to a known end."""
         if self.finish_word is None:
             raise StreamCut("the reply came without its finish reason")
         ended = finish_reason(self.finish_word)
@@ -434,8 +428,7 @@ and `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `netw
 
 _THOUGHTS = ("reasoning", "reasoning_content", "reasoning_details")
 """Where reasoning stands: at vLLM; at llama-server and most; at OpenRouter, in parts."""
-_THOUGHT = re.compile("think|thought|reason")
-"""In the type of a part."""
+_THOUGHT = re.compile("think|thought|reason")  # in the type of a part
 _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
 """Where a part has its text, which may again be parts."""
 

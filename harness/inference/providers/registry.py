@@ -88,11 +88,7 @@ def _installed(name: str) -> Provider:
 
 
 def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
-    """The bare backend of an endpoint; connects to nothing yet.
-
-    Raises:
-        ConfigurationInvalid: It cannot be reached as it is written down, or a key cannot be sent.
-    """
+    """The bare backend of an endpoint, not connected yet; raises `ConfigurationInvalid`."""
     access, provider = access or Access(), provider_of(endpoint)
     if provider.connect is not None:
         return provider.connect(endpoint, access)
@@ -112,12 +108,9 @@ def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
 
 
 def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:
-    """What loads an endpoint's model; connects to nothing yet.
+    """What loads the model of an endpoint with a file or a managed server, not connected yet.
 
-    `endpoint` has a file, or its server is managed.
-
-    Raises:
-        ConfigurationInvalid: Nothing can load it as it is written down, or a key cannot be sent.
+    Raises `ConfigurationInvalid` if nothing can load it as it is written down.
     """
     host = provider_of(endpoint).host
     if host is None:

@@ -75,28 +75,19 @@ class ServerFacts:
 
 
 class ServerPages:
-    """One server, asked over connections of its own.
-
-    The endpoint's `url` must be set.
-
-    Attributes:
-        endpoint: As given.
-        root: The server's address, without `/v1`.
-        v1: What its address has behind that.
-        model_id: The model that is asked about.
-        of_model: Names it in an address: a router has a page for each.
-        answered: Whether the server has answered at all.
-    """
+    """The pages of one server, asked over connections of its own."""
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         assert endpoint.url is not None
         self.endpoint = endpoint
         self._connection = HttpConnection(endpoint, api_key=access.api_key)
         self.root = self._connection.root
-        self.v1 = self._connection.base.removeprefix(self.root)
+        self.v1 = self._connection.base.removeprefix(self.root)  # "" or "/v1"
         self.model_id = endpoint.model_id
+        # A router has a page for each of its models.
         self.of_model = {"model": endpoint.model_id}
         self.answered = False
+        """Whether the server has answered at all."""
 
     async def aclose(self) -> None:
         """Closes the connections; the model stays as it is."""
@@ -110,11 +101,7 @@ class ServerPages:
         *,
         params: Mapping[str, str] | None = None,
     ) -> Page:
-        """Fetches a page, or posts JSON, and waits for the whole answer.
-
-        Raises:
-            EndpointUnreachable: The server does not answer.
-        """
+        """Fetches a page, or posts JSON; raises `EndpointUnreachable` without an answer."""
         content = None if body is None else orjson.dumps(body)
         sent = {"content-type": "application/json"} if content else {}
         try:
@@ -162,11 +149,7 @@ class ServerHost(ServerPages):
     """
 
     def fields(self, answer: Page) -> Mapping[str, object]:
-        """The JSON object of an answer.
-
-        Raises:
-            InferenceError: The request was refused, or the answer is something else.
-        """
+        """The JSON object of an answer; raises `InferenceError` for a refusal, or anything else."""
         if answer.status != 200:
             raise self.refusal(answer)
         fields = answer.json
@@ -228,11 +211,7 @@ class ServerHost(ServerPages):
 
 @asynccontextmanager
 async def in_time(endpoint: Endpoint, doing: str) -> AsyncIterator[None]:
-    """Ends the block after the endpoint's `load_timeout_s`; `doing` is the error's verb: `load`.
-
-    Raises:
-        LoadFailed: The block took longer.
-    """
+    """Raises `LoadFailed` after the endpoint's `load_timeout_s`; `doing` is its verb: `load`."""
     try:
         async with asyncio.timeout(endpoint.load_timeout_s):
             yield
