@@ -29,12 +29,18 @@ from harness.errors import (
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
 from harness.inference.backend import Backend
 from harness.inference.call_spans import KvBytes, call_span, conversation_text, heard, record_answer
-from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
+from harness.inference.completion import (
+    Completion,
+    Embeddings,
+    Ranking,
+    doubts,
+    is_visible,
+    possible,
+)
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected
 from harness.inference.meter import Admission, Meter
-from harness.inference.reply_in_progress import Listener
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
@@ -158,9 +164,7 @@ class Client:
                         answer = await self._insist(metered, admission, caller)
                     except ContextOverflow as error:
                         # A limit may have given the call more room than its context has.
-                        if meter is None or admission is None:
-                            raise
-                        if not meter.has_less_room(admission, error):
+                        if admission is None or not admission.has_less_room(error):
                             raise
                     else:
                         break
@@ -168,8 +172,8 @@ class Client:
             if isinstance(request, ChatRequest):
                 if self.after_reply is not None:
                     self.after_reply(request, answer)
-                if meter is not None and admission is not None:
-                    answer = meter.cut_by(admission, answer)
+                if admission is not None:
+                    answer = admission.cut(answer)
                 slot.reply = answer
             return answer
 
@@ -178,8 +182,16 @@ class Client:
     ) -> Any:  # noqa: ANN401
         """Asks until there is an answer or no way; raises the first endpoint's last error."""
         whole = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
-        listener = Listener(request) if isinstance(request, ChatRequest) else None
-        request = request if listener is None else listener.request
+        was_heard = False
+        if isinstance(request, ChatRequest) and (on_text := request.on_text) is not None:
+
+            def hear(text: str) -> None:
+                nonlocal was_heard
+                # White space alone does no harm before another attempt's answer.
+                was_heard = was_heard or is_visible(text)
+                on_text(text)
+
+            request = replace(request, on_text=hear)
         routes = self._routes(request)
         failed: list[tuple[str, HarnessError]] = []
         try:
@@ -202,7 +214,7 @@ class Client:
                     except HarnessError as error:
                         _keep_secrets_out_of(error, self.tracer.redactor.clean)
                         # Who heard a part of one answer must not hear another behind it.
-                        if listener is not None and listener.told:
+                        if was_heard:
                             raise
                         delay_s = self._again(call, error, elsewhere=len(call.tried) > failures)
                         if delay_s is None:
@@ -325,12 +337,10 @@ class Client:
             # Else each call would leave its frames in the one error, and what they hold with them.
             raise route.error.with_traceback(None)
         # 4. Gate
-        meter, admission = self.meter, call.admission
+        admission = call.admission
         async with (
             route.gate.passed(request, tried=call.tried, may_wait=call.may_wait) as place,
-            nullcontext()
-            if meter is None or admission is None
-            else meter.sending(admission, request) as sending,
+            nullcontext() if admission is None else admission.sending(request) as sending,
         ):
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)

@@ -168,44 +168,6 @@ class Meter:
             scope._add(awaited=-call.need)
             self._ended.set()
 
-    @asynccontextmanager
-    async def sending(self, call: Admission, request: Request) -> AsyncIterator[Sending]:
-        """Around one request of an admitted call, which needs room too; raises as `admitted`."""
-        scope = call.scope
-        # From its first request on, each request reserves for itself.
-        scope._add(awaited=-call.need)
-        call.need = NOTHING
-        request, need = await scope._wait(request, call=call)
-        scope._add(under_way=need)
-        sending = Sending(request)
-        try:
-            yield sending
-            if sending.answer is not None:
-                scope._add(taken=self._charges.taken(request, sending.answer))
-        except BaseException as error:
-            if sending.has_left and was_connected(error):
-                scope._add(taken=self._charges.lost(request, pieces=sending.pieces))
-            raise
-        finally:
-            scope._add(under_way=-need)
-            self._ended.set()
-
-    def has_less_room(self, call: Admission, error: ContextOverflow) -> bool:
-        """Whether a call that a limit gave more room than its context has gets less when repeated.
-
-        A room that the caller stated is not changed.
-        """
-        if call.room is None or error.context_tokens is None:
-            return False
-        return self._charges.learn_context(call.request, error.context_tokens) < call.room
-
-    def cut_by(self, call: Admission, reply: Completion) -> Completion:
-        """The reply, with the limit of the run that decided where it was cut, if one did."""
-        is_cut = reply.finish_reason == "length" and call.room is not None
-        if not is_cut or call.scope.whose == "loop" or self._charges.is_full(call.request):
-            return reply
-        return replace(reply, cut_by="tokens" if call.scope.left("tokens") else "cost")
-
     @property
     def of_run(self) -> Meter:
         """The scope of the run that this one is in, or is."""
@@ -422,6 +384,42 @@ class Admission:
     """The reserved use; nothing once it has sent a request."""
     room: int | None
     """For its reply, if a limit decided that."""
+
+    @asynccontextmanager
+    async def sending(self, request: Request) -> AsyncIterator[Sending]:
+        """Around one request of the call, which needs room too; raises as `admitted`."""
+        scope, charges = self.scope, self.scope._charges
+        # From its first request on, each request reserves for itself.
+        scope._add(awaited=-self.need)
+        self.need = NOTHING
+        request, need = await scope._wait(request, call=self)
+        scope._add(under_way=need)
+        sending = Sending(request)
+        try:
+            yield sending
+            if sending.answer is not None:
+                scope._add(taken=charges.taken(request, sending.answer))
+        except BaseException as error:
+            if sending.has_left and was_connected(error):
+                scope._add(taken=charges.lost(request, pieces=sending.pieces))
+            raise
+        finally:
+            scope._add(under_way=-need)
+            scope._ended.set()
+
+    def has_less_room(self, error: ContextOverflow) -> bool:
+        """Whether the call gets less room if it is repeated: a limit gave it more than there is."""
+        # A room that the caller stated is not changed.
+        if self.room is None or error.context_tokens is None:
+            return False
+        return self.scope._charges.learn_context(self.request, error.context_tokens) < self.room
+
+    def cut(self, reply: Completion) -> Completion:
+        """The reply, with the limit of the run that decided where it was cut, if one did."""
+        scope, is_cut = self.scope, reply.finish_reason == "length" and self.room is not None
+        if not is_cut or scope.whose == "loop" or scope._charges.is_full(self.request):
+            return reply
+        return replace(reply, cut_by="tokens" if scope.left("tokens") else "cost")
 
 
 @dataclass(slots=True)

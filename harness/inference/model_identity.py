@@ -251,7 +251,6 @@ def file_fingerprint(path: Path) -> str:
     """A file's size and the digest of its first and last MiB: copies and links share it."""
     try:
         with path.open("rb") as file:
-            # All of a large file would take minutes to read.
             digest = hashlib.sha256(file.read(_SAMPLE_BYTES))
             size = file.seek(0, 2)
             file.seek(max(0, size - _SAMPLE_BYTES))

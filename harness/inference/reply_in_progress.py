@@ -45,6 +45,8 @@ class ReplyInProgress:
         self, request: ChatRequest, *, clock: Clock, arrived: Callable[[], None] | None = None
     ) -> None:
         self.request = request
+        self.was_heard = False
+        """Whether a listener has any of the answer."""
         self._clock = clock
         self._arrived = arrived
         self._splitter = MarkSplitter()
@@ -157,6 +159,8 @@ class ReplyInProgress:
         if answer:
             self._text.append(answer)
             if self.request.on_text:
+                # White space alone does no harm before another attempt's answer.
+                self.was_heard = self.was_heard or is_visible(answer)
                 self.request.on_text(answer)
 
 
@@ -297,23 +301,3 @@ def _before_first_token(sent_ns: int, first_ns: int, times: ServerTimings) -> It
         backwards.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
         end_ns = start_ns
     return reversed(backwards)
-
-
-class Listener:
-    """Stands between a call and the listener to its answer.
-
-    Attributes:
-        request: The call to make in place of the given one; the same without a listener.
-        told: Whether a piece of an answer was passed on, other than white space.
-    """
-
-    def __init__(self, request: ChatRequest) -> None:
-        self._on_text = request.on_text
-        self.request = request if request.on_text is None else replace(request, on_text=self._tell)
-        self.told = False
-
-    def _tell(self, text: str) -> None:
-        assert self._on_text is not None
-        # White space alone does no harm before another attempt's answer.
-        self.told = self.told or is_visible(text)
-        self._on_text(text)

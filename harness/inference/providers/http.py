@@ -34,7 +34,7 @@ from harness.inference.json_text import parsed
 from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import Listener, ReplyInProgress
+from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, merged
 from harness.inference.time_limits import TimeLimits, timed_out
 from harness.trace import Clock, monotonic
@@ -345,8 +345,8 @@ class Exchange(AsyncExitStack):
         """Sends fields as JSON; the reply is then read as long as the block lasts.
 
         `on_sent` is called when all of it has been handed to the system; again if it is sent again.
-        Raises `EndpointUnreachable`, `CallTimeout` for the connection, `StreamCut`, `ReplyTooLarge`,
-        or what a refusal means.
+        Raises `EndpointUnreachable`, `CallTimeout` for the connection, `StreamCut`,
+        `ReplyTooLarge`, or what a refusal means.
         """
         response = await self._send(url, fields, on_sent)
         self.push_async_callback(response.aclose)
@@ -435,7 +435,7 @@ class HttpBackend(ABC):
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        requested, listener = self._fields(request), Listener(request)
+        requested = self._fields(request)
         async with (
             Exchange(self._connection) as exchange,
             TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
@@ -444,16 +444,14 @@ class HttpBackend(ABC):
                 fields, dropped = self._refused.without(requested)
                 body = merged(self._body(fields, request), request.extra_body or {})
                 # Anew for each request: what a refused one took is no part of the reply's phases.
-                progress = ReplyInProgress(
-                    listener.request, clock=self._clock, arrived=limits.token_arrived
-                )
+                progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
                 try:
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress, reply.headers)
                 except ServerError as error:
                     # Who has heard a part of the reply must not hear it again.
-                    if listener.told or not self._refused.learn(error, fields):
+                    if progress.was_heard or not self._refused.learn(error, fields):
                         raise
                 else:
                     exchange.push_async_callback(read_to_end, values)
