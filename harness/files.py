@@ -20,11 +20,8 @@ def private(name: str, flags: int) -> int:
 
 
 def make_private(path: Path) -> None:
-    """Creates an empty file of mode 0600, if there is none, for a library that would use 0644.
-
-    If that fails, the library will report it.
-    """
-    with suppress(OSError):
+    """Creates an empty file of mode 0600, if there is none, for a library that would use 0644."""
+    with suppress(OSError):  # the library will report it
         os.close(private(str(path), os.O_CREAT))
 
 
@@ -37,10 +34,8 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/starter"]) -> Path:
-    """The folder of the guides, of shipped rubrics, of patterns, or of what `harness init` copies.
-
-    A wheel carries them inside the package; in a checkout they are beside it.
-    """
+    """The folder of guides, of shipped rubrics, of patterns, or of what `harness init` copies."""
+    # A wheel carries them inside the package; in a checkout they are beside it.
     inside = _PACKAGE / "_rooms" / room
     return inside if inside.is_dir() else _PACKAGE.parent / room
 
@@ -103,10 +98,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def read_text(what: str, path: Path) -> str:
-    """A file's text; `what` begins a message: `input 'task'`.
-
-    Raises `InvalidInput` if it is missing, empty or not text.
-    """
+    """A file's text; `what` begins the message of an `InvalidInput`: `input 'task'`."""
     try:
         data = read_bytes(path)
     except OSError as error:

@@ -64,15 +64,12 @@ class DeviceSpec:
         )
 
     def flops_with(self, quantization: str | None) -> float | None:
-        """What it computes a second with weights packed so.
-
-        FP8 has units of its own. llama.cpp multiplies quantized weights on a GPU as 8-bit integers,
-        which takes half of the time of 16 bits (its pull requests 7676 and 7860). Others, AWQ
-        and MXFP4 in safetensors included, are unpacked to 16.
-        """
+        """What it computes a second with weights packed so."""
         name = (quantization or "").upper()
         if name.startswith("FP8") and self.fp8_flops_per_s:
             return self.fp8_flops_per_s
+        # llama.cpp multiplies quantized weights on a GPU as 8-bit integers, in half of the time of
+        # 16 bits (its pull requests 7676 and 7860). Others are unpacked to 16.
         is_integer = self.has_int8 and re.match(r"I?Q\d|MXFP4_MOE", name) is not None
         return self.flops_per_s and self.flops_per_s * (1 + is_integer)
 
@@ -122,14 +119,12 @@ def known_device(name: str) -> DeviceSpec:
 
 
 def this_machine() -> DeviceSpec:
-    """The machine's own memory and processor; measuring takes half a second, once a process.
-
-    Its operations are f32 products: what kernels for quantized weights reach is about as much.
-    """
+    """The machine's own memory and processor; measuring takes half a second, once a process."""
     return DeviceSpec(
         name=MACHINE,
         memory_bytes=machine.machine_memory_bytes(),
         memory_bytes_per_s=machine.memory_bytes_per_s(),
+        # f32 products: what kernels for quantized weights reach is about as much.
         flops_per_s=machine.products_per_s(),
         is_gpu=False,
         source="measured",

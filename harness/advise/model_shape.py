@@ -118,11 +118,9 @@ class ModelShape:
         )
 
     def on_rank(self, ranks: int) -> ModelShape:
-        """With the caches that one of so many GPUs has of each layer (tensor parallel).
-
-        Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA), one
-        head for all, is on each of them whole.
-        """
+        """With the caches that one of so many GPUs has of each layer (tensor parallel)."""
+        # Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA),
+        # one head for all, is on each of them whole.
         caches = (
             replace(
                 cache,
@@ -294,10 +292,7 @@ class _Config(NamedTuple):
 
 
 def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> ModelShape:
-    """What a `config.json` describes; bytes are parameters * bits / 8, by `weight_bits`.
-
-    Raises `ModelFileInvalid` for a missing or impossible value.
-    """
+    """What a `config.json` describes, as far as it does; raises `ModelFileInvalid`."""
     part = next((values[name] for name in _TEXT_PARTS if isinstance(values.get(name), dict)), None)
     config = _Config(path, values, part or values)
     layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -334,7 +329,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     tables = output if config.get("tie_word_embeddings") is not False else 2 * output
     routers = sparse * experts * width
 
-    # 2. Bytes. Quantization often leaves attention out.
+    # 2. Bytes: parameters * bits / 8. Quantization often leaves attention out.
     dtype = str(config.get("dtype", "torch_dtype") or "").removeprefix("torch.")
     quantization, has_attention = _quantization(config)
     bits = packings.weight_bits(quantization or dtype)

@@ -117,11 +117,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
 async def plan_models(
     graph: Graph, settings: Settings, *, environment: Mapping[str, str]
 ) -> ModelPlan:
-    """Plans a run's use of its models; raises `HarnessError` where a run would be refused.
-
-    Servers are asked for the size of a managed model if its endpoint does not give it. The row of a
-    silent server says so.
-    """
+    """Plans a run's use of its models; raises `HarnessError` where a run would be refused."""
     # 1. Who is asked.
     graph.check()
     endpoints = known_endpoints(settings)
@@ -129,7 +125,8 @@ async def plan_models(
     roles = Casting(endpoints, settings).roles
     roles_of = _roles_by_tag(graph, roles, settings, endpoints)
 
-    # 2. How large they are, and what there is room for.
+    # 2. How large they are, and what there is room for. Servers are asked for the size of a managed
+    # model if its endpoint does not give it; the row of a silent one says so.
     sizes = await asyncio.gather(*(_sized(endpoints[tag], environment) for tag in roles_of))
     tenants = {size.model: size for size in sizes if isinstance(size, Tenant)}
     named = [device for tenant in tenants.values() for device in tenant.need]

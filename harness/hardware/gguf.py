@@ -231,11 +231,7 @@ class Weights:
 def weights_of(
     tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int = 0, has_output: bool = True
 ) -> Weights:
-    """Sorts tensors, names and bytes, by llama.cpp's names.
-
-    The last `drafts` layers only draft. A model with an output makes logits, with the matrix of its
-    input if it has no other.
-    """
+    """Sorts tensors, names and bytes, by llama.cpp's names; the last `drafts` layers only draft."""
     by_layer = [0] * layers
     input_bytes = output_bytes = expert_bytes = shared_bytes = 0
     own_output = False
@@ -255,6 +251,7 @@ def weights_of(
         input_bytes=input_bytes,
         layer_bytes=tuple(by_layer[: layers - drafts]),
         output_bytes=output_bytes,
+        # A model that makes logits, and has no matrix for them, uses that of its input.
         shared_bytes=0 if own_output or not has_output else shared_bytes,
         expert_bytes=expert_bytes,
     )

@@ -307,10 +307,7 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelKeys:
-    """The keys of a model's own architecture, such as `llama.block_count`, by what follows the dot.
-
-    All methods raise `ModelFileInvalid` for impossible values.
-    """
+    """The keys of a model's own architecture (`llama.block_count`), by what follows the dot."""
 
     file: GgufFile
     architecture: str
@@ -331,13 +328,11 @@ class ModelKeys:
         return self.file.counts(f"{self.architecture}.{key}", layers=self.layers, default=default)
 
     def flags(self, key: str) -> tuple[bool, ...] | None:
-        """Whether each layer is of a kind; None if the key holds no array, or one too long.
-
-        As in llama.cpp the array may be longer than the layers, or shorter: the rest are False.
-        """
+        """Whether each layer is of a kind; None if the key holds no array, or one too long."""
         value = self.file.values.get(f"{self.architecture}.{key}")
         if value is None or not isinstance(value.content, tuple):
             return None
+        # As in llama.cpp the array may be longer than the layers, or shorter.
         return tuple(map(bool, value.content[: self.layers])) + (False,) * (
             self.layers - value.length
         )

@@ -70,12 +70,7 @@ def chat_request(
     stop: Sequence[str] = (),
     **fields: Any,  # noqa: ANN401
 ) -> tuple[ChatRequest, ReplyType[Any] | None]:
-    """A call as users write it, with the type of its reply, if one is given.
-
-    Raises:
-        InvalidInput: An argument cannot be used.
-        ConfigurationInvalid: The type has no JSON Schema.
-    """
+    """A call as users write it, with the type of its reply."""
     reply_type = None if returns in (None, Completion) else ReplyType(returns)
     request = ChatRequest(
         messages=as_messages(prompt),
@@ -96,14 +91,8 @@ async def answer(
 ) -> Any:  # noqa: ANN401 - a completion, or a value of the type
     """The reply to a call, whole unless `on_cut` is `keep`; with a type, the reply as its value.
 
-    A reply of another type is asked for again, at most `attempts` times, and the model is told what
-    was wrong. A stored reply (`from_cache`) is no attempt: it cost nothing, and would come again.
-
-    Raises:
-        InvalidInput: There is no such `on_cut`, or `attempts` is no count.
-        ReplyCut: The reply is not whole, even after the rest was asked for.
-        ReplyInvalid: The last reply is not of the type.
-        InferenceError: As `ask` raises it.
+    Raises `InvalidInput` for a wrong `on_cut` or `attempts`, `ReplyCut`, `ReplyInvalid`, and as
+    `ask` does.
     """
     if on_cut not in get_args(OnCut):
         raise InvalidInput(
@@ -121,6 +110,7 @@ async def answer(
             reply = await _joined(ask, request, on_cut=on_cut)
             return reply if reply_type is None else reply_type.parse(reply, endpoint=request.model)
         except (ReplyInvalid, ReplyCut) as error:
+            # A stored reply is no attempt: it cost nothing, and would come again.
             paid += not error.from_cache
             if not error.from_cache and (isinstance(error, ReplyCut) or paid >= attempts):
                 raise

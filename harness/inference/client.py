@@ -108,13 +108,7 @@ class Client:
     def chat(
         self, request: ChatRequest, *, caller: CallSource = ANY_CALLER
     ) -> Coroutine[Any, Any, Completion]:
-        """One reply, whole.
-
-        Raises:
-            ConfigurationInvalid: No endpoint has the request's tag.
-            RunLimitReached: The meter's limits leave no room for it.
-            InferenceError: There is no reply.
-        """
+        """One reply, whole; raises `InferenceError`, and `RunLimitReached` without room for it."""
         return self.call(request, caller=caller)
 
     def embed(
@@ -281,10 +275,7 @@ class Client:
         return delay_s
 
     async def _attempt(self, call: _EndpointCall) -> Any:  # noqa: ANN401
-        """One attempt at one endpoint, in a span of its own.
-
-        A model is asked in the way that its server treats schemas and tools.
-        """
+        """One attempt at one endpoint, in a span of its own."""
         request, route = call.request, call.route
         if isinstance(request, ChatRequest):
             request = with_defaults(request, route.endpoint)
@@ -298,6 +289,7 @@ class Client:
             async with self._cached(request, route) as cached:
                 reply = cached.known
                 while reply is None:
+                    # In the way that the server treats tools, schemas and turns.
                     offered, mode = request, None
                     if route.tools is not None:
                         offered = await route.tools.offer(request, ask, tracer=self.tracer)

@@ -172,11 +172,9 @@ _BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text shows anything.
-
-    Space of any kind, controls, zero-width and combining marks show nothing by themselves, and
-    neither does a code fence with nothing in it.
-    """
+    """Whether a text shows anything."""
+    # Space of any kind, controls, zero-width and combining marks show nothing by themselves, and
+    # neither does a code fence with nothing in it.
     shows = any(
         unicodedata.category(letter) not in _BLANK_KINDS and letter not in _BLANK_LETTERS
         for letter in text
@@ -279,10 +277,8 @@ def _fewest_tokens(text: str) -> int:
 
 
 def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
-    """Signs that a server did not do what it was asked, and did not say so.
-
-    A seed cannot be seen in one reply.
-    """
+    """Signs that a server did not do what it was asked, and did not say so."""
+    # A seed that was ignored is not among them: it cannot be seen in one reply.
     tag, read = request.model, reply.usage.input_tokens if reply.usage else None
     prompt = "\n".join(message.content for message in request.messages)
     fewest = _fewest_tokens(prompt)

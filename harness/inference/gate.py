@@ -405,10 +405,8 @@ def stable_prefix(request: Request) -> str:
 
 
 def preference(prefix: str, names: Sequence[str]) -> tuple[int, ...]:
-    """The replicas by their places in `names`, the one for this prefix first.
-
-    One more name moves only those prefixes that come to it.
-    """
+    """The replicas by their places in `names`, the one for this prefix first."""
+    # So that one more name moves only those prefixes that come to it.
     digest = hashlib.sha256(prefix.encode("utf-8", "replace")).digest()
     weights = [hashlib.sha256(digest + name.encode()).digest() for name in names]
     return tuple(sorted(range(len(names)), key=lambda n: weights[n], reverse=True))

@@ -87,10 +87,8 @@ class MarkSplitter:
         self._state: _State = "reasoning" if close else "begin"
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """What the piece adds to the reasoning, and what to the answer.
-
-        What may become a mark is held back until the rest of it is here.
-        """
+        """What the piece adds to the reasoning, and what to the answer."""
+        # What may become a mark is held back until the rest of it is here.
         self._held += piece
         thought = ""
         while self._state in {"begin", "between", "reasoning"}:
@@ -205,10 +203,7 @@ _MOST_CHARS = 64
 
 
 def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
-    """Names and arguments of the calls in a text that `MarkSplitter` took for some.
-
-    What cannot be read is a call as well, so that the model is told of its slip.
-    """
+    """Names and arguments of the calls in a text that `MarkSplitter` took for some."""
     types = {tool.name: at(tool.parameters, "properties") for tool in tools}
     # MiniMax M3 writes this before its marks.
     text = text.replace("]<]minimax[>[", "")
@@ -216,6 +211,7 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             if calls := [*read(text, types)]:
                 return [(name, _dumped(arguments)) for name, arguments in calls]
+    # What cannot be read is a call as well, so that the model is told of its slip.
     name = next((tool.name for tool in tools if tool.name in text), "unreadable")
     return [(name, text)]
 

@@ -115,13 +115,10 @@ class Meter:
 
     @contextmanager
     def loop(self, limits: Limits) -> Iterator[Meter]:
-        """A scope in the innermost of this meter's that is open; has all calls of the block.
-
-        Tasks that begin inside the block are in it too.
-        """
+        """A scope in the innermost of this meter's that is open; has all calls of the block."""
         before = _innermost.get()
         inner = self._scope.inside(limits, whose="loop")
-        _innermost.set(inner)
+        _innermost.set(inner)  # for tasks that begin inside the block, too
         try:
             yield inner
         finally:
@@ -313,10 +310,7 @@ class Meter:
             ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
 
     def _limited(self, among: int | None = None) -> list[tuple[Meter, Spent]]:
-        """The scopes from here outwards that have limits, and what a call must leave in each.
-
-        `among` is how many are looked at.
-        """
+        """The innermost `among` scopes that have limits, and what a call must leave in each."""
         reserve = accumulate(scope._kept for scope in self.chain)
         scopes = zip(self.chain[:among], reserve, strict=False)
         return [(scope, reserve) for scope, reserve in scopes if scope._is_limited]
@@ -448,10 +442,7 @@ class TokenPrice:
 
 
 class _Charges:
-    """Computes the use of calls. Uncounted tokens get a high estimate from their length.
-
-    `prices` are as for `Meter`.
-    """
+    """Computes the use of calls; uncounted tokens get a high estimate from their length."""
 
     def __init__(self, prices: Mapping[str, TokenPrice]) -> None:
         self._prices = dict(prices)

@@ -35,11 +35,7 @@ class CallPiece:
 
 
 class ReplyInProgress:
-    """Gathers the pieces of one reply.
-
-    The request is taken to be sent now, unless `sent` is called. `arrived` is told that a piece has
-    come, for the time limits.
-    """
+    """Gathers the pieces of one reply; `arrived` hears of each, for the time limits."""
 
     def __init__(
         self, request: ChatRequest, *, clock: Clock, arrived: Callable[[], None] | None = None
@@ -57,7 +53,7 @@ class ReplyInProgress:
         self._ended_ns: int | None = None
         self._came_whole = False
         self._comes_apart = False
-        self._sent_ns = clock()
+        self._sent_ns = clock()  # unless `sent` is called
 
     def sent(self) -> None:
         """The request has left: it took until now to connect and to hand it over."""
@@ -170,11 +166,7 @@ def _repaired(text: str) -> str:
 
 
 def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tuple[ToolCall, ...]:
-    """The calls that these pieces make up.
-
-    A call without an id, or with one that its conversation has used, gets the first `call_N` that
-    is free.
-    """
+    """The calls that these pieces make up."""
     gathered: list[CallPiece] = []
     for piece in pieces:
         same = [n for n, call in enumerate(gathered) if piece.index in {None, call.index}]
@@ -193,7 +185,7 @@ def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tupl
     calls: list[ToolCall] = []
     for call in gathered:
         name = call.id
-        if not name or name in used:
+        if not name or name in used:  # by its conversation
             name = next(candidate for n in count(1) if (candidate := f"call_{n}") not in used)
         used.add(name)
         calls.append(ToolCall(name, call.name, call.arguments or "{}", call.extra))
@@ -201,10 +193,8 @@ def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tupl
 
 
 def _goes_on(begun: CallPiece, piece: CallPiece) -> bool:
-    """Whether a piece belongs to the call begun before it.
-
-    Id and name come once, or with every piece; some servers number all their calls 0, or none.
-    """
+    """Whether a piece belongs to the call begun before it."""
+    # Id and name come once, or with every piece; some servers number all their calls 0, or none.
     if piece.id and piece.id != begun.id:
         return not (begun.id or piece.name)
     if not (piece.name and begun.name) or piece.id:
@@ -213,15 +203,12 @@ def _goes_on(begun: CallPiece, piece: CallPiece) -> bool:
 
 
 def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON
-    """A number of tokens or nanoseconds by a server's word; None if it says none.
-
-    -1 for what is no whole number: no reply is lost for it, and `possible` leaves it out.
-    """
+    """A number of tokens or nanoseconds by a server's word; None if it says none."""
     is_whole = isinstance(value, float) and value.is_integer()
     is_text = isinstance(value, str) and value.isdecimal()
     if value is None or is_whole or is_text or type(value) is int:
         return None if value is None else int(value)
-    return -1
+    return -1  # no reply is lost for it: `possible` leaves it out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

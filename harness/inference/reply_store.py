@@ -368,6 +368,7 @@ def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
     return request.seed is not None or "temperature" not in completion.dropped
 
 
+# What a call is for, how long it may take and who listens makes no difference.
 _INDECISIVE = {"model", "role", "asks_again", "timeout_s", "priority", "on_text", "on_piece"}
 _INDECISIVE |= {
     "allow_empty",
@@ -380,10 +381,7 @@ _DECISIVE = [part.name for part in fields(ChatRequest) if part.name not in _INDE
 
 
 def call_key(request: ChatRequest, *, identity: str) -> str:
-    """The same for two calls if one reply answers both: SHA-256, hexadecimal.
-
-    What a call is for, how long it may take and who listens makes no difference.
-    """
+    """The same for two calls if one reply answers both: SHA-256, hexadecimal."""
     schema = request.reply_schema
     content = {
         **{name: getattr(request, name) for name in _DECISIVE},
@@ -438,10 +436,7 @@ def _read_completion(text: str | None) -> Completion | None:
 
 
 def _answer_again(stored: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
-    """The same reply, without what the call that it is from took and cost.
-
-    The listener of the request is told.
-    """
+    """The same reply, without what the call that it is from took and cost."""
     if request.on_text and stored.text:
         request.on_text(stored.text)
     return replace(

@@ -158,11 +158,7 @@ _KEYS = {"role", "content", "tool_calls", "tool_call_id"}
 
 
 def as_messages(prompt: Prompt) -> tuple[Message, ...]:
-    """The prompt as messages.
-
-    Raises:
-        InvalidInput: It is not a prompt, or a message holds more than text and images.
-    """
+    """The prompt as messages; raises `InvalidInput` for anything but texts and images."""
     if isinstance(prompt, str):
         return (Message("user", prompt),)
     if isinstance(prompt, Message | Mapping):
@@ -173,11 +169,7 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
 
 
 def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
-    """The texts; a single `str` is one text, and not its letters.
-
-    Raises:
-        InvalidInput: They cannot be iterated over.
-    """
+    """The texts; a single `str` is one text, and not its letters. Raises `InvalidInput`."""
     if isinstance(texts, str):
         return (texts,)
     if not isinstance(texts, Iterable):

@@ -81,17 +81,11 @@ class ReplyType(Generic[T]):
             raise _unusable(python_type, getattr(error, "message", str(error))) from error
 
     def parse(self, completion: Completion, *, endpoint: str) -> T:
-        """The reply as a value.
-
-        A model that is only told of the schema likes to put its JSON into a fence, between two
-        sentences, or behind a schema that it quotes: of the objects in the text, the only one of
-        the type counts. The value itself has to be of the type, to the letter.
-
-        Raises:
-            ReplyInvalid: The text is not JSON of this type, or holds several; if the token limit
-                cut it, it says so.
-        """
+        """The reply as a value; raises `ReplyInvalid`, which says if the token limit cut it."""
         text = completion.text
+        # A model that is only told of the schema likes to put its JSON into a fence, between two
+        # sentences, or behind a schema that it quotes: of the objects in the text, the only one of
+        # the type counts. The value itself has to be of the type, to the letter.
         objects = objects_in(text)
         fitting = []
         for candidate in objects if len(objects) > 1 else ():
@@ -178,11 +172,7 @@ class SchemaKnowledge:
     async def fit(
         self, request: ChatRequest, ask: Ask, *, tracer: Tracer
     ) -> tuple[ChatRequest, StructuredMode]:
-        """A call with a schema as its server should get it, and what becomes of the schema there.
-
-        Where the server does not enforce schemas, the model is told of it in words, at the very end
-        of the prompt.
-        """
+        """A call with a schema as its server should get it, and what becomes of the schema."""
         mode = await self._mode.found(partial(self._probe, request, ask, tracer))
         schema = request.reply_schema
         assert schema is not None
@@ -192,6 +182,7 @@ class SchemaKnowledge:
                 return request, mode
             if (strict := strict_schema(schema)) is not None:
                 return replace(request, reply_schema=strict), mode
+        # The model is told of it in words, at the very end of the prompt.
         described = replace(request, messages=_with_schema(request.messages, schema))
         # Of this schema, whatever the server does with others.
         mode = "advisory" if mode == "enforced" else mode

@@ -20,10 +20,7 @@ _MEANINGS: dict[TimeLimit, str] = {
 
 
 class Deadline:
-    """When a call must be over. Its time begins to run when it is first sent.
-
-    `outer` is of what it is a part of, and ends with.
-    """
+    """When a call must be over, from its first sending on; at the latest with `outer`."""
 
     def __init__(self, seconds: float, *, clock: Clock, outer: Deadline | None = None) -> None:
         self._seconds = seconds
@@ -94,10 +91,7 @@ class TimeLimits:
 
 
 def timed_out(limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None) -> CallTimeout:
-    """The error that says which limit of an endpoint was over.
-
-    `total_s` is what was left for the whole call, where that was less than the endpoint's.
-    """
+    """The error of a limit that was over; `total_s` is what was left, if less."""
     seconds = total_s if limit == "timeout_s" and total_s is not None else getattr(endpoint, limit)
     return CallTimeout(
         f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s", endpoint=endpoint.tag, limit=limit

@@ -46,10 +46,7 @@ _REFUSED = re.compile(
 
 
 class ToolKnowledge:
-    """What one model's server does with tools; its tags share it.
-
-    Where the server cannot make the model call a tool (not `requires_calls`), the typed way does.
-    """
+    """What one model's server does with tools; its tags share it."""
 
     def __init__(self, mode: ToolMode | None = None, *, requires_calls: bool = True) -> None:
         self._mode: FoundOnce[ToolMode] = FoundOnce(mode)
@@ -60,6 +57,7 @@ class ToolKnowledge:
         if not (request.tools or any(message.role == "tool" for message in request.messages)):
             return request
         mode = await self._mode.found(partial(self._probe, request, ask, tracer))
+        # Where the server cannot make the model call a tool, the typed way does.
         if mode == "typed" or (request.tool_choice == "required" and not self._requires_calls):
             return _typed(request)
         if not request.tools or request.reply_schema is None:

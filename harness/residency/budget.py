@@ -329,10 +329,7 @@ class KeepAliveBudget:
                 share.lend(lent)
 
     def _note_change(self, refused: Mapping[str, Exception]) -> None:
-        """What is in memory, or its size, has changed.
-
-        `refused` says, by tag, why models that were waited for will not come.
-        """
+        """What is in memory has changed; `refused` has the errors of models that will not come."""
         for model, error in refused.items():
             self._refuse(model, error)
         self._refuse_what_cannot_fit()
@@ -364,10 +361,7 @@ class KeepAliveBudget:
 
 
 def most_kv_tokens(request: Request, *, context_tokens: int | None) -> int:
-    """The most tokens that a call may hold in the KV cache.
-
-    `context_tokens` is what one call has, prompt and reply together.
-    """
+    """The most tokens of the KV cache for a call; `context_tokens` is its prompt and reply."""
     if not isinstance(request, ChatRequest):
         return 0
     tokens = most_tokens_of(request)

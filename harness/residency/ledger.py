@@ -284,16 +284,12 @@ def place(
     *,
     needs_taken: Iterable[Need],
 ) -> dict[str, str]:
-    """Devices for models that would take so much, the first choosing first, beside what is taken.
-
-    Each goes whole to the GPU with the most room, or else to the machine.
-
-    On GPUs all have room side by side; in the machine they take turns.
-    """
+    """Devices for models, the first choosing first: the GPU with most room, else the machine."""
     gpus = sorted(devices.keys() - {MACHINE})
     needs, places = [*needs_taken], dict[str, str]()
 
     def free_bytes(device: str) -> int:
+        # On GPUs all have room side by side; in the machine they take turns.
         rivals = () if device == MACHINE else needs
         return devices[device].room_bytes - sum(need.get(device, 0) for need in rivals)
 

@@ -375,10 +375,7 @@ class Choice:
         )
 
     def stays_until_ns(self, model: str) -> int | None:
-        """When a resident may be evicted for another; None if a call must end first.
-
-        The longest wait is not its concern.
-        """
+        """When a resident may be evicted for another; None if a call must end first."""
         residents = self._state.ledger.residents
         if residents[model].leases:
             return None

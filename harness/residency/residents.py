@@ -146,10 +146,8 @@ class Residents:
         self._move = self._load = self.moving = None
 
     async def unload_all(self, *, but: Collection[str], reason: str) -> None:
-        """Unloads the models that do not stay, also after one could not be unloaded.
-
-        To be called when `work` has ended: a move that it left unfinished is over.
-        """
+        """Unloads the models that do not stay, also after one could not be unloaded."""
+        # `work` has ended, so that a move which it left unfinished is over.
         if self._move is not None:
             has_gone = self._leaving is not None and await self._leaving is None
             if self.moving is not None and not has_gone:
@@ -297,11 +295,9 @@ class Residents:
     # --- what has come or gone --------------------------------------------------------------------
 
     def _came(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
-        """A model is in memory now.
-
-        The host's report overrides the estimate. `load_s` is None if it was there already.
-        """
+        """A model is in memory now; `load_s` is None if it was there already."""
         tenant = self.tenants[model]
+        # The host's report overrides the estimate.
         need = self._said_need(model, report) or tenant.need
         self.tenants[model] = replace(
             tenant, need=need, load_s=tenant.load_s if load_s is None else load_s
@@ -325,11 +321,7 @@ class Residents:
         return self._there.pop(model)
 
     def _found_too_large(self, model: str, free: Need) -> bool:
-        """Notes that a model did not fit into the free bytes of its devices.
-
-        Returns:
-            Whether it may fit when others have gone.
-        """
+        """Notes that a model did not fit into free bytes; whether it may when others have gone."""
         tenant = self.tenants[model]
         attributes = {
             # More than was free, or it would be tried again in the same room.

@@ -136,10 +136,7 @@ class MetricsSource:
         self._last: tuple[Reading, ...] = ()
 
     async def read(self) -> tuple[Reading, ...]:
-        """The counters now, totals counted since the run began; never raises.
-
-        Empty if the server does not answer within a second.
-        """
+        """The counters now, totals since the run began; never raises, empty without an answer."""
         address = self._address()
         if address is None:
             # A server that has been shut down runs nothing and holds nothing.
@@ -182,10 +179,7 @@ class MetricsSource:
 
 
 class RunTotals:
-    """Counts totals from the beginning of the run: the server may have run for days before.
-
-    Adds the share of the run's prompt tokens that came out of the prefix cache.
-    """
+    """Counts totals from the beginning of the run: the server may have run for days before."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -193,10 +187,7 @@ class RunTotals:
         self._grown: dict[str, float] = {}
 
     def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
-        """The same readings, with totals since the run began.
-
-        `fresh` says whether the server was started since the last ones.
-        """
+        """The readings, totals since the run began; `fresh` if the server was started since."""
         since = [self._since(reading, fresh=fresh) for reading in readings]
         self._asked = True
         return (*since, *self._hits())

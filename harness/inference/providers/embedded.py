@@ -55,16 +55,14 @@ _ALL_LAYERS = -2  # for llama.cpp; -1 is as many as fit
 
 
 class EmbeddedLlamaCpp(Engine):
-    """One GGUF model, resident between `load` and `unload`.
-
-    The endpoint's `path` must be set. The engine's server wants `api_key` as a bearer token.
-    """
+    """One GGUF model, resident between `load` and `unload`."""
 
     def __init__(self, endpoint: Endpoint, *, clock: Clock = monotonic) -> None:
         self._endpoint = endpoint
         self._clock = clock
         self._child: _Child | None = None
         self._wire: OpenAIWire | None = None
+        # Its server wants it as a bearer token.
         self.api_key = secrets.token_urlsafe(32)
 
     @property

@@ -99,10 +99,7 @@ class BodyTooLong(httpx2.DecodingError):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedBody(httpx2.AsyncByteStream):
-    """A body that is unpacked step by step, and raises `BodyTooLong` beyond `most_bytes`.
-
-    Of an error's, only the beginning is read.
-    """
+    """A body that is unpacked step by step, and raises `BodyTooLong` beyond `most_bytes`."""
 
     stream: httpx2.AsyncByteStream
     packed_as: str
@@ -117,7 +114,7 @@ class BoundedBody(httpx2.AsyncByteStream):
                 raise BodyTooLong(self.most_bytes)
             yield data
             if self.is_refusal and length >= _REFUSAL_BYTES:
-                return
+                return  # its beginning says what is wrong
 
     async def aclose(self) -> None:
         """Closes the stream."""
@@ -210,10 +207,7 @@ class HttpConnection:
     def refusal(
         self, complaint: object, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> InferenceError:
-        """The error of a refusal, a body or JSON.
-
-        Without a status, it came inside a reply that had begun.
-        """
+        """The error of a refusal, a body or JSON; without a status, of one inside a reply."""
         body = complaint if isinstance(complaint, bytes) else orjson.dumps(complaint)
         return error_from_reply(
             status,
@@ -265,10 +259,7 @@ class HttpConnection:
     async def ask_to_embed(
         self, url: str, fields: Mapping[str, object], *, server: str, remedy: str
     ) -> object:
-        """The answer to a request for embeddings; raises as `Exchange.post`, and `NotOffered`.
-
-        `remedy` is what makes a server embed.
-        """
+        """The answer to a request for embeddings; raises as `Exchange.post`, and `NotOffered`."""
         try:
             return await self.ask(url, fields)
         except ServerError as error:
@@ -326,11 +317,7 @@ def not_connected(error: Exception, url: str) -> EndpointUnreachable:
 
 
 class Exchange(AsyncExitStack):
-    """The requests of one call; an `async with` block.
-
-    Leaving the block may take a moment, which is not part of the call: put it around the call's
-    time limits, not inside them.
-    """
+    """The requests of one call; an `async with` block."""
 
     def __init__(self, connection: HttpConnection) -> None:
         super().__init__()
@@ -436,6 +423,7 @@ class HttpBackend(ABC):
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
         requested = self._fields(request)
+        # In this order: leaving the exchange may take a moment, which is no part of the call.
         async with (
             Exchange(self._connection) as exchange,
             TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,

@@ -283,16 +283,13 @@ class LiteLLMBackend:
 
 
 def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplete
-    """Imports litellm so that it stays off the network, prints nothing and reads no `.env` file.
-
-    Takes 1.4 s the first time.
-    """
+    """Imports litellm so that it stays off the network, prints nothing and reads no `.env` file."""
     # Unless told otherwise it fetches price lists and header lists from the network, and puts what
     # a .env file in any directory above it says into this process's environment.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
-    import litellm  # noqa: PLC0415
+    import litellm  # noqa: PLC0415 - takes 1.4 s the first time
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True

@@ -195,11 +195,7 @@ def _careful(create_client: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _EventStream(httpx.AsyncByteStream):
-    """A stream of JSON events as litellm can read it.
-
-    Each is one line, whose line ends really end it, and there is nothing else: no pings, no
-    comments, one spelling of the end mark.
-    """
+    """A stream of JSON events as litellm can read it: a line each, no pings, no comments."""
 
     def __init__(self, stream: httpx.AsyncByteStream, call: HttpCall) -> None:
         self._stream = stream
@@ -213,6 +209,7 @@ class _EventStream(httpx.AsyncByteStream):
             if isinstance(value, str) and not (self._done or value.startswith("{")):
                 continue
             data = _DONE if self._done else orjson.dumps(_in_text(value))
+            # litellm would end a line there, and lose the piece.
             for end, escaped in _LINE_ENDS.items():
                 data = data.replace(end, escaped)
             self._call.look_in(value)

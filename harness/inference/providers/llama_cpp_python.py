@@ -66,10 +66,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 
 
 class LlamaCppPython(Engine):
-    """One GGUF model, resident between `load` and `unload`.
-
-    The endpoint's `path` must be set.
-    """
+    """One GGUF model, resident between `load` and `unload`."""
 
     def __init__(self, endpoint: Endpoint, *, clock: Clock = monotonic) -> None:
         self._endpoint = endpoint
@@ -132,10 +129,7 @@ class LlamaCppPython(Engine):
         )
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """One vector of length 1 per text; see `Backend.embed`.
-
-        Of a model that names no pooling it is the mean over the text's tokens.
-        """
+        """One vector of length 1 per text; see `Backend.embed`."""
         if not self._endpoint.embeddings:
             raise NotOffered("the model is loaded to chat; set the endpoint's embeddings to true")
         async with self._in_turn(request) as (engine, _):
@@ -306,6 +300,7 @@ class LlamaCppEngine:
             raise ServerError("an empty text has no vector; leave it out", status=400)
         # One at a time: of several together, the package mixes up those of models without pooling.
         rows = [np.array(self._llama.embed(text, truncate=False), np.float32) for text in texts]
+        # Of a model that names no pooling, the mean over the text's tokens.
         vectors = np.stack([row.mean(axis=0) if row.ndim == 2 else row for row in rows])
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), sum(lengths)
 

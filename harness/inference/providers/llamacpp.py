@@ -148,18 +148,15 @@ class RouterHost(ServerHost):
                 asking.cancel()
 
     async def unload(self) -> None:
-        """Has it let go, and waits until its process has ended.
-
-        Calls under way are cut off, some only after the router has waited 10 s (`stop-timeout`).
-        """
+        """Has it let go, and waits until its process has ended."""
         async with in_time(self.endpoint, "unload"):
+            # Calls under way are cut off, some only after the router has waited 10 s
+            # (`stop-timeout`).
             await self._let_go()
 
     async def report(self) -> HostReport:
-        """What `/models` says. The router does not tell sizes.
-
-        One that sleeps has given its memory back, and is loaded again by its next call.
-        """
+        """What `/models` says, which has no sizes."""
+        # One that sleeps has given its memory back, and is loaded again by its next call.
         return HostReport(resident=(await self._status())["value"] == "loaded")
 
     def _check_taken(self, page: Page) -> None:
@@ -191,7 +188,7 @@ class RouterHost(ServerHost):
             return True
         if status["value"] == "loading":
             return False
-        if status.get("failed"):
+        if status.get("failed"):  # its process ended with an error
             code = status.get("exit_code")
             raise LoadFailed(
                 f"the llama-server of '{self.endpoint.model_id}' ended while it loaded, with exit "
@@ -224,10 +221,7 @@ class RouterHost(ServerHost):
         return (await self._status())["value"] in _GONE
 
     async def _status(self) -> Mapping[str, Any]:
-        """The model's; `unloaded` for one that the router does not list.
-
-        `failed` in it says that its process ended with an error; it is unloaded then.
-        """
+        """The model's; `unloaded` for one that the router does not list."""
         page = await self.ask("GET", "/models")
         if page.status != 200:
             raise self.refusal(page)

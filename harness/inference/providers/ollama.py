@@ -54,13 +54,11 @@ _BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)
 
 
 class OllamaWire(HttpBackend):
-    """A server that speaks `POST <url>/api/chat`; see `HttpBackend`.
-
-    The endpoint's `url` may end in the `/v1` that other protocols need.
-    """
+    """A server that speaks `POST <url>/api/chat`; see `HttpBackend`."""
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         super().__init__(endpoint, access)
+        # The endpoint's address may end in the `/v1` that other protocols need.
         self._url = f"{self._connection.root}/api/chat"
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
@@ -239,10 +237,7 @@ async def _facts(pages: ServerPages) -> ServerFacts:
 
 
 def _entry(listed: object, model_id: str) -> Any:  # noqa: ANN401 - JSON
-    """The model's entry in a list of pulled models (`/api/tags`) or of loaded ones (`/api/ps`).
-
-    A loaded one's `size` is all memory that its runner has allocated, 0 while that is unknown.
-    """
+    """The model's entry in a list of pulled models (`/api/tags`) or of loaded ones (`/api/ps`)."""
     models, name = rows(at(listed, "models")), _whole_name(model_id)
     return next((model for model in models if _whole_name(text_at(model, "name")) == name), None)
 
@@ -305,15 +300,12 @@ class OllamaHost(ServerHost):
             await until(self._is_gone)
 
     async def report(self) -> HostReport:
-        """What `/api/ps` says.
-
-        A model that is still being loaded is listed, too.
-        """
+        """What `/api/ps` says, which lists a model that is still being loaded, too."""
         running = await self._find()
         if running is None:
             return HostReport(resident=False)
         total_bytes, gpu_bytes = whole(running.get("size")), whole(running.get("size_vram"))
-        if not total_bytes:
+        if not total_bytes:  # of all that its runner has allocated: 0 while that is unknown
             return HostReport(resident=True)
         return HostReport(resident=True, total_bytes=total_bytes, gpu_bytes=gpu_bytes or 0)
 

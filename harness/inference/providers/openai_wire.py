@@ -191,10 +191,7 @@ class WireReply:
         return is_counted and finish_reason(self.finish_word or "") is not None
 
     def add(self, chunk: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> bool:
-        """Takes in a chunk, or a reply that was not streamed; whether it was the latter.
-
-        `choices` are its `first_choices`.
-        """
+        """Takes in a chunk with its `first_choices`; whether it was a whole reply, not streamed."""
         model, usage = chunk.get("model"), chunk.get("usage")
         self._model_id = model if isinstance(model, str) and model else self._model_id
         self.usage = _mapping(usage) or self.usage
@@ -372,10 +369,7 @@ def _function(**fields: object) -> dict[str, object]:
 def wire_fields(
     request: ChatRequest, model_id: str, *, stream: bool = True, source: str | None = None
 ) -> dict[str, object]:
-    """The fields of a chat call without its schema, for which each server has its own place.
-
-    Fields that were not asked for are left out: some servers refuse fields they do not know.
-    """
+    """The fields of a chat call without its schema, for which each server has its own place."""
     settings: dict[str, object] = {
         "model": model_id,
         "messages": wire_messages(request.conversation, source),
@@ -390,6 +384,7 @@ def wire_fields(
         "stop": list(request.stop) or None,
         "reasoning_effort": request.reasoning_effort,
     }
+    # What was not asked for is left out: some servers refuse fields they do not know.
     fields = {name: value for name, value in settings.items() if value is not None}
     if request.tools:
         fields["tools"] = [

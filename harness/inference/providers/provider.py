@@ -26,12 +26,10 @@ _LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "h
 
 
 def by_template(effort: Effort) -> Fields:
-    """Fields for servers that let the model's chat template switch thinking on and off.
-
-    Qwen and GLM read `enable_thinking` there, DeepSeek and Granite `thinking`, gpt-oss the effort.
-    """
+    """Fields for servers that let the model's chat template switch thinking on and off."""
     on = effort != "none"
     level = {"reasoning_effort": _LEVELS.get(effort, effort)} if on else {}
+    # Qwen and GLM read `enable_thinking`, DeepSeek and Granite `thinking`, gpt-oss the effort.
     return {**level, "chat_template_kwargs": {"enable_thinking": on, "thinking": on, **level}}
 
 
@@ -159,11 +157,7 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """One kind of server or engine.
-
-    Everything has a default: a provider states only its differences from a plain server that speaks
-    OpenAI's protocol.
-    """
+    """One kind of server or engine: its differences from a plain one of OpenAI's protocol."""
 
     title: str
     telemetry_name: str = ""

@@ -108,10 +108,7 @@ def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
 
 
 def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:
-    """What loads the model of an endpoint with a file or a managed server, not connected yet.
-
-    Raises `ConfigurationInvalid` if nothing can load it as it is written down.
-    """
+    """What loads an endpoint's model, not connected yet; raises `ConfigurationInvalid`."""
     host = provider_of(endpoint).host
     if host is None:
         raise ConfigurationInvalid(
@@ -132,14 +129,7 @@ def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
 async def served_metadata(
     endpoint: Endpoint, *, api_key: str | None = None, timeout_s: float = _SERVED_TIMEOUT_S
 ) -> ModelMetadata | None:
-    """Asks an endpoint's server which model is behind the endpoint's `model_id`; loads nothing.
-
-    Names can be made up: llama-server ignores the name it is asked for, vLLM serves under any
-    (`--served-model-name`), and a bare tag of Ollama's hides how the weights are packed.
-
-    None, never an error, if the server does not tell: the first call will say what is wrong.
-    `timeout_s` is for all of it.
-    """
+    """Which model an endpoint's server says is behind `model_id`; None if it does not tell."""
     served = provider_of(endpoint).served
     if served is None:
         return None
@@ -151,6 +141,8 @@ async def served_metadata(
     async with aclosing(pages):
         try:
             async with asyncio.timeout(timeout_s):
+                # Names can be made up: llama-server ignores the name it is asked for, vLLM serves
+                # under any, and a bare tag of Ollama's hides how the weights are packed.
                 metadata = await served(pages)
         except TimeoutError:
             return None

@@ -122,10 +122,7 @@ class ServerPages:
     async def page(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
     ) -> bytes | None:
-        """A page; None for anything but a success within five seconds.
-
-        `post` is sent as JSON, if the page is not just fetched.
-        """
+        """A page; None for anything but a success within five seconds."""
         try:
             async with asyncio.timeout(_PAGE_S):
                 answer = await self.ask(
@@ -143,10 +140,7 @@ class ServerPages:
 
 
 class ServerHost(ServerPages):
-    """One endpoint's model at a server; see `Host`.
-
-    A subclass has `load`, `unload` and `report`.
-    """
+    """One endpoint's model at a server; a subclass has the methods of `Host`."""
 
     def fields(self, answer: Page) -> Mapping[str, object]:
         """The JSON object of an answer; raises `InferenceError` for a refusal, or anything else."""
@@ -159,14 +153,11 @@ class ServerHost(ServerPages):
 
     @asynccontextmanager
     async def or_else(self, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        """Undoes the block if it raises or is cancelled.
-
-        `undo` has a few seconds. Its own errors are dropped: the block's says more.
-        """
+        """Undoes the block if it raises or is cancelled."""
         try:
             yield
         except BaseException:
-            with suppress(InferenceError, TimeoutError):
+            with suppress(InferenceError, TimeoutError):  # the block's error says more
                 async with asyncio.timeout(min(self.endpoint.load_timeout_s, CLEARING_UP_S)):
                     await undo()
             raise
