@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypedDict, get_args
 
@@ -22,7 +22,7 @@ from harness.errors import (
 from harness.inference.completion import Completion, Usage, is_visible, why_no_text
 from harness.inference.json_text import objects_in
 from harness.inference.request import ChatRequest, Effort, Message, Prompt, as_messages, as_texts
-from harness.inference.structured import ReplyType
+from harness.inference.structured import Ask, ReplyType
 
 OnCut = Literal["error", "keep", "continue"]
 """What becomes of a reply that is not whole: an error that carries its text, the reply as it is, or
@@ -82,7 +82,7 @@ def chat_request(
 
 
 async def answer(
-    ask: Callable[[ChatRequest], Awaitable[Completion]],
+    ask: Ask,
     request: ChatRequest,
     *,
     reply_type: ReplyType[Any] | None = None,
@@ -139,9 +139,7 @@ def varied(request: ChatRequest, number: int) -> ChatRequest:
     )
 
 
-async def _joined(
-    ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, *, on_cut: OnCut
-) -> Completion:
+async def _joined(ask: Ask, request: ChatRequest, *, on_cut: OnCut) -> Completion:
     """The reply, with the rest of it where that is wanted."""
     completion = await ask(request)
     if on_cut == "keep":
@@ -187,9 +185,7 @@ def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 
     ) from cut
 
 
-async def _continued(
-    ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, cut: Completion
-) -> Completion:
+async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Completion:
     """A cut reply joined to more of it."""
     # From the last whole word on, so that the rest begins with a word whether the server continues
     # the text or the model is asked to. JSON under a grammar is continued from its last letter.

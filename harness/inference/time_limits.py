@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -19,29 +20,29 @@ _MEANINGS: dict[TimeLimit, str] = {
 }
 
 
+@dataclass(slots=True)
 class Deadline:
     """When a call must be over, from its first sending on; at the latest with `outer`."""
 
-    def __init__(self, seconds: float, *, clock: Clock, outer: Deadline | None = None) -> None:
-        self._seconds = seconds
-        self._clock = clock
-        self._outer = outer
-        self._began_ns: int | None = None
+    seconds: float
+    clock: Clock = field(kw_only=True)
+    outer: Deadline | None = field(default=None, kw_only=True)
+    began_ns: int | None = field(default=None, init=False)
 
     def begin(self, *, again: bool = False) -> None:
         """Something is sent now; the first time counts, or this one: after an outage."""
-        if self._outer is not None:
-            self._outer.begin(again=again)
-        if self._began_ns is None or again:
-            self._began_ns = self._clock()
+        if self.outer is not None:
+            self.outer.begin(again=again)
+        if self.began_ns is None or again:
+            self.began_ns = self.clock()
 
     @property
     def left_s(self) -> float:
         """What is left, in seconds; less than 0 when it is over."""
-        outer_s = math.inf if self._outer is None else self._outer.left_s
-        if self._began_ns is None:
-            return min(outer_s, self._seconds)
-        return min(outer_s, self._seconds - (self._clock() - self._began_ns) / 1e9)
+        outer_s = math.inf if self.outer is None else self.outer.left_s
+        if self.began_ns is None:
+            return min(outer_s, self.seconds)
+        return min(outer_s, self.seconds - (self.clock() - self.began_ns) / 1e9)
 
 
 class TimeLimits:

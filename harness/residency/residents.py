@@ -74,7 +74,10 @@ class Residents:
     @property
     def entries(self) -> Mapping[str, Resident]:
         """By tag, the models in memory, with the calls that use them."""
-        return self._there
+        return {
+            model: replace(resident, leases=self._leases[model], kv_tokens=self._kv_tokens[model])
+            for model, resident in self._there.items()
+        }
 
     @property
     def failed(self) -> frozenset[str]:
@@ -89,27 +92,16 @@ class Residents:
         self._wasted.discard(model)
         self._leases[model] += 1
         self._kv_tokens[model] += kv_tokens
-        self._recount(model)
 
     def end_use(self, model: str, *, kv_tokens: int, began_ns: int | None, now_ns: int) -> None:
         """A call has ended; `began_ns` is None for one that was given up before it began."""
         self._leases[model] -= 1
         self._kv_tokens[model] -= kv_tokens
         if began_ns is None:
-            self._recount(model)
-        else:
-            self._recount(model, idle_since_ns=now_ns)
-            self.tenants[model] = self.tenants[model].after_call((now_ns - began_ns) / 1e9)
-
-    def _recount(self, model: str, *, idle_since_ns: int | None = None) -> None:
-        resident = self._there.get(model)
-        if resident is not None:  # its host may have lost it meanwhile
-            self._there[model] = replace(
-                resident,
-                leases=self._leases[model],
-                kv_tokens=self._kv_tokens[model],
-                idle_since_ns=resident.idle_since_ns if idle_since_ns is None else idle_since_ns,
-            )
+            return
+        self.tenants[model] = self.tenants[model].after_call((now_ns - began_ns) / 1e9)
+        if model in self._there:  # its host may have lost it meanwhile
+            self._there[model] = replace(self._there[model], idle_since_ns=now_ns)
 
     def expect_other(self) -> None:
         """The forecast has changed: unused models may be loaded ahead again."""
@@ -305,8 +297,6 @@ class Residents:
         self._there[model] = Resident(
             model=model,
             need=need,
-            leases=self._leases[model],
-            kv_tokens=self._kv_tokens[model],
             since_ns=self._tracer.now_ns(),
             idle_since_ns=self._tracer.now_ns(),
         )
