@@ -106,10 +106,13 @@ class Ledger:
         """Below 0 if too much is taken."""
         return self.devices[device].room_bytes - self.taken_bytes(device)
 
-    def without(self, model: str) -> Ledger:
-        """The same as if this model were not in memory."""
-        rest = {name: resident for name, resident in self.residents.items() if name != model}
-        return replace(self, residents=rest)
+    def has_room(self, need: Need, *, going: Iterable[str] = ()) -> bool:
+        """Whether so much fits, once these residents have gone."""
+        needs = [self.residents[model].need for model in going]
+        return all(
+            size <= self.free_bytes(device) + sum(gone.get(device, 0) for gone in needs)
+            for device, size in need.items()
+        )
 
 
 # --- what may come, and what waits ----------------------------------------------------------------
