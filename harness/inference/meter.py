@@ -12,7 +12,7 @@ import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
@@ -49,6 +49,7 @@ _innermost: ContextVar[Meter | None] = ContextVar("harness_meter", default=None)
 """The scope that calls of this context are made in, of whatever run."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Meter:
     """Counts what the calls of a scope take, and refuses those beyond a limit.
 
@@ -62,32 +63,27 @@ class Meter:
     and go before what a reply says that it cost. `before` is what earlier parts of the run took.
     """
 
-    def __init__(
-        self,
-        *,
-        limits: Limits,
-        prices: Mapping[str, TokenPrice],
-        before: Spent = NOTHING,
-        clock: Clock,
-        began_ns: int,
-        tracer: Tracer,
-        whose: Whose = "run",
-        title: str = "",
-        around: Meter | None = None,
-    ) -> None:
-        self.limits = limits
-        self._title = title or f"the {whose}"
-        self._is_limited = limits != Limits()
-        self.whose = whose
+    limits: Limits
+    prices: Mapping[str, TokenPrice] = field(default_factory=dict)
+    clock: Clock
+    began_ns: int
+    tracer: Tracer
+    before: Spent = NOTHING
+    whose: Whose = "run"
+    title: str = ""
+    around: Meter | None = None
+
+    def __post_init__(self) -> None:
+        around = self.around
+        self.title = self.title or f"the {self.whose}"
+        self._is_limited = self.limits != Limits()
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
         """This scope, and those around it."""
-        self._charges: _Charges = around._charges if around else _Charges(prices)
+        self._charges: _Charges = around._charges if around else _Charges(self.prices)
         self._ended: asyncio.Event = around._ended if around else asyncio.Event()
-        self._clock = clock
-        self._tracer = tracer
-        self._laps = before
+        self._laps = self.before
         self._lap = NOTHING
-        self._lap_began_ns = began_ns
+        self._lap_began_ns = self.began_ns
         # What requests that are under way take at most.
         self._under_way = NOTHING
         # The same of calls that were admitted, and have sent nothing yet.
@@ -104,10 +100,9 @@ class Meter:
         """A scope in this one, whose time begins now; `title` is for messages."""
         return Meter(
             limits=limits,
-            prices={},
-            clock=self._clock,
-            began_ns=self._clock(),
-            tracer=self._tracer,
+            clock=self.clock,
+            began_ns=self.clock(),
+            tracer=self.tracer,
             whose=whose,
             title=title,
             around=self,
@@ -179,7 +174,7 @@ class Meter:
         """The use since the last lap; begins another."""
         lap = self._open_lap
         self._laps += lap
-        self._lap, self._lap_began_ns = NOTHING, self._clock()
+        self._lap, self._lap_began_ns = NOTHING, self.clock()
         return lap
 
     def go_on_from(self, spent: Spent) -> None:
@@ -201,7 +196,7 @@ class Meter:
         for scope, reserve in self._limited():
             amount = scope.limits.left(limit, scope.spent + reserve)
             if amount is not None:
-                whose = "" if scope is self else f"{scope._title}'s "
+                whose = "" if scope is self else f"{scope.title}'s "
                 rests.append(Rest(amount, whose + scope.limits.said(limit), scope))
         return min(rests, key=lambda rest: rest.amount, default=None)
 
@@ -224,7 +219,7 @@ class Meter:
 
     @property
     def _open_lap(self) -> Spent:
-        return replace(self._lap, time_ns=self._clock() - self._lap_began_ns)
+        return replace(self._lap, time_ns=self.clock() - self._lap_began_ns)
 
     async def _wait(
         self, request: Request, *, call: Admission | None = None
@@ -241,7 +236,7 @@ class Meter:
             return sized, need
         async with AsyncExitStack() as stack:
             if is_late:
-                stack.enter_context(self._tracer.span(events.WaitForRoom()))
+                stack.enter_context(self.tracer.span(events.WaitForRoom()))
             # A call that waits for room in a loop keeps none waiting that are outside it.
             for inner, turn in enumerate(turns, start=1):
                 await stack.enter_async_context(turn)
@@ -355,7 +350,7 @@ class Meter:
                 f"; to go on it needs {field} to be {enough.get(limit, 'more')} "
                 f"({_RAISED_BY[self.whose]})"
             )
-        return RunLimitReached(f"{self._title} is at its limit: {message}", limit=limit)
+        return RunLimitReached(f"{self.title} is at its limit: {message}", limit=limit)
 
 
 class Rest(NamedTuple):

@@ -211,10 +211,11 @@ class KeptReplies:
     def _keep(self, key: str, reply: Completion) -> None:
         # The resumed run asks again for what a limit cut: it may have a higher one.
         # What a filter ended is nothing to give a further attempt.
-        is_filtered = reply.finish_reason == "content_filter"
-        if reply.cut_by is not None or is_filtered or self._holds_a_secret(reply):
+        if reply.cut_by is not None or reply.finish_reason == "content_filter":
             return
         texts = {key: _completion_as_text(reply)}
+        if self._trace.redactor.clean(texts[key]) != texts[key]:
+            return  # it holds a secret
         if reply.endpoint is not None:
             texts[f"{key} by"] = self._identity(reply.endpoint)
         # The record of their cost first, so that the run knows the price of all that is kept, and
@@ -231,13 +232,6 @@ class KeptReplies:
                 return model  # its file is gone: the call will say so
             self._identities[model] = identity
         return self._identities[model]
-
-    def _holds_a_secret(self, completion: Completion) -> bool:
-        calls = completion.tool_calls
-        extras = [json.dumps(extra) for extra in (completion.extra, *(c.extra for c in calls))]
-        arguments = [call.arguments for call in calls]
-        texts = "\n".join((completion.text, completion.reasoning, *arguments, *extras))
-        return self._trace.redactor.clean(texts) != texts
 
 
 @dataclass(slots=True)
@@ -278,9 +272,13 @@ class ReplyLog:
             return self._texts.get(key)
         async with self._reading:
             if not self._is_read:
-                # Opened by the loop, as by `keep`: two would not know where it ends.
-                if self._is_there():
-                    self._places = {**await to_its_end(self._read), **self._places}
+                try:
+                    if self._path.exists():
+                        # By the loop, as `keep` does: two would not know where it ends.
+                        self._opened()
+                        self._places = {**await to_its_end(self._read), **self._places}
+                except OSError as error:
+                    self._fail(error)
                 self._is_read = True
         place = self._places.get(key)
         if place is None or self._descriptor is None:
@@ -324,15 +322,6 @@ class ReplyLog:
                 self._size += os.write(self._descriptor, b"\n")
         return self._descriptor
 
-    def _is_there(self) -> bool:
-        """Whether earlier parts of the run left a file, which is open then."""
-        assert self._path is not None
-        try:
-            return self._path.exists() and bool(self._opened())
-        except OSError as error:
-            self._fail(error)
-            return False
-
     def _fail(self, error: OSError) -> None:
         if self._is_usable:
             self._is_usable = False
@@ -343,16 +332,13 @@ class ReplyLog:
         places: dict[str, tuple[int, int]] = {}
         assert self._path is not None
         start = damaged = 0
-        try:
-            with self._path.open("rb") as file:
-                for line in file:
-                    if sealed_number(line) is not None:
-                        places[orjson.loads(line)["key"]] = start, len(line)
-                    elif line.endswith(b"}\n"):  # a kill may have cut off others
-                        damaged += 1
-                    start += len(line)
-        except OSError as error:
-            self._fail(error)
+        with self._path.open("rb") as file:
+            for line in file:
+                if sealed_number(line) is not None:
+                    places[orjson.loads(line)["key"]] = start, len(line)
+                elif line.endswith(b"}\n"):  # a kill may have cut off others
+                    damaged += 1
+                start += len(line)
         if damaged:
             self._troubled(f"{damaged} of its lines are damaged")
         return places
