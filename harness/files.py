@@ -44,8 +44,7 @@ def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/sta
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that takes its name once it is whole: when the block ends without an error.
 
-    Its folder is made if need be. An existing path that is not a regular file, such as
-    `/dev/stdout`, is written to directly. An `OSError` names `path`.
+    An existing path that is not a regular file, such as `/dev/stdout`, is written to directly.
     """
     try:
         # Renaming onto a device would put a file in its place.

@@ -24,15 +24,12 @@ _BUSY_S = 5.0  # longest wait for another process that is writing
 
 
 class TextStore:
-    """Texts by key, in one SQLite file that several processes may share.
+    """Texts by key, in one SQLite file that several processes may share; without a path in memory.
 
     It grows until the file is deleted. Not for network drives, on which SQLite's write-ahead log
     does not work. An error after the file was opened fails no call: it is logged once, and the
-    model is asked. Without a path everything stays in memory. A text that `clean` takes a secret
-    out of is not kept.
-
-    Raises `ConfigurationInvalid` for a file that cannot be opened. With `unusable`, it is opened
-    when it is first needed, and that error is told there, once; nothing is kept then.
+    model is asked. Raises `ConfigurationInvalid` for a file that cannot be opened. With `unusable`,
+    it is opened when it is first needed, and that error is told there, once; nothing is kept then.
     """
 
     def __init__(

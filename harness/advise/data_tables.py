@@ -220,11 +220,7 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def known_shape(model: str) -> ModelShape:
-    """A model of the table by its name, also as a hub has it; or one of a size, such as `7B`.
-
-    That has the layers of the usual one of the nearest size. Raises `InvalidInput` for anything
-    else.
-    """
+    """A model of the table by its name, also as a hub has it, or of a size, such as `7B`."""
     models = known_models()
     # As a hub has it: `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
     plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")

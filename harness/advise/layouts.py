@@ -133,7 +133,6 @@ class Layout:
 def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
     """Those that fit: most targets met first, then the highest precision, then the least cost.
 
-    Of each division of a precision it has the fewest copies that meet all targets, else the most.
     `taken_bytes` is what other models take of each device.
     """
     rows: list[Layout] = []
@@ -143,7 +142,8 @@ def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> l
             with suppress(InvalidInput):  # heads too narrow for a packed cache
                 for copies in range(device.count // (ranks * stages)):
                     row = _layout(goal.load, rates, taken_bytes, copies + 1)
-                    # More copies would fit no better, or cost more than is needed.
+                    # The fewest that meet all targets, else the most: further copies would fit no
+                    # better, or cost more than is needed.
                     if row is None or not row.misses:
                         break
                 rows += [row] if row else []
@@ -324,10 +324,8 @@ class Place:
 def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     """Where several models stay at once, the one with the highest floor (a judge) first.
 
-    With enough devices each model has some of its own: the fewest on which it meets its targets, or
-    else fits, and the last all others. The last device is shared if there are fewer than models:
-    each takes its first layout beside the least that those after it need. The order is that of
-    `goals`.
+    With enough devices each model has some of its own, and the last all others; the last device is
+    shared if there are fewer than models. The order is that of `goals`.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
     alone, first, places = min(len(order), device.count), 0, list[Place]()
@@ -340,6 +338,7 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
         group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
         sizes = _least_bytes(group, part)
         for at, goal in enumerate(group):
+            # Beside the least that those after it need.
             rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[at]))
             # From here on with what its layout takes, for the models after it.
             sizes[at] = rows[0].device_bytes if rows else sizes[at]

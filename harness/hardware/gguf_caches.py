@@ -72,11 +72,7 @@ _GEMMA3N_OWN_LAYERS: Final = 20
 def model_caches(
     keys: ModelKeys, *, heads: int, heads_kv: tuple[int, ...], key_length: int, value_length: int
 ) -> tuple[tuple[LayerCache, ...], bool]:
-    """What llama.cpp keeps for each layer, and whether that is exact; else it is usually too much.
-
-    `heads` are the first layer's attention heads, `heads_kv` the key-value heads of each layer; the
-    lengths are elements of one head.
-    """
+    """What llama.cpp keeps for each layer, and whether that is exact, or else usually too much."""
     if keys.architecture in _NO_CACHE:
         return (LayerCache(),) * keys.layers, True
     if _is_latent(keys):

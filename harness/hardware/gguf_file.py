@@ -116,11 +116,7 @@ class GgufFile:
 
 
 def read_gguf_file(path: Path) -> GgufFile:
-    """Reads one file's keys, and its tensors' sizes; once, until the file changes.
-
-    The file is mapped: if it is truncated at that moment, as when a download starts again, the
-    process ends with SIGBUS. Raises `ModelFileInvalid`.
-    """
+    """Reads one file's keys and its tensors' sizes, again only once the file has changed."""
     try:
         if path.is_fifo():  # opening it would wait
             raise ModelFileInvalid("is a pipe; give the path of a .gguf file", path=path)
@@ -144,6 +140,8 @@ _SETTLED_NS = 2_000_000_000
 
 @lru_cache(maxsize=16)  # a run asks some five times, at 16 ms each for a vocabulary of 50,000
 def _read(path: Path, *_state: int) -> GgufFile:
+    # A file that is truncated at this moment, as when a download starts again, ends the process
+    # with SIGBUS.
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _parse(_Cursor(data, path))
 

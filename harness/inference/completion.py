@@ -221,11 +221,7 @@ _MOST_TIMES = 100  # how many times as long as our estimate a text may be in a m
 
 
 def possible(answer: A, request: Request) -> tuple[A, str]:
-    """The answer without what its server cannot have counted, and what that was; "" for nothing.
-
-    Left out are tokens that are no whole number, or more than the texts can have, and dollars
-    computed from them. A server that counts reasoning beside the reply gets its sum.
-    """
+    """The answer without what its server cannot have counted, and what that was; "" for nothing."""
     if isinstance(request, ChatRequest):
         prompt_tokens = most_prompt_tokens(request)
     else:
@@ -246,6 +242,7 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
             thought = _at_most(usage.reasoning_tokens, highest)
             usage = replace(
                 usage,
+                # Some servers count reasoning beside the reply.
                 output_tokens=written + (thought if thought and thought > written else 0),
                 cached_tokens=_at_most(usage.cached_tokens, read),
                 reasoning_tokens=thought,
@@ -255,7 +252,7 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
     if not wrong and usd is not None and not 0 <= usd < math.inf:
         wrong = f"{usd} dollars"
     if wrong:
-        usd = saved = None
+        usd = saved = None  # which were computed from them
     if not wrong and usage == answer.usage:
         return answer, ""
     return replace(answer, usage=usage, cost_usd=usd, cache_saved_usd=saved), wrong

@@ -376,14 +376,12 @@ class Gate:
 
 
 def stable_prefix(request: Request) -> str:
-    """The beginning that a call shares with those that should be answered by the same replica.
-
-    It ends where the first message says that other calls differ (`Message.shared_chars`): an
-    evaluator's rubric and sources are in it, the draft is not. Else it is the system prompt and
-    the first 2,048 characters of what follows, which stay the same while a conversation grows.
-    """
+    """The beginning that a call shares with those that should be answered by the same replica."""
     if not isinstance(request, ChatRequest):
         return request.texts[0][:_PREFIX_CHARS]
+    # Up to where the first message says that other calls differ: an evaluator's rubric and sources,
+    # not the draft. Else the system prompt and the beginning of what follows, which stay the same
+    # while a conversation grows.
     parts = []
     for message in request.messages:
         if message.shared_chars:
@@ -412,10 +410,7 @@ def most_for_one(loads: Collection[int]) -> int:
 def choice(
     order: Sequence[int], states: Sequence[ReplicaState], *, tried: Collection[int] = ()
 ) -> tuple[int, ReplicaReason] | None:
-    """The replica for a call, and why; None to wait.
-
-    The call is in the `waiting` of the first in its `order`; the `tried` ones have failed it.
-    """
+    """The replica for a call, and why; None to wait. The `tried` ones have failed the call."""
     up = [number for number in order if not states[number].is_down]
     if not up:
         return None
@@ -424,6 +419,7 @@ def choice(
     usable = [number for number in untried if not states[number].is_out] or untried
     home = usable[0]
     is_new = int(home != order[0])  # of the load of its home, where it does not wait
+    # The call is in the `waiting` of the first of its order.
     bound = most_for_one([states[number].load + is_new * (number == home) for number in usable])
     stays = states[home].load + is_new <= bound
     # While it may wait at home, only one that does nothing takes it from there.

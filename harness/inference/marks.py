@@ -145,13 +145,11 @@ class MarkSplitter:
 def split_whole(
     answer: str, *, is_thought_out: bool, tools: Sequence[ToolSpec]
 ) -> tuple[str, str, str]:
-    """Reasoning, answer and calls of a text that does not begin with a mark.
-
-    The `<think>` may have been the end of the prompt, so that the reply has `</think>` alone; not
-    where the reasoning came before (`is_thought_out`). Only the whole of it can be told apart so:
-    whoever listened to its pieces has heard all of it.
-    """
+    """Reasoning, answer and calls of a text that does not begin with a mark."""
     clear = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), answer)
+    # The `<think>` may have been the end of the prompt, so that the reply has `</think>` alone; not
+    # where the reasoning came before. Only the whole of a reply can be told apart so: who listened
+    # to its pieces has heard all of it.
     for row in () if is_thought_out else _table():
         opening, close, kind = row["think_open"], row["think_close"], row["opening"]
         before, closed, after = clear.partition(close or "\0")

@@ -55,20 +55,21 @@ class Meter:
 
     A call that would fit if less were under way waits for what that takes, first come first served:
     many calls at once cannot overrun a limit together, and none is refused for tokens that others
-    reserved and did not need. A reply from the cache takes nothing.
+    reserved and did not need.
 
     A call reserves an estimate from above, and is settled with its server's count. Where that is
     more, the limit is overrun by the calls under way when it was reached, and no more. Every
-    request counts: schema probes, retries and fallbacks too. `prices` are by the endpoint's tag,
-    and go before what a reply says that it cost. `before` is what earlier parts of the run took.
+    request counts: schema probes, retries and fallbacks too.
     """
 
     limits: Limits
     prices: Mapping[str, TokenPrice] = field(default_factory=dict)
+    """By the endpoint's tag; they go before what a reply says that it cost."""
     clock: Clock
     began_ns: int
     tracer: Tracer
     before: Spent = NOTHING
+    """What earlier parts of the run took."""
     whose: Whose = "run"
     title: str = ""
     around: Meter | None = None
@@ -461,16 +462,12 @@ class _Charges:
         among: int,
         beside: Spent,
     ) -> int | None:
-        """The room for a reply that states none: its share of what is left; None without a limit.
-
-        So many calls share the tokens and dollars, fewer if a share is too small to be of use. What
-        others hold is not shared, but a call that has no useful room beside it gets room that it
-        has to wait for.
-        """
+        """The room for a reply that states none: its share of what is left; None if unlimited."""
         prompt_tokens, price = self._most_asked(request), self._prices.get(request.model)
         rooms: list[float] = []
         if tokens is not None:
-            # With nothing else under way, and its share beside what is.
+            # With nothing else under way, and its share beside what is. What others hold is not
+            # shared, but a call without useful room beside it gets room that it has to wait for.
             rooms = [tokens - prompt_tokens, (tokens - beside.tokens) / among - prompt_tokens]
         if usd is not None and price is not None and price.usd_per_million_output_tokens:
             per_token = price.usd_per_million_output_tokens / 1e6

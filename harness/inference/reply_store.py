@@ -67,17 +67,14 @@ class ReplyCache:
     async def slot(
         self, request: ChatRequest, *, identity: str, clock: Clock
     ) -> AsyncIterator[Slot]:
-        """The place of a call's reply; `known` if an earlier call that was the same has one.
-
-        Of equal calls at the same time one asks, and the others wait for its reply. If it is
-        cancelled, the next one asks; if it fails, or its reply is not kept, each asks for itself.
-        """
+        """The place of a call's reply; `known` if an earlier call that was the same has one."""
         slot = Slot()
         # Asked for by chance: it is meant to differ every time.
         if request.temperature != 0 and request.seed is None:
             yield slot
             return
         key, asked_ns = call_key(request, identity=identity), clock()
+        # Of equal calls at the same time one asks. If it is cancelled, the next one does.
         while (leader := self._under_way.get(key)) is not None:
             await asyncio.wait([leader])  # awaited by itself, it would be cancelled with this call
             # It has its reply, which is stored now, or none that is: then each asks for itself.
@@ -114,14 +111,8 @@ class KeptReplies:
     are here: a resumed run asks for none of them again, sampled or greedy. The file lies beside the
     journal, and is deleted when the run is finished; a batch, which may go on changed, keeps it.
 
-    Of two calls of one node that are the same, each has its own reply, in the order they were made.
-    A reply that holds a secret is not kept. `resumed` says whether there may be replies of earlier
-    parts; without `is_wanted`, replies stay in memory, for further attempts of a node. A reply is
-    kept once its cost is in the `trace`. A label may end in `VARIATION` and a number, whose replies
-    are others.
-
-    Attributes:
-        used_again: How many replies came from earlier parts.
+    `resumed` says whether there may be replies of earlier parts; without `is_wanted`, replies stay
+    in memory, for further attempts of a node. `used_again` is how many came from earlier parts.
     """
 
     def __init__(
@@ -161,6 +152,7 @@ class KeptReplies:
         slot = Slot()
         call = label, call_key(request, identity=self._identity(request.model))
         # Before anything is awaited: calls that are made together differ only by their order.
+        # Of two that are the same, each has its own reply, in the order they were made.
         used = self._taken[call]
         number = next(candidate for candidate in count(1) if candidate not in used)
         used.add(number)
@@ -244,12 +236,9 @@ class Slot:
 
 
 class ReplyLog:
-    """Texts by key; a killed process loses none that was kept.
+    """Texts by key; a killed process loses none that was kept. Without a path they stay in memory.
 
-    A text is a line with a checksum, in a private file that is made when there is the first: for a
-    short run, a database costs more than all the rest. A line that was cut or damaged is left out.
-    Without a path, texts stay in memory.
-
+    A text is a line with a checksum, in a private file that is made when there is the first.
     `troubled` is told once why texts cannot be kept, or how many were damaged.
     """
 
@@ -296,6 +285,7 @@ class ReplyLog:
         if not self._is_usable or not texts:
             return
         try:
+            # Not a database: for a short run, that costs more than all the rest.
             descriptor = self._opened()
             for key, text in texts.items():
                 line = seal(dump_json({"key": key, "text": text}) + b"\n", 1)

@@ -58,11 +58,7 @@ _KEPT = f'{{"word":"{_WORD}"}}'
 
 
 class ReplyType(Generic[T]):
-    """A type that replies are asked for in; raises `ConfigurationInvalid` without a JSON Schema.
-
-    Servers enforce objects, not every one enforces a bare list or number. So a type whose schema is
-    not an object travels as `{"answer": …}` and is unwrapped again; without it, it counts as well.
-    """
+    """A type that replies are asked for in; raises `ConfigurationInvalid` without a JSON Schema."""
 
     def __init__(self, python_type: type[T]) -> None:
         # Of a function, pydantic would take the type of its arguments.
@@ -71,6 +67,8 @@ class ReplyType(Generic[T]):
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
             self._bare = self._adapter
+            # Servers enforce objects, not every one enforces a bare list or number: those travel as
+            # `{"answer": …}`, and without it they count as well.
             self._wrapped = self._adapter.json_schema().get("type") != "object"
             if self._wrapped:
                 fields: Any = {"answer": (python_type, ...)}

@@ -48,9 +48,7 @@ class Deadline:
 class TimeLimits:
     """The block in which one request has to come to its end; raises `CallTimeout` on leaving it.
 
-    At its start the first token is awaited, if it is to have a time of its own; from the first
-    `token_arrived` on, the next one. `timeout_s` is the call's own limit for the whole of it, where
-    that is shorter.
+    `timeout_s` is the call's own limit for the whole of it, where that is shorter.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout_s: float | None = None) -> None:
@@ -63,6 +61,7 @@ class TimeLimits:
         self._last = self._loop.time() + self._total_s
         self._timeout = asyncio.timeout_at(self._last)
         await self._timeout.__aenter__()
+        # The first token, if it is to have a time of its own; then each next one.
         self._await_next("first_token_timeout_s", self._endpoint.first_token_timeout_s)
         return self
 

@@ -33,17 +33,15 @@ class PlaceWaiter(Generic[PlaceT]):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WaitingLine(Generic[WaiterT, PlaceT]):
-    """Waiters in the order of their rank.
-
-    `serve` grants places by `settle`; it is called when a waiter comes, and when one leaves without
-    a place. `why` gives the span of a wait, which says what is waited for. `take_back` gets a place
-    whose waiter ended before it could use it.
-    """
+    """Waiters in the order of their rank."""
 
     tracer: Tracer
     serve: Callable[[], None]
+    """Grants places by `settle`; called when a waiter comes, or leaves without a place."""
     why: Callable[[WaiterT], events.Happening]
+    """Gives the span of a wait, which says what is waited for."""
     take_back: Callable[[PlaceT], None]
+    """Gets a place whose waiter ended before it could use it."""
     _waiters: list[WaiterT] = field(default_factory=list, init=False)
 
     def __iter__(self) -> Iterator[WaiterT]:

@@ -424,11 +424,9 @@ class Choice:
         return cost_s, bool(busy_s), len(remaining), -self._tenants[model].priority
 
     def _missed(self, resident: Resident) -> tuple[float, bool, int, float, float, str]:
-        """How much a resident is missed; the smallest goes first.
-
-        By what its return and its present calls take; else the lower priority, the later next use,
-        and what is cheap to load again, large, and long unused.
-        """
+        """How much a resident is missed; the smallest goes first."""
+        # By what its return and its present calls take; else the lower priority, the later next
+        # use, and what is cheap to load again, large, and long unused.
         model, tenant = resident.model, self._tenants[resident.model]
         is_busy = resident.leases > 0
         cost_s = (tenant.call_s if is_busy else 0.0) + (

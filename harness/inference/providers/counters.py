@@ -83,11 +83,7 @@ _PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")
 
 
 def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
-    """Reads these samples, by the keys of `METRICS`, from Prometheus text; no NaN, no infinity.
-
-    `from_the_start` says whether they are there before the server's first call: then a text without
-    any of them is a page of another kind.
-    """
+    """Reads these samples, by the keys of `METRICS`, from Prometheus text; no NaN, no infinity."""
     rows = {key: (name,) if isinstance(name, str) else name for key, name in samples_of.items()}
     names = {name for group in rows.values() for name in group}
 
@@ -97,6 +93,7 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
         for name, value in _SAMPLE.findall(text):
             if name in names:
                 by_name.setdefault(name, []).append(float(value))
+        # Samples that are there before the server's first call, and are not: another kind of page.
         if not by_name and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
         values = {

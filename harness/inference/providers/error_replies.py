@@ -71,13 +71,9 @@ a library may be "not found" that the server's model needs."""
 def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     status: int, body: bytes, *, headers: Mapping[str, str], endpoint: str, model_id: str
 ) -> InferenceError:
-    """The error that a reply with this status and body, JSON or not, means.
-
-    The status of an error inside a stream that had begun is 200; it may name one of its own. Names
-    of `headers` are in lower case.
-    """
+    """The error that a reply with this status and body, JSON or not, means."""
     complaint = _read(body)
-    if status == 200:
+    if status == 200:  # inside a stream that had begun; the error may name a status of its own
         codes = whole(complaint.get("code")), whole(complaint.get("http_status_code"))
         status = next(filter(None, codes), status)
     text = _words(complaint) or f"HTTP {status} without a message"

@@ -84,9 +84,6 @@ class LiteLLMBackend:
 
     A server that speaks OpenAI's protocol is better reached with `backend = "openai"`: what it
     reports of its timings and its tokens is not translated on the way.
-
-    Without a key, litellm reads its usual variables. The endpoint's `url` is left out where it is
-    the provider's own.
     """
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:

@@ -87,16 +87,14 @@ _SLOTS = TypeAdapter(list[_ServerSlot])
 
 
 def slot_readings(body: bytes) -> tuple[Reading, ...]:
-    """How full the context of all slots is, from `/slots`; raises ValueError for another page.
-
-    It is right only if each slot has a context of its own. With a shared one (`--kv-unified`) each
-    slot reports the whole of it, and nothing tells.
-    """
+    """How full the context of all slots is, from `/slots`; raises ValueError for another page."""
     slots = _SLOTS.validate_json(body)
     # What earlier requests left behind gives way.
     held = [slot.n_prompt_tokens for slot in slots if slot.is_processing]
     if not slots or None in held:
         return ()
+    # Right only if each slot has a context of its own. With a shared one (`--kv-unified`) each slot
+    # reports the whole of it, and nothing tells.
     share = sum(filter(None, held)) / sum(slot.n_ctx for slot in slots)
     return (METRICS["kv_cache"].of(share),)
 
@@ -121,11 +119,7 @@ COUNTERS = Counters(
 
 
 class RouterHost(ServerHost):
-    """One model of a router.
-
-    The router ends the least recently used llama-server when there are more than `--models-max`. It
-    counts models, not memory (tools/server/server-models.cpp).
-    """
+    """One model of a router (tools/server/server-models.cpp)."""
 
     async def load(self) -> None:
         """Has it loaded, and waits until its llama-server can answer."""
@@ -168,7 +162,7 @@ class RouterHost(ServerHost):
                 f"the router does not know '{model_id}'; set the endpoint's model_id to a name "
                 f"that GET {self.root}/models lists"
             )
-        if _FULL.search(page.said):
+        if _FULL.search(page.said):  # it counts models, not memory
             raise LoadFailed(
                 f"the router has as many models loaded as it may, and all are in use "
                 f"({page.said}); start it with a higher --models-max, since the budget decides "

@@ -277,12 +277,7 @@ def _readings(body: bytes) -> tuple[Reading, ...]:
 
 
 class OllamaHost(ServerHost):
-    """One model, loaded and unloaded by Ollama's scheduler (server/sched.go).
-
-    It starts a runner for each model. A request with other runner options than the runner has
-    (`num_ctx`, and whether the context may be shifted) starts it again: a load must say what calls
-    say.
-    """
+    """One model, loaded and unloaded by Ollama's scheduler (server/sched.go)."""
 
     async def load(self) -> None:
         """Loads it with the options that calls will have."""
@@ -335,7 +330,8 @@ class OllamaHost(ServerHost):
         if self.endpoint.embeddings:
             page = await self.ask("POST", "/api/embed", fields | {"input": []})
         else:
-            # Without `shift`, the first call, which has it, would find the wrong runner.
+            # A request with other runner options starts the runner again: without `shift`, the
+            # first call, which has it, would find the wrong one.
             page = await self.ask("POST", "/api/chat", fields | {"messages": [], "shift": False})
         if page.status != 200:
             raise self._failure(page)

@@ -152,8 +152,7 @@ async def served_metadata(
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
     """The facts about an endpoint's server; None if not reported within seconds.
 
-    Ask once the model has been called: some servers know its context only then. A managed API is
-    not asked, and all of its facts are None.
+    Ask once the model has been called: some servers know its context only then.
     """
     provider = provider_of(endpoint)
     # An engine that harness starts has what its endpoint says.

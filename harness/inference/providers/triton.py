@@ -243,17 +243,14 @@ class TritonHost(ServerHost):
 
 
 class TritonOpenAIHost(TritonHost):
-    """The same by the OpenAI front end (python/openai, 2.73).
-
-    An unload is answered when the calls under way have ended.
-    """
+    """The same by the OpenAI front end (python/openai, 2.73)."""
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         super().__init__(endpoint, access)
         self._path = f"/v1/models/{quote(endpoint.model_id, safe='')}"
 
     async def _let_go(self) -> None:
-        await self._do("unload", None)
+        await self._do("unload", None)  # answered when the calls under way have ended
 
     async def _states(self) -> frozenset[str]:
         answer = await self.ask("GET", "/v1/models")
