@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
+from functools import partial
 
 from harness.errors import CallTimeout, TimeLimit
 from harness.inference.endpoint import Endpoint
@@ -45,49 +46,39 @@ class Deadline:
         return min(outer_s, self.seconds - (self.clock() - self.began_ns) / 1e9)
 
 
-class TimeLimits:
+@asynccontextmanager
+async def time_limits(
+    endpoint: Endpoint, *, timeout_s: float | None = None
+) -> AsyncIterator[Callable[[], None]]:
     """The block in which one request has to come to its end; raises `CallTimeout` on leaving it.
 
-    `timeout_s` is the call's own limit for the whole of it, where that is shorter.
+    `timeout_s` is the call's own limit for the whole of it, where that is shorter. The function is
+    to be called whenever something of the reply is here.
     """
+    clock = asyncio.get_running_loop().time
+    total_s = min(endpoint.timeout_s, timeout_s or endpoint.timeout_s)
+    last = clock() + total_s
+    awaited: TimeLimit = "timeout_s"
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float | None = None) -> None:
-        self._endpoint = endpoint
-        self._total_s = min(endpoint.timeout_s, timeout_s or endpoint.timeout_s)
-        self._next: TimeLimit = "timeout_s"
-
-    async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._last = self._loop.time() + self._total_s
-        self._timeout = asyncio.timeout_at(self._last)
-        await self._timeout.__aenter__()
-        # The first token, if it is to have a time of its own; then each next one.
-        self._await_next("first_token_timeout_s", self._endpoint.first_token_timeout_s)
-        return self
-
-    def token_arrived(self) -> None:
-        """Something of the reply is here; from now on the next of it is awaited."""
-        self._await_next("between_tokens_timeout_s", self._endpoint.between_tokens_timeout_s)
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, traceback)
-        except TimeoutError:
-            raise timed_out(self._next, self._endpoint, total_s=self._total_s) from error
-
-    def _await_next(self, limit: TimeLimit, seconds: float | None) -> None:
-        if seconds is None and self._next == "timeout_s":
+    def await_next(limit: TimeLimit, seconds: float | None) -> None:
+        nonlocal awaited
+        if seconds is None and awaited == "timeout_s":
             return  # as it is already: this comes once for every token
-        at = self._last if seconds is None else self._loop.time() + seconds
-        self._next = limit if at < self._last else "timeout_s"
+        at = last if seconds is None else clock() + seconds
+        awaited = limit if at < last else "timeout_s"
         # One that has expired cannot be moved: the block is about to end.
-        if not self._timeout.expired():
-            self._timeout.reschedule(min(at, self._last))
+        if not timeout.expired():
+            timeout.reschedule(min(at, last))
+
+    try:
+        async with asyncio.timeout_at(last) as timeout:
+            # The first token, if it is to have a time of its own; then each next one.
+            await_next("first_token_timeout_s", endpoint.first_token_timeout_s)
+            yield partial(await_next, "between_tokens_timeout_s", endpoint.between_tokens_timeout_s)
+    except TimeoutError as error:
+        if not timeout.expired():
+            raise  # the block's own
+        raise timed_out(awaited, endpoint, total_s=total_s) from error
 
 
 def timed_out(limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None) -> CallTimeout:

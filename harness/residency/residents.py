@@ -10,6 +10,7 @@ from dataclasses import replace
 from harness.errors import EndpointUnreachable, LoadFailed, errors_of
 from harness.inference import MACHINE, Host
 from harness.inference.providers.provider import HostReport
+from harness.inference.providers.server_host import in_time
 from harness.log import log_debug, log_warning
 from harness.residency.ledger import (
     BudgetState,
@@ -209,7 +210,7 @@ class Residents:
         try:
             unload = events.UnloadEvent(track=f"model {model}", model=model, reason=reason)
             with self._tracer.span(unload), errors_of(model):
-                async with asyncio.timeout(tenant.load_timeout_s):
+                async with in_time(model, tenant.load_timeout_s, "let go of"):
                     await self._hosts[model].unload()
         except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
             log_warning(
@@ -240,18 +241,8 @@ class Residents:
             with self._tracer.span(load) as span, errors_of(model):
                 self._load = model, span
                 self._load_began(model)
-                async with asyncio.timeout(tenant.load_timeout_s):
+                async with in_time(model, tenant.load_timeout_s, "load"):
                     await self._hosts[model].load()
-        except TimeoutError:
-            return self._cannot_come(
-                model,
-                LoadFailed(
-                    f"'{model}' was not loaded after {tenant.load_timeout_s:g} s; raise "
-                    "load_timeout_s if it needs longer",
-                    code="model.load-timeout",
-                    endpoint=model,
-                ),
-            )
         except Exception as error:  # noqa: BLE001 - the waiting calls raise it, whatever it is
             return self._cannot_come(model, error)
         load_s = (self._tracer.now_ns() - began_ns) / 1e9

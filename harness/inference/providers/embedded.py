@@ -85,7 +85,7 @@ class EmbeddedLlamaCpp(Engine):
     async def _load(self) -> None:
         header = header_of(self._endpoint)
         fields = {**_params(self._endpoint, _loading(self._endpoint, header)), **_SERVER}
-        async with in_time(self._endpoint, "load"):
+        async with in_time(self._endpoint.tag, self._endpoint.load_timeout_s, "load"):
             child = await _Child.started()
             try:
                 url = await self._served(child, {**fields, "api_keys": [self.api_key]})

@@ -36,7 +36,7 @@ from harness.inference.providers.error_replies import error_from_reply
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, merged
-from harness.inference.time_limits import TimeLimits, timed_out
+from harness.inference.time_limits import time_limits, timed_out
 from harness.trace import Clock, monotonic
 from harness.trace.secrets import Redactor
 from harness.trace.tracer import traceparent
@@ -188,7 +188,7 @@ class HttpConnection:
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
             event_hooks={"response": [self._bounded]},
-            # All but connecting is limited by `TimeLimits`.
+            # All but connecting is limited by `time_limits`.
             timeout=(endpoint.connect_timeout_s, None, None, None),
             verify=self.new_tls() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
@@ -426,13 +426,13 @@ class HttpBackend(ABC):
         # In this order: leaving the exchange may take a moment, which is no part of the call.
         async with (
             Exchange(self._connection) as exchange,
-            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
+            time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived,
         ):
             while True:
                 fields, dropped = self._refused.without(requested)
                 body = merged(self._body(fields, request), request.extra_body or {})
                 # Anew for each request: what a refused one took is no part of the reply's phases.
-                progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
+                progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
                 try:
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import warnings
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
@@ -46,7 +46,7 @@ from harness.inference.providers.provider import Provider
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
-from harness.inference.time_limits import TimeLimits, timed_out
+from harness.inference.time_limits import time_limits, timed_out
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -110,12 +110,12 @@ class LiteLLMBackend:
             requested |= openai_schema(request.reply_schema)
         if request.tool_choice == "auto":
             requested.pop("tool_choice", None)  # some providers have no such field
-        async with self._in_time(request) as limits:
+        async with self._in_time(request) as arrived:
             attempt = 1
             while True:
                 fields, dropped = self._refused.without(requested)
                 try:
-                    completion = await self._chat(request, fields, limits)
+                    completion = await self._chat(request, fields, arrived)
                     return replace(completion, dropped=dropped, attempts=attempt, source=source)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
@@ -138,9 +138,9 @@ class LiteLLMBackend:
         await self._connection.client.aclose()
 
     async def _chat(
-        self, request: ChatRequest, fields: Mapping[str, object], limits: TimeLimits
+        self, request: ChatRequest, fields: Mapping[str, object], arrived: Callable[[], None]
     ) -> Completion:
-        progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
+        progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
         reply = WireReply(progress, model_id=self._endpoint.model_id)
         try:
             async with self._http_call() as call:
@@ -249,7 +249,9 @@ class LiteLLMBackend:
         return refusal
 
     @asynccontextmanager
-    async def _in_time(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[TimeLimits]:
+    async def _in_time(
+        self, request: ChatRequest | EmbedRequest
+    ) -> AsyncIterator[Callable[[], None]]:
         """Limits the time of a call, which includes importing litellm (seconds, the first time)."""
         left_s = request.timeout_s or self._endpoint.timeout_s
         if self._litellm is None:
@@ -257,11 +259,11 @@ class LiteLLMBackend:
             began_s = clock()
             # Only the limit of the whole call applies: nothing is sent yet.
             importing = self._endpoint.model_copy(update={"first_token_timeout_s": None})
-            async with TimeLimits(importing, timeout_s=left_s):
+            async with time_limits(importing, timeout_s=left_s):
                 self._litellm = await asyncio.to_thread(import_litellm)
             left_s = max(0.001, left_s - (clock() - began_s))
-        async with TimeLimits(self._endpoint, timeout_s=left_s) as limits:
-            yield limits
+        async with time_limits(self._endpoint, timeout_s=left_s) as arrived:
+            yield arrived
 
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
         return http_call(self._connection, check_address=self._check_address)

@@ -6,7 +6,7 @@ one call is the prefix cache of the next.
 
 Not all of a schema is enforced: the converter to grammars ignores the bounds of numbers. While a
 file loads, everything this process writes to stdout and stderr is lost: so the package silences
-llama.cpp. A load cannot be interrupted: `load_timeout_s` has no effect.
+llama.cpp. A load cannot be interrupted: one that took longer than `load_timeout_s` fails then.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from harness.inference.providers.provider import NEVER, Provider, check_offers, 
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, Request
-from harness.inference.time_limits import TimeLimits
+from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
@@ -104,8 +104,8 @@ class LlamaCppPython(Engine):
         dropped += ("extra_body",) if request.extra_body else ()
         call = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
         asked_ns = self._clock()
-        async with self._in_turn(request) as (engine, limits):
-            progress = ReplyInProgress(call, clock=self._clock, arrived=limits.token_arrived)
+        async with self._in_turn(request) as (engine, arrived):
+            progress = ReplyInProgress(call, clock=self._clock, arrived=arrived)
             steps = engine.reply(call)
             while isinstance(step := await engine.compute(partial(next, steps)), str):
                 progress.add(step)
@@ -139,11 +139,13 @@ class LlamaCppPython(Engine):
         )
 
     @asynccontextmanager
-    async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, TimeLimits]]:
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits, self._turn:
+    async def _in_turn(
+        self, request: Request
+    ) -> AsyncIterator[tuple[LlamaCppEngine, Callable[[], None]]]:
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived, self._turn:
             if self._engine is None:
                 raise ServerError("the model is not loaded; load it first")
-            yield self._engine, limits
+            yield self._engine, arrived
 
     def _start(self) -> None:
         self._engine = LlamaCppEngine(self._endpoint)

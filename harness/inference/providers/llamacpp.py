@@ -29,7 +29,7 @@ from harness.inference.providers.provider import (
     as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import Page, ServerHost, ServerPages, in_time, until
+from harness.inference.providers.server_host import Page, ServerHost, ServerPages, until
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -123,7 +123,7 @@ class RouterHost(ServerHost):
 
     async def load(self) -> None:
         """Has it loaded, and waits until its llama-server can answer."""
-        async with in_time(self.endpoint, "load"):
+        async with self.in_time("load"):
             before = await self._status()
             if before["value"] == "loaded":
                 return
@@ -143,7 +143,7 @@ class RouterHost(ServerHost):
 
     async def unload(self) -> None:
         """Has it let go, and waits until its process has ended."""
-        async with in_time(self.endpoint, "unload"):
+        async with self.in_time("unload"):
             # Calls under way are cut off, some only after the router has waited 10 s
             # (`stop-timeout`).
             await self._let_go()

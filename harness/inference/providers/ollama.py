@@ -33,12 +33,11 @@ from harness.inference.providers.server_host import (
     ServerFacts,
     ServerHost,
     ServerPages,
-    in_time,
     until,
 )
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
-from harness.inference.time_limits import TimeLimits
+from harness.inference.time_limits import time_limits
 
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _CONTEXT_TOKENS = 4096
@@ -71,7 +70,7 @@ class OllamaWire(HttpBackend):
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
         fields: dict[str, object] = {"input": list(request.texts), "truncate": False}
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s):
             reply = await self._connection.ask_to_embed(
                 f"{self._connection.root}/api/embed",
                 _model_fields(self._endpoint) | fields,
@@ -281,7 +280,7 @@ class OllamaHost(ServerHost):
 
     async def load(self) -> None:
         """Loads it with the options that calls will have."""
-        async with in_time(self.endpoint, "load"):
+        async with self.in_time("load"):
             # Loaded for another client: it stays, whatever becomes of this load.
             if await self._find() is not None:
                 await self._ask_to_load()
@@ -291,7 +290,7 @@ class OllamaHost(ServerHost):
 
     async def unload(self) -> None:
         """Unloads it, and waits until its runner has ended."""
-        async with in_time(self.endpoint, "unload"):
+        async with self.in_time("unload"):
             await until(self._is_gone)
 
     async def report(self) -> HostReport:
@@ -306,7 +305,7 @@ class OllamaHost(ServerHost):
 
     async def footprint(self) -> Footprint | None:
         """What it will take, as its file's header says; None if Ollama does not list its size."""
-        async with in_time(self.endpoint, "describe"):
+        async with self.in_time("describe"):
             # Verbose, since values that differ by layer are left out else.
             fields = {"model": self.endpoint.model_id, "verbose": True}
             page = self._read(await self.ask("POST", "/api/show", fields))

@@ -34,7 +34,7 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import CallPiece, ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, RerankRequest
 from harness.inference.strict_schema import strict_schema
-from harness.inference.time_limits import TimeLimits
+from harness.inference.time_limits import time_limits
 
 ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
@@ -82,7 +82,7 @@ class OpenAIWire(HttpBackend):
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s):
             if self._provider.embeds_one_by_one:
                 replies = [await self._embed((text,)) for text in request.texts]
             else:
@@ -93,7 +93,7 @@ class OpenAIWire(HttpBackend):
         """A score per text; see `Reranker`. The first call finds out how the server takes it."""
         fields = {"model": self._endpoint.model_id, "query": request.query}
         refusals = []
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s):
             for url, name in self._rankings:
                 try:
                     reply = await self._connection.ask(url, {**fields, name: list(request.texts)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -142,6 +142,10 @@ class ServerPages:
 class ServerHost(ServerPages):
     """One endpoint's model at a server; a subclass has the methods of `Host`."""
 
+    def in_time(self, doing: str) -> AbstractAsyncContextManager[None]:
+        """See `in_time`, with this endpoint's limit."""
+        return in_time(self.endpoint.tag, self.endpoint.load_timeout_s, doing)
+
     def fields(self, answer: Page) -> Mapping[str, object]:
         """The JSON object of an answer; raises `InferenceError` for a refusal, or anything else."""
         if answer.status != 200:
@@ -201,15 +205,15 @@ class ServerHost(ServerPages):
 
 
 @asynccontextmanager
-async def in_time(endpoint: Endpoint, doing: str) -> AsyncIterator[None]:
-    """Raises `LoadFailed` after the endpoint's `load_timeout_s`; `doing` is its verb: `load`."""
+async def in_time(tag: str, limit_s: float, doing: str) -> AsyncIterator[None]:
+    """Raises `LoadFailed` after an endpoint's `load_timeout_s`; `doing` is its verb: `load`."""
     try:
-        async with asyncio.timeout(endpoint.load_timeout_s):
+        async with asyncio.timeout(limit_s):
             yield
     except TimeoutError as error:
         raise LoadFailed(
-            f"'{endpoint.tag}' could not {doing} its model in {endpoint.load_timeout_s:g} s; "
-            "raise load_timeout_s if it needs longer",
+            f"'{tag}' could not {doing} its model in {limit_s:g} s; raise load_timeout_s if it "
+            "needs longer",
             code="model.load-timeout",
         ) from error
 

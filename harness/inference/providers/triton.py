@@ -30,7 +30,6 @@ from harness.inference.providers.server_host import (
     ServerFacts,
     ServerHost,
     ServerPages,
-    in_time,
     until,
 )
 from harness.inference.refused_fields import RefusedFields
@@ -195,7 +194,7 @@ class TritonHost(ServerHost):
 
     async def load(self) -> None:
         """Has it loaded, unless a version of it is ready."""
-        async with in_time(self.endpoint, "load"):
+        async with self.in_time("load"):
             if await self._is_there():
                 return
             async with self.or_else(self._let_go):
@@ -203,7 +202,7 @@ class TritonHost(ServerHost):
 
     async def unload(self) -> None:
         """Waits until the calls under way have ended."""
-        async with in_time(self.endpoint, "unload"):
+        async with self.in_time("unload"):
             if not await self._is_gone():
                 await self._let_go()
 
