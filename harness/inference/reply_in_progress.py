@@ -59,23 +59,24 @@ class ReplyInProgress:
         """The request has left: it took until now to connect and to hand it over."""
         self._sent_ns = self._clock()
 
-    def add(self, text: str = "", *, reasoning: str = "", calls: Sequence[CallPiece] = ()) -> None:
-        """A piece has arrived; the time of one with content is kept."""
-        if calls:
-            self._calls.extend(calls)
+    def add(
+        self,
+        text: str = "",
+        *,
+        reasoning: str = "",
+        calls: Sequence[CallPiece] = (),
+        is_whole: bool = False,
+    ) -> None:
+        """A piece has arrived, or all of the reply is here in one."""
+        if is_whole:
+            self._came_whole = True  # there was no first token to be seen
         # A first piece with the role alone, say, is no token.
-        if not (text or reasoning or calls):
-            return
-        self._token_ns.append(self._clock())
-        if self._arrived:
-            self._arrived()
-        if self.request.on_piece:
-            self.request.on_piece()
-        self._take_in(text, reasoning)
-
-    def add_whole(self, text: str, *, reasoning: str = "", calls: Sequence[CallPiece] = ()) -> None:
-        """All of the reply is here in one piece: there was no first token to be seen."""
-        self._came_whole = True
+        elif text or reasoning or calls:
+            self._token_ns.append(self._clock())
+            if self._arrived:
+                self._arrived()
+            if self.request.on_piece:
+                self.request.on_piece()
         self._calls.extend(calls)
         self._take_in(text, reasoning)
 

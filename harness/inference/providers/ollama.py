@@ -23,7 +23,7 @@ from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import (
     call_pieces,
     divided,
-    finish_reason,
+    proper_end,
     text_in,
     wire_fields,
 )
@@ -112,10 +112,7 @@ class OllamaWire(HttpBackend):
             calls = call_pieces(at(chunk, "message"))
             # The counts come with the end alone; older versions give no reason for it.
             is_last = bool(chunk.get("done")) or bool(chunk.get("done_reason"))
-            if is_last and is_first:  # all in one: no first token was seen
-                progress.add_whole(text, reasoning=thought, calls=calls)
-            else:
-                progress.add(text, reasoning=thought, calls=calls)
+            progress.add(text, reasoning=thought, calls=calls, is_whole=is_last and is_first)
             is_first = False
             if is_last:
                 break
@@ -130,12 +127,9 @@ class OllamaWire(HttpBackend):
         read, written = as_count(last.get("prompt_eval_count")), as_count(last.get("eval_count"))
         # Before 0.1.40, a reply that was counted had come to its end without a word for it.
         word = last.get("done_reason") or ("stop" if written is not None else "")
-        ended = finish_reason(text_in(word))
-        if ended is None:
-            raise self._connection.cut(f"its done_reason is {last.get('done_reason')!r}")
         cached = as_count(last.get("prompt_eval_cached_count"))  # since 0.33
         completion = progress.completion(
-            finish_reason=ended,
+            finish_reason=proper_end(text_in(word)),
             # Up to 0.30 without the cached part of the prompt, and sometimes missing. Ollama leaves
             # out numbers that are zero.
             usage=None

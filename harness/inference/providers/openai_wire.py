@@ -218,10 +218,8 @@ class WireReply:
             self._is_over |= self._goes_on
             self._progress.end()
         self._is_refusal = self._is_refusal or bool(refusal)
-        if self.came_whole:
-            self._progress.add_whole(text + refusal, reasoning=thought, calls=calls)
-        else:
-            self._progress.add(text + refusal, reasoning=thought, calls=calls)
+        text += refusal
+        self._progress.add(text, reasoning=thought, calls=calls, is_whole=self.came_whole)
         if extra := extra_of(part):
             self._extra = joined(self._extra, extra)
         self.finish_word = word or self.finish_word
@@ -243,11 +241,7 @@ class WireReply:
         """The completion; raises `StreamCut` unless the reply came to a known end."""
         if self.finish_word is None:
             raise StreamCut("the reply came without its finish reason")
-        ended = finish_reason(self.finish_word)
-        if ended is None:
-            raise StreamCut(
-                f"the server broke the generation off (finish reason '{self.finish_word}')"
-            )
+        ended = proper_end(self.finish_word)
         return self._progress.completion(
             finish_reason="content_filter" if self._is_refusal else ended,
             # Speculative decoding is counted among llama-server's timings.
@@ -502,6 +496,14 @@ def _is_strict(schema: bytes) -> bool:
 def finish_reason(word: str) -> FinishReason | None:
     """What a server's word means; None if it is not known to stand for a proper end."""
     return _FINISH_REASONS.get(word.lower())
+
+
+def proper_end(word: str) -> FinishReason:
+    """The same; raises `StreamCut` for a word that is not known to stand for a proper end."""
+    ended = finish_reason(word)
+    if ended is None:
+        raise StreamCut(f"the server broke the generation off (finish reason '{word}')")
+    return ended
 
 
 def _usage_of(usage: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usage | None:

@@ -24,7 +24,7 @@ from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.endpoint import Endpoint, PromptTemplate
 from harness.inference.json_text import at, names, text_at
 from harness.inference.providers.http import Access, HttpBackend
-from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason, wire_fields
+from harness.inference.providers.openai_wire import ONLY_TOP_P, proper_end, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
 from harness.inference.providers.server_host import (
     ServerFacts,
@@ -96,7 +96,6 @@ class TritonWire(HttpBackend):
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
     ) -> Completion:
-        is_whole = not self._endpoint.stream
         last: Mapping[str, Any] | None = None
         written: int | None = None
         async for chunk in values:  # each has the text since the one before it
@@ -110,20 +109,15 @@ class TritonWire(HttpBackend):
             last = chunk
             if (count := as_count(chunk.get("num_output_tokens"))) is not None:
                 written = (written or 0) + count
-            add = progress.add_whole if is_whole else progress.add
-            add(chunk["text_output"])
+            progress.add(chunk["text_output"], is_whole=not self._endpoint.stream)
         if last is None:
             raise self._connection.cut("it ended before it began")
         word = last.get("finish_reason")  # the text `None` until the model has finished
         # Old servers send none.
         is_full = (written or 0) >= _room(progress.request)
-        ended = finish_reason(str(word or ("length" if is_full else "stop")))
-        if ended is None:
-            how = f"the server ended it unfinished, with the finish reason '{word}'"
-            raise self._connection.cut(how)
         read = as_count(last.get("num_input_tokens"))
         return progress.completion(
-            finish_reason=ended,
+            finish_reason=proper_end(str(word or ("length" if is_full else "stop"))),
             usage=None
             if read is None or written is None
             else Usage(input_tokens=read, output_tokens=written, cached_tokens=None),
