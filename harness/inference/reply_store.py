@@ -344,15 +344,10 @@ def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
     return request.seed is not None or "temperature" not in completion.dropped
 
 
-# What a call is for, how long it may take and who listens makes no difference.
+# What a call is for, how long it may take and who listens makes no difference; settings of the
+# second line are in a key only where they are set.
 _INDECISIVE = {"model", "role", "asks_again", "timeout_s", "priority", "on_text", "on_piece"}
-_INDECISIVE |= {
-    "allow_empty",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-}  # in a key only where they are set
+_INDECISIVE |= {"allow_empty", "top_p", "top_k", "min_p", "presence_penalty"}
 _DECISIVE = [part.name for part in fields(ChatRequest) if part.name not in _INDECISIVE]
 
 

@@ -315,7 +315,7 @@ class KeepAliveBudget:
                     return
                 # Once it moves, the policy says `Wait`, and this ends.
                 case move:
-                    self._residents.begin(move, state)
+                    self._residents.begin(move)
 
     def _tell_waiting(self, state: BudgetState) -> None:
         residents, is_crowded = state.ledger.residents, state.is_crowded

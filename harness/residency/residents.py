@@ -13,8 +13,8 @@ from harness.inference.providers.provider import HostReport
 from harness.inference.providers.server_host import in_time
 from harness.log import log_debug, log_warning
 from harness.residency.ledger import (
-    BudgetState,
     Device,
+    Ledger,
     LoadModel,
     Need,
     Resident,
@@ -59,8 +59,9 @@ class Residents:
         self._changed = changed
         self._there: dict[str, Resident] = {}
         self._failed: set[str] = set()
-        self._uncalled: set[str] = set()
-        self._wasted: set[str] = set()
+        self._uncalled: set[str] = set()  # came, and no call has used it since
+        self._wasted: set[str] = set()  # loaded ahead, and gone without a call
+        # Apart from the entries: a host may lose a model while calls use it.
         self._leases: Counter[str] = Counter()
         self._kv_tokens: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
@@ -70,7 +71,6 @@ class Residents:
         self._begun = asyncio.Event()
         self._load: tuple[str, Span] | None = None
         self._leaving: asyncio.Task[Exception | None] | None = None
-        self._free: Need = {}
 
     @property
     def entries(self) -> Mapping[str, Resident]:
@@ -116,13 +116,17 @@ class Residents:
             return None
         return self._tracer.id_of(self._load[1])
 
-    def begin(self, move: LoadModel | UnloadModel, state: BudgetState) -> None:
+    def begin(self, move: LoadModel | UnloadModel) -> None:
         """Starts a move; none may be under way."""
         assert self._move is None, "one move at a time"
         self._move = move
-        self.moving = self._what_moves(move, state)
+        match move:
+            # It leaves the ledger before it leaves the memory, so that no call gets it meanwhile.
+            case LoadModel(evict=(victim, *_)) | UnloadModel(model=victim):
+                self.moving = self._went(victim)
+            case LoadModel(model=model):
+                self.moving = Resident(model=model, need=self.tenants[model].need)
         self._moves[self.moving.model] += 1
-        self._free = {device: state.ledger.free_bytes(device) for device in state.ledger.devices}
         self._begun.set()
 
     async def work(self) -> None:
@@ -151,38 +155,24 @@ class Residents:
             self._went(model)
             await self._unload_host(model, reason=reason)
 
-    def _what_moves(self, move: LoadModel | UnloadModel, state: BudgetState) -> Resident:
-        match move:
-            # It leaves the ledger before it leaves the memory, so that no call gets it meanwhile.
-            case LoadModel(evict=(victim, *_)) | UnloadModel(model=victim):
-                return self._went(victim)
-            case LoadModel():
-                return Resident(model=move.model, need=state.tenants[move.model].need)
-
     async def _perform(self, move: LoadModel | UnloadModel) -> Mapping[str, Exception]:
-        match move:
-            case LoadModel(evict=(_, *_)):
-                # One; then the policy is asked again: another model may have become idle.
-                return await self._make_room(move)
-            case LoadModel():
-                return await self._bring_in(move)
-            case UnloadModel():
-                await self._take_out(move.reason)
-        return _NO_ERRORS
-
-    async def _make_room(self, move: LoadModel) -> Mapping[str, Exception]:
+        if isinstance(move, UnloadModel):
+            await self._take_out(move.reason)
+            return _NO_ERRORS
+        if not move.evict:
+            return await self._bring_in(move)
+        # One goes; then the policy is asked again: another model may have become idle.
         error = await self._take_out(f"room for {move.model}: {move.reason}", room_for=move.model)
         if error is None:
             return _NO_ERRORS
         self._failed.add(move.model)
-        return {
-            move.model: LoadFailed(
-                f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
-                f"unloaded ({error})",
-                code="model.not-unloaded",
-                endpoint=move.model,
-            )
-        }
+        no_room = LoadFailed(
+            f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
+            f"unloaded ({error})",
+            code="model.not-unloaded",
+            endpoint=move.model,
+        )
+        return {move.model: no_room}
 
     async def _take_out(self, reason: str, *, room_for: str | None = None) -> Exception | None:
         """Unloads the moving model; returns the error if it stays."""
@@ -270,7 +260,7 @@ class Residents:
             error=describe(error),
         )
         out_of_memory = isinstance(error, LoadFailed) and error.out_of_memory
-        if out_of_memory and self._found_too_large(model, self._free):
+        if out_of_memory and self._found_too_large(model):
             return _NO_ERRORS  # it needs more than estimated; others may make room
         self._failed.add(model)
         return {model: error}
@@ -301,17 +291,18 @@ class Residents:
             self._wasted.add(model)
         return self._there.pop(model)
 
-    def _found_too_large(self, model: str, free: Need) -> bool:
-        """Notes that a model did not fit into free bytes; whether it may when others have gone."""
-        tenant = self.tenants[model]
-        attributes = {
+    def _found_too_large(self, model: str) -> bool:
+        """Notes that a model did not fit into free bytes; whether it may once others have gone."""
+        tenant, ledger = self.tenants[model], Ledger(devices=self._devices, residents=self._there)
+        free = {device: ledger.free_bytes(device) for device in tenant.need}
+        larger = {
             # More than was free, or it would be tried again in the same room.
             device: min(max(bytes_, free[device] + 1), self._most_room_bytes(model, device))
             for device, bytes_ in tenant.need.items()
         }
-        may_fit = any(attributes[device] > free[device] for device in attributes)
+        may_fit = any(larger[device] > free[device] for device in larger)
         # Else the estimate is as good as before: other programs may have been in its place.
-        need = attributes if may_fit else self._estimates[model].need
+        need = larger if may_fit else self._estimates[model].need
         self.tenants[model] = replace(tenant, need=need)
         return may_fit
 
