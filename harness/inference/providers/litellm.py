@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -151,11 +151,8 @@ class LiteLLMBackend:
             raise self._meaning(error) from error
         if call.tells_end:  # in other formats, litellm's translation
             reply.finish_word = call.finish_word
-        cost_usd = self._cost_usd(counted) if reply.usage else None
-        completion = reply.completion(cost_usd=cost_usd)
-        if cost_usd is None:
-            return completion
-        return replace(completion, cache_saved_usd=self._cache_saved_usd(counted.usage))
+        cost_usd, saved_usd = self._costs(counted) if reply.usage else (None, None)
+        return replace(reply.completion(cost_usd=cost_usd), cache_saved_usd=saved_usd)
 
     async def _read(self, response: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
@@ -175,26 +172,20 @@ class LiteLLMBackend:
             reply.usage = None
         return counted
 
-    def _cost_usd(self, counted: Any) -> float | None:  # noqa: ANN401 - litellm's own type
-        """By the price list that litellm was published with; None for a model that is not on it."""
-        try:
-            cost: float = self._litellm.completion_cost(counted, model=self._endpoint.model_id)
-        except Exception:  # noqa: BLE001 - it raises a bare Exception for an unknown model
-            return None
-        return cost
-
-    def _cache_saved_usd(self, usage: Any) -> float | None:  # noqa: ANN401 - litellm's own type
-        """By the same list: the prompt's price without a cache, less its price with it."""
-        split = usage.prompt_tokens_details
-        if not (split and (split.cached_tokens or getattr(split, "cache_creation_tokens", None))):
-            return None
+    def _costs(self, counted: Any) -> tuple[float | None, float | None]:  # noqa: ANN401 - as above
+        """What a call cost, and what a cache saved, by the price list of this litellm."""
         model, price = self._endpoint.model_id, self._litellm.cost_per_token
-        try:
-            full, _ = price(model=model, prompt_tokens=usage.prompt_tokens)
-            paid, _ = price(model=model, usage_object=usage)
-        except Exception:  # noqa: BLE001 - as above; the cost may be the provider's own word
-            return None
-        return float(full - paid)
+        cost_usd = saved_usd = None
+        # It raises a bare Exception for a model that is not on its list. The cost may be the
+        # provider's own word, and be known nonetheless.
+        with suppress(Exception):
+            cost_usd = self._litellm.completion_cost(counted, model=model)
+            split = counted.usage.prompt_tokens_details
+            if split and (split.cached_tokens or getattr(split, "cache_creation_tokens", None)):
+                full, _ = price(model=model, prompt_tokens=counted.usage.prompt_tokens)
+                paid, _ = price(model=model, usage_object=counted.usage)
+                saved_usd = float(full - paid)
+        return cost_usd, saved_usd
 
     def _meaning(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
         """The error that one of litellm's means."""
