@@ -121,15 +121,11 @@ def pause_s(
 
 
 def _may_pass(error: HarnessError) -> bool:
+    """Whether the same endpoint may answer soon."""
     match error:
-        case Overloaded() | StreamCut():
-            return True
         case EndpointUnreachable():
             return outage_of(error) is not None
-        case CallTimeout():
-            # Any other limit may leave some of the call's time.
-            return error.limit != "timeout_s"
-        case ServerError():
-            return error.status is not None and error.status >= 500
-        case _:
+        # Any other time limit may leave some of the call's time.
+        case CallTimeout(limit="timeout_s") | QueueFull() | ServerError(status=None):
             return False
+    return another_may_answer(error)
