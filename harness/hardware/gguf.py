@@ -34,8 +34,7 @@ class GgufHeader:
     file_type: int
     """`general.file_type`; see `file_type_name`."""
     parameters: int
-    """Over all parts of a split model, as are the bytes; 0 if a server does not say."""
-    tensor_bytes: int
+    """Over all parts of a split model, as are the weights; 0 if a server does not say."""
     block_count: int
     """Layers."""
     context_length: int
@@ -91,7 +90,6 @@ def read_gguf_header(path: Path) -> GgufHeader:
     return _header(
         keys,
         parameters=sum(file.elements for file in files),
-        tensor_bytes=sum(file.tensor_bytes for file in files),
         weights=weights,
     )
 
@@ -116,12 +114,11 @@ def gguf_header_from_values(
     return _header(
         keys,
         parameters=file.count("general.parameter_count", default=0),
-        tensor_bytes=tensor_bytes,
         weights=even_weights(tensor_bytes, layers=keys.layers),
     )
 
 
-def _header(keys: ModelKeys, *, parameters: int, tensor_bytes: int, weights: Weights) -> GgufHeader:
+def _header(keys: ModelKeys, *, parameters: int, weights: Weights) -> GgufHeader:
     embedding_length = keys.count("embedding_length")
 
     # By default: as many key-value heads as heads, each as wide as its share of the embedding.
@@ -148,7 +145,6 @@ def _header(keys: ModelKeys, *, parameters: int, tensor_bytes: int, weights: Wei
         name=keys.file.text("general.name", default=keys.file.path.stem),
         file_type=keys.file.count("general.file_type", default=UNKNOWN_FILE_TYPE),
         parameters=parameters,
-        tensor_bytes=tensor_bytes,
         block_count=keys.layers,
         context_length=keys.count("context_length"),
         embedding_length=embedding_length,

@@ -66,11 +66,6 @@ class GgufFile:
     elements: int
     """Of all its tensors; 0 if a server reports it."""
 
-    @property
-    def tensor_bytes(self) -> int:
-        """Of its tensors alone, without the header and padding."""
-        return sum(self.tensors.values())
-
     def text(self, key: str, *, default: str | None = None) -> str:
         """A text, or `default` if there is one and the key is missing."""
         if default is not None and key not in self.values:
