@@ -76,7 +76,7 @@ class KeepAliveBudget:
         self._tracer = tracer
         self._max_wait_ns = round(max_wait_s * 1e9)
         self._residents = Residents(
-            tenants,
+            tenants={tenant.model: tenant for tenant in tenants},
             hosts=hosts,
             devices=self._devices,
             tracer=tracer,

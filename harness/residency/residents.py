@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from harness.errors import EndpointUnreachable, LoadFailed, errors_of
 from harness.inference import MACHINE, Host
@@ -31,32 +31,27 @@ _LOADS = 3  # of a model that its server lets go at once, before its calls are s
 _NO_ERRORS: Mapping[str, Exception] = {}
 
 
+@dataclass(kw_only=True, eq=False)
 class Residents:
     """Keeps the ledger's entries of models; loads and unloads them, one at a time, each to its end.
 
     The entries are compared with what hosts report. The trace says why a model came or went.
-    `load_began` is called with the model of a load that begins; `changed` when a move is over, or
-    other models are in memory than was thought, with the errors of models that will not come.
     """
 
-    def __init__(
-        self,
-        tenants: Iterable[Tenant],
-        *,
-        hosts: Mapping[str, Host],
-        devices: Mapping[str, Device],
-        tracer: Tracer,
-        load_began: Callable[[str], None],
-        changed: Callable[[Mapping[str, Exception]], None],
-    ) -> None:
-        self.tenants = {tenant.model: tenant for tenant in tenants}
+    tenants: dict[str, Tenant]
+    """By tag, with what is learned of them."""
+    hosts: Mapping[str, Host]
+    devices: Mapping[str, Device]
+    tracer: Tracer
+    load_began: Callable[[str], None]
+    """Called with the model of a load that begins."""
+    changed: Callable[[Mapping[str, Exception]], None]
+    """Called when a move is over, or other models are in memory than was thought, with the errors
+    of models that will not come."""
+
+    def __post_init__(self) -> None:
         self.moving: Resident | None = None
         self._estimates = dict(self.tenants)
-        self._hosts = dict(hosts)
-        self._devices = devices
-        self._tracer = tracer
-        self._load_began = load_began
-        self._changed = changed
         self._there: dict[str, Resident] = {}
         self._failed: set[str] = set()
         self._uncalled: set[str] = set()  # came, and no call has used it since
@@ -114,7 +109,7 @@ class Residents:
         """The span of a model's load, while it is being loaded."""
         if self._load is None or self._load[0] != model:
             return None
-        return self._tracer.id_of(self._load[1])
+        return self.tracer.id_of(self._load[1])
 
     def begin(self, move: LoadModel | UnloadModel) -> None:
         """Starts a move; none may be under way."""
@@ -137,7 +132,7 @@ class Residents:
             assert self._move is not None
             refused = await self._perform(self._move)
             self._end_move()
-            self._changed(refused)
+            self.changed(refused)
 
     def _end_move(self) -> None:
         self._move = self._load = self.moving = None
@@ -196,12 +191,12 @@ class Residents:
         self, model: str, *, reason: str, room_for: str | None = None
     ) -> Exception | None:
         tenant = self.tenants[model]
-        self._tracer.instant(events.Evict(model=model, reason=reason, room_for=room_for))
+        self.tracer.instant(events.Evict(model=model, reason=reason, room_for=room_for))
         try:
             unload = events.UnloadEvent(track=f"model {model}", model=model, reason=reason)
-            with self._tracer.span(unload), errors_of(model):
+            with self.tracer.span(unload), errors_of(model):
                 async with in_time(model, tenant.load_timeout_s, "let go of"):
-                    await self._hosts[model].unload()
+                    await self.hosts[model].unload()
         except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
             log_warning(
                 "a model could not be unloaded",
@@ -218,7 +213,7 @@ class Residents:
             # Calls that were just granted go out first: an engine in this process blocks it while
             # it loads.
             await asyncio.sleep(_BEFORE_A_PREFETCH_S)
-        began_ns = self._tracer.now_ns()
+        began_ns = self.tracer.now_ns()
         try:
             load = events.LoadEvent(
                 track=f"model {model}",
@@ -228,14 +223,14 @@ class Residents:
                 prefetch=move.is_prefetch,
                 source="measured",
             )
-            with self._tracer.span(load) as span, errors_of(model):
+            with self.tracer.span(load) as span, errors_of(model):
                 self._load = model, span
-                self._load_began(model)
+                self.load_began(model)
                 async with in_time(model, tenant.load_timeout_s, "load"):
-                    await self._hosts[model].load()
+                    await self.hosts[model].load()
         except Exception as error:  # noqa: BLE001 - the waiting calls raise it, whatever it is
             return self._cannot_come(model, error)
-        load_s = (self._tracer.now_ns() - began_ns) / 1e9
+        load_s = (self.tracer.now_ns() - began_ns) / 1e9
         report = await self._report(model)
         if report is not None and not report.resident:
             if loads < _LOADS:
@@ -278,8 +273,8 @@ class Residents:
         self._there[model] = Resident(
             model=model,
             need=need,
-            since_ns=self._tracer.now_ns(),
-            idle_since_ns=self._tracer.now_ns(),
+            since_ns=self.tracer.now_ns(),
+            idle_since_ns=self.tracer.now_ns(),
         )
         self._failed.discard(model)
         self._uncalled.add(model)
@@ -293,7 +288,7 @@ class Residents:
 
     def _found_too_large(self, model: str) -> bool:
         """Notes that a model did not fit into free bytes; whether it may once others have gone."""
-        tenant, ledger = self.tenants[model], Ledger(devices=self._devices, residents=self._there)
+        tenant, ledger = self.tenants[model], Ledger(devices=self.devices, residents=self._there)
         free = {device: ledger.free_bytes(device) for device in tenant.need}
         larger = {
             # More than was free, or it would be tried again in the same room.
@@ -312,7 +307,7 @@ class Residents:
         """The report of the model's host; None without one."""
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
-                return await self._hosts[model].report()
+                return await self.hosts[model].report()
         except EndpointUnreachable as error:
             log_debug("a server is not there", model=model, error=describe(error))
             if not self._leases[model]:
@@ -324,11 +319,11 @@ class Residents:
     async def adopt(self) -> None:
         """Adds the models that were in memory from the start."""
         # All at once: a host that does not answer costs its time limit.
-        models = list(self._hosts)
+        models = list(self.hosts)
         reports = await asyncio.gather(*map(self._report, models))
         for model, report in zip(models, reports, strict=True):
             if report is not None and report.resident:
-                self._tracer.instant(events.Adopt(model, "it was in memory already"))
+                self.tracer.instant(events.Adopt(model, "it was in memory already"))
                 self._came(model, report)
 
     def look_at(self, model: str) -> None:
@@ -344,7 +339,7 @@ class Residents:
                     await self._doubt.wait()
                 models = sorted(self._in_doubt)
             except TimeoutError:
-                models = sorted(self._hosts)
+                models = sorted(self.hosts)
             self._doubt.clear()
             self._in_doubt.clear()
             await asyncio.gather(*map(self._look, models))
@@ -359,7 +354,7 @@ class Residents:
         if report is None or self._moves[model] != moves:
             return
         if report.resident and model not in self._there:
-            self._tracer.instant(events.Adopt(model, "its server has loaded it unasked"))
+            self.tracer.instant(events.Adopt(model, "its server has loaded it unasked"))
             self._came(model, report)
         elif report.resident:
             need = self._said_need(model, report)
@@ -370,10 +365,10 @@ class Residents:
         elif model in self._there:
             del self._there[model]
             reason = "its server has let it go, or has died"
-            self._tracer.instant(events.Evict(model=model, reason=reason))
+            self.tracer.instant(events.Evict(model=model, reason=reason))
         else:
             return
-        self._changed(_NO_ERRORS)
+        self.changed(_NO_ERRORS)
 
     def _said_need(self, model: str, report: HostReport | None) -> Need | None:
         """What a model takes by its host's report; None if that says nothing."""
@@ -402,4 +397,4 @@ class Residents:
     def _most_room_bytes(self, model: str, device: str) -> int:
         """The most that a model can have of a device after all possible evictions."""
         pinned = (t for t in self.tenants.values() if t.pin and t.model != model)
-        return self._devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)
+        return self.devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)
