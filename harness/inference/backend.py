@@ -21,11 +21,11 @@ class Backend(Protocol):
     """
 
     async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole; raises `InferenceError` if there is none, and for a part of one."""
+        """One reply, whole; raises `InferenceError` if there is none, or only a part of one."""
         ...
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """One vector per text; raises `InferenceError`, `NotOffered` by a server without."""
+        """One vector per text; raises `InferenceError`, and `NotOffered` of a server without."""
         ...
 
     async def aclose(self) -> None:
