@@ -19,7 +19,7 @@ from harness.hardware.gguf_caches import (
     model_caches,
     recurrent_length,
 )
-from harness.hardware.gguf_file import GgufFile, GgufValue, ModelKeys, model_keys, read_gguf_file
+from harness.hardware.gguf_file import GgufFile, GgufValue, read_gguf_file
 from harness.hardware.quantization import UNKNOWN_FILE_TYPE
 
 
@@ -79,19 +79,14 @@ def read_gguf_header(path: Path) -> GgufHeader:
     """
     first = read_gguf_file(path)
     files = [first, *(read_gguf_file(part) for part in _further_parts(first))]
-    keys = model_keys(first)
     tensors = itertools.chain.from_iterable(file.tensors.items() for file in files)
     weights = weights_of(
         tensors,
-        layers=keys.layers,
-        drafts=draft_layers(keys),
-        has_output=keys.architecture not in NO_OUTPUT,
+        layers=first.layers,
+        drafts=draft_layers(first),
+        has_output=first.architecture not in NO_OUTPUT,
     )
-    return _header(
-        keys,
-        parameters=sum(file.elements for file in files),
-        weights=weights,
-    )
+    return _header(first, parameters=sum(file.elements for file in files), weights=weights)
 
 
 def gguf_header_from_values(
@@ -110,50 +105,51 @@ def gguf_header_from_values(
         tensors={},
         elements=0,
     )
-    keys = model_keys(file)
     return _header(
-        keys,
+        file,
         parameters=file.count("general.parameter_count", default=0),
-        weights=even_weights(tensor_bytes, layers=keys.layers),
+        weights=even_weights(tensor_bytes, layers=file.layers),
     )
 
 
-def _header(keys: ModelKeys, *, parameters: int, weights: Weights) -> GgufHeader:
-    embedding_length = keys.count("embedding_length")
+def _header(file: GgufFile, *, parameters: int, weights: Weights) -> GgufHeader:
+    embedding_length = file.count(".embedding_length")
 
     # By default: as many key-value heads as heads, each as wide as its share of the embedding.
-    if keys.is_untold("attention.head_count"):
-        raise keys.unusable("attention.head_count", "was left out; ask the server for all there is")
-    heads = keys.counts("attention.head_count", default=(0,) * keys.layers)
+    if file.is_untold(".attention.head_count"):
+        raise file.unusable(
+            ".attention.head_count", "was left out; ask the server for all there is"
+        )
+    heads = file.counts(".attention.head_count", default=(0,) * file.layers)
     head_length = embedding_length // heads[0] if heads[0] else 0
     caches, is_exact = model_caches(
-        keys,
+        file,
         heads=heads[0],
-        heads_kv=keys.counts("attention.head_count_kv", default=heads),
-        key_length=keys.count("attention.key_length", default=head_length),
-        value_length=keys.count("attention.value_length", default=head_length),
+        heads_kv=file.counts(".attention.head_count_kv", default=heads),
+        key_length=file.count(".attention.key_length", default=head_length),
+        value_length=file.count(".attention.value_length", default=head_length),
     )
 
-    used = max(keys.counts("expert_used_count", default=(0,)))
-    untold_length = 4 * embedding_length if keys.is_untold("feed_forward_length") else 0
+    used = max(file.counts(".expert_used_count", default=(0,)))
+    untold_length = 4 * embedding_length if file.is_untold(".feed_forward_length") else 0
     # The widest layer, since all layers compute in one buffer: see `compute_bytes`.
-    dense_length = max(keys.counts("feed_forward_length", default=(untold_length,)))
-    expert_length = max(keys.counts("expert_feed_forward_length", default=(dense_length,)))
+    dense_length = max(file.counts(".feed_forward_length", default=(untold_length,)))
+    expert_length = max(file.counts(".expert_feed_forward_length", default=(dense_length,)))
 
     return GgufHeader(
-        architecture=keys.architecture,
-        name=keys.file.text("general.name", default=keys.file.path.stem),
-        file_type=keys.file.count("general.file_type", default=UNKNOWN_FILE_TYPE),
+        architecture=file.architecture,
+        name=file.text("general.name", default=file.path.stem),
+        file_type=file.count("general.file_type", default=UNKNOWN_FILE_TYPE),
         parameters=parameters,
-        block_count=keys.layers,
-        context_length=keys.count("context_length"),
+        block_count=file.layers,
+        context_length=file.count(".context_length"),
         embedding_length=embedding_length,
         feed_forward_length=max(dense_length, used * expert_length),
-        recurrent_length=recurrent_length(keys),
-        expert_count=keys.count("expert_count", default=0),
+        recurrent_length=recurrent_length(file),
+        expert_count=file.count(".expert_count", default=0),
         expert_used_count=used,
         head_count=heads[0],
-        vocabulary_size=_vocabulary_size(keys),
+        vocabulary_size=_vocabulary_size(file),
         caches=caches,
         exact_caches=is_exact,
         weights=weights,
@@ -176,10 +172,10 @@ def _further_parts(first: GgufFile) -> Iterator[Path]:
         yield first.path.with_name(f"{stem}-{part:05}-of-{count:05}.gguf")
 
 
-def _vocabulary_size(keys: ModelKeys) -> int:
-    tokens = keys.file.values.get("tokenizer.ggml.tokens")
+def _vocabulary_size(file: GgufFile) -> int:
+    tokens = file.values.get("tokenizer.ggml.tokens")
     if tokens is None or not tokens.length:
-        return keys.count("vocab_size", default=0)
+        return file.count(".vocab_size", default=0)
     return tokens.length
 
 
