@@ -80,8 +80,10 @@ class GgufFile:
         """How many its model has."""
         layers = self.count(".block_count")
         if not 0 < layers <= MAX_LAYERS:
-            problem = f"is {layers:,}, not 1 to {MAX_LAYERS:,}; the file is damaged, download it "
-            raise self.unusable(".block_count", f"{problem}again")
+            raise self.unusable(
+                ".block_count",
+                f"is {layers:,}, not 1 to {MAX_LAYERS:,}; the file is damaged, download it again",
+            )
         return layers
 
     def text(self, key: str, *, default: str | None = None) -> str:
@@ -150,10 +152,10 @@ class GgufFile:
         return numbers
 
     def _required(self, key: str) -> GgufValue:
-        value = self.value(key)
+        value, key = self.value(key), self._whole(key)
         if value is None:
             raise ModelFileInvalid(
-                f"'{self._whole(key)}' is missing; name the file of a language model "
+                f"'{key}' is missing; name the file of a language model "
                 "(adapters and image projectors are GGUF files too)",
                 path=self.path,
                 offset=self.values_end,
