@@ -274,8 +274,8 @@ class ReplyLog:
             return None
         start, length = place
         line = os.pread(self._descriptor, length, start)
-        kept = orjson.loads(line) if sealed_number(line) else {}
-        return str(kept["text"]) if kept.get("key") == key else None
+        entry = orjson.loads(line) if sealed_number(line) else {}
+        return str(entry["text"]) if entry.get("key") == key else None
 
     def keep(self, texts: Mapping[str, str]) -> None:
         """Keeps texts; when this returns, a killed process does not lose them."""

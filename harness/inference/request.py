@@ -452,7 +452,7 @@ _PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "t
 
 
 _CHECKED = {
-    kind: [(one.name, one.default) for one in fields(kind) if one.name in _FIELDS]
+    kind: [(part.name, part.default) for part in fields(kind) if part.name in _FIELDS]
     for kind in (ChatRequest, EmbedRequest, RerankRequest)
 }
 """The fields of requests that are checked, with their defaults."""

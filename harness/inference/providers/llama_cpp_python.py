@@ -58,9 +58,9 @@ from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
 _LEFT_OUT: Mapping[str, Any] = {
-    one.name: 0.8 if one.name == "temperature" else one.default
-    for one in fields(ChatRequest)
-    if one.name in get_args(SamplingField)
+    part.name: 0.8 if part.name == "temperature" else part.default
+    for part in fields(ChatRequest)
+    if part.name in get_args(SamplingField)
 }
 """What llama.cpp takes for a field that is not sent."""
 
@@ -271,7 +271,7 @@ class LlamaCppEngine:
                     finish_reason = "stop"
                     break
                 yield stops.feed(utf8.decode(self._bytes(token)))
-                if stops.found:
+                if stops.has_ended:
                     finish_reason = "stop"
                     break
                 if written >= room:
@@ -443,13 +443,13 @@ class StopTexts:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
-        self.found = False
+        self.has_ended = False
 
     def feed(self, piece: str) -> str:
         """What the piece adds to the text, less what may be the start of a stop."""
         held = self._held + piece
         ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
-        self.found = bool(ends)
+        self.has_ended = bool(ends)
         if ends:
             self._held = ""
             return held[: min(ends)]

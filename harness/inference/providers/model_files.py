@@ -37,7 +37,7 @@ def header_of(endpoint: Endpoint) -> GgufHeader:
     return header
 
 
-_NUMBERS = {one.name.lower(): number for number, one in TENSOR_FORMATS.items()}
+_NUMBERS = {block.name.lower(): number for number, block in TENSOR_FORMATS.items()}
 
 
 def type_number(cache_type: CacheType) -> int:
