@@ -43,7 +43,9 @@ _NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
 # A spreadsheet takes such a text for a formula, but not behind an apostrophe (OWASP, "CSV
 # injection"). Behind a sign, as of a list in Markdown, only calls and other sheets do harm.
 _SIGN = r"[+\uff0b\-\uff0d@\uff20]"  # wide ones too, which Excel takes for the same
-_FORMULA = re.compile(rf"""'*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""")
+_FORMULA = re.compile(
+    rf"""'*\s*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +117,7 @@ class Row:
 
 
 class _Cells(Mapping[str, Any]):
-    """The cells of a row, long texts packed: thousands of documents wait for their turn in memory.
-
-    English takes a third or less of its room.
-    """
+    """The cells of a row, long texts packed: thousands of documents wait their turn in memory."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self._cells = {name: self._packed(cell) for name, cell in cells.items()}
@@ -137,6 +136,7 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
+        # English takes a third or less of its room.
         return _PackedText(zlib.compress(cell.encode(), 1))
 
 
@@ -328,7 +328,7 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
             yield Row(fields=fields, path=path, line=number)
         else:
             yield InvalidInput(
-                'not an object; write {"id": …, "draft": …}',
+                'not an object; each line must be one, such as {"id": …, "draft": …}',
                 code="row.not-object",
                 path=path,
                 line=number,
@@ -368,7 +368,8 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             )
             yield row.refusal(problem, code="row.cells")
         elif cells:
-            yield row
+            cells = [_without_apostrophe(cell) for cell in cells]
+            yield Row(fields=dict(zip(header, cells, strict=True)), path=path, line=line)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -409,8 +410,7 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
-    A file that is there is replaced. All rows have the columns of the first, and values of the same
-    types.
+    A file that is there is replaced. All rows have columns and types as the first.
 
     Raises:
         InvalidInput: Its ending is another, or it cannot be written.
@@ -436,52 +436,66 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def rows_saved(path: Path) -> list[Mapping[str, Any]]:
-    """The rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file; as of `RowFile`."""
-    if path.suffix.lower() == ".parquet":
-        return [row.fields for row in _parquet_rows(path)]
-    columns = ["id"]
-    if path.suffix.lower() == ".csv":
-        with path.open(encoding="utf-8", newline="") as file:
-            columns = next(csv.reader(file), columns)
-    with RowFile(path, columns=columns) as saved:
-        return saved.rows
+    """The rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file; damaged ones lack."""
+    return [row.fields for row in _rows_in(path) if isinstance(row, Row)]
+
+
+def replace_rows(
+    path: Path, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str]
+) -> RowFile:
+    """Replaces a file by one with these rows, once all are written; it may grow further."""
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
+    partial.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        file = stack.enter_context(RowFile(partial, columns=columns))
+        for row in rows:
+            file.append(row)
+        partial.replace(path)
+        stack.pop_all()
+    return file
 
 
 class RowFile:
     """A file of rows, `.jsonl` or `.csv`, that grows by one whole line at a time.
 
-    What a kill cut off is dropped when it is opened again. A power cut may lose the last rows.
+    One of JSON Lines goes on where it was: what a kill cut off is dropped when it is opened again.
+    A power cut may lose the last rows.
 
     Args:
-        path: The file; neither it nor its folder need exist.
+        path: The file; neither it nor its folder need exist, and a CSV file must not.
         columns: What a CSV file has, in this order, and a row of JSON Lines at least.
-        further: What a CSV file has behind them.
 
     Attributes:
-        rows: What was there when it was opened; of a CSV file, as texts.
+        rows: What was there when it was opened.
+        columns: As they were given.
 
     Raises:
         InvalidInput: It holds something else, another command is writing it, or it cannot be
             written.
     """
 
-    def __init__(self, path: Path, *, columns: Sequence[str], further: Iterable[str] = ()) -> None:
+    def __init__(self, path: Path, *, columns: Sequence[str]) -> None:
         self.path = path
+        self.rows: list[Mapping[str, Any]] = []
         self._is_csv = path.suffix.lower() == ".csv"
-        self._columns = [*columns, *further] if self._is_csv else list(columns)
+        self.columns = list(columns)
         check_output(path, {".csv", ".jsonl"})
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+b", buffering=0)
+            # A CSV file that is there is another's: whoever replaces one writes beside it.
+            self._file = path.open("xb" if self._is_csv else "a+b", buffering=0)
         try:
             # Before it is read: another command may be writing.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.rows = self._read()
+            if self._is_csv:
+                self._write(_csv_line(self.columns))
+            else:
+                self.rows = self._read()
         except BaseException as error:
             self._file.close()
             if isinstance(error, BlockingIOError):
                 problem = "another command is writing it"
-                raise self._refusal(problem, code="row.output-locked") from error
+                raise InvalidInput(problem, code="row.output-locked", path=path) from error
             raise
 
     def __enter__(self) -> Self:
@@ -496,7 +510,7 @@ class RowFile:
         Raises:
             InvalidInput: It cannot be written.
         """
-        cells = (row.get(name) for name in self._columns)
+        cells = (row.get(name) for name in self.columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
 
     def drop_last(self) -> None:
@@ -512,36 +526,23 @@ class RowFile:
                 line = line[self._file.write(line) :]
 
     def _read(self) -> list[Mapping[str, Any]]:
-        # 1. The lines that are whole: a kill may have cut off the last. In JSON Lines, one that
-        #    lacks only its newline is whole.
+        # 1. The lines that are whole: a kill may have cut off the last. One that lacks only its
+        #    newline is whole.
         self._file.seek(0)
         data = self._file.read()
-        begin = _csv_line(self._columns) if self._is_csv else b'{"'
-        whole = data.rfind(b"\n") + 1
-        whole_lines = data if not self._is_csv and _is_json(data[whole:]) else data[:whole]
-        read = _csv_rows if self._is_csv else _json_rows
-        # 2. Their rows; in a CSV file without the apostrophes that `_csv_line` put before formulas.
-        newline = "" if self._is_csv else "\n"
-        lines = io.StringIO(whole_lines.decode(errors="replace"), newline=newline)
-        items = list(read(lines, self.path))
+        is_whole = _is_json(data[data.rfind(b"\n") + 1 :])
+        lines = data if is_whole else data[: data.rfind(b"\n") + 1]
+        items = list(_json_rows(lines.decode(errors="replace").split("\n"), self.path))
         rows = [row.fields for row in items if isinstance(row, Row)]
-        if self._is_csv:
-            rows = [
-                {
-                    name: v[1:] if v[:1] == "'" and _FORMULA.match(v) else v
-                    for name, v in row.items()
-                }
-                for row in rows
-            ]
-        # 3. Whether all of them are this command's.
-        columns = set(self._columns)
+        # 2. Whether all of them are this command's.
+        columns = set(self.columns)
         strange = [
             item for item in items if not (isinstance(item, Row) and columns <= item.fields.keys())
         ]
         # Nothing is dropped of a file that may be another's.
         if rows and "id" in rows[0] and (lacks := sorted(columns - rows[0].keys())):
             problem = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
-            raise self._refusal(problem, code="row.output-other-columns")
+            raise InvalidInput(problem, code="row.output-other-columns", path=self.path)
         if strange and len(strange) < len(items):
             problem = (
                 "it is no whole row of this command; delete this line, and what it held is made "
@@ -551,19 +552,14 @@ class RowFile:
                 problem, code="row.output-damaged", path=self.path, line=strange[0].line
             )
         # A file cut off within its first line is shorter than the beginning.
-        if strange or not data.startswith(begin[: len(data)]):
+        if strange or not data.startswith(b'{"'[: len(data)]):
             problem = "it holds something else than rows of this command; give another file"
-            raise self._refusal(problem, code="row.output-foreign")
-        # 4. The file is ours: without the rest, and ready for a further row.
-        os.ftruncate(self._file.fileno(), len(whole_lines))
-        if self._is_csv and not whole_lines:
-            self._write(begin)
-        elif whole_lines and not whole_lines.endswith(b"\n"):
+            raise InvalidInput(problem, code="row.output-foreign", path=self.path)
+        # 3. The file is ours: without the rest, and ready for a further row.
+        os.ftruncate(self._file.fileno(), len(lines))
+        if lines and not lines.endswith(b"\n"):
             self._write(b"\n")
         return rows
-
-    def _refusal(self, message: str, *, code: str) -> InvalidInput:
-        return InvalidInput(message, code=code, path=self.path)
 
 
 def _is_json(text: bytes) -> bool:
@@ -575,15 +571,20 @@ def _is_json(text: bytes) -> bool:
 
 
 def _csv_line(values: Iterable[object]) -> bytes:
-    """One line: in texts, line ends become spaces; what is no text is JSON."""
+    """One row, over several lines if its texts have them; what is no text is JSON."""
     buffer = io.StringIO(newline="")
-    cells = [f"'{v}" if _FORMULA.match(v) else v for v in map(cell_of, values)]
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
-    return buffer.getvalue().encode()
+    cells = [f"'{v}" if _FORMULA.match(v) else v for v in map(_cell_of, values)]
+    # It quotes a cell for what ends its lines, so that a lone \r is quoted too.
+    csv.writer(buffer, lineterminator="\r\n").writerow(cells)
+    return buffer.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
-def cell_of(value: object) -> str:
-    """What a CSV file has of a value."""
+def _without_apostrophe(cell: str) -> str:
+    """A cell as it was before `_csv_line` made it harmless."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
+
+
+def _cell_of(value: object) -> str:
     if value is None:
         return ""
-    return " ".join(value.split()) if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import wraps
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -31,9 +32,9 @@ from harness.cli.run_command import note_stop, run_options
 from harness.cli.run_result import spent_line
 from harness.inference import Limits
 from harness.memory import Place
-from harness.session import run_to_its_end
-from harness.session.batch import Batch, BatchRehearsal, BatchResult
-from harness.session.batch_files import ROWS, failures_of
+from harness.session import EvaluationResult, Settings, run_to_its_end
+from harness.session.batch import Batch, BatchRehearsal
+from harness.session.batch_files import BatchResult, failures_of
 from harness.session.batch_merge import merge_shards
 from harness.session.batch_rows import BadRows, BatchRows, Shard
 from harness.session.resume import Origin
@@ -100,11 +101,81 @@ _ROW_OPTIONS = (
 )
 
 
-def row_options(command: Decorated) -> Decorated:
-    """Adds the options of a command that runs rows."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions:
+    """The options that commands over rows share."""
+
+    target: str
+    assignments: tuple[str, ...]
+    columns: tuple[str, ...]
+    max_failures: float
+    sample: int | None
+    seed: int
+    max_parallel: int
+    dry_run: bool
+    yes: bool
+    config: Path | None
+    roles: tuple[str, ...]
+    memory: Place | None
+    engine: str | None
+    limits: Limits
+    log_format: LogFormat
+    with_traceback: bool
+    as_json: bool
+
+    @property
+    def origin(self) -> Origin:
+        """Where the pipeline is from."""
+        return Origin(target=self.target, limits=self.limits)
+
+    def settings(self) -> Settings:
+        """See `settings_for_calls`."""
+        return settings_for_calls(
+            self.config,
+            roles=read_pairs(self.roles, option="--role", form="role=tag"),
+            memory=self.memory and self.memory.absolute(),
+            engine=self.engine,
+        )
+
+    def renamed(self) -> dict[str, str]:
+        """Their columns, by our names."""
+        return read_pairs(self.columns, option="--columns", form="ours=theirs")
+
+    def every(self) -> dict[str, str]:
+        """Inputs of every row."""
+        return read_pairs(self.assignments, option="--set", form="name=value")
+
+
+def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
+    """A command that runs a batch, which `make` makes of `RowOptions` and the command's own.
+
+    `make` returns None if it has done everything itself.
+    """
+
+    @wraps(make)
+    def command(**arguments: Any) -> None:  # noqa: ANN401 - by click, as the options say
+        shared = {field.name: arguments.pop(field.name) for field in fields(RowOptions)}
+        options = RowOptions(**shared)
+        log_to_stderr(options.log_format)
+        with failures_told(as_json=options.as_json):
+            batch = make(options, **arguments)
+            if batch is None:
+                return
+            if options.dry_run:
+                foreseen = run_to_its_end(batch.rehearsal())
+                _print(asdict(foreseen), _foreseen(foreseen), as_json=options.as_json)
+                return
+            result = run_batch(batch, yes=options.yes)
+        if options.with_traceback:
+            for failed in result.run.failures[:1]:
+                say("".join(traceback.format_exception(failed.error)), err=True)
+        _print(result.to_json(), _told(result), as_json=options.as_json)
+        end_with(result)
+
+    decorated: Callable[..., None] = run_options(command)
     for option in reversed(_ROW_OPTIONS):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated
 
 
 @click.command(short_help="Run a pipeline over the rows of a table.")
@@ -125,33 +196,16 @@ def row_options(command: Decorated) -> Decorated:
     help="Only this part of the rows, such as 2/5; into an output of its own, OUTPUT.2-of-5.",
 )
 @click.option("--merge", is_flag=True, help="Run nothing: join the outputs of all shards.")
-@row_options
-@run_options
+@over_rows
 def batch(
+    options: RowOptions,
     *,
-    target: str,
     inputs: tuple[str, ...],
     output: Path,
-    assignments: tuple[str, ...],
-    columns: tuple[str, ...],
     bad_rows: BadRows,
-    max_failures: float,
-    sample: int | None,
-    seed: int,
     shard: Shard | None,
     merge: bool,
-    max_parallel: int,
-    dry_run: bool,
-    yes: bool,
-    config: Path | None,
-    roles: tuple[str, ...],
-    memory: Place | None,
-    engine: str | None,
-    limits: Limits,
-    log_format: LogFormat,
-    with_traceback: bool,
-    as_json: bool,
-) -> None:
+) -> Batch | None:
     """Run the pipeline in FILE.py, or by NAME, once for each row of INPUTS.
 
     INPUTS are CSV, JSON Lines and Parquet files, texts, folders and patterns of them, and - for
@@ -167,86 +221,54 @@ def batch(
     1 a row failed, 2 invalid input, 3 stopped before all rows had their turn (a limit, an outage,
     too many failures), 130 interrupted, 143 terminated.
     """
-    if merge and (shard or dry_run):
+    if merge and (shard or options.dry_run):
         raise click.UsageError("--merge takes all shards and writes them: no --shard, no --dry-run")
-    log_to_stderr(log_format)
-    with failures_told(as_json=as_json):
-        given_roles = read_pairs(roles, option="--role", form="role=tag")
-        settings = settings_for_calls(
-            config, roles=given_roles, memory=memory and memory.absolute(), engine=engine
-        )
-        rows = BatchRows(
-            load_pipeline(target),
-            inputs,
-            columns=read_pairs(columns, option="--columns", form="ours=theirs"),
-            every=read_pairs(assignments, option="--set", form="name=value"),
-            bad_rows=bad_rows,
-            sample=sample,
-            seed=seed,
-            shard=shard,
-        )
-        if merge:
-            _merge(rows, output, as_json=as_json)
-            return
-        output = output if shard is None else shard.path(output)
-        run = Batch(
-            rows,
-            settings=settings,
-            output=output,
-            max_failures=max_failures,
-            max_parallel=max_parallel,
-            origin=Origin(target=target, limits=limits),
-        )
-        if dry_run:
-            tell_foreseen(run, as_json=as_json)
-            return
-        result = run_batch(run, ROWS, output=output, yes=yes)
-    made = f"{len(result.outputs):,} of {result.rows:,} rows have their output in {result.output}"
-    end_of_batch(result, made, as_json=as_json, with_traceback=with_traceback)
+    settings = options.settings()
+    rows = BatchRows(
+        load_pipeline(options.target),
+        inputs,
+        columns=options.renamed(),
+        every=options.every(),
+        bad_rows=bad_rows,
+        sample=options.sample,
+        seed=options.seed,
+        shard=shard,
+    )
+    if merge:
+        _merge(rows, output, as_json=options.as_json)
+        return None
+    return Batch(
+        rows,
+        settings=settings,
+        output=output if shard is None else shard.path(output),
+        max_failures=options.max_failures,
+        max_parallel=options.max_parallel,
+        origin=options.origin,
+    )
 
 
-def end_of_batch(
-    result: BatchResult,
-    made: str,
-    scores: Sequence[str] = (),
-    *,
-    as_json: bool,
-    with_traceback: bool,
-) -> None:
-    """Tells how a batch ended, and ends the command with its exit code.
-
-    Args:
-        result: Of the batch.
-        made: What was made, as a sentence without its end.
-        scores: Lines about scores.
-        as_json: Whether to print JSON instead.
-        with_traceback: Whether to show where the first failure comes from.
-    """
-    if with_traceback:
-        for failed in result.run.failures[:1]:
-            say("".join(traceback.format_exception(failed.error)), err=True)
-    if as_json:
-        write_json(json_object(result.to_json()))
-    else:
-        say("\n".join(_told(result, made, scores)))
+def end_with(result: BatchResult) -> None:
+    """Ends the command with the exit code of a batch, unless that is 0."""
     # Its status is that of the rows that failed, if any did.
     if result.run.stopped_by is not None:
         note_stop(result.run, is_wrong=bool(result.failures))
         sys.exit(STOPPED)
     if result.failures:
         # Of a row, each epoch and each scorer may fail.
-        rows = len({(failure.file, failure.line) for failure in result.failures})
-        note_end(f"{rows} of {result.rows} rows failed", code="batch.rows-failed")
-        sys.exit(FAILED)
+        failed = len({(failure.file, failure.line) for failure in result.failures})
+        _end_failed(failed, result.rows)
 
 
-def tell_foreseen(batch: Batch, *, as_json: bool) -> None:
-    """Says what a batch would make."""
-    foreseen = run_to_its_end(batch.rehearsal())
+def _end_failed(failed: int, rows: int) -> NoReturn:
+    note_end(f"{failed} of {rows} rows failed", code="batch.rows-failed")
+    sys.exit(FAILED)
+
+
+def _print(fields: Mapping[str, object], lines: Iterable[str], *, as_json: bool) -> None:
     if as_json:
-        write_json(json_object(asdict(foreseen)))
+        write_json(json_object(fields))
     else:
-        say("\n".join(_foreseen(foreseen)))
+        say("\n".join(lines))
 
 
 def _moved(rubric: str | None) -> None:
@@ -257,25 +279,18 @@ def _moved(rubric: str | None) -> None:
         )
 
 
-def run_batch(batch: Batch, node: str, *, output: Path | None, yes: bool) -> BatchResult:
-    """Runs a batch, and tells how far it is: by the items of a node.
-
-    Args:
-        batch: What to run.
-        node: Whose items are told.
-        output: Keeps what is done.
-        yes: Whether costly calls may be repeated without a question.
-    """
+def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
+    """Runs a batch, and tells how far it is; asks before costly calls, unless `yes` is given."""
     before = batch.spent
     if not yes and before is not None and is_costly(before.tokens, before.cost_usd):
         confirm_again(run_to_its_end(batch.rehearsal()).again)
-    progress = Progress(Shown(stderr=True), [node], node=node)
+    progress = Progress(Shown(stderr=True), [batch.node], node=batch.node)
     try:
         with progress:
             return run_to_its_end(batch.run(progress.observe))
     except KeyboardInterrupt:
-        if output is not None:
-            say(f"What is done is kept; the same command goes on with {output}.", err=True)
+        if batch.output is not None:
+            say(f"What is done is kept; the same command goes on with {batch.output}.", err=True)
         raise
 
 
@@ -294,14 +309,11 @@ def _most(text: str) -> float:
 
 def _merge(rows: BatchRows, output: Path, *, as_json: bool) -> None:
     merged = merge_shards(rows, output)
-    if as_json:
-        write_json(json_object(asdict(merged)))
-    else:
-        failed = f"; {merged.failed:,} failed: {failures_of(output)}" if merged.failed else ""
-        say(f"{merged.done:,} of {merged.rows:,} rows have their output in {output}{failed}.")
+    failed = f"; {merged.failed:,} failed: {failures_of(output)}" if merged.failed else ""
+    told = f"{merged.done:,} of {merged.rows:,} rows have their output in {output}{failed}."
+    _print(asdict(merged), [told], as_json=as_json)
     if merged.failed:
-        note_end(f"{merged.failed} of {merged.rows} rows failed", code="batch.rows-failed")
-        sys.exit(FAILED)
+        _end_failed(merged.failed, merged.rows)
 
 
 def _shard(text: str | None) -> Shard | None:
@@ -314,12 +326,18 @@ def _shard(text: str | None) -> Shard | None:
     return Shard(number=int(number), of=int(of))
 
 
-def _told(result: BatchResult, made: str, scores: Sequence[str]) -> Iterator[str]:
+def _told(result: BatchResult) -> Iterator[str]:
+    done, due, what = len(result.outputs), result.rows, "rows have their output"
+    scores: list[str] = []
+    if isinstance(result, EvaluationResult):
+        done, due, what = result.scored, result.rows * result.epochs, "outputs have a score"
+        if result.scores:
+            scores = [result.summary, f"To read it: harness view {result.output}"]
     failed = len(result.failures)
     reused = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
         reused = ": nothing was left to do"
-    yield f"{made}{reused}."
+    yield f"{done:,} of {due:,} {what} in {result.output}{reused}."
     yield from made_again_because(result.run.reruns)
     if failed:
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"

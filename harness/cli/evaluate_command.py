@@ -7,23 +7,11 @@ from typing import Any
 
 import click
 
-from harness.cli.arguments import read_pairs
-from harness.cli.batch_command import (
-    bad_rows_option,
-    end_of_batch,
-    row_options,
-    run_batch,
-    tell_foreseen,
-)
-from harness.cli.consoles import LogFormat, failures_told, log_to_stderr
-from harness.cli.project_files import load_evaluated, settings_for_calls
-from harness.cli.run_command import run_options
+from harness.cli.batch_command import RowOptions, bad_rows_option, over_rows
+from harness.cli.project_files import load_evaluated
 from harness.errors import InvalidInput
-from harness.inference import Limits
-from harness.memory import Place
 from harness.session import Evaluation
-from harness.session.batch_files import ROWS
-from harness.session.resume import Origin
+from harness.session.batch import Batch
 
 _FOLDER = Path("evaluations")
 """Where outputs are if no other file is named."""
@@ -72,32 +60,15 @@ _FOLDER = Path("evaluations")
     "command goes on. [default: evaluations/NAME.jsonl]",
 )
 @bad_rows_option(None)
-@row_options
-@run_options
+@over_rows
 def evaluate(
+    options: RowOptions,
     *,
-    target: str,
     prompt: str | None,
     output: Path | None,
     rescore: bool,
-    assignments: tuple[str, ...],
-    columns: tuple[str, ...],
-    max_failures: float,
-    sample: int | None,
-    seed: int,
-    max_parallel: int,
-    dry_run: bool,
-    yes: bool,
-    config: Path | None,
-    roles: tuple[str, ...],
-    memory: Place | None,
-    engine: str | None,
-    limits: Limits,
-    log_format: LogFormat,
-    with_traceback: bool,
-    as_json: bool,
     **arguments: Any,  # noqa: ANN401 - of the Evaluation, by name
-) -> None:
+) -> Batch:
     """Run the evaluation in FILE.py, or a pipeline or prompt on a data set, and score each output.
 
     FILE.py has an Evaluation, and options replace its arguments; or it has a pipeline, to which
@@ -109,35 +80,20 @@ def evaluate(
     codes: 0 every output was scored, 1 a row failed, 2 invalid input, 3 stopped before all rows had
     their turn (a limit, an outage, too many failures), 130 interrupted, 143 terminated.
     """
-    log_to_stderr(log_format)
-    with failures_told(as_json=as_json):
-        assigned = read_pairs(roles, option="--role", form="role=tag")
-        settings = settings_for_calls(
-            config, roles=assigned, memory=memory and memory.absolute(), engine=engine
-        )
-        arguments["columns"] = read_pairs(columns, option="--columns", form="ours=theirs")
-        arguments["every"] = read_pairs(assignments, option="--set", form="name=value")
-        evaluation = _evaluation(target, prompt, {n: v for n, v in arguments.items() if v})
-        path = output or _FOLDER / f"{evaluation.name}.jsonl"
-        evaluated = evaluation.batch(
-            settings,
-            output=path,
-            rescore=rescore,
-            max_failures=max_failures,
-            sample=sample,
-            seed=seed,
-            max_parallel=max_parallel,
-            origin=Origin(target=target, limits=limits),
-        )
-        if dry_run:
-            tell_foreseen(evaluated.batch, as_json=as_json)
-            return
-        ended = run_batch(evaluated.batch, ROWS, output=path, yes=yes)
-    result = evaluated.result(ended)
-    due = result.rows * result.epochs
-    made = f"{result.scored:,} of {due:,} outputs have a score in {path}"
-    lines = [result.summary, f"To read it: harness view {path}"] if result.scores else []
-    end_of_batch(result, made, lines, as_json=as_json, with_traceback=with_traceback)
+    settings = options.settings()
+    arguments |= {"columns": options.renamed(), "every": options.every()}
+    replaced = {name: value for name, value in arguments.items() if value}
+    evaluation = _evaluation(options.target, prompt, replaced)
+    return evaluation.batch(
+        settings,
+        output=output or _FOLDER / f"{evaluation.name}.jsonl",
+        rescore=rescore,
+        max_failures=options.max_failures,
+        sample=options.sample,
+        seed=options.seed,
+        max_parallel=options.max_parallel,
+        origin=options.origin,
+    )
 
 
 def _evaluation(target: str, prompt: str | None, options: dict[str, Any]) -> Evaluation:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, wraps
-from inspect import signature
+from functools import cached_property, wraps
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from harness.cli.verdicts import passes_at, verdict_as_json
 from harness.errors import HarnessError, InferenceError, InvalidInput, RunLimitReached
 from harness.files import read_text
 from harness.rows import Row, check_output, read_rows
-from harness.rubric import ChosenRubric, Draft, Rubric, Scored, Verdict, at_any_threshold
+from harness.rubric import ChosenRubric, Draft, Rubric, Verdict, at_any_threshold
 from harness.rubric.calibration.labels import is_label, labels_in
 from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
-from harness.session.batch_files import SCORES, BatchFiles, Made
+from harness.session.batch_files import SCORED, SCORES, Line, Made, OutputForm
 from harness.session.batch_rows import BadRows, DraftRows, mistakes_in, refusal_of
 from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
@@ -72,8 +71,8 @@ class ScoreSource:
     chosen: ChosenRubric
     rows: DraftRows
     max_parallel: int
-    max_failures: float = 0.5
-    task: str = ""
+    max_failures: float
+    task: str
 
     @property
     def rubric(self) -> Rubric:
@@ -85,42 +84,42 @@ def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the arguments that say what is judged; the command gets `read`, which reads them."""
 
     @wraps(command)
-    def called(**options: Any) -> None:  # noqa: ANN401 - by click, as the options say
-        arguments = {name: options.pop(name) for name in signature(_read).parameters}
-        command(read=partial(_read, **arguments), **options)
+    def called(
+        *,
+        rubric: str,
+        drafts: tuple[str, ...],
+        task: str,
+        sources: tuple[str, ...],
+        columns: tuple[str, ...],
+        max_parallel: int,
+        max_failures: float,
+        bad_rows: BadRows,
+        config: Path | None,
+        roles: tuple[str, ...],
+        **options: Any,  # noqa: ANN401 - the command's other options
+    ) -> None:
+        def read() -> ScoreSource:
+            assigned = read_pairs(roles, option="--role", form="role=tag")
+            settings = settings_for_calls(config, roles=assigned)
+            chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
+            rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
+            if rows.refused and bad_rows == "stop":
+                of = len(rows.rows) + len(rows.refused)
+                raise mistakes_in(rows.refused, of=of, what="are no drafts")
+            return ScoreSource(
+                settings=settings,
+                chosen=chosen,
+                rows=rows,
+                max_parallel=max_parallel,
+                max_failures=max_failures,
+                task=task_in(task),
+            )
+
+        command(read=read, **options)
 
     for option in reversed(_OPTIONS):
         called = option(called)
     return called
-
-
-def _read(
-    *,
-    rubric: str,
-    drafts: tuple[str, ...],
-    task: str,
-    sources: tuple[str, ...],
-    columns: tuple[str, ...],
-    max_parallel: int,
-    max_failures: float,
-    bad_rows: BadRows,
-    config: Path | None,
-    roles: tuple[str, ...],
-) -> ScoreSource:
-    assigned = read_pairs(roles, option="--role", form="role=tag")
-    settings = settings_for_calls(config, roles=assigned)
-    chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
-    rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
-    if rows.refused and bad_rows == "stop":
-        raise mistakes_in(rows.refused, of=len(rows.rows) + len(rows.refused), what="are no drafts")
-    return ScoreSource(
-        settings=settings,
-        chosen=chosen,
-        rows=rows,
-        max_parallel=max_parallel,
-        max_failures=max_failures,
-        task=task_in(task),
-    )
 
 
 def of_texts(command: Callable[..., None]) -> Callable[..., None]:
@@ -233,40 +232,31 @@ def score_drafts(
     verb: str = "score",
     yes: bool = True,
 ) -> ScoredDrafts:
-    """Has drafts scored, as one batch.
-
-    Args:
-        given: The drafts, and what scores them.
-        samples: How often each is judged, if that is fixed.
-        output: Has some of the scores, and gets the others.
-        verb: Names the run, with the rubric.
-        yes: Whether costly judgements may be repeated without a question.
+    """Has drafts scored, as one batch that goes on from its output; `verb` names its run.
 
     Raises:
-        InvalidInput: The file has something else.
-        HarnessError: No draft could be scored.
+        InvalidInput: The output has something else.
+        InferenceError: No draft could be scored.
     """
     rubric, settings = given.rubric, given.settings
     if output is not None:
         check_output(output, {".csv", ".jsonl"})
-    # With a seed for the pool of evaluators, so that the command goes on with the same one.
-    seed = settings.separation.pool_seed or given.task or (f"{rubric.id} {output}" * bool(output))
-    seeded = settings.separation.model_copy(update={"pool_seed": seed or None})
     cast = Roles(known_endpoints(settings), settings.roles, produces=False)
     has_judges = bool(cast.evaluators or cast.pool)
     scores = Batch(
         given.rows,
         name=f"{verb} {rubric.id}",
-        settings=settings.model_copy(update={"separation": seeded}),
+        settings=settings,
         output=output,
-        files=partial(_ScoreFiles, rubric),
+        form=_ScoreForm(rubric, given.rows),
         max_failures=given.max_failures,
-        evaluate=given.chosen,
+        rubric=given.chosen,
         samples=samples,
         checks_only=bool(rubric.checked) and not has_judges,
+        pool_seed=given.task or (f"{rubric.id} {output}" if output else None),
         max_parallel=given.max_parallel,
     )
-    result = run_batch(scores, SCORES, output=output, yes=yes)
+    result = run_batch(scores, yes=yes)
     for failed in result.run.failures[:1]:
         if not result.outputs and isinstance(failed.error, InferenceError):
             raise failed.error
@@ -274,23 +264,24 @@ def score_drafts(
     return ScoredDrafts(given=given, result=result, decided=decided)
 
 
-class _ScoreFiles(BatchFiles):
-    """Writes scores: a row for each draft that has a verdict."""
+class _ScoreForm(OutputForm):
+    """The scores of each draft that has a verdict, and its labels."""
 
-    def __init__(self, rubric: Rubric, path: Path | None, *, rows: DraftRows, **more: Any) -> None:  # noqa: ANN401 - as of its base
-        super().__init__(path, rows=rows, **more)
+    def __init__(self, rubric: Rubric, rows: DraftRows) -> None:
+        super().__init__(rows)
         labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
         scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
         why = ["below_floor", "gates", "missing", "unjudged"]
         by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
-        self._own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
-        self.columns = [*self._own, *labels, "outdated"]
+        own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
+        self._own, self.columns = own, [*own, *labels, "outdated"]
         self._drafts, self._rubric = rows, rubric
         self._versions = at_any_threshold(rubric)
 
-    def line(self, number: int, row: Row, made: Made) -> dict[str, Any]:  # noqa: ARG002
-        """See `BatchFiles.line`."""
-        scored = _SCORED.validate_python(made[SCORES])
+    def line(self, number: int, name: str, made: Made) -> dict[str, Any]:  # noqa: ARG002
+        """See `OutputForm.line`."""
+        draft = self._drafts.given[name].id
+        scored = SCORED.validate_python(made[SCORES])
         verdict, passed, judges = scored.verdict, scored.passed, scored.verdict.judges
         is_vote = judges is not None and judges.combine == "majority"
         if scored.samples and not is_vote and verdict.rubric_sha256 in self._versions:
@@ -303,8 +294,8 @@ class _ScoreFiles(BatchFiles):
             scores |= samples_of(judges)
         return {
             **dict.fromkeys(self._own),
-            "id": row.id,
-            **self._drafts.labels.get(row.id, {}),
+            "id": draft,
+            **self._drafts.labels.get(draft, {}),
             **verdict_as_json(verdict),
             "passed": passed,
             **{f"score.{name}": score for name, score in scores.items()},
@@ -312,18 +303,22 @@ class _ScoreFiles(BatchFiles):
             "rubric_sha256": verdict.rubric_sha256,
             "evaluator": scored.evaluator,
             "samples": scored.samples,
-            "sha256": self._drafts.drafts[row.id].sha256,
+            "sha256": self._drafts.drafts[draft].sha256,
             "error": None,
         }
 
-    def cells(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """See `BatchFiles.cells`."""
+    def cells(self, line: Line) -> dict[str, Any]:
+        """See `OutputForm.cells`."""
         return dict(line)
+
+    def passed(self) -> Iterator[bool]:
+        """See `OutputForm.passed`; a draft without a verdict did not."""
+        yield from (line["passed"] for line in self.in_order if line["passed"] is not None)
+        yield from (False for _ in self.failures)
 
 
 _TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator", "outdated"}
 _VERDICT = TypeAdapter(Verdict)
-_SCORED = TypeAdapter(Scored)
 
 
 def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:

@@ -5,7 +5,6 @@ With `--output`, each draft is kept as soon as it is scored, and the same comman
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from harness.cli.batch_command import end_with
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.made_again import made_again_because
-from harness.cli.process import FAILED, STOPPED
 from harness.cli.rubric_batch import (
     ScoredDrafts,
     ScoreSource,
@@ -89,10 +88,7 @@ def score(
     else:
         unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
         _print_scored(scored, results(), unasked=unasked, verbose=verbose)
-    if scored.result.run.stopped_by is not None:
-        sys.exit(STOPPED)
-    if scored.result.failures:
-        sys.exit(FAILED)
+    end_with(scored.result)
 
 
 def _without_models(source: ScoreSource) -> ScoreSource:

@@ -2,7 +2,7 @@
 
 from harness.rubric.calibration.score_figures import MeanFigure, ScoreSummary
 from harness.session.agent import AgentResult
-from harness.session.batch import BatchResult
+from harness.session.batch_files import BatchResult
 from harness.session.batch_rows import RowFailure
 from harness.session.chat import chat, chat_sync, embed, open_shim, stream
 from harness.session.evaluation_run import Evaluation, EvaluationResult

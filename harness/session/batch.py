@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, Optional
@@ -27,21 +27,32 @@ from harness.graph.graph import returned
 from harness.graph.state import StepCall, StepState, Taken, Use, digest_of_value, plan_of
 from harness.inference import Backend, Limits
 from harness.rows import check_output
-from harness.rubric import ChosenRubric, Rubric, Scored
-from harness.session.batch_files import ROWS, SCORES, USES, BatchFiles, Made, state_of
+from harness.rubric import ChosenRubric, Scored
+from harness.session.batch_files import (
+    ROWS,
+    SCORES,
+    USES,
+    BatchFiles,
+    BatchResult,
+    Made,
+    MadeBefore,
+    OutputForm,
+    manifest_of,
+    state_of,
+)
 from harness.session.batch_rows import (
     BatchRows,
     DraftRows,
-    RowFailure,
+    NoCode,
     RowsEnded,
     epoch_of,
     failure_of,
     target_of,
 )
-from harness.session.evaluation import choose_rubric, evaluate
+from harness.session.evaluation import evaluate
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
-from harness.session.result import RunResult, RunSpent
+from harness.session.result import RunSpent
 from harness.session.resume import EarlierRun, Origin, read_earlier_run
 from harness.session.run import Run
 from harness.session.scorers import Scorer
@@ -56,41 +67,6 @@ from harness.trace.secrets import Redactor
 
 _DRAWN_ROWS = 200
 """Of a larger batch no timeline is drawn at the end: it would take longer than the last rows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchResult:
-    """What became of a batch."""
-
-    run: RunResult = field(repr=False)
-    """The run that it is; its status is `failed` if a row failed."""
-    rows: int
-    outputs: Mapping[str, Any] = field(repr=False)
-    """By the rows' ids, as the journal's JSON has them."""
-    kept: int
-    """Of the outputs, those of earlier parts."""
-    failures: tuple[RowFailure, ...]
-    output: Path | None
-    failures_file: Path | None
-    """None without a failure."""
-
-    def to_json(self) -> dict[str, Any]:
-        """The same for programs, without the outputs."""
-        return {
-            "run_id": self.run.run_id,
-            "status": self.run.status,
-            "rows": self.rows,
-            "done": len(self.outputs),
-            "kept": self.kept,
-            "had_finished": self.run.had_finished,
-            "failures": [asdict(row) for row in self.failures],
-            "stopped_by": self.run.stopped_by,
-            "output": self.output and str(self.output),
-            "failures_file": self.failures_file and str(self.failures_file),
-            "spent": asdict(self.run.spent),
-            "warnings": [asdict(item) for item in self.run.warnings],
-            "journal": str(self.run.files.journal),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +94,18 @@ class Batch:
         rows: What there is to do.
         settings: See `Pipeline.batch`, as are all others that are not here.
         name: The run's.
-        evaluate: The rubric.
+        form: Of the output.
+        rubric: Scores the outputs, or the drafts.
         scorers: Functions that score outputs, too.
         rescore: Whether the outputs that are there are scored, and none is made.
         samples: How often each is judged; None for again only near the threshold.
         checks_only: Whether the rubric's checks count alone, without its judged dimensions.
-        files: Writes what was made of the rows.
-        figures: Of the scores, by name, for the list of runs; asked for when all rows have ended.
+        pool_seed: Draws the judge of a pool where the settings do not, so that the same command
+            goes on with the same one.
+
+    Attributes:
+        output: Its file; None for none.
+        node: The one whose items are the rows, or the drafts.
 
     Raises:
         InvalidInput: See `Pipeline.batch`.
@@ -137,61 +118,58 @@ class Batch:
         settings: Settings,
         name: str = "",
         output: Path | None = None,
-        files: Callable[..., BatchFiles] = BatchFiles,
+        form: OutputForm | None = None,
         max_failures: float | None = 0.5,
-        evaluate: str | Path | Rubric | ChosenRubric | None = None,
+        rubric: ChosenRubric | None = None,
         scorers: Sequence[Scorer] = (),
         rescore: bool = False,
         samples: int | None = None,
         checks_only: bool = False,
-        figures: Callable[[], Mapping[str, float]] = dict,
-        about: Mapping[str, object] | None = None,
+        pool_seed: str | None = None,
         max_parallel: int | None = 16,
         limits: Limits | None = None,
         backends: Mapping[str, Backend] | None = None,
         observers: Sequence[Sink] = (),
         origin: Origin | None = None,
     ) -> None:
-        if settings.trace.content != "full":
+        trace, separation = settings.trace, settings.separation
+        if trace.content != "full":
             raise InvalidInput(
-                f'a batch goes on from its journal, and content = "{settings.trace.content}" '
-                'records no outputs; set content = "full" under [trace]',
+                f'a batch goes on from its journal, and content = "{trace.content}" records no '
+                'outputs; set content = "full" under [trace]',
                 code="batch.no-texts",
             )
         if output is not None:
             check_output(output, {".csv", ".jsonl", ".parquet"})
         self._name = name or f"batch {rows.pipeline.name if rows.pipeline else ''}"
-        self._output, self._state = output, output and state_of(output)
-        self._rows = rows
+        self.output, self._state = output, output and state_of(output)
+        self._rows, self._form = rows, form or OutputForm(rows)
         self._ended = RowsEnded(max_failures)
-        self._chosen: ChosenRubric | None = None
-        if evaluate is not None:
-            chosen = choose_rubric(evaluate, rubrics=settings.rubrics)
+        if rubric is not None:
             # With a fixed number of samples, the threshold has no part in scores, only in votes.
             is_any = samples is not None and settings.evaluation.panel != "majority"
-            self._chosen = replace(chosen, at_any_threshold=is_any)
-        self._scorers = tuple(scorers)
-        self._about = {} if about is None else {"evaluation": dict(about)}
+            rubric = replace(rubric, at_any_threshold=is_any)
+        self._chosen, self._scorers = rubric, tuple(scorers)
+        self._samples, self._checks_only = samples, checks_only
         self._recorded: _Recorded | None = None
-        self._files: BatchFiles | None = None
-        self._samples = samples
-        self._checks_only = checks_only
-        self._files_of = files
-        self._first = SCORES if rows.pipeline is None else ROWS
+        self.node = SCORES if rows.pipeline is None else ROWS
         self._earlier = self._unfinished(settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         recorded = orjson.loads(before.text) if before is not None and before.text else []
         # Rows keep their numbers, which are parts of the names of all calls.
-        self._order: list[str] = list(dict.fromkeys([*recorded, *self._rows.given]))
+        self._order: list[str] = list(dict.fromkeys([*recorded, *rows.given]))
         if len(self._order) > _DRAWN_ROWS:
-            trace = settings.trace.model_copy(update={"timelines": ()})
-            settings = settings.model_copy(update={"trace": trace})
+            trace = trace.model_copy(update={"timelines": ()})
+        seed = separation.pool_seed or pool_seed
+        separation = separation.model_copy(update={"pool_seed": seed or None})
+        settings = settings.model_copy(update={"trace": trace, "separation": separation})
         self._settings = settings
         self._backends = backends
-        self._graph, self._inputs = self._made_graph(), self._row_inputs()
+        self._prepare()
         if rescore:
             self._recorded = self._recorded_outputs()
-            self._graph, self._inputs = self._made_graph(), self._row_inputs()
+            self._prepare()
+        refused = events.RefusedRows(node=self.node, total=len(rows.refused))
         self._run = PipelineRun(
             graph=self._graph,
             settings=settings,
@@ -203,17 +181,23 @@ class Batch:
             asker=None,
             origin=origin,
             is_batch=True,
-            refused=events.RefusedRows(node=self._first, total=len(rows.refused))
-            if rows.refused
-            else None,
+            refused=refused if rows.refused else None,
             batch_state=self._state,
             produces=rows.pipeline is not None and not rescore,
-            scored=self._outcomes,
-            figures=figures,
+            scored=self._form.passed,
+            figures=self._form.figures,
         )
 
+    def _prepare(self) -> None:
+        """Makes the graph, its inputs and what tells its calls from others."""
+        self._graph, self._inputs = self._made_graph(), self._row_inputs()
+        self._states = {
+            step.node.name: StepState(step, step.node.name) for step in plan_of(self._graph)
+        }
+
     def _made_graph(self) -> Graph:
-        """The nodes; what they close over is what rows depend on, and is named where it changed."""
+        # What the nodes hold and close over is what rows depend on: a row of an unfinished batch
+        # is made again where it changed, also with a version of harness that changed it.
         graph = Graph(self._name)
         table, rubric, ended, recorded = self._rows, self._chosen, self._ended, self._recorded
         samples, checks_only = self._samples, self._checks_only
@@ -277,35 +261,32 @@ class Batch:
 
     async def run(self, *observers: Sink) -> BatchResult:
         """Runs the rows that have no output yet; more observers hear of it."""
-        earlier, inputs = self._earlier, self._inputs
-        before: list[tuple[int, Made, str | None]] = []
+        earlier, inputs, form = self._earlier, self._inputs, self._form
+        before: list[MadeBefore] = []
         if earlier is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            surroundings = await surroundings.beside(earlier.outputs)
-            before = [*self._made_before(earlier, surroundings)]
+            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            before = [*self._made_before(earlier, now)]
 
         def reused(node: str, number: int, output: str) -> object:
             """What an earlier part has of a score, for the same output."""
-            state = next(state for state in states if state.path == node)
+            state = self._states[node]
             call = self._call_of(state, number, {"output": output})
-            stored = earlier and earlier.outputs.find(call, changes=surroundings.change_since)
+            stored = earlier and earlier.outputs.find(call, changes=now.change_since)
             assert isinstance(stored, tuple)
             return orjson.loads(state.step.form.encode(stored[0]))
 
-        states = self._states()
-        with self._files_of(
-            self._output,
-            rows=self._rows,
+        with BatchFiles(
+            self.output,
+            form,
             order=self._order,
             codes=self._ended.codes,
-            nodes=[*self._graph.nodes],
+            nodes=self._graph.nodes,
             redactor=self._redactor(),
             begun=self._note,
         ) as files:
-            self._files = files
             run = replace(self._run, observers=(*self._run.observers, *observers, files.observe))
             files.begin(before, self._rows.refused, reused)
-            kept = len(files.lines)
+            kept = len(form.lines)
             try:
                 result = await (
                     run.begin(inputs)
@@ -323,83 +304,70 @@ class Batch:
             raise files.error
         rows = len(self._rows.given) + len(self._rows.refused)
         # A row that some scorers failed for has a line, and may have several failures.
-        begun = {failure.row for failure in files.failures} - {None, *files.lines}
+        begun = {failure.row for failure in form.failures} - {None, *form.lines}
         failed = len(self._rows.refused) + len(begun)
-        done, is_over = len(files.lines), result.stopped_by is None
+        done, is_over = len(form.lines), result.stopped_by is None
         self._note(result.run_id, is_over=is_over, rows=rows, done=done, failed=failed)
         if self._recorded is not None:  # that outputs were taken as they are is no news
             reruns = tuple(of for of in result.reruns if not of.node.startswith(ROWS))
             result = replace(result, reruns=reruns)
-        lines = self.lines
-        return BatchResult(
+        return form.result(
             run=result,
             rows=rows,
-            outputs={line["id"]: line.get("output", line) for line in lines},
+            outputs={line["id"]: line.get("output", line) for line in form.in_order},
             kept=kept,
-            failures=tuple(files.failures),
-            output=self._output,
-            failures_file=files.failures_path if files.failures else None,
+            failures=tuple(form.failures),
+            output=self.output,
+            failures_file=files.failures_path if form.failures else None,
         )
 
     async def rehearsal(self) -> BatchRehearsal:
         """What `run` would make, found without a call."""
-        foreseen = None
-        if self._earlier is not None and self._recorded is None:
+        again: tuple[Remake, ...] = ()
+        begun: list[str] = []
+        counts: Counter[str] = Counter()
+        rows = len(self._rows.given)
+        earlier = self._earlier
+        if earlier is not None and self._recorded is not None:
+            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            made = self._made_before(earlier, now)
+            counts.update(chain.from_iterable(valid for _, valid, *_ in made))
+            counts[self.node] = rows
+        elif earlier is not None:
             foreseen = await rehearse(
                 self._graph,
                 self._inputs,
-                self._earlier,
+                earlier,
                 settings=self._settings,
                 backends=self._backends,
                 through=ROWS if self._rows.pipeline else None,
             )
-        again = tuple(
-            remake
-            for remake in (foreseen.made_again if foreseen else ())
-            if self._order[_number(remake.node)] in self._rows.given
-        )
-        counts = Counter(node_of_all(label) for label in (foreseen.kept if foreseen else ()))
-        begun = [*(remake.node for remake in again), *(foreseen.unfinished if foreseen else ())]
+            again = tuple(remake for remake in foreseen.made_again if self._is_given(remake.node))
+            begun = [*(remake.node for remake in again), *foreseen.unfinished]
+            counts.update(map(node_of_all, foreseen.kept))
         rows_again = sum(
-            node_of_all(label) == self._first and self._order[_number(label)] in self._rows.given
-            for label in begun
+            node_of_all(label) == self.node and self._is_given(label) for label in begun
         )
-        rows = len(self._rows.given)
-        if self._recorded is not None and self._earlier is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            surroundings = await surroundings.beside(self._earlier.outputs)
-            made = self._made_before(self._earlier, surroundings)
-            counts.update(chain.from_iterable(of for _, of, reason in made if reason is None))
-            counts[self._first] = rows
         scored = [counts[name] for name in self._graph.nodes if name != ROWS]
+        steps = (label.partition("/")[2] for remake in again for label in remake.steps)
         return BatchRehearsal(
-            kept=counts[self._first],
+            kept=counts[self.node],
             again=again,
-            nodes=Counter(
-                node_of_all(label.partition("/")[2]) for remake in again for label in remake.steps
-            ),
-            new=rows - counts[self._first] - rows_again,
+            nodes=Counter(map(node_of_all, steps)),
+            new=rows - counts[self.node] - rows_again,
             rows_again=rows_again,
-            unscored=rows - min(scored) if scored and self._first == ROWS else 0,
+            unscored=rows - min(scored) if scored and self.node == ROWS else 0,
             refused=len(self._rows.refused),
         )
 
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        """What is written of each row that is done, in the order of the rows; none before `run`."""
-        return [] if self._files is None else [of for _, of in sorted(self._files.lines.items())]
+    def _is_given(self, label: str) -> bool:
+        """Whether the row of a call is still in the table."""
+        return self._order[_number(label)] in self._rows.given
 
     @property
     def spent(self) -> RunSpent | None:
         """What earlier parts took; None if there are none."""
         return None if self._earlier is None else self._earlier.spent
-
-    def _outcomes(self) -> Iterator[bool]:
-        """Whether each draft passed, as far as that is known; one without a verdict did not."""
-        if self._first == SCORES and self._files is not None:
-            verdicts = (line["passed"] for line in self._files.lines.values())
-            yield from (passed for passed in verdicts if passed is not None)
-            yield from (False for _ in self._files.failures)
 
     def _redactor(self) -> Redactor:
         endpoints, named = self._settings.endpoints.values(), self._settings.trace.secrets
@@ -414,13 +382,13 @@ class Batch:
         """
         if self._state is not None:
             is_complete = is_over and counts["done"] + counts["failed"] == counts["rows"]
-            end = {**counts, "complete": is_complete, **self._about}
+            end = {**counts, "complete": is_complete, **self._form.about}
             manifest = {"run": run_id, **self._rows.identity, **end}
             write_whole(self._state, orjson.dumps(manifest) + b"\n")
 
     def _unfinished(self, traces: Path) -> EarlierRun | None:
         """The run that made the output so far; None if there is none."""
-        state, output = self._state, self._output
+        state, output = self._state, self.output
         if state is None or output is None:
             return None
         if not state.is_file():
@@ -432,15 +400,14 @@ class Batch:
                     code="batch.output-foreign",
                 )
             return None
-        try:
-            run_id = str(orjson.loads(state.read_bytes())["run"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        run_id = manifest_of(output).get("run")
+        if run_id is None:
             raise InvalidInput(
                 "it does not name a run; delete it with the output to begin again",
                 path=state,
                 code="batch.state-invalid",
-            ) from error
-        journal = traces / Path(run_id).with_suffix(JOURNAL_SUFFIX).name
+            )
+        journal = traces / Path(str(run_id)).with_suffix(JOURNAL_SUFFIX).name
         if not journal.is_file():
             raise InvalidInput(
                 f"the run that made it is gone ({journal}); delete both this and the output to "
@@ -466,25 +433,22 @@ class Batch:
             )
         return earlier
 
-    def _made_before(
-        self, earlier: EarlierRun, surroundings: Surroundings
-    ) -> Iterator[tuple[int, Made, str | None]]:
-        """What earlier parts made of each row; with a reason if the last of it no longer holds."""
-        states = self._states()
+    def _made_before(self, earlier: EarlierRun, now: Surroundings) -> Iterator[MadeBefore]:
+        """What earlier parts made of each row."""
         for number, name in enumerate(self._order):
-            row_state: Made = {}
+            valid: Made = {}
             last: Made = {}
             reason: str | None = None
             output: dict[str, str] = {}
-            for state in states if name in self._rows.given else ():
+            for state in self._states.values() if name in self._rows.given else ():
                 call, reusable = self._call_of(state, number, output), None
-                if state.path == self._first or self._first in row_state:
-                    reusable = earlier.outputs.find(call, changes=surroundings.change_since)
+                if state.path == self.node or self.node in valid:
+                    reusable = earlier.outputs.find(call, changes=now.change_since)
                 before = earlier.outputs.last(state.path, number)
                 if isinstance(reusable, tuple):
                     value = orjson.loads(state.step.form.encode(reusable[0]))
                     uses = {n: use.digest for n, use in call.uses.items()}
-                    for made in (row_state, last):
+                    for made in (valid, last):
                         made |= {state.path: value, USES: made.get(USES, {}) | uses}
                     output = output or {"output": reusable[1]}
                 elif before is not None and before.value is not None:
@@ -493,13 +457,8 @@ class Batch:
                         USES: last.get(USES, {}) | (before.uses or {}),
                     }
                     reason = reason or reusable
-            if reason is not None:
-                yield number, last, reason
-            if row_state:
-                yield number, row_state, None
-
-    def _states(self) -> list[StepState]:
-        return [StepState(step, step.node.name) for step in plan_of(self._graph)]
+            if last:
+                yield number, valid, last, reason
 
     def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:
         """The call for a row, with digests of what it takes, as far as its parameters ask."""
@@ -518,7 +477,8 @@ class Batch:
             given = [name if name in table.given else None for name in self._order]
             inputs["references"] = [table.reference(name) if name else "" for name in given]
         if recorded is not None:
-            inputs["recorded"] = [recorded.digests.get(name, "") for name in self._order]
+            digests = {name: digest_of_value(of) for name, of in recorded.values.items()}
+            inputs["recorded"] = [digests.get(name, "") for name in self._order]
         return inputs
 
     def _recorded_outputs(self) -> _Recorded:
@@ -530,10 +490,14 @@ class Batch:
         earlier, recorded, table = self._earlier, _Recorded(), self._rows
         assert isinstance(table, BatchRows)
         if earlier is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            for number, row_state, _ in self._made_before(earlier, surroundings):
-                if ROWS in row_state:  # the last is what still holds
-                    recorded.add(self._order[number], row_state[ROWS], row_state.get(USES, {}))
+            now = Surroundings(self._settings, self._backends)
+            for number, _, made, _ in self._made_before(earlier, now):
+                if ROWS in made:
+                    name, uses = self._order[number], made.get(USES, {}).items()
+                    recorded.values[name] = made[ROWS]
+                    recorded.uses[name] = {
+                        use: Use(model) for use, model in uses if use.startswith("reply:")
+                    }
         problem = "it has no output that could be scored again; run it without --rescore"
         for name in [name for name in table.given if name not in recorded.values]:
             failure = failure_of(
@@ -544,31 +508,18 @@ class Batch:
             raise InvalidInput(
                 "it has no outputs of these rows yet, so there is nothing to score again; run "
                 "it without --rescore first",
-                path=self._output,
+                path=self.output,
                 code="evaluation.no-output",
             )
         return recorded
 
 
-@dataclass(frozen=True, slots=True)
-class _Recorded:
-    """Outputs that rows have, by the rows' names."""
+@dataclass(frozen=True, kw_only=True)
+class _Recorded(NoCode):
+    """Outputs that rows have, by the rows' names, and which models answered."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
     uses: dict[str, dict[str, Use]] = field(default_factory=dict)
-    """Which models answered."""
-
-    def code_parts(self) -> tuple[object, ...]:
-        """See `fingerprint`: the digests are inputs."""
-        return ()
-
-    def add(self, name: str, value: object, uses: Mapping[str, str]) -> None:
-        self.values[name] = value
-        self.digests[name] = digest_of_value(value)
-        self.uses[name] = {
-            key: Use(model) for key, model in uses.items() if key.startswith("reply:")
-        }
 
 
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
 import orjson
+from pydantic import TypeAdapter
 
 from harness.errors import HarnessError, NodeFailed
-from harness.rows import Row, RowFile, write_rows
+from harness.rows import Row, RowFile, replace_rows, write_rows
+from harness.rubric import Scored
 from harness.session.batch_rows import (
     BatchRows,
     DraftRows,
@@ -20,6 +23,7 @@ from harness.session.batch_rows import (
     failure_of,
     text_of,
 )
+from harness.session.result import RunResult
 from harness.trace import (
     Instant,
     NodeOutput,
@@ -34,6 +38,8 @@ from harness.trace.node_records import attempt_status
 from harness.trace.records import error_class
 from harness.trace.secrets import Redactor
 
+SCORED = TypeAdapter(Scored)
+"""Reads what the node `scores` gave."""
 ROWS = "rows"
 """The node that calls the pipeline."""
 SCORES = "scores"
@@ -44,6 +50,11 @@ _DIGEST = "digest"
 Made = dict[str, Any]
 """What a row's nodes gave, by node, as JSON has it, None of a scorer that failed; and what their
 calls used."""
+MadeBefore = tuple[int, Made, Made, str | None]
+"""Of a row of an earlier part: its number, what still holds, that and the last of what does not,
+and why not."""
+Line = Mapping[str, Any]
+"""What is written of a row, as JSON has it."""
 
 
 def state_of(output: Path) -> Path:
@@ -65,67 +76,155 @@ def failures_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.failures.jsonl")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """What became of a batch."""
+
+    run: RunResult = field(repr=False)
+    """The run that it is; its status is `failed` if a row failed."""
+    rows: int
+    outputs: Mapping[str, Any] = field(repr=False)
+    """By the rows' ids, as the journal's JSON has them."""
+    kept: int
+    """Of the outputs, those of earlier parts."""
+    failures: tuple[RowFailure, ...]
+    output: Path | None
+    failures_file: Path | None
+    """None without a failure."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs, without the outputs."""
+        return {
+            "run_id": self.run.run_id,
+            "status": self.run.status,
+            "rows": self.rows,
+            "done": len(self.outputs),
+            "kept": self.kept,
+            "had_finished": self.run.had_finished,
+            "failures": [asdict(row) for row in self.failures],
+            "stopped_by": self.run.stopped_by,
+            "output": self.output and str(self.output),
+            "failures_file": self.failures_file and str(self.failures_file),
+            "spent": asdict(self.run.spent),
+            "warnings": [asdict(item) for item in self.run.warnings],
+            "journal": str(self.run.files.journal),
+        }
+
+
+class OutputForm:
+    """What a batch writes of each row, and its result; evaluations and scored drafts have others.
+
+    Attributes:
+        rows: All of them.
+        lines: What was written of each row that is done, by its number in the run.
+        failures: Of this part of the run, and rows that were refused.
+        about: Noted beside the output when the batch ends.
+    """
+
+    about: Mapping[str, object] = {}
+
+    def __init__(self, rows: BatchRows | DraftRows) -> None:
+        self.rows = rows
+        self.lines: dict[int, Line] = {}
+        self.failures: list[RowFailure] = []
+
+    @property
+    def in_order(self) -> list[Line]:
+        """The lines, by the rows' numbers."""
+        return [line for _, line in sorted(self.lines.items())]
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """Of a table."""
+        inputs = dict.fromkeys(name for row in self.rows.given.values() for name in row.fields)
+        columns = [f"inputs.{name}" for name in inputs]
+        return ["row", "id", "file", "line", *columns, "output", "models", "outdated"]
+
+    def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
+        """What is written of a row, by its number in the run and its name."""
+        row = self.rows.given[name]
+        return {
+            "row": number,
+            "id": row.id,
+            "file": str(row.path),
+            "line": row.line,
+            "inputs": row.fields,  # packed, until they are written
+            "output": made[ROWS],
+            "models": [
+                {"role": role, "endpoint": endpoint, "model": model}
+                for use, model in made.get(USES, {}).items()
+                for kind, role, endpoint in [(*use.split(":", 2), "", "")[:3]]
+                if kind == "reply"
+            ],
+        }
+
+    def cells(self, line: Line) -> dict[str, Any]:
+        """A line as a table has it, by column."""
+        return {
+            **{name: line[name] for name in ("row", "id", "file", "line")},
+            **{f"inputs.{name}": text_of(value) for name, value in line["inputs"].items()},
+            "output": text_of(line["output"]),
+            "models": text_of(line["models"]),
+            "outdated": line.get("outdated", ""),  # of one type in Parquet
+        }
+
+    def passed(self) -> Iterable[bool]:
+        """Whether each draft passed, as far as that is known, where drafts are judged."""
+        return ()
+
+    def figures(self) -> Mapping[str, float]:
+        """Of all rows, by name, for the list of runs; asked for once they have ended."""
+        return {}
+
+    def result(self, **fields: Any) -> BatchResult:  # noqa: ANN401
+        """What became of the batch, from the fields of `BatchResult`."""
+        return BatchResult(**fields)
+
+
 class BatchFiles:
     """Writes outputs and failures as rows end; an observer of the run.
 
-    Another class of it may write other `columns` and `line`s.
-
     Args:
         path: Of the outputs; None for no files.
-        rows: All of them.
-        order: Their names, by their numbers in the run.
-        codes: Of the errors of rows that failed, by the node of the batch and name; grows.
+        form: What is written.
+        order: The names of all rows, by their numbers in the run.
+        codes: Of the errors of rows, by the node of the batch and name; grows as rows fail.
         nodes: Those whose outputs a line is made of.
         redactor: Cleans what is written.
         begun: Told the run's id.
 
     Attributes:
-        lines: What was written of each row, by its number.
-        outdated: The same of rows whose output no longer holds, until they have another.
-        failures: Of this part, and rows that were refused.
         error: Why a file could not be written.
     """
 
     def __init__(
         self,
         path: Path | None,
+        form: OutputForm,
         *,
-        rows: BatchRows | DraftRows,
         order: Sequence[str],
         codes: Mapping[tuple[str, str], str],
-        nodes: Sequence[str],
+        nodes: Iterable[str],
         redactor: Redactor,
         begun: Callable[[str], None],
     ) -> None:
         self._path = path
-        self._rows = rows
+        self._form = form
         self._order = order
         self._codes = codes
         self._nodes = frozenset(nodes)
-        inputs = dict.fromkeys(name for row in rows.given.values() for name in row.fields)
-        columns = [f"inputs.{name}" for name in inputs]
-        self.columns = [
-            "row",
-            "id",
-            "file",
-            "line",
-            *columns,
-            "output",
-            "models",
-            "outdated",
-        ]
         self._redactor = redactor
         self._begun = begun
         self._stack = ExitStack()
-        self._is_csv = path is not None and path.suffix.lower() == ".csv"
+        ending = None if path is None else path.suffix.lower()
+        self._is_json, self._is_parquet = ending == ".jsonl", ending == ".parquet"
         self._file: RowFile | None = None
         self._failed: RowFile | None = None
         self._made: dict[int, Made] = {}
         self._open: dict[int, tuple[str, int]] = {}
-        self.lines: dict[int, dict[str, Any]] = {}
-        self.outdated: dict[int, dict[str, Any]] = {}
+        # Of rows whose output no longer holds, until they have another.
+        self._outdated: dict[int, Line] = {}
         self._is_replaced = False
-        self.failures: list[RowFailure] = []
         self.error: HarnessError | None = None
         self.failures_path = path and failures_of(path)
 
@@ -136,55 +235,49 @@ class BatchFiles:
         if self._is_replaced and self._file is not None:
             self._write_all()
         self._stack.close()
-        if self._path is not None and self._path.suffix.lower() == ".parquet":
+        if self._path is not None and self._is_parquet:
             # It cannot grow by a row.
-            write_rows(self._path, map(self.cells, self._all_lines()))
+            write_rows(self._path, map(self._written, self._all_lines()))
 
     def begin(
         self,
-        before: Iterable[tuple[int, Made, str | None]],
+        before: Iterable[MadeBefore],
         refused: Sequence[RowFailure],
         reused: Callable[[str, int, str], object],
     ) -> None:
         """Makes the files what the journal says.
 
-        Args:
-            before: What earlier parts made of rows; with a reason, if it no longer holds. Then it
-                stays until it is replaced, so that a batch that is interrupted has lost nothing.
-            refused: Rows that are not run.
-            reused: What a node gave earlier for a row, by its name, the row's number and the digest
-                of the row's output.
+        `reused` has what a node gave earlier for a row, by the node, the row's number and the
+        digest of the row's output.
         """
         self._reused = reused
-        for number, row_state, reason in before:
-            if reason is None:
-                self._note(number, row_state)
-            if number not in self.lines and (ROWS in row_state or self._nodes <= row_state.keys()):
-                # A scorer that failed, or is new, has given it nothing yet.
-                line = self.line(number, self._row(number), dict.fromkeys(self._nodes) | row_state)
-                why = reason or "not all scorers have scored it yet"
-                self.outdated.setdefault(number, line | {"outdated": why})
-        if self._path is not None and self._path.suffix.lower() != ".parquet":
+        for number, valid, last, reason in before:
+            if valid:
+                self._note(number, valid)
+            if number not in self._form.lines and (ROWS in last or self._nodes <= last.keys()):
+                # An output that no longer holds stays until it is replaced, so that a batch that
+                # is interrupted has lost nothing. A scorer that failed, or is new, has no score.
+                line = self._line(number, dict.fromkeys(self._nodes) | last)
+                line["outdated"] = reason or "not all scorers have scored it yet"
+                self._outdated[number] = line
+        if not self._is_parquet:
             self._write_all()
         if self.failures_path is not None:
             self.failures_path.unlink(missing_ok=True)
         for failure in refused:
             self.fail(failure)
 
-    def _all_lines(self) -> list[dict[str, Any]]:
-        lines = self.outdated | self.lines
+    def _all_lines(self) -> list[Line]:
+        lines = self._outdated | self._form.lines
         return [lines[number] for number in sorted(lines)]
 
     def _write_all(self) -> None:
         """Replaces the file by one with all lines, each row once; further ones are added to it."""
-        assert self._path is not None
-        partial = self._path.with_name(f".{self._path.stem}.partial{self._path.suffix}")
-        partial.unlink(missing_ok=True)
-        file = RowFile(partial, columns=self.columns if self._is_csv else ["id"])
-        self._file = self._stack.enter_context(file)
-        for line in self._all_lines():
-            self._append(line)
-        partial.replace(self._path)
+        if self._path is not None:
+            lines = map(self._written, self._all_lines())
+            columns = ["id"] if self._is_json else self._form.columns
+            file = replace_rows(self._path, lines, columns=columns)
+            self._file = self._stack.enter_context(file)
 
     def observe(self, record: Record) -> None:
         """Takes one record of the run, from the thread that writes the journal."""
@@ -203,16 +296,16 @@ class BatchFiles:
                 if attempt and attempt.node in self._nodes and attempt.item is not None:
                     self._open[record.id] = attempt.node, attempt.item
             case SpanEnded() if record.id in self._open:
-                attempt_node, number = self._open.pop(record.id)
+                node, number = self._open.pop(record.id)
                 if attempt_status(record) == "failed":
                     kind, reason = error_class(record.error), record.error or ""
                     if kind == NodeFailed.__name__:
                         reason = reason[len(f"{kind}: ") :]
-                    code = self._codes.get((attempt_node, self._order[number]), NodeFailed.code)
+                    code = self._codes.get((node, self._order[number]), NodeFailed.code)
                     self.fail_row(number, reason, code=code)
-                    if attempt_node != ROWS and ROWS in self._made.get(number, {}):
+                    if node != ROWS and ROWS in self._made.get(number, {}):
                         # Its output has no score of this one, and those of the others.
-                        self._note(number, {**self._made.pop(number), attempt_node: None})
+                        self._note(number, {**self._made.pop(number), node: None})
             case NodeOutput(node=node, item=int(item)) if node in self._nodes:
                 value = orjson.loads(orjson.dumps(record.value))
                 before = {} if node == ROWS else self._made.pop(item, {})
@@ -230,73 +323,46 @@ class BatchFiles:
             case RunStarted():
                 self._begun(record.run_id)
 
-    def _note(self, number: int, row_state: Made) -> None:
+    def _note(self, number: int, made: Made) -> None:
         """Writes a row's line, once all of it is there."""
-        if not self._nodes <= row_state.keys():
-            self._made[number] = row_state
+        if not self._nodes <= made.keys():
+            self._made[number] = made
             return
-        line = self.lines[number] = self.line(number, self._row(number), row_state)
-        self._is_replaced |= self.outdated.pop(number, None) is not None
-        if self._file is not None:
-            self._append(line)
+        line = self._form.lines[number] = self._line(number, made)
+        self._is_replaced |= self._outdated.pop(number, None) is not None
+        if self._file is None:
+            return
+        written = self._written(line)
+        if self._is_json or self._file.columns == self._form.columns:
+            self._file.append(written)
+        else:  # a table of further scores, which all rows have a column for
+            self._write_all()
 
-    def line(self, number: int, row: Row, row_state: Made) -> dict[str, Any]:
-        """What is written of a row, as JSON has it."""
-        return {
-            "row": number,
-            "id": row.id,
-            "file": str(row.path),
-            "line": row.line,
-            "inputs": row.fields,  # packed, until they are written
-            "output": row_state[ROWS],
-            "models": [
-                {"role": role, "endpoint": endpoint, "model": model}
-                for name, model in row_state.get(USES, {}).items()
-                for kind, role, endpoint in [(*name.split(":", 2), "", "")[:3]]
-                if kind == "reply"
-            ],
-        }
-
-    def cells(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """A line as a table has it."""
-        cells = {
-            **{name: line[name] for name in ("row", "id", "file", "line")},
-            **{f"inputs.{name}": text_of(value) for name, value in line["inputs"].items()},
-            "output": text_of(line["output"]),
-            "models": text_of(line["models"]),
-            "outdated": line.get("outdated", ""),  # of one type in Parquet
-        }
-        return {name: cells.get(name) for name in self.columns}
-
-    def _append(self, line: Mapping[str, Any]) -> None:
-        assert self._file is not None
-        self._file.append(self._cleaned(self.cells(line) if self._is_csv else line))
+    def _line(self, number: int, made: Made) -> dict[str, Any]:
+        return self._form.line(number, self._order[number], made)
 
     def fail_row(self, number: int, reason: str, *, code: str) -> None:
         """Writes down why a row that was begun has no output."""
-        self.fail(
-            failure_of(
-                self._row(number),
-                reason,
-                code=code,
-                number=number,
-                epoch=epoch_of(self._order[number]),
-            )
-        )
-
-    def _row(self, number: int) -> Row:
-        return self._rows.given[self._order[number]]
+        name = self._order[number]
+        row: Row = self._form.rows.given[name]
+        self.fail(failure_of(row, reason, code=code, number=number, epoch=epoch_of(name)))
 
     def fail(self, failure: RowFailure) -> None:
         """Writes down why a row has no output."""
-        self.failures.append(failure)
+        self._form.failures.append(failure)
         if self.failures_path is not None:
             if self._failed is None:
                 file = RowFile(self.failures_path, columns=["id", "reason"])
                 self._failed = self._stack.enter_context(file)
             self._failed.append(self._cleaned(asdict(failure)))
 
-    def _cleaned(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _written(self, line: Line) -> dict[str, Any]:
+        if self._is_json:
+            return self._cleaned(line)
+        cells = self._form.cells(line)
+        return self._cleaned({name: cells.get(name) for name in self._form.columns})
+
+    def _cleaned(self, row: Line) -> dict[str, Any]:
         data = orjson.dumps(row, default=lambda v: dict(v) if isinstance(v, Mapping) else str(v))
         read = orjson.loads(data)
         if self._redactor.finds_any(data):

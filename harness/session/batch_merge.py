@@ -12,7 +12,7 @@ import orjson
 
 from harness.errors import InvalidInput
 from harness.files import write_whole
-from harness.rows import RowFile, check_output, rows_saved, write_rows
+from harness.rows import check_output, replace_rows, rows_saved, write_rows
 from harness.session.batch_files import failures_of, manifest_of, state_of
 from harness.session.batch_rows import BatchRows, Shard
 
@@ -76,7 +76,13 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
     inputs = dict.fromkeys(name for row in rows.given.values() for name in row.fields)
     columns = ["row", "id", "file", "line", *(f"inputs.{name}" for name in inputs)]
     columns = [*dict.fromkeys([*columns, *(name for line in lines for name in line)])]
-    _write(output, sorted(lines, key=lambda line: order[line["id"]]), columns=columns)
+    lines.sort(key=lambda line: order[line["id"]])
+    if output.suffix.lower() == ".parquet":
+        write_rows(output, ({name: line.get(name) for name in columns} for line in lines))
+    else:
+        is_csv = output.suffix.lower() == ".csv"
+        with replace_rows(output, lines, columns=columns if is_csv else ["id"]):
+            pass
     failures_of(output).unlink(missing_ok=True)
     write_rows(failures_of(output), failures)
     write_whole(state_of(output), orjson.dumps(asdict(merged)) + b"\n")
@@ -126,15 +132,3 @@ def _problem(
         changed = failures_of(path) if lacks_failures else path
         return f"{changed.name} was changed since, and is written anew"
     return None
-
-
-def _write(output: Path, lines: list[dict[str, Any]], *, columns: list[str]) -> None:
-    if output.suffix.lower() == ".parquet":
-        write_rows(output, ({name: line.get(name) for name in columns} for line in lines))
-        return
-    partial = output.with_name(f".{output.stem}.partial{output.suffix}")
-    partial.unlink(missing_ok=True)
-    with RowFile(partial, columns=columns if output.suffix.lower() == ".csv" else ["id"]) as file:
-        for line in lines:
-            file.append(line)
-    partial.replace(output)

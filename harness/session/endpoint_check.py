@@ -28,13 +28,15 @@ from harness.inference import (
 from harness.inference.completion import StructuredMode
 from harness.inference.providers.provider import NEVER, Switch
 from harness.inference.providers.server_host import ServerFacts
-from harness.session.models import check_tags, open_models
+from harness.session.connections import check_tags
+from harness.session.models import open_models
 from harness.session.settings import Settings
 from harness.session.trust import facts_of
 from harness.trace import Tracer
 
 _PROMPT = (Message("user", "Tell me a very long story about an owl."),)
 _TOKENS = 24
+_TEXTS = ("hello",)
 _SCHEMA = {
     "type": "object",
     "properties": {"ready": {"type": "boolean"}},
@@ -116,13 +118,19 @@ async def _check(
             required={endpoint.tag},
             tracer=Tracer(),
         ) as opened:
-            trial = _Trial(opened.client, alone, lambda doing: progress(f"{endpoint.tag}: {doing}"))
-            await trial.begin()
-            report = _with_facts(blank, await facts_of(alone, environment))
+            progress(
+                f"{endpoint.tag}: first call; the model may have to load, for up to "
+                f"{endpoint.timeout_s:g} s"
+            )
+            only_embeds = await _first_call(opened.client, endpoint)
             # It was called, and answered, whatever its pages do.
-            report = replace(report, reachable=True)
-            check = await trial.chat(report) if trial.chats else replace(report, embeds=True)
-            return replace(check, advice=(*trial.noticed, *advice_on(check, endpoint)))
+            facts = await facts_of(alone, environment)
+            check = replace(_with_facts(blank, facts), reachable=True)
+            if endpoint.embeddings or only_embeds:
+                check = replace(check, embeds=True)
+            else:
+                check = await _tried(opened.client, check, progress)
+            return replace(check, advice=(*only_embeds, *advice_on(check, endpoint)))
     except HarnessError as error:
         return await _unusable(blank, error, endpoint, environment)
 
@@ -132,20 +140,20 @@ async def _unusable(
 ) -> EndpointCheck:
     """What can be said of an endpoint that does not answer."""
     problem = error.statement
+    notice = Notice(code=error.code, message=problem)
     match error:
         case EndpointUnreachable() | CallTimeout(limit="connect_timeout_s"):
-            return replace(blank, error=Notice(code=error.code, message=problem), reachable=False)
+            return replace(blank, error=notice, reachable=False)
         case InferenceError():
             facts = await facts_of(endpoint, environment)
             if facts.ready is False and facts.reachable:
                 problem += "; the server says that it is not ready"
             if isinstance(error, ModelNotFound) and facts.models:
                 problem += "; " + did_you_mean(endpoint.model_id, facts.models)
-            why = Notice(code=error.code, message=problem)
-            return replace(_with_facts(blank, facts), error=why)
+            return replace(_with_facts(blank, facts), error=replace(notice, message=problem))
         case _:
             # What is written down is wrong: it was not even tried.
-            return replace(blank, error=Notice(code=error.code, message=problem))
+            return replace(blank, error=notice)
 
 
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
@@ -163,64 +171,53 @@ def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:
 # --- the calls ------------------------------------------------------------------------------
 
 
-class _Trial:
-    """The calls to one endpoint."""
+async def _first_call(client: Client, endpoint: Endpoint) -> tuple[Notice, ...]:
+    """The call that decides whether the endpoint can be used; says so if it only embeds."""
+    embed = EmbedRequest(model=endpoint.tag, texts=_TEXTS)
+    if endpoint.embeddings:
+        await client.embed(embed)
+        return ()
+    try:
+        await client.chat(_chat(endpoint.tag))
+    except ServerError as error:
+        # So a server refuses whose model only embeds.
+        if error.status not in _REFUSED or not await _can(client.embed(embed)):
+            raise
+        message = f"it embeds, and does not chat: {error.statement}"
+        return (Notice(code="endpoint.embeds-only", message=message),)
+    return ()
 
-    def __init__(self, client: Client, endpoint: Endpoint, progress: Progress) -> None:
-        self._client = client
-        self._endpoint = endpoint
-        self._progress = progress
-        self._chat = ChatRequest(model=endpoint.tag, messages=_PROMPT, max_output_tokens=_TOKENS)
-        self._embed = EmbedRequest(model=endpoint.tag, texts=("hello",))
-        self.chats = not endpoint.embeddings
-        """Whether it does, or is to; else all there is to see is that it embeds."""
-        self.noticed: tuple[Notice, ...] = ()
 
-    async def begin(self) -> None:
-        """The call that decides whether the endpoint can be used. It may have to load the model."""
-        self._progress(
-            f"first call; the model may have to load, for up to {self._endpoint.timeout_s:g} s"
-        )
-        if not self.chats:
-            await self._client.embed(self._embed)
-            return
+async def _tried(client: Client, check: EndpointCheck, progress: Progress) -> EndpointCheck:
+    """What else it does; a call that fails leaves its part out."""
+
+    async def reply_to(request: ChatRequest) -> Completion | None:
         try:
-            await self._client.chat(self._chat)
-        except ServerError as error:
-            # So a server refuses whose model only embeds.
-            if error.status not in _REFUSED or not await _can(self._client.embed(self._embed)):
-                raise
-            self.chats = False
-            problem = error.statement
-            self.noticed = (
-                Notice(
-                    code="endpoint.embeds-only", message=f"it embeds, and does not chat: {problem}"
-                ),
-            )
-
-    async def chat(self, check: EndpointCheck) -> EndpointCheck:
-        """What else it does; a call that fails leaves its part out."""
-        self._progress("what it tells, and what it does with a schema")
-        # The same prompt again: of this one, some should come out of the prefix cache.
-        if reply := await self._reply(self._chat):
-            check = replace(
-                check,
-                timings=any(phase.source == "reported" for phase in reply.phases),
-                cached_tokens=bool(reply.usage and reply.usage.cached_tokens is not None),
-                ttft_ms=_ttft_ms(reply),
-                tokens_per_s=_tokens_per_s(reply),
-                dropped=reply.dropped,
-            )
-        if reply := await self._reply(replace(self._chat, reply_schema=_SCHEMA)):
-            check = replace(check, structured=reply.structured)
-        self._progress("embeddings")
-        return replace(check, embeds=await _can(self._client.embed(self._embed)))
-
-    async def _reply(self, ask: ChatRequest) -> Completion | None:
-        try:
-            return await self._client.chat(ask)
+            return await client.chat(request)
         except InferenceError:
             return None
+
+    progress(f"{check.tag}: what it tells, and what it does with a schema")
+    chat = _chat(check.tag)
+    # The same prompt again: of this one, some should come out of the prefix cache.
+    if reply := await reply_to(chat):
+        check = replace(
+            check,
+            timings=any(phase.source == "reported" for phase in reply.phases),
+            cached_tokens=bool(reply.usage and reply.usage.cached_tokens is not None),
+            ttft_ms=_ttft_ms(reply),
+            tokens_per_s=_tokens_per_s(reply),
+            dropped=reply.dropped,
+        )
+    if reply := await reply_to(replace(chat, reply_schema=_SCHEMA)):
+        check = replace(check, structured=reply.structured)
+    progress(f"{check.tag}: embeddings")
+    embed = client.embed(EmbedRequest(model=check.tag, texts=_TEXTS))
+    return replace(check, embeds=await _can(embed))
+
+
+def _chat(tag: str) -> ChatRequest:
+    return ChatRequest(model=tag, messages=_PROMPT, max_output_tokens=_TOKENS)
 
 
 async def _can(request: Awaitable[object]) -> bool | None:

@@ -6,34 +6,31 @@ It is a batch whose rows are repeated for each epoch and whose outputs are score
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
-
-from pydantic import TypeAdapter
+from typing import Any, TypedDict, Unpack, cast
 
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text
 from harness.graph import Graph
 from harness.inference import Backend, Limits
 from harness.rows import Row
-from harness.rubric import ChosenRubric, Rubric, Scored
+from harness.rubric import ChosenRubric, Rubric
 from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSummary, summaries
 from harness.rubric.checks import Match, Target
-from harness.session.batch import Batch, BatchResult
-from harness.session.batch_files import SCORES, BatchFiles, Made
+from harness.session.batch import Batch
+from harness.session.batch_files import SCORED, SCORES, BatchResult, Line, Made, OutputForm
 from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of, text_of
 from harness.session.evaluation import choose_rubric
 from harness.session.own_loop import in_own_loop
-from harness.session.pipeline import Pipeline
+from harness.session.pipeline import Pipeline, check_batch
 from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.scorers import ScoreFunction, Scorer, refuse_twice, scorers_of
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Sink
-
-_SCORED = TypeAdapter(Scored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +196,9 @@ class Evaluation:
             InvalidInput: A row does not fit, a target is missing or cannot be compared, the output
                 is not of this evaluation, or an argument is invalid; nothing was run.
         """
-        evaluated = self.batch(settings_or_default(settings), **options)
-        return evaluated.result(await evaluated.batch.run())
+        check_batch(**options)
+        batch = self.batch(settings_or_default(settings), **options)
+        return cast("EvaluationResult", await batch.run())
 
     run = in_own_loop(run_async, instead="await evaluation.run_async(…)")
 
@@ -213,8 +211,8 @@ class Evaluation:
         sample: int | None = None,
         seed: int = 0,
         **options: Any,  # noqa: ANN401 - the other `EvaluationOptions`
-    ) -> EvaluatedBatch:
-        """The batch that it is; see `run_async`."""
+    ) -> Batch:
+        """The batch that it is, with an `EvaluationResult`; see `run_async`."""
         chosen = None
         if self.rubric is not None:
             chosen = choose_rubric(self.rubric, rubrics=settings.rubrics)
@@ -238,27 +236,18 @@ class Evaluation:
                     f"{what} '{column}' is no column; {did_you_mean(column, known)}",
                     code="evaluation.no-column",
                 )
-        # So that the command goes on with the same judge of a pool, in all epochs.
-        pool_seed = settings.separation.pool_seed or f"{self.name} {output}"
-        separation = settings.separation.model_copy(update={"pool_seed": pool_seed})
-        evaluated = EvaluatedBatch(self, rows, chosen)
-        evaluated.batch = Batch(
+        return Batch(
             rows,
             name=f"evaluate {self.name}",
-            settings=settings.model_copy(update={"separation": separation}),
+            settings=settings,
             output=None if output is None else Path(output),
-            files=partial(EvaluationFiles, self, chosen),
-            evaluate=chosen,
+            form=EvaluationForm(self, rows, chosen),
+            rubric=chosen,
             scorers=self.scorers,
-            figures=evaluated.means,
-            about={
-                "reduce": self.reduce,
-                "success": thresholds_of(chosen.rubric) if chosen else {},
-            },
+            pool_seed=f"{self.name} {output}",
             origin=origin,
             **options,
         )
-        return evaluated
 
 
 def _of_prompt(name: str) -> Pipeline[str]:
@@ -272,7 +261,9 @@ def _of_prompt(name: str) -> Pipeline[str]:
     return pipeline
 
 
-def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: Row) -> None:
+def _check_target(
+    scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: Row, columns: AbstractSet[str]
+) -> None:
     """Refuses a row whose target is missing, or is none that a scorer can compare with."""
     compare = [(scorer.name, scorer.function) for scorer in scorers if scorer.needs_target]
     for dimension in chosen.rubric.checked if chosen else ():
@@ -281,10 +272,14 @@ def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: R
     target = target_of(row)
     for name, function in compare:
         if target is None:
-            *_, other = ["COLUMN", *row.fields]
+            remedy = "fill it in, or leave out such rows (--bad-rows skip, bad_rows='skip')"
+            if "target" not in columns:
+                remedy = (
+                    "add a column `target`, or name the one that is (--columns target=COLUMN, "
+                    "columns={'target': 'COLUMN'})"
+                )
             raise row.refusal(
-                f"it has no 'target', which '{name}' needs; add a column `target`, or name another "
-                f"(--columns target={other}, columns={{'target': '{other}'}})",
+                f"it has no 'target', which '{name}' needs; {remedy}",
                 code="evaluation.no-target",
             )
         if isinstance(function, Match) and (fault := function.fault_of(target)):
@@ -292,55 +287,6 @@ def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: R
                 f"its 'target' is none that '{name}' can compare with: {fault}",
                 code="evaluation.target-invalid",
             )
-
-
-class EvaluatedBatch:
-    """The batch of an evaluation, which is run, and the figures of what it made."""
-
-    batch: Batch
-
-    def __init__(
-        self, evaluation: Evaluation, rows: BatchRows, chosen: ChosenRubric | None
-    ) -> None:
-        self._evaluation, self._rows = evaluation, rows
-        self._success = thresholds_of(chosen.rubric) if chosen else {}
-
-    def means(self) -> dict[str, float]:
-        """Of all rows so far, the mean of each score, for the list of runs."""
-        return {score.name: score.mean for score in self._figures}
-
-    def result(self, ended: BatchResult) -> EvaluationResult:
-        """What became of it."""
-        epochs = self._evaluation.epochs
-        of_batch = {field.name: getattr(ended, field.name) for field in fields(ended)}
-        # With rescore=, epochs of a row may be refused beside others.
-        given = {(str(row.path), row.line) for row in self._rows.given.values()}
-        of_batch["rows"] = len(given | {(row.file, row.line) for row in self._rows.refused})
-        return EvaluationResult(
-            **of_batch,
-            epochs=epochs,
-            reduce=self._evaluation.reduce,
-            scores=self._figures,
-            samples=self.batch.lines,
-        )
-
-    @cached_property
-    def _figures(self) -> tuple[ScoreSummary, ...]:
-        """Of all rows; looked at once they have ended."""
-        lines, category = self.batch.lines, self._evaluation.category
-        success = self._success | {
-            name: 1.0 for line in lines for name in line["scores"] if name not in self._success
-        }
-        samples = [
-            Sample(
-                row=line["id"],
-                scores=line["scores"],
-                group=line["group"],
-                category=text_of(line["inputs"].get(category, "")) if category else "",
-            )
-            for line in lines
-        ]
-        return summaries(samples, reducer=self._evaluation.reducer, success=success)
 
 
 def thresholds_of(rubric: Rubric) -> dict[str, float]:
@@ -354,63 +300,70 @@ def thresholds_of(rubric: Rubric) -> dict[str, float]:
     }
 
 
-class EvaluationFiles(BatchFiles):
-    """Writes a line for each row and epoch: output, target, scores, reasons, models."""
+class EvaluationForm(OutputForm):
+    """A line for each row and epoch: output, target, scores, reasons, models; figures of all."""
 
     def __init__(
-        self,
-        evaluation: Evaluation,
-        chosen: ChosenRubric | None,
-        path: Path | None,
-        *,
-        order: Sequence[str],
-        **more: Any,  # noqa: ANN401 - as of its base
+        self, evaluation: Evaluation, rows: BatchRows, chosen: ChosenRubric | None
     ) -> None:
-        super().__init__(path, order=order, **more)
-        self._evaluation, self._names = evaluation, order
-        names = list(thresholds_of(chosen.rubric)) if chosen else []
-        names += [scorer.name for scorer in evaluation.scorers]
+        super().__init__(rows)
+        self._evaluation = evaluation
+        self._success = thresholds_of(chosen.rubric) if chosen else {}
+        self.about = {"evaluation": {"reduce": evaluation.reduce, "success": self._success}}
+        self._parts: dict[str, dict[str, None]] = {s.name: {} for s in evaluation.scorers}
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """See `OutputForm.columns`; a scorer that returns several has more once it has run."""
+        names = [*self._success]
+        for scorer, parts in self._parts.items():
+            names += parts or [scorer]
         places = {"id": ["epoch"], "output": ["target", "group"]}
         further = [*(f"scores.{name}" for name in names), "scores", "reasons"]
-        columns = [c for column in self.columns for c in (column, *places.get(column, ()))]
+        columns = [c for column in super().columns for c in (column, *places.get(column, ()))]
         at = columns.index("models")
-        self.columns = [*columns[:at], *further, *columns[at:]]
+        return [*columns[:at], *further, *columns[at:]]
 
-    def line(self, number: int, row: Row, made: Made) -> dict[str, Any]:
-        """See `BatchFiles.line`."""
-        line = super().line(number, row, made)
+    def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
+        """See `OutputForm.line`."""
+        line = super().line(number, name, made)
+        row = self.rows.given[name]
         scores: dict[str, float] = {}
         judged: dict[str, Any] = {}
         if made.get(SCORES):
-            scored = _SCORED.validate_python(made[SCORES])
+            scored = SCORED.validate_python(made[SCORES])
             verdict = scored.verdict
-            name = verdict.rubric
-            scores = {name: verdict.composite, f"{name}.passed": float(verdict.passed)}
-            scores |= {f"{name}.{part}": score for part, score in verdict.vector.items()}
+            rubric = verdict.rubric
+            scores = {rubric: verdict.composite, f"{rubric}.passed": float(verdict.passed)}
+            scores |= {f"{rubric}.{part}": score for part, score in verdict.vector.items()}
             judged = {
-                "rubric": name,
+                "rubric": rubric,
                 "rubric_sha256": verdict.rubric_sha256,
                 "evaluator": scored.evaluator,
-                "reasons": {f"{name}.{s.name}": s.reason for s in verdict.scores if s.reason},
+                "reasons": {f"{rubric}.{s.name}": s.reason for s in verdict.scores if s.reason},
                 "findings": [
-                    {"score": f"{name}.{s.name}", "section": f.section, "message": f.message}
+                    {"score": f"{rubric}.{s.name}", "section": f.section, "message": f.message}
                     for s in verdict.scores
                     if s.source == "judged"  # of a check, they are its reason
                     for f in s.own_findings
                 ],
             }
         for scorer in self._evaluation.scorers:
-            scores |= made[scorer.node] or {}
+            parts = made[scorer.node] or {}
+            scores |= parts
+            if parts.keys() - self._parts[scorer.name]:
+                self._parts[scorer.name].update(dict.fromkeys(parts))
+                vars(self).pop("columns", None)
         group = text_of(row.fields.get(self._evaluation.group, ""))
         own = {"target": target_of(row), "group": group, "scores": scores, **judged}
-        head = {"row": number, "id": row.id, "epoch": epoch_of(self._names[number])}
+        head = {"row": number, "id": row.id, "epoch": epoch_of(name)}
         models = line.pop("models")
         return {**head, **line, **own, "models": models}
 
-    def cells(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        """See `BatchFiles.cells`."""
+    def cells(self, line: Line) -> dict[str, Any]:
+        """See `OutputForm.cells`."""
         scores, target = line["scores"], line["target"]
-        more = {
+        return super().cells(line) | {
             "epoch": line["epoch"],
             "group": line["group"],
             "target": "" if target is None else text_of(target),
@@ -418,8 +371,40 @@ class EvaluationFiles(BatchFiles):
             "scores": text_of(scores),
             **{f"scores.{name}": score for name, score in scores.items()},
         }
-        cells = super().cells(line) | more
-        return {name: cells.get(name) for name in self.columns}
+
+    def figures(self) -> dict[str, float]:
+        """The mean of each score."""
+        return {score.name: score.mean for score in self._summaries}
+
+    def result(self, **fields: Any) -> EvaluationResult:  # noqa: ANN401
+        """See `OutputForm.result`."""
+        # With rescore=, epochs of a row may be refused beside others.
+        given = {(str(row.path), row.line) for row in self.rows.given.values()}
+        fields["rows"] = len(given | {(row.file, row.line) for row in self.rows.refused})
+        return EvaluationResult(
+            **fields,
+            epochs=self._evaluation.epochs,
+            reduce=self._evaluation.reduce,
+            scores=self._summaries,
+            samples=self.in_order,
+        )
+
+    @cached_property
+    def _summaries(self) -> tuple[ScoreSummary, ...]:
+        """Of all rows; looked at once they have ended."""
+        evaluation, category = self._evaluation, self._evaluation.category
+        own = {name: 1.0 for line in self.in_order for name in line["scores"]}
+        samples = [
+            Sample(
+                row=line["id"],
+                scores=line["scores"],
+                group=line["group"],
+                category=text_of(line["inputs"].get(category, "")) if category else "",
+            )
+            for line in self.in_order
+        ]
+        success = self._success | {n: at for n, at in own.items() if n not in self._success}
+        return summaries(samples, reducer=evaluation.reducer, success=success)
 
 
 def _told(score: ScoreSummary) -> Iterator[tuple[str, ...]]:

@@ -37,6 +37,7 @@ from harness.inference import Embeddings, EmbedRequest
 from harness.inference.completion import Ranking
 from harness.inference.request import RerankRequest, most_tokens_in
 from harness.memory import (
+    Added,
     Filter,
     Hit,
     Hits,
@@ -76,11 +77,8 @@ _RANKED_PER_HIT, _MOST_RANKED = 4, 100
 class PassageStore:
     """The store of `[memory]`, opened at its first use, and worked with in threads of its own.
 
-    A run without a path for it has one of its own, which is removed with the run.
-
-    Args:
-        settings: Of the memory.
-        ask: Makes vectors for work that no run has asked for.
+    A run without a path for it has one of its own, which is removed with the run. `ask` makes
+    vectors for work that no run has asked for.
     """
 
     def __init__(self, settings: MemorySettings, *, ask: Ask) -> None:
@@ -98,8 +96,20 @@ class PassageStore:
         """Whether the passages outlive the run."""
         return self.settings.path is not None
 
-    async def open(self, tracer: Tracer) -> MemoryStore:
-        """The store; the tracer sees that it is opened."""
+    async def in_store(self, work: Callable[[MemoryStore], T], *, tracer: Tracer, ask: Ask) -> T:
+        """What work in the store comes to, in a thread; it gets its vectors from `ask`."""
+        store = await self._open(tracer)
+        # With the context, so that calls for vectors stand under the right span.
+        context = contextvars.copy_context()
+        context.run(_asks.set, ask)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(context.run, work, store))
+
+    async def aclose(self) -> None:
+        """Closes the store, and removes it if it was temporary."""
+        await self._opened.aclose()
+
+    async def _open(self, tracer: Tracer) -> MemoryStore:
         async with self._opening:
             if self._store is None:
                 async with AsyncExitStack() as stack:
@@ -114,18 +124,6 @@ class PassageStore:
                         stack.callback(endpoint.close)
                     self._store, self._opened = store, stack.pop_all()
         return self._store
-
-    async def in_thread(self, work: Callable[[], T], *, ask: Ask) -> T:
-        """The result of the work, which gets its vectors from `ask`."""
-        # With the context, so that calls for vectors stand under the right span.
-        context = contextvars.copy_context()
-        context.run(_asks.set, ask)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, partial(context.run, work))
-
-    async def aclose(self) -> None:
-        """Closes the store, and removes it if it was temporary."""
-        await self._opened.aclose()
 
     async def _opened_in(
         self, stack: AsyncExitStack
@@ -153,12 +151,7 @@ class PassageStore:
 class PassageLibrary:
     """Remembers documents for a run, and recalls passages that answer a question.
 
-    Args:
-        store: Of the run, or of all runs of a session.
-        tracer: The run's.
-        ask: Makes vectors, within the run's limits.
-        rank: Ranks hits, within these.
-        warn: Called for each refused passage.
+    `ask` makes vectors and `rank` ranks hits within the run's limits.
     """
 
     def __init__(
@@ -210,6 +203,11 @@ class PassageLibrary:
         if (document, title, source, metadata) != arguments:
             message = f"a secret in a document is replaced before it is remembered ('{source}')"
             self._warn(Notice(code="memory.secret-replaced", message=message))
+        if RUN_FIELD in metadata:
+            raise InvalidInput(
+                f"metadata '{RUN_FIELD}' is reserved for the run; choose another name",
+                code="memory.metadata-reserved",
+            )
         passages = [
             Passage(
                 text=excerpt.text,
@@ -217,15 +215,22 @@ class PassageLibrary:
                 source=source,
                 quality=quality,
                 created=created,
-                metadata=self._with_run(metadata or {}),
+                metadata={**metadata, RUN_FIELD: self._tracer.run_id},
             )
             for excerpt in passages_of(document)
         ]
+
+        def add(store: MemoryStore) -> tuple[Added, list[Passage | None]]:
+            added = store.add(passages)
+            merged_into = {merge.id: merge.into for merge in added.merged}
+            ids = [merged_into.get(passage.id, passage.id) for passage in passages]
+            return added, [store.get(id_) for id_ in ids]
+
         remember = events.Remember(
             source=source,
             title=self._tracer.excerpt(title),
             quality=quality,
-            metadata=self._tracer.excerpt(dict(metadata or {})),
+            metadata=self._tracer.excerpt(dict(metadata)),
             created=created.isoformat(),
             chars=len(document),
             # A resumed run needs the text again if its node is not called again.
@@ -234,8 +239,7 @@ class PassageLibrary:
             digest=None if self.is_kept else self._tracer.excerpt(digest),
         )
         with self._tracer.span(remember) as span:
-            store = await self._open()
-            added = await self._in_thread(partial(store.add, passages))
+            added, stored = await self._in_store(add)
             span.set(
                 passages=len(passages),
                 added=len(added.new),
@@ -252,9 +256,6 @@ class PassageLibrary:
                         "invisible characters; 'refused' in the trace says which",
                     )
                 )
-            merged_into = {merge.id: merge.into for merge in added.merged}
-            ids = [merged_into.get(passage.id, passage.id) for passage in passages]
-            stored = await self._in_thread(lambda: [store.get(id_) for id_ in ids])
         return tuple(passage for passage in stored if passage is not None)
 
     async def recall(
@@ -275,20 +276,18 @@ class PassageLibrary:
             where=self._tracer.excerpt(_as_json(where)),
         )
         with self._tracer.span(recall) as span:
-            store = await self._open()
             candidates = limit
             if self._settings.rerank is not None and isinstance(limit, int):
                 candidates = max(limit, min(_RANKED_PER_HIT * limit, _MOST_RANKED))
-            search = partial(
-                store.search,
-                query,
-                limit=candidates,
-                mode=mode,
-                where=where,
-                half_life_days=half_life_days,
-            )
-            hits, behind = await self._in_thread(lambda: (search(), store.behind))
-            hits = await self._reranked(query, hits, limit=limit)
+
+            def search(store: MemoryStore) -> tuple[Hits, int | None]:
+                hits = store.search(
+                    query, limit=candidates, mode=mode, where=where, half_life_days=half_life_days
+                )
+                return hits, store.behind
+
+            hits, behind = await self._in_store(search)
+            await self._rerank(query, hits, limit=limit)
             if budget_tokens is not None:
                 hits[:] = _within(budget_tokens, hits)
             titles = [self._tracer.excerpt(hit.title) for hit in hits]
@@ -302,8 +301,8 @@ class PassageLibrary:
             )
         return hits
 
-    async def _reranked(self, query: str, hits: Hits, *, limit: int) -> Hits:
-        """The best `limit` by the reranker; by the search, without one or where it fails."""
+    async def _rerank(self, query: str, hits: Hits, *, limit: int) -> None:
+        """Leaves the best `limit` by the reranker; by the search, without one or if it fails."""
         tag = self._settings.rerank
         if tag is not None and hits:
             request = RerankRequest(
@@ -326,34 +325,20 @@ class PassageLibrary:
                     for rank, (hit, score) in enumerate(scored, start=1)
                 ]
         del hits[limit:]
-        return hits
 
     async def neighbors(self, passage: Passage, *, count: int) -> list[Passage]:
         """See `MemoryStore.neighbors`."""
-        store = await self._open()
-        return await self._in_thread(partial(store.neighbors, passage, count=count))
+        return await self._in_store(lambda store: store.neighbors(passage, count=count))
 
     async def novelty(self, texts: Sequence[str]) -> float:
         """How new these texts are to the store, 0 to 10."""
         with self._tracer.span(events.Novelty(len(texts))) as span:
-            store = await self._open()
-            novelty = await self._in_thread(partial(store.novelty, texts))
+            novelty = await self._in_store(lambda store: store.novelty(texts))
             span.set(novelty=novelty)
         return novelty
 
-    async def _open(self) -> MemoryStore:
-        return await self._shared.open(self._tracer)
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await self._shared.in_thread(work, ask=self._ask)
-
-    def _with_run(self, metadata: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        if RUN_FIELD in metadata:
-            raise InvalidInput(
-                f"metadata '{RUN_FIELD}' is reserved for the run; choose another name",
-                code="memory.metadata-reserved",
-            )
-        return {**metadata, RUN_FIELD: self._tracer.run_id}
+    async def _in_store(self, work: Callable[[MemoryStore], T]) -> T:
+        return await self._shared.in_store(work, tracer=self._tracer, ask=self._ask)
 
 
 def _as_json(where: Filter | None) -> dict[str, object] | None:
@@ -413,7 +398,8 @@ def open_store(
     with ExitStack() as stack:
         endpoint = None
         if memory.embedder not in OFFLINE_EMBEDDERS:
-            endpoint = stack.enter_context(_called_in_background(settings))
+            endpoint = stack.enter_context(in_background(_embedder_of(settings))).served
+            stack.callback(endpoint.close)
         yield stack.enter_context(
             _opened_store(memory, memory.path, endpoint=endpoint, progress=progress, make=make)
         )
@@ -437,31 +423,17 @@ def _opened_store(
     )
 
 
-@contextmanager
-def _called_in_background(settings: Settings) -> Iterator[EndpointEmbedder]:
-    """The endpoint's embedder, its event loop in a thread of its own."""
+@asynccontextmanager
+async def _embedder_of(settings: Settings) -> AsyncIterator[EndpointEmbedder]:
     tag = settings.memory.embedder
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[EndpointEmbedder]:
-        async with open_shim(tag, settings=settings) as shim:
-            yield await EndpointEmbedder.open(tag, ask=shim.embed)
-
-    with in_background(opened()) as background:
-        try:
-            yield background.served
-        finally:
-            background.served.close()
+    async with open_shim(tag, settings=settings) as shim:
+        yield await EndpointEmbedder.open(tag, ask=shim.embed)
 
 
 class EndpointEmbedder:
     """Embeds by calls to one model. An `Embedder`, for any thread but the event loop's.
 
     `first` is an answer, which tells the model and the length of its vectors.
-
-    Attributes:
-        name: The endpoint's tag, and the model that its server says it has.
-        dimensions: Length d of each vector.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +36,28 @@ async def result_if_nothing_to_do(
 ) -> RunResult | None:
     """The result of a run with nothing left to do; None if a call would have to be made."""
     no_calls = _NoCalls()
-    ended = await rehearsed(graph, inputs, earlier, surroundings, no_calls)
+    ended = await _rehearsed(graph, inputs, earlier, surroundings, no_calls)
     if no_calls.was_asked or ended.status != "finished":
         return None
-    return _from_journal(graph, ended, earlier)
+    journal = earlier.journal
+    return RunResult(
+        run_id=journal.started.run_id,
+        pipeline=graph.name,
+        status="finished",
+        outputs=ended.outputs,
+        result=result_of(graph, ended),
+        skips=ended.skips,
+        reused=ended.reused,
+        parts=journal.parts,
+        had_finished=True,
+        loops=(),
+        earlier_loops=earlier.loops.within(labels_before(ended)),
+        models=tuple(group_calls(calls_of(journal.spans()), by=lambda call: call.model)),
+        spent=earlier.spent,
+        duration_s=0.0,
+        files=RunFiles.beside(journal.path),
+        warnings=(*earlier.notices, *result_notices(graph, ended), *rename_notices(ended)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,21 +103,15 @@ async def rehearse(
 ) -> Rehearsal:
     """Finds the calls that a resumed run would make, without a call.
 
-    Args:
-        graph: The pipeline.
-        inputs: As given; recorded ones count beside them.
-        earlier: The run to resume.
-        settings: As for the run, as are the backends.
-        backends: Ready-made backends by tag.
-        through: A mapped node that does no more than call a pipeline: its calls are made, and those
-            of the pipeline's nodes are not.
+    `through` is a mapped node that does no more than call a pipeline: its calls are made, and those
+    of the pipeline's nodes are not.
 
     Raises:
         InvalidInput: As from the run itself.
     """
     values, _ = inputs_now(graph, inputs, earlier)
     surroundings = await Surroundings(settings, backends).beside(earlier.outputs)
-    ended = await rehearsed(graph, values, earlier, surroundings, through=through)
+    ended = await _rehearsed(graph, values, earlier, surroundings, _NoCalls(through))
     reasons = {rerun.node: rerun.reason for rerun in ended.reruns}
     reused = frozenset(ended.reused)
     called: set[str] = set()
@@ -110,30 +122,14 @@ async def rehearse(
     again, unfinished = [], []
     for label, records in took.items():
         outermost = records.get(label)
-        is_done = (
-            outermost is not None
-            and outermost.status in {"done", "reused"}
-            and outermost.node in graph.nodes
-        )
-        if outermost is not None and outermost.times and not is_done and label not in reused:
-            unfinished.append(label)
-        if not is_done or label in reused:
+        if outermost is None or label in reused:
             continue
-        calls_again = [each_call for each_call in records.values() if each_call.label not in reused]
-        costs = [each_call.cost_usd for each_call in calls_again if each_call.cost_usd is not None]
-        again.append(
-            Remake(
-                node=label,
-                reason=reasons.get(label, "what it takes is made again"),
-                steps=tuple(
-                    each_call.label for each_call in calls_again if each_call is not outermost
-                ),
-                calls=sum(each_call.calls for each_call in calls_again),
-                input_tokens=sum(each_call.input_tokens for each_call in calls_again),
-                output_tokens=sum(each_call.output_tokens for each_call in calls_again),
-                cost_usd=sum(costs) if costs else None,
-            )
-        )
+        if outermost.status in {"done", "reused"} and outermost.node in graph.nodes:
+            calls = [record for record in records.values() if record.label not in reused]
+            reason = reasons.get(label, "what it takes is made again")
+            again.append(_remake(label, calls, reason=reason))
+        elif outermost.times:
+            unfinished.append(label)
     return Rehearsal(
         kept=tuple(label for label in ended.reused if "/" not in label),
         made_again=tuple(again),
@@ -143,14 +139,25 @@ async def rehearse(
     )
 
 
-async def rehearsed(
+def _remake(node: str, calls: Sequence[NodeRecord], *, reason: str) -> Remake:
+    costs = [call.cost_usd for call in calls if call.cost_usd is not None]
+    return Remake(
+        node=node,
+        reason=reason,
+        steps=tuple(call.label for call in calls if call.label != node),
+        calls=sum(call.calls for call in calls),
+        input_tokens=sum(call.input_tokens for call in calls),
+        output_tokens=sum(call.output_tokens for call in calls),
+        cost_usd=sum(costs) if costs else None,
+    )
+
+
+async def _rehearsed(
     graph: Graph,
     inputs: Mapping[str, object],
     earlier: EarlierRun,
     surroundings: Surroundings,
-    no_calls: _NoCalls | None = None,
-    *,
-    through: str | None = None,
+    no_calls: _NoCalls,
 ) -> Execution:
     """How a resumed run would begin: the calls to reuse, and the calls to repeat."""
     return await execute(
@@ -159,7 +166,7 @@ async def rehearsed(
         Shared(
             run_of=_Through,
             tracer=Tracer(),
-            executor=no_calls or _NoCalls(through),
+            executor=no_calls,
             earlier=earlier.outputs,
             changes=surroundings.change_since,
         ),
@@ -177,11 +184,7 @@ class _Through:
 
 
 class _NoCalls:
-    """An executor that makes no calls except the items of one node.
-
-    Attributes:
-        was_asked: Whether it was asked to make another.
-    """
+    """An executor that makes no calls except the items of one node; `was_asked` for another."""
 
     def __init__(self, through: str | None = None) -> None:
         self.was_asked = False
@@ -199,25 +202,3 @@ class _NoCalls:
     async def stream(self, work: Work) -> AsyncGenerator[object, None]:
         """See `Executor.stream`."""
         yield await self.call(work)
-
-
-def _from_journal(graph: Graph, ended: Execution, earlier: EarlierRun) -> RunResult:
-    journal = earlier.journal
-    return RunResult(
-        run_id=journal.started.run_id,
-        pipeline=graph.name,
-        status="finished",
-        outputs=ended.outputs,
-        result=result_of(graph, ended),
-        skips=ended.skips,
-        reused=ended.reused,
-        parts=journal.parts,
-        had_finished=True,
-        loops=(),
-        earlier_loops=earlier.loops.within(labels_before(ended)),
-        models=tuple(group_calls(calls_of(journal.spans()), by=lambda call: call.model)),
-        spent=earlier.spent,
-        duration_s=0.0,
-        files=RunFiles.beside(journal.path),
-        warnings=(*earlier.notices, *result_notices(graph, ended), *rename_notices(ended)),
-    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -27,6 +27,7 @@ from harness.trace import (
     sha256_of,
 )
 from harness.trace.node_records import attempt_status
+from harness.trace.records import node_of_all
 from harness.wiggum import EarlierLoops, earlier_loops
 
 _MOST = 20
@@ -163,17 +164,15 @@ def record_beginning(
     )
     parameters = graph_inputs(graph)
     for name, value in inputs.items():
-        try:
+        event = events.InputEvent(input=name)
+        with suppress(TypeError):  # it has no form in JSON
             data = value_form(parameters[name].annotation).encode(value)
-        except TypeError:
-            tracer.instant(events.InputEvent(input=name))
-        else:
             event = events.InputEvent(
                 input=name,
                 value_sha256=tracer.content(data.decode()),
                 digest=tracer.excerpt(digest(data)),
             )
-            tracer.instant(event)
+        tracer.instant(event)
 
 
 def record_outcome(tracer: Tracer, ended: Execution) -> None:
@@ -339,13 +338,6 @@ def inputs_now(
             path=earlier.journal.path,
             code="resume.other-pipeline",
         )
-    values = _with_recorded(graph, earlier, inputs)
-    return bind_inputs(graph, values), frozenset(values)
-
-
-def _with_recorded(
-    graph: Graph, earlier: EarlierRun, inputs: Mapping[str, object]
-) -> dict[str, object]:
     values = dict(inputs)
     parameters = graph_inputs(graph)
     for name, recorded in earlier.inputs.items():
@@ -363,7 +355,7 @@ def _with_recorded(
                 f"--set {name}=…, or by its name to Pipeline.run",
                 code="resume.input-lost",
             ) from error
-    return values
+    return bind_inputs(graph, values), frozenset(values)
 
 
 # --- renamed nodes ------------------------------------------------------------------------------
@@ -376,7 +368,7 @@ def labels_before(ended: Execution) -> frozenset[str]:
 
 def renamed_nodes(ended: Execution) -> dict[str, str]:
     """The names that reused nodes had in the earlier parts of the run, by their names now."""
-    return {_node_of(new): _node_of(before) for new, before in ended.renamed.items()}
+    return {node_of_all(new): node_of_all(before) for new, before in ended.renamed.items()}
 
 
 def rename_notices(ended: Execution) -> Iterator[Notice]:
@@ -387,10 +379,6 @@ def rename_notices(ended: Execution) -> Iterator[Notice]:
             message=f"'{new}' has the code that '{before}' had: its output is used again under "
             "the new name",
         )
-
-
-def _node_of(label: str) -> str:
-    return re.sub(r"\[\d+\]", "", label)
 
 
 # --- answers ------------------------------------------------------------------------------------
@@ -458,9 +446,8 @@ def question_named(name: str, questions: Sequence[Question]) -> Question:
 def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
     """The documents that a run remembered, except in a store that outlives it, each once, in order.
 
-    Returns:
-        The arguments of `PassageLibrary.remember` for each, and how many the journal does not have
-        whole, since a secret was left out.
+    As arguments of `PassageLibrary.remember`; and how many the journal does not have whole, since
+    a secret was left out.
 
     Raises:
         JournalInvalid: The journal is damaged.
@@ -473,8 +460,10 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
     texts = journal.texts({event.document_sha256 for event in remembered})
     documents: list[dict[str, Any]] = []
     for event in remembered:
+        text = texts.get(event.document_sha256)
+        is_whole = text is not None and sha256_of(text) == event.digest
         document = {
-            "document": _whole(texts.get(event.document_sha256), digest=event.digest),
+            "document": text if is_whole else None,
             "title": event.title or "",
             "source": event.source or "",
             "quality": event.quality,
@@ -486,7 +475,3 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
             documents.append(document)
     whole = [document for document in documents if document["document"] is not None]
     return whole, len(documents) - len(whole)
-
-
-def _whole(text: str | None, *, digest: object) -> str | None:
-    return text if text is not None and sha256_of(text) == digest else None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -54,9 +55,6 @@ MINILM = "minilm"
 OFFLINE_EMBEDDERS = (WORDLLAMA, MINILM)
 """The embedders that need no endpoint; the second needs the extra `minilm`."""
 
-_MODEL = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
 SameFamilyRule = Literal["refuse", "allow"]
 """Whether a model may evaluate texts of a model of its family."""
 
@@ -78,18 +76,20 @@ RoleTags = Annotated[str | tuple[str, ...], BeforeValidator(_as_tags)]
 """The tag of an endpoint, or a pool of them."""
 
 
-def _as_bytes(value: object) -> object:
-    return parse_bytes(value) if isinstance(value, str) else value
-
-
-Size = Annotated[int, BeforeValidator(_as_bytes)]
+Size = Annotated[
+    int, BeforeValidator(lambda value: parse_bytes(value) if isinstance(value, str) else value)
+]
 """Bytes, or a text such as "6 GiB"."""
 
 
-class DeviceSettings(BaseModel):
-    """`[budget.devices.gpu0]`: how much of a GPU's memory models may take."""
+class SettingsTable(BaseModel):
+    """A table of `harness.toml`."""
 
-    model_config = _MODEL
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DeviceSettings(SettingsTable):
+    """`[budget.devices.gpu0]`: how much of a GPU's memory models may take."""
 
     capacity_bytes: Size | None = Field(default=None, alias="capacity", gt=0)
     """Bytes, or a text such as "24 GiB"; when left out, the device's own, if it can be read."""
@@ -108,8 +108,6 @@ class BudgetSettings(DeviceSettings):
 
     capacity_bytes: Size | None = Field(default=None, alias="capacity", gt=0)
     """Of the machine's memory: bytes, or a text such as "6 GiB"; 80 % of it when left out."""
-    reserve_bytes: Size = Field(default=0, alias="reserve", ge=0)
-    """What is kept free of it."""
     max_wait_s: float = Field(default=MAX_WAIT_S, gt=0)
     """How long a call to a model that is not in memory may wait in favor of others."""
     devices: dict[str, DeviceSettings] = {}
@@ -133,10 +131,8 @@ def _as_place(value: object) -> object:
         raise Mistake(str(error), code=error.code) from error
 
 
-class MemorySettings(BaseModel):
+class MemorySettings(SettingsTable):
     """`[memory]`: where passages are kept, and how they are found again."""
-
-    model_config = _MODEL
 
     path: Annotated[Path | InstanceOf[StoreUrl] | None, BeforeValidator(_as_place)] = None
     """A directory that outlives the run, or a url, such as `postgresql://user@host/database`;
@@ -164,10 +160,8 @@ class MemorySettings(BaseModel):
         return (*embedder, *filter(None, [self.rerank]))
 
 
-class TraceSettings(BaseModel):
+class TraceSettings(SettingsTable):
     """`[trace]`: how runs are recorded."""
-
-    model_config = _MODEL
 
     content: ContentPolicy = "full"
     """What to record of prompts, completions, drafts and outputs: the texts (`full`), their hashes
@@ -194,10 +188,8 @@ class TraceSettings(BaseModel):
         return self.content == "full" and self.durability != "exit"
 
 
-class SeparationSettings(BaseModel):
+class SeparationSettings(SettingsTable):
     """`[separation]`: how different producer and evaluator must be."""
-
-    model_config = _MODEL
 
     same_family: SameFamilyRule = "refuse"
     """Whether producer and evaluator may be of one family; if so, every result says it."""
@@ -206,10 +198,8 @@ class SeparationSettings(BaseModel):
     """
 
 
-class EvaluationSettings(BaseModel):
+class EvaluationSettings(SettingsTable):
     """`[evaluation]`: how drafts are judged."""
-
-    model_config = _MODEL
 
     panel: Combine | None = None
     """For a pool of evaluators: every member judges every draft, and their judgements become one in
@@ -222,10 +212,8 @@ class EvaluationSettings(BaseModel):
     says."""
 
 
-class LimitSettings(BaseModel):
+class LimitSettings(SettingsTable):
     """`[limits]`: how much a whole run may take; no limit when left out."""
-
-    model_config = _MODEL
 
     max_tokens: int | None = Field(default=None, gt=0)
     """Of all calls together, in and out."""
@@ -242,12 +230,25 @@ class LimitSettings(BaseModel):
         return Limits(**self.model_dump())
 
 
-class ExecutionSettings(BaseModel):
+def check_engine(engine: str) -> str:
+    """The name of an executor, or `process`.
+
+    Raises:
+        Mistake: No such executor is installed.
+    """
+    names = [IN_PROCESS, *plugin_names("executors")]
+    if engine not in names:
+        raise Mistake(
+            f"no executor '{engine}' is installed; " + did_you_mean(engine, names),
+            code="execution.engine-unknown",
+        )
+    return engine
+
+
+class ExecutionSettings(SettingsTable):
     """`[execution]`: where nodes run that ask for a worker: `on=Resources(…)`."""
 
-    model_config = _MODEL
-
-    engine: str = IN_PROCESS
+    engine: Annotated[str, AfterValidator(check_engine)] = IN_PROCESS
     """`process` runs them with all others, in one process; else the name of an executor that is
     installed, such as `ray`."""
     address: str | None = Field(default=None, min_length=1)
@@ -257,16 +258,9 @@ class ExecutionSettings(BaseModel):
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
     """As for endpoints."""
 
-    @field_validator("engine")
-    @classmethod
-    def _is_installed(cls, engine: str) -> str:
-        return check_engine(engine)
 
-
-class Settings(BaseModel):
+class Settings(SettingsTable):
     """All settings of a session."""
-
-    model_config = _MODEL
 
     roles: dict[str, RoleTags] = {}
     """The endpoint for each role: `producer`, `evaluator`, `planner`, …. With several evaluators,
@@ -345,9 +339,11 @@ def load_settings(
         ConfigurationInvalid: The file or the variable has a mistake.
     """
     file = Path(SETTINGS_FILE) if path is None else path
+    settings = Settings()
     if path is None and not file.exists():
         _say_where_settings_are(Path.cwd())
-    settings = Settings() if path is None and not file.exists() else _read_file(file, environment)
+    else:
+        settings = _read_file(file, environment)
     endpoints = {**settings.endpoints, **_endpoints_from(environment)}
     for tag, endpoint in named_models((roles or {}).values()).items():
         if endpoints.setdefault(tag, endpoint) is not endpoint:
@@ -368,15 +364,15 @@ def named_models(names: Iterable[str]) -> dict[str, Endpoint]:
 
     An API's usual key goes to its own host, and Ollama's models are those of this machine.
     """
-    settings_found = {}
+    endpoints = {}
     for name in names:
         provider, _, model = name.partition("/")
         if model and provider == "ollama":
             url = "http://127.0.0.1:11434"
-            settings_found[name] = Endpoint(tag=name, backend="ollama", url=url, model_id=model)
+            endpoints[name] = Endpoint(tag=name, backend="ollama", url=url, model_id=model)
         elif model and provider in MANAGED_APIS:
-            settings_found[name] = Endpoint(tag=name, backend="litellm", model_id=name)
-    return settings_found
+            endpoints[name] = Endpoint(tag=name, backend="litellm", model_id=name)
+    return endpoints
 
 
 def _say_where_settings_are(folder: Path) -> None:
@@ -417,17 +413,16 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
-        mistakes = []
-        for problem in error.errors():
-            line = _line_of(tuple(str(part) for part in problem["loc"]), text)
-            mistakes.append((line, _explain(problem)))
-        (line, first_problem), *rest = sorted(mistakes, key=lambda mistake: mistake[0] or 0)
-        further = "".join(
-            f"\n{InvalidInput(text.message, code=text.code, path=path, line=at)}"
-            for at, text in rest
-        )
+        mistakes = [
+            InvalidInput(notice.message, code=notice.code, path=path, line=_line_of(where, text))
+            for where, notice in map(_explain, error.errors())
+        ]
+        first, *rest = sorted(mistakes, key=lambda mistake: mistake.line or 0)
         raise ConfigurationInvalid(
-            first_problem.message + further, code=first_problem.code, path=path, line=line
+            "\n".join([first.statement, *map(str, rest)]),
+            code=first.code,
+            path=path,
+            line=first.line,
         ) from error
 
 
@@ -443,7 +438,7 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
         problem = Notice(code="config.not-json", message=f"not JSON: {error}")
         cause: Exception = error
     except ValidationError as error:
-        faults = [_explain(fault) for fault in error.errors()]
+        faults = [notice for _, notice in map(_explain, error.errors())]
         problem = replace(faults[0], message="; ".join(fault.message for fault in faults))
         cause = error
     raise ConfigurationInvalid(
@@ -455,37 +450,33 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
 
 def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | None) -> None:
     """Makes relative paths start at a folder, and says which folder wrote the endpoints."""
-
-    def start(table: object, key: str) -> None:
-        if isinstance(table, dict) and isinstance(table.get(key), str):
+    memory, endpoints = _table(values, "memory"), _table(values, "endpoints")
+    models = [_table(endpoints, tag) for tag in endpoints]
+    places = [(values, "traces"), (values, "rubrics"), (memory, "cache")]
+    places += ((endpoint, "path") for endpoint in models)
+    if not is_url(str(memory.get("path"))):
+        places.append((memory, "path"))
+    for table, key in places:
+        if isinstance(table.get(key), str):
             # As shells do, this leaves the name of an unknown user; pathlib's version fails.
             table[key] = base / os.path.expanduser(table[key])  # noqa: PTH111 - see above
+    for table in (memory, _table(values, "execution"), *models):
+        table["written_in"] = written_in
 
-    start(values, "traces")
-    start(values, "rubrics")
-    memory = values.get("memory")
-    start(memory, "cache")
-    if isinstance(memory, dict):
-        memory["written_in"] = written_in
-        if not is_url(str(memory.get("path"))):
-            start(memory, "path")
-    endpoints = values.get("endpoints")
-    for endpoint in endpoints.values() if isinstance(endpoints, dict) else ():
-        start(endpoint, "path")
-        if isinstance(endpoint, dict):
-            endpoint["written_in"] = written_in
-    if isinstance(execution := values.get("execution"), dict):
-        execution["written_in"] = written_in
+
+def _table(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A table of the settings; an empty one, of no use, where there is none or another value."""
+    table = values.get(name)
+    return table if isinstance(table, dict) else {}
 
 
 def _refuse_writes_outside(
     values: Mapping[str, Any], folder: Path, path: Path, environment: Mapping[str, str]
 ) -> None:
     """Refuses places to write that are not in the settings' folder, unless the user trusts it."""
-    memory = values.get("memory")
+    memory = _table(values, "memory")
     places = {"traces": values.get("traces")}
-    if isinstance(memory, Mapping):
-        places |= {f"memory.{name}": memory.get(name) for name in ("path", "cache")}
+    places |= {f"memory.{name}": memory.get(name) for name in ("path", "cache")}
     for name, place in places.items():
         if not isinstance(place, Path) or place.resolve().is_relative_to(folder):
             continue
@@ -497,25 +488,25 @@ def _refuse_writes_outside(
             )
 
 
-def _explain(problem: Any) -> Notice:  # noqa: ANN401 - pydantic's ErrorDetails, a TypedDict
-    where = ".".join(str(part) for part in problem["loc"])
+def _explain(problem: Any) -> tuple[tuple[str, ...], Notice]:  # noqa: ANN401 - pydantic's ErrorDetails
+    """Where a mistake is, and what it is."""
+    location = tuple(map(str, problem["loc"]))
+    where = ".".join(location)
     if problem["type"] == "extra_forbidden":
-        *owner, name = problem["loc"]
-        near = did_you_mean(str(name), _fields_at(tuple(owner)))
-        return Notice(code="config.unknown-setting", message=f"'{where}' is not a setting; {near}")
+        near = did_you_mean(location[-1], _fields_at(location[:-1]))
+        message = f"'{where}' is not a setting; {near}"
+        return location, Notice(code="config.unknown-setting", message=message)
     message = fault_of(problem)
     if problem["type"] == "literal_error":
         offered = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         unknown = str(problem["input"])
         message = f"'{unknown}' is not one of its values; {did_you_mean(unknown, offered)}"
-    notice = Notice(
-        code="config.setting-invalid", message=f"{where}: {message}" if where else message
-    )
     mistake = problem.get("ctx", {}).get("error")
-    return replace(notice, code=mistake.code) if isinstance(mistake, Mistake) else notice
+    code = mistake.code if isinstance(mistake, Mistake) else "config.setting-invalid"
+    return location, Notice(code=code, message=f"{where}: {message}" if where else message)
 
 
-def _fields_at(location: tuple[int | str, ...]) -> set[str]:
+def _fields_at(location: tuple[str, ...]) -> set[str]:
     model: Any = Settings
     match location:
         case ("endpoints", _):
@@ -554,21 +545,6 @@ def _key_parts(key: str) -> tuple[str, ...]:
     return tuple(
         quoted or bare for quoted, bare in re.findall(r"[\"']([^\"']+)[\"']|([^.\s]+)", key)
     )
-
-
-def check_engine(engine: str) -> str:
-    """The name of an executor, or `process`.
-
-    Raises:
-        Mistake: No such executor is installed.
-    """
-    names = [IN_PROCESS, *plugin_names("executors")]
-    if engine not in names:
-        raise Mistake(
-            f"no executor '{engine}' is installed; " + did_you_mean(engine, names),
-            code="execution.engine-unknown",
-        )
-    return engine
 
 
 def check_workers(execution: ExecutionSettings, environment: Mapping[str, str]) -> None:

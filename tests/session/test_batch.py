@@ -14,6 +14,7 @@ from harness import Limits, Pipeline, Run, ScriptedBackend
 from harness.errors import InvalidInput
 from harness.session.batch import Batch
 from harness.session.batch_rows import BatchRows
+from harness.trace.secrets import REDACTED
 
 ANSWERED = [{"role": "producer", "endpoint": "producer", "model": "producer"}]
 ROWS = [{"id": name, "task": name} for name in ("one", "two", "three")]
@@ -251,6 +252,20 @@ def test_an_output_that_lost_lines_is_mended_from_the_journal(tmp_path, output, 
 
     assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
     assert len(calls.made) == 3
+
+
+@pytest.mark.parametrize("output", ["out.jsonl", "out.csv", "out.parquet"])
+def test_no_file_of_a_batch_holds_a_secret_of_its_table(tmp_path, monkeypatch, output):
+    monkeypatch.setenv("TABLE_PASSWORD", "hunter2-of-the-table")
+    settings = settings_of(tmp_path, trace={"secrets": ["TABLE_PASSWORD"]})
+    rows = [{"id": "a", "task": "tea", "note": "hunter2-of-the-table"}]
+
+    batch(words_pipeline(Calls()), rows, tmp_path, output=output, settings=settings)
+
+    (line,) = table(tmp_path / output)
+    inputs = line.get("inputs") or {"note": line["inputs.note"]}
+    assert "hunter2" not in str(line)
+    assert inputs["note"] == REDACTED
 
 
 def test_an_output_can_be_parquet(tmp_path):

@@ -366,7 +366,7 @@ def test_rows_whose_target_is_missing_or_unfit_are_refused_by_line(setup):
         setup.run(questions(table))
     assert setup.asked == (0, 0)
     assert f"{table}:3: it has no 'target', which 'number' needs" in str(refused.value)
-    assert "(--columns target=question, columns=" in str(refused.value)
+    assert "fill it in, or leave out such rows (--bad-rows skip" in str(refused.value)
     assert f"{table}:4" in str(refused.value)
     assert '"six" is no number' in str(refused.value)
     with pytest.raises(InvalidInput, match="it has no 'target', which 'right' needs"):
@@ -459,6 +459,24 @@ def test_an_evaluation_with_a_mistake_is_refused_when_it_is_made(arguments, code
     assert refused.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ({"sample": 0}, "batch.sample-not-positive"),
+        ({"max_parallel": 0}, "pipeline.parallel-calls-not-positive"),
+        ({"limits": 3}, "pipeline.limits-invalid"),
+        ({"observers": [3]}, "pipeline.observers-invalid"),
+    ],
+)
+def test_options_with_a_mistake_are_refused_before_any_row_is_run(setup, options, code):
+    evaluation = Evaluation("{question}", ROWS, scorers=["number"])
+
+    with pytest.raises(InvalidInput) as refused:
+        setup.run(evaluation, **options)
+
+    assert (refused.value.code, setup.asked) == (code, (0, 0))
+
+
 def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):
     (tmp_path / "one.yaml").write_text(ONE_QUESTION)
     producer = ScriptedBackend(["never"])
@@ -515,6 +533,56 @@ def test_two_braces_are_a_brace_and_no_column(setup):
     assert setup.producer.requests[0].messages[-1].content == '2+2 as {word} {"a": {"b": 1}}'
 
 
+def test_a_column_of_several_words_stands_in_a_prompt_and_other_braces_are_text(setup):
+    rows = [{"question text": "2+2", "Q_2": "x", "target": 4}]
+    prompt = '{question text} = ? { Q_2 } {"a": {"b c": 1}} {see below} {{word}} {{"d": 2}}'
+    setup.run(Evaluation(prompt, rows, scorers=["number"]))
+    sent = setup.producer.requests[0].messages[-1].content
+    assert sent == '2+2 = ? x {"a": {"b c": 1}} {see below} {word} {{"d": 2}}'
+    for wrong, hint in {
+        "{question txt}": "did you mean 'question text'",
+        "{question}": "it has no 'question'",
+        "{{question text}}": "write {question text}",
+        "2+2": r"write \{COLUMN\} into what is set for every row",
+    }.items():
+        with pytest.raises(InvalidInput, match=hint):
+            setup.run(Evaluation(wrong, rows, scorers=["number"]))
+
+
+def test_a_file_that_is_no_table_is_told_as_one(setup):
+    (setup.folder / "rows.json").write_text('[{"question": "2+2"}]')
+    wrong = Evaluation("{question}", setup.folder / "rows.json", scorers=[length])
+    with pytest.raises(InvalidInput, match=r"it is one text, a table is a \.csv, \.jsonl"):
+        setup.run(wrong)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float64("nan"), ""], ids=repr)
+def test_a_missing_value_of_a_row_in_python_is_none_as_in_a_file(setup, missing):
+    rows = [
+        {"id": missing, "question": question, "target": np.int64(6), "group": missing}
+        for question in ANSWERS
+    ]
+    done = setup.run(Evaluation("{question} = ?", rows, scorers=["number"]))
+    assert done.score("number").groups is None
+    assert [sample["id"] for sample in done.samples] == ["inputs:1", "inputs:2", "inputs:3"]
+    assert [sample["target"] for sample in done.samples] == [6, 6, 6]
+    with pytest.raises(InvalidInput, match="it has no 'target'"):
+        setup.run(Evaluation("{question} = ?", [{**ROWS[0], "target": missing}], scorers=["equal"]))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_an_output_with_epochs_is_a_table_whose_rows_have_one_group_by_id(setup, ending):
+    output = f"out.{ending}"
+    setup.run(questions(epochs=2), output=output)
+    again = Evaluation("{inputs.question} = ?", setup.folder / output, scorers=["number"])
+    done = setup.run(again, output="again.jsonl")
+    assert {"a epoch 1", "a epoch 2"} < {sample["id"] for sample in done.samples}
+    assert done.score("number").groups == 2  # as the table has it
+    rows = [{"id": "x", "epoch": n, "question": "2+2", "target": 4} for n in (1, 2)]
+    done = setup.run(Evaluation("{question} = ?", rows, scorers=["number"]), output=None)
+    assert done.score("number").groups == 1
+
+
 def test_the_prompt_may_stand_in_a_file(setup):
     prompt = setup.folder / "prompt.txt"
     prompt.write_text("{question} = ?\n")
@@ -535,7 +603,10 @@ def test_a_table_has_a_column_for_each_score(setup, ending):
         assert again.kept == 6
         more = questions(rubric="right", scorers=["number", length], epochs=2)
         assert len(setup.run(more, output="out.csv").samples) == 6
-        assert "scores.length," in (setup.folder / "out.csv").read_text()
+        with (setup.folder / "out.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["scores.length.short"] for row in rows].count("1.0") == 4
+        assert "scores.length" not in rows[0]
         assert setup.asked == (6, 6)
 
 
