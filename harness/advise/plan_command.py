@@ -116,16 +116,7 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
 async def plan_models(
     graph: Graph, settings: Settings, *, environment: Mapping[str, str]
 ) -> ModelPlan:
-    """Plans a run's use of its models.
-
-    Servers are asked for the size of a managed model if its endpoint does not give it. The row of a
-    silent server says so.
-
-    Raises:
-        HarnessError: A run would be refused: the pipeline or the settings have a mistake, a role
-            has no model, the capacity of a device is unknown, or a model that is needed can never
-            fit or is none.
-    """
+    """Plans a run's use of its models; raises `HarnessError` where a run would be refused."""
     # 1. Who is asked.
     graph.check()
     endpoints = known_endpoints(settings)
@@ -133,7 +124,8 @@ async def plan_models(
     roles = cast_roles(endpoints, settings)
     roles_of = _roles_by_tag(graph, roles, settings, endpoints)
 
-    # 2. How large they are, and what there is room for.
+    # 2. How large they are, and what there is room for. Servers are asked for the size of a managed
+    # model if its endpoint does not give it; the row of a silent one says so.
     sizes = await asyncio.gather(*(_sized(endpoints[tag], environment) for tag in roles_of))
     tenants = {size.model: size for size in sizes if isinstance(size, Tenant)}
     named = [device for tenant in tenants.values() for device in tenant.need]
@@ -165,11 +157,7 @@ async def plan_models(
 def _roles_by_tag(
     graph: Graph, roles: Roles, settings: Settings, endpoints: Mapping[str, Endpoint]
 ) -> dict[str, list[str]]:
-    """The roles of each endpoint that a run needs or has in memory; those asked come first.
-
-    Raises:
-        ConfigurationInvalid: Another role has no model.
-    """
+    """The roles of each endpoint that a run needs or has in memory; those asked come first."""
     demand, roles_of = demand_of(graph), dict[str, list[str]]()
     # Each of a pool, since a run draws its evaluators when it begins.
     players = roles.with_evaluators(*(roles.pool or ()))

@@ -36,9 +36,17 @@ from pydantic import BaseModel, ValidationError
 from harness.errors import ModelFileInvalid
 from harness.files import whole_file
 from harness.hardware import Loading, prompt_kv_bytes, read_gguf_header
-from harness.hardware.gpus import Gpus, opened_gpus, read_gpus
-from harness.hardware.machine import core_count, memory_bytes_per_s
-from harness.hardware.processes import CoreUse, ProcessUse, core_use, process_use
+from harness.hardware.machine import (
+    CoreUse,
+    Gpus,
+    ProcessUse,
+    core_count,
+    core_use,
+    memory_bytes_per_s,
+    opened_gpus,
+    process_use,
+    read_gpus,
+)
 from harness.inference import MACHINE, Endpoint
 from harness.inference.providers.counters import Reading
 from harness.log import log_warning

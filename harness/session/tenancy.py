@@ -16,16 +16,15 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
-from harness.hardware.gpus import read_gpus
-from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes
-from harness.hardware.offload import dealt_footprints
+from harness.hardware.footprint import dealt_footprints
+from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes, read_gpus
 from harness.inference import MACHINE, Endpoint, Host, provider_of, server_address
 from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
 from harness.inference.providers.registry import loading_of
 from harness.inference.providers.server_host import CLEARING_UP_S
 from harness.log import log_warning
 from harness.residency import Device, KeepAliveBudget, Need, Tenant, check_fits
-from harness.residency.placement import place
+from harness.residency.ledger import place
 from harness.session.roles import EVALUATOR
 from harness.session.settings import BudgetSettings, DeviceSettings, Settings
 from harness.trace import SharedTracer, Tracer, describe, events

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 from real_engines import small_endpoint
 
-from harness.hardware.gpus import Gpu
+from harness.hardware.machine import Gpu
 from harness.inference import Endpoint
 from harness.session import monitoring
 from harness.session.models import open_models
