@@ -14,7 +14,7 @@ from harness.files import whole_file
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
-from harness.trace.timeline import TimelineDrawing, Lane, on_lane, slice_title, track_rank
+from harness.trace.timeline import Lane, TimelineDrawing, on_lane, slice_title, track_rank
 
 _BATCH = 500
 

@@ -20,8 +20,8 @@ from harness.files import whole_file
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
 from harness.trace.timeline import (
-    TimelineDrawing,
     Lane,
+    TimelineDrawing,
     on_lane,
     slice_title,
     track_around,
