@@ -1,47 +1,5 @@
 """Every error that `harness` raises on purpose.
 
-    HarnessError
-    ├── InvalidInput            what a person wrote: files, names, values
-    │   ├── ConfigurationInvalid
-    │   │   └── NotTrusted      a folder's settings send a key where the user has not allowed it
-    │   ├── RubricInvalid
-    │   ├── LabelsInvalid
-    │   ├── PipelineInvalid
-    │   ├── ScriptMismatch      a test's scripted or recorded replies are not those asked for
-    │   ├── SameModel           producer and evaluator are one model
-    │   └── SameFamily          they are of one family, and the settings forbid that
-    ├── InferenceError          one call to a model
-    │   ├── EndpointUnreachable
-    │   ├── AuthenticationFailed
-    │   ├── ModelNotFound
-    │   ├── ContextOverflow
-    │   ├── Overloaded
-    │   │   └── RateLimited
-    │   ├── QueueFull           as many calls wait here as `max_queue` allows
-    │   ├── CallTimeout
-    │   ├── StreamCut
-    │   ├── ReplyTooLarge
-    │   ├── ReplyInvalid
-    │   ├── ReplyCut            it ended too early
-    │   │   ├── ReplyFiltered   the provider's filter ended it
-    │   │   └── ReplyEmpty      it has no text
-    │   ├── NotOffered          the server has no such kind of call
-    │   ├── ServerError
-    │   └── LoadFailed          a model could not be loaded or unloaded
-    ├── ModelFileInvalid        missing, cut, or not a model
-    ├── DoesNotFit              a model larger than the budget
-    ├── EvaluationFailed        no verdict
-    │   └── EvaluatorAbstained  the evaluator answered, but gave no score
-    ├── LimitReached            a loop's limit on tokens, cost or time
-    │   └── RunLimitReached     a limit of the whole run
-    ├── NodeFailed              a pipeline's node raised
-    ├── NodeTimedOut            a pipeline's node took too long
-    ├── WorkerLost              the worker of a pipeline's node has died, or its machine
-    ├── JournalInvalid          a run's journal cannot be read
-    ├── ExportFailed            a collector did not accept a run's spans
-    ├── McpServerFailed         a server of tools did not start, or has ended
-    └── MemoryStoreFailed
-
 An error carries its facts as attributes, which its constructor takes by their names. Its message
 says what happened, to what, and what would fix it. Its `code`, such as
 `rubric.weight-not-positive`, is stable; the wording is not. A draft that was not accepted is a
@@ -79,10 +37,15 @@ class HarnessError(_FactsByName):
 
     def __init__(self, statement: str, *, code: str | None = None, **facts: object) -> None:
         self.code = code or type(self).code
+        named = [name for kind in type(self).mro() for name in inspect.get_annotations(kind)]
         for name, fact in facts.items():
-            if not any(name in inspect.get_annotations(kind) for kind in type(self).mro()):
+            if name not in named:
                 raise TypeError(f"{type(self).__name__} has no '{name}'")
             setattr(self, name, fact)
+        # Here, and not as an AttributeError where somebody reads it, far from the mistake.
+        for name in named:
+            if not hasattr(self, name):
+                raise TypeError(f"{type(self).__name__} needs '{name}'")
         self.statement = self._worded(statement)
         super().__init__(self._place() + self.statement)
 
@@ -280,9 +243,7 @@ class ContextOverflow(InferenceError):
 
     code = "call.context-overflow"
     prompt_tokens: int | None = None
-    """Length of the prompt, if known."""
     context_tokens: int | None = None
-    """Length of the context, if known."""
 
 
 class Overloaded(InferenceError):
@@ -316,7 +277,6 @@ class CallTimeout(InferenceError):
 
     code = "call.timeout"
     limit: TimeLimit = "timeout_s"
-    """Which."""
 
 
 class StreamCut(InferenceError):
@@ -332,7 +292,6 @@ class ReplyTooLarge(InferenceError):
 
     code = "call.reply-too-large"
     max_reply_bytes: int
-    """The limit."""
 
 
 class ReplyInvalid(InferenceError):
@@ -403,7 +362,6 @@ class ModelFileInvalid(HarnessError):
 
     code = "model.file-invalid"
     path: Path
-    """The file."""
     offset: int | None = None
     """Byte at which reading stopped; None if the file could not be opened."""
 
@@ -417,9 +375,7 @@ class DoesNotFit(HarnessError):
 
     code = "budget.does-not-fit"
     model: str
-    """Its tag."""
     need_bytes: int
-    """What it needs."""
     capacity_bytes: int
     """The whole budget."""
 
@@ -488,7 +444,6 @@ class NodeTimedOut(HarnessError):
 
     code = "node.timeout"
     limit: Literal["total_s", "idle_s"]
-    """Which."""
 
 
 class WorkerLost(HarnessError):
@@ -507,7 +462,6 @@ class JournalInvalid(HarnessError):
 
     code = "journal.invalid"
     path: Path
-    """The journal."""
     line: int | None = None
     """The first line that is not a record, counted from 1; None if it has no lines."""
 

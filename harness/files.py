@@ -20,11 +20,8 @@ def private(name: str, flags: int) -> int:
 
 
 def make_private(path: Path) -> None:
-    """Creates an empty file of mode 0600, if there is none, for a library that would use 0644.
-
-    If that fails, the library will report it.
-    """
-    with suppress(OSError):
+    """Creates an empty file of mode 0600, if there is none, for a library that would use 0644."""
+    with suppress(OSError):  # the library will report it
         os.close(private(str(path), os.O_CREAT))
 
 
@@ -37,10 +34,8 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 
 
 def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/starter"]) -> Path:
-    """The folder of the guides, of shipped rubrics, of patterns, or of what `harness init` copies.
-
-    A wheel carries them inside the package; in a checkout they are beside it.
-    """
+    """The folder of guides, of shipped rubrics, of patterns, or of what `harness init` copies."""
+    # A wheel carries them inside the package; in a checkout they are beside it.
     inside = _PACKAGE / "_rooms" / room
     return inside if inside.is_dir() else _PACKAGE.parent / room
 
@@ -49,12 +44,7 @@ def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/sta
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that takes its name once it is whole: when the block ends without an error.
 
-    Its folder is made if need be.
-
     An existing path that is not a regular file, such as `/dev/stdout`, is written to directly.
-
-    Raises:
-        OSError: The file cannot be written; the error names `path`.
     """
     try:
         # Renaming onto a device would put a file in its place.
@@ -79,22 +69,14 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file of the user's, whole or not at all.
-
-    Raises:
-        InvalidInput: It cannot be written.
-    """
+    """Writes a file of the user's, whole or not at all; raises `InvalidInput`."""
     with writing(path), whole_file(path) as file:
         file.write(data)
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Says that a file of the user's cannot be written.
-
-    Raises:
-        InvalidInput: The block raised an `OSError`.
-    """
+    """Raises `InvalidInput` in place of the block's `OSError` about a file of the user's."""
     try:
         yield
     except OSError as error:
@@ -109,11 +91,7 @@ def read_bytes(path: Path, *, max_bytes: int = -1) -> bytes:
 
 
 def opened(path: Path) -> BinaryIO:
-    """A file, or a pipe, to be read. A pipe that nobody writes to is empty.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """A file, or a pipe, to be read; raises `OSError`. A pipe that nobody writes to is empty."""
     # Opening such a pipe would wait for a writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     # Now that it is open: readers are to wait for what a writer still has.
@@ -122,13 +100,7 @@ def opened(path: Path) -> BinaryIO:
 
 
 def read_text(what: str, path: Path) -> str:
-    """A file's text.
-
-    `what` begins a message: `input 'task'`.
-
-    Raises:
-        InvalidInput: It is missing, empty or not text.
-    """
+    """A file's text; `what` begins the message of an `InvalidInput`: `input 'task'`."""
     try:
         data = read_bytes(path)
     except OSError as error:

@@ -31,14 +31,12 @@ _unconfigured: Any = structlog.wrap_logger(
 
 def log_warning(message: str, *, code: str, **details: object) -> None:
     """Logs a warning, with where it came from: the run, the node."""
-    details = {"code": code, **details}
-    _logger().warning(message, **{**_where(message, details), **details})
+    _logger().warning(message, **_placed(message, {"code": code, **details}))
 
 
 def log_notice(message: str, *, code: str) -> None:
     """Logs a warning that is also in a run's result; `in_result` lets a program print it once."""
-    details = {"code": code}
-    _logger().warning(message, **{**_where(message, details), **details}, in_result=True)
+    _logger().warning(message, **_placed(message, {"code": code}), in_result=True)
 
 
 def log_debug(message: str, **details: object) -> None:
@@ -57,9 +55,9 @@ def warnings_heard_by(listener: Listener) -> Iterator[None]:
         _listener.set(before)  # not by a token, which is valid only in its own context
 
 
-def _where(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
+def _placed(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
     listener = _listener.get()
-    return {} if listener is None else listener(message, details)
+    return details if listener is None else {**listener(message, details), **details}
 
 
 def _logger() -> Any:  # noqa: ANN401 - a proxy, of a type that the configuration decides

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 Labels = Mapping[str, str | int]
 
+# Of a metric; further ones are counted as one, as in OpenTelemetry's own library.
 _MOST_SERIES = 2_000
-"""Of a metric; further ones are counted as one, as in OpenTelemetry's own library."""
 _OVERFLOW = (("otel.metric.overflow", "true"),)
 
 # The bounds that the conventions advise.

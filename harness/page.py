@@ -58,7 +58,7 @@ def write_page(path: Path, title: str, *body: Element, clean: Callable[[str], st
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", title),
-        element("style", _STYLE),
+        element("style"),
     )
     main = element("main", element("h1", title), *body)
     html = element("html", head, element("body", main), lang="en")
@@ -76,7 +76,7 @@ def _written(node: Element | str, clean: Callable[[str], str]) -> Iterator[str]:
         yield f' {name}="{text}"'
     yield ">"
     if node.tag == "style":
-        yield _STYLE
+        yield Path(__file__).with_name("page.css").read_text(encoding="utf-8")
     elif node.tag not in _EMPTY:
         for child in node.children:
             yield from _written(child, clean)
@@ -231,54 +231,3 @@ class Plot:
             _, y = self._at((0, tick))
             yield element("path", d=f"M{_LEFT} {y:.1f}H{right}", class_="grid")
             yield element("text", self._y.shown(tick), x=_LEFT - 5, y=y + 4, class_="end")
-
-
-_STYLE = """
-:root { --paper: #fff; --ink: #1d2329; --quiet: #59636e; --rule: #d5dae0; --fill: #f4f6f8;
-  --first: #0b5cad; --second: #a63d00; }
-@media screen and (prefers-color-scheme: dark) { :root { --paper: #14181c; --ink: #e4e8ec;
-  --quiet: #9aa5b1; --rule: #39424c; --fill: #1d2329; --first: #6cb2ff; --second: #ff9e64; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 16px/1.5 system-ui, sans-serif;
-  overflow-wrap: break-word; }
-main { max-width: 70rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
-h1 { font-size: 1.5rem; line-height: 1.25; } h2 { font-size: 1.2rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: 1rem; margin: 0; } p, ul.lines { max-width: 46rem; }
-p.claim { font-size: 1.2rem; border-left: 4px solid var(--first); padding-left: .8rem; }
-.quiet, figure p, caption { color: var(--quiet); font-size: .9rem; }
-.plots { display: grid; gap: 1.5rem 2.5rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
-figure { margin: 0; max-width: 30rem; } figure p { margin: .2rem 0 0; }
-figcaption { font-weight: 600; } figure > svg { display: block; width: 100%; height: auto; }
-.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 0 1rem; margin: 0; padding: 0;
-  font-size: .85rem; }
-.legend svg { width: 28px; height: 12px; margin-right: .4rem; overflow: visible; }
-svg text { fill: var(--ink); font-size: 13px; }
-.middle { text-anchor: middle; } .end { text-anchor: end; }
-.grid { stroke: var(--rule); } .axis { stroke: var(--quiet); }
-.line { fill: none; stroke: var(--ink); stroke-width: 1.8; }
-.line.first { stroke: var(--first); stroke-width: 2.4; }
-.line.second { stroke: var(--second); stroke-width: 2.4; stroke-dasharray: 8 4; }
-.line.target { stroke-dasharray: 2 3; } .line.mark { stroke-dasharray: 12 4; }
-.line.claim { stroke-dasharray: 10 3 2 3; }
-.line.equal { stroke: var(--quiet); stroke-width: 1.2; }
-.band { fill: var(--first); opacity: .28; }
-.bar.first { fill: var(--first); } .bar.second { fill: var(--second); }
-.dot { fill: var(--first); fill-opacity: .75; stroke: var(--paper); stroke-width: .5; }
-.wide { overflow-x: auto; margin: 1rem 0; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding-bottom: .3rem; }
-th, td { padding: .25rem .7rem .25rem 0; text-align: right; border-bottom: 1px solid var(--rule);
-  white-space: nowrap; }
-th:first-child { text-align: left; } thead th { white-space: normal; vertical-align: bottom; }
-article { border-top: 1px solid var(--rule); padding: .8rem 0; } article p { margin: .2rem 0; }
-pre { background: var(--fill); padding: .6rem .8rem; margin: .5rem 0 0; max-height: 18rem;
-  overflow: auto; white-space: pre-wrap; overflow-wrap: anywhere; font: .9rem/1.45 ui-monospace,
-  monospace; }
-:focus-visible { outline: 2px solid var(--first); }
-@media print { main { max-width: none; padding: 0; } body { font-size: 11pt; }
-  pre { max-height: none; } figure, tr, h2, h3 { break-inside: avoid; }
-  h2, h3, article p { break-after: avoid; } .plots { grid-template-columns: 1fr 1fr; }
-  .wide { overflow: visible; } table { font-size: 7.5pt; } th, td { padding-right: .5rem; }
-  .band, .bar, .dot, pre { print-color-adjust: exact; } }
-"""

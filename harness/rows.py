@@ -43,7 +43,9 @@ _NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
 # A spreadsheet takes such a text for a formula, but not behind an apostrophe (OWASP, "CSV
 # injection"). Behind a sign, as of a list in Markdown, only calls and other sheets do harm.
 _SIGN = r"[+\uff0b\-\uff0d@\uff20]"  # wide ones too, which Excel takes for the same
-_FORMULA = re.compile(rf"""'*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""")
+_FORMULA = re.compile(
+    rf"""'*\s*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +117,7 @@ class Row:
 
 
 class _Cells(Mapping[str, Any]):
-    """The cells of a row, long texts packed: thousands of documents wait for their turn in memory.
-
-    English takes a third or less of its room.
-    """
+    """The cells of a row, long texts packed: thousands of documents wait their turn in memory."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self._cells = {name: self._packed(cell) for name, cell in cells.items()}
@@ -137,6 +136,7 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
+        # English takes a third or less of its room.
         return _PackedText(zlib.compress(cell.encode(), 1))
 
 
@@ -328,7 +328,7 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
             yield Row(fields=fields, path=path, line=number)
         else:
             yield InvalidInput(
-                'not an object; write {"id": …, "draft": …}',
+                'not an object; each line must be one, such as {"id": …, "draft": …}',
                 code="row.not-object",
                 path=path,
                 line=number,
@@ -368,7 +368,8 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             )
             yield row.refusal(problem, code="row.cells")
         elif cells:
-            yield row
+            cells = [_without_apostrophe(cell) for cell in cells]
+            yield Row(fields=dict(zip(header, cells, strict=True)), path=path, line=line)
 
 
 def _parquet_rows(path: Path) -> Iterator[Row]:
@@ -409,8 +410,7 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
-    A file that is there is replaced. All rows have the columns of the first, and values of the same
-    types.
+    A file that is there is replaced. All rows have columns and types as the first.
 
     Raises:
         InvalidInput: Its ending is another, or it cannot be written.
@@ -437,10 +437,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def rows_saved(path: Path) -> list[Mapping[str, Any]]:
     """The rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file; damaged ones lack."""
-    rows = [row.fields for row in _rows_in(path) if isinstance(row, Row)]
-    if path.suffix.lower() != ".csv":
-        return rows
-    return [{name: _without_apostrophe(cell) for name, cell in row.items()} for row in rows]
+    return [row.fields for row in _rows_in(path) if isinstance(row, Row)]
 
 
 def replace_rows(
@@ -452,18 +449,20 @@ def replace_rows(
     partial = target.with_name(f".{target.stem}.partial{path.suffix}")
     with writing(path):
         partial.unlink(missing_ok=True)
-    file = RowFile(partial, columns=columns, shown_as=path)
-    try:
+    with ExitStack() as stack:
+        stack.callback(_remove, partial)  # so that a disk that is full has room again
+        file = stack.enter_context(RowFile(partial, columns=columns, shown_as=path))
         for row in rows:
             file.append(row)
         with writing(path):
             partial.replace(target)
-    except BaseException:
-        file.close()
-        with suppress(OSError):
-            partial.unlink()  # a disk that is full has room again
-        raise
+        stack.pop_all()
     return file
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 class RowFile:
@@ -479,6 +478,7 @@ class RowFile:
 
     Attributes:
         rows: What was there when it was opened.
+        columns: As they were given.
 
     Raises:
         InvalidInput: It holds something else, another command is writing it, or it cannot be
@@ -489,33 +489,30 @@ class RowFile:
         self.path = shown_as or path
         self.rows: list[Mapping[str, Any]] = []
         self._is_csv = path.suffix.lower() == ".csv"
-        self._columns = list(columns)
+        self.columns = list(columns)
         check_output(path, {".csv", ".jsonl"})
         with writing(self.path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            # A CSV file that is there is another's: whoever replaces one writes beside it.
             self._file = path.open("xb" if self._is_csv else "a+b", buffering=0)
         try:
             # Before it is read: another command may be writing.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_csv:
-                self._write(_csv_line(self._columns))
+                self._write(_csv_line(self.columns))
             else:
                 self.rows = self._read()
         except BaseException as error:
             self._file.close()
             if isinstance(error, BlockingIOError):
                 problem = "another command is writing it"
-                raise self._refusal(problem, code="row.output-locked") from error
+                raise InvalidInput(problem, code="row.output-locked", path=path) from error
             raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the file; another command may then write it."""
         self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -524,7 +521,7 @@ class RowFile:
         Raises:
             InvalidInput: It cannot be written.
         """
-        cells = (row.get(name) for name in self._columns)
+        cells = (row.get(name) for name in self.columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
 
     def drop_last(self) -> None:
@@ -549,14 +546,14 @@ class RowFile:
         items = list(_json_rows(lines.decode(errors="replace").split("\n"), self.path))
         rows = [row.fields for row in items if isinstance(row, Row)]
         # 2. Whether all of them are this command's.
-        columns = set(self._columns)
+        columns = set(self.columns)
         strange = [
             item for item in items if not (isinstance(item, Row) and columns <= item.fields.keys())
         ]
         # Nothing is dropped of a file that may be another's.
         if rows and "id" in rows[0] and (lacks := sorted(columns - rows[0].keys())):
             problem = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
-            raise self._refusal(problem, code="row.output-other-columns")
+            raise InvalidInput(problem, code="row.output-other-columns", path=self.path)
         if strange and len(strange) < len(items):
             problem = (
                 "it is no whole row of this command; delete this line, and what it held is made "
@@ -568,15 +565,12 @@ class RowFile:
         # A file cut off within its first line is shorter than the beginning.
         if strange or not data.startswith(b'{"'[: len(data)]):
             problem = "it holds something else than rows of this command; give another file"
-            raise self._refusal(problem, code="row.output-foreign")
+            raise InvalidInput(problem, code="row.output-foreign", path=self.path)
         # 3. The file is ours: without the rest, and ready for a further row.
         os.ftruncate(self._file.fileno(), len(lines))
         if lines and not lines.endswith(b"\n"):
             self._write(b"\n")
         return rows
-
-    def _refusal(self, message: str, *, code: str) -> InvalidInput:
-        return InvalidInput(message, code=code, path=self.path)
 
 
 def _is_json(text: bytes) -> bool:
@@ -588,11 +582,12 @@ def _is_json(text: bytes) -> bool:
 
 
 def _csv_line(values: Iterable[object]) -> bytes:
-    """One line: in texts, line ends become spaces; what is no text is JSON."""
+    """One row, over several lines if its texts have them; what is no text is JSON."""
     buffer = io.StringIO(newline="")
     cells = [f"'{v}" if _FORMULA.match(v) else v for v in map(_cell_of, values)]
-    csv.writer(buffer, lineterminator="\n").writerow(cells)
-    return buffer.getvalue().encode()
+    # It quotes a cell for what ends its lines, so that a lone \r is quoted too.
+    csv.writer(buffer, lineterminator="\r\n").writerow(cells)
+    return buffer.getvalue().removesuffix("\r\n").encode() + b"\n"
 
 
 def _without_apostrophe(cell: str) -> str:
@@ -603,4 +598,4 @@ def _without_apostrophe(cell: str) -> str:
 def _cell_of(value: object) -> str:
     if value is None:
         return ""
-    return " ".join(value.split()) if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if isinstance(value, str) else orjson.dumps(value).decode()

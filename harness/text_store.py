@@ -20,23 +20,16 @@ T = TypeVar("T")
 _APPLICATION_ID = int.from_bytes(b"hrnc")
 """Tells the file from other programs' databases; `file` shows it too."""
 _VERSION = 1
-_BUSY_S = 5.0
-"""Longest wait for another process that is writing."""
+_BUSY_S = 5.0  # longest wait for another process that is writing
 
 
 class TextStore:
-    """Texts by key, in one SQLite file that several processes may share.
+    """Texts by key, in one SQLite file that several processes may share; without a path in memory.
 
     It grows until the file is deleted. Not for network drives, on which SQLite's write-ahead log
-    does not work. One thread reads and writes, so that no call waits for another. An error after
-    the file was opened fails no call: it is logged once, and the model is asked. Without a path
-    everything stays in memory. A text that `clean` takes a secret out of is not kept.
-
-    With `unusable`, the file is opened when it is first needed; where it cannot be, `unusable` is
-    told once, and nothing is kept.
-
-    Raises:
-        ConfigurationInvalid: The file cannot be opened, or is something else.
+    does not work. An error after the file was opened fails no call: it is logged once, and the
+    model is asked. Raises `ConfigurationInvalid` for a file that cannot be opened. With `unusable`,
+    it is opened when it is first needed, and that error is told there, once; nothing is kept then.
     """
 
     def __init__(
@@ -51,6 +44,7 @@ class TextStore:
         self._unusable = unusable
         self._db = _open(path) if unusable is None else None
         self._is_used = unusable is None
+        # One, and not the caller's: no call waits for the disk, nor for another's text.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="text store")
         self._has_warned = False
 

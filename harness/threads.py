@@ -30,12 +30,9 @@ async def to_its_end(
     thread: ThreadPoolExecutor | None = None,
     stop: Callable[[], None] = lambda: None,
 ) -> T:
-    """Runs a function in a thread; a cancellation waits until it has ended or failed.
-
-    The threads that a loop shares may all be busy with plain functions that cannot be stopped, and
-    an interrupted run is closed this way too: so it is the given `thread`, or one of our own.
-    `stop` is called when it is cancelled.
-    """
+    """Runs a function in a thread; a cancellation calls `stop`, and waits until it has ended."""
+    # The threads that a loop shares may all be busy with plain functions that cannot be stopped,
+    # and an interrupted run is closed this way too: so it is the given thread, or one of our own.
     running = asyncio.get_running_loop().run_in_executor(
         thread or _threads("to its end", 32, os.getpid()), function
     )

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from harness.cli.viewer import TraceViewer
+from harness.cli.viewer import LoopbackServer, timeline_site
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = [
@@ -163,7 +163,7 @@ class Chromium:
         return json.loads(message)
 
 
-def open_trace(browser: Chromium, viewer: TraceViewer, *, name: str) -> None:
+def open_trace(browser: Chromium, viewer: LoopbackServer, *, name: str) -> None:
     """Returns when Perfetto has drawn the trace of this name."""
     browser.open(viewer.url)
     browser.wait_for(f"document.title.startsWith({json.dumps(name)})")
@@ -173,7 +173,7 @@ def open_trace(browser: Chromium, viewer: TraceViewer, *, name: str) -> None:
 def main(trace: str, picture: str, size: str = "1600x900") -> None:
     width, height = map(int, size.split("x"))
     with (
-        TraceViewer(Path(trace)) as viewer,
+        LoopbackServer(timeline_site(Path(trace))) as viewer,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
         Chromium(Path(profile), width=width, height=height) as browser,
     ):

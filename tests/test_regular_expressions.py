@@ -8,14 +8,12 @@ same and is right everywhere. CPython 3.14 lets `\\B` match in an empty string.
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from re import _constants, _parser  # the standard library's own reading of a pattern
 
 import orjson
-import pytest
 from sources import PACKAGE, name_of, nodes_of
 
 _SINGLE = {
@@ -102,22 +100,3 @@ def test_no_pattern_of_the_package_is_read_differently_by_a_supported_python():
 
     assert len(patterns) > 100
     assert [(p, why) for p, pattern, flags in patterns if (why := misread(pattern, flags))] == []
-
-
-@pytest.mark.parametrize(
-    ("pattern", "constructs"),
-    [
-        (r'"(?:(?!")[^\n])++', ["possessive repeat of a group"]),
-        (r"(?:a|(?:bc)?+d)*", ["possessive repeat of a group"]),
-        (r"(?P<key>k)(?(key)(?:ab){2,3}+|c)", ["possessive repeat of a group"]),
-        (r"a\Bb", [r"\B"]),
-        (r'"(?>(?:(?!")[^\n])+)', []),
-        (r"[^\s]++\d{2,}+.?+", []),
-    ],
-)
-def test_what_is_looked_for(pattern, constructs):
-    assert misread(pattern) == constructs
-
-
-def test_an_atomic_group_stops_where_a_possessive_repeat_should():
-    assert re.match(r'"(?>(?:(?!")[^\n])+)', '"ab",c')[0] == '"ab'

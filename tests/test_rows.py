@@ -211,13 +211,33 @@ def test_only_a_formula_has_an_apostrophe_in_a_csv_file_and_is_read_back_without
     assert written == (f"'{cell}" if is_formula else cell)
 
 
-def test_texts_of_a_csv_file_are_in_one_line_and_the_rest_is_json(tmp_path):
+def test_what_is_no_text_is_json_in_a_csv_file(tmp_path):
     with RowFile(tmp_path / "rows.csv", columns=COLUMNS) as file:
         file.append(ROWS[1])
     (row,) = rows_saved(tmp_path / "rows.csv")
-
-    assert row["id"] == 'b, "c" d'
     assert json.loads(row["score"]) == [1, 2.5]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Title\n\nTwo  blanks,\ta tab.\n",
+        "a\r\nb",
+        "a\rb",
+        ' "c"\nd ',
+        "\t=1+1",
+        "\n-1+SUM(A1)",
+        "'=1",
+    ],
+    ids=repr,
+)
+def test_a_text_comes_back_from_a_csv_file_as_it_was(tmp_path, text):
+    path = tmp_path / "rows.csv"
+    with RowFile(path, columns=["text", "next"]) as file:
+        file.append({"text": text, "next": "n"})
+        file.append({"text": "second", "next": "m"})
+    assert [row["text"] for row in rows_saved(path)] == [text, "second"]
+    assert [row.fields["text"] for row in read_rows([str(path)])] == [text, "second"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -107,7 +108,7 @@ def test_it_answers_and_streams_and_stops_a_user_at_the_limit(tmp_path, monkeypa
             assert int(count) == 2
 
             session = module.app.state.session
-            session._tenants._limits = module.Limits(max_calls=1)
+            session._parts = replace(session._parts, tenants=module.Limits(max_calls=1))
             for status in (200, 429):
                 asked = {"json": {"question": "Why"}, "headers": {"x-user": "ann"}}
                 assert (await client.post("/answers", **asked)).status_code == status

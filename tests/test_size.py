@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
 from sources import PACKAGE
 
 TESTS = Path(__file__).parent
@@ -46,28 +45,6 @@ def test_the_tests_are_not_over_their_ceiling():
     lines = sum(lines_by_room(TESTS).values())
 
     assert lines <= CEILINGS["tests"], f"{lines - CEILINGS['tests']:,} lines of tests too many"
-
-
-@pytest.mark.parametrize(
-    ("added", "fault"),
-    [
-        ({}, []),
-        ({"graph/node.py": "x = 1\n"}, ["graph has 3 lines, 1 over its ceiling"]),
-        ({"graph/edges/edge.py": "x = 1\n"}, ["graph has 3 lines, 1 over its ceiling"]),
-        ({"errors.py": "x = 1\ny = 2\n"}, ["top has 3 lines, 2 over its ceiling"]),
-        ({"cellar/new.py": "x = 1\n"}, ["cellar has no ceiling"]),
-        ({"graph/notes.md": "words\n"}, []),
-    ],
-)
-def test_a_line_too_many_is_named_with_its_room(tmp_path, added, fault):
-    files = {"__init__.py": "x = 1\n", "graph/graph.py": "x = 1\ny = 2\n"} | added
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-
-    named = faults(lines_by_room(tmp_path), {"top": 1, "graph": 2})
-
-    assert [line.partition(":")[0].partition(" in tests")[0] for line in named] == fault
 
 
 if __name__ == "__main__":

@@ -26,12 +26,12 @@ from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
 from harness.cli.tables import digits, print_line
 from harness.errors import CallTimeout, InvalidInput
-from harness.hardware.gpus import read_gpus
+from harness.hardware.machine import read_gpus
 from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.session import Settings, load_settings, run_to_its_end
-from harness.session.models import check_tags
+from harness.session.connections import check_tags
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import SpanRecord
@@ -157,12 +157,7 @@ def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str,
 
 
 def _measure(
-    endpoint: Endpoint,
-    goal: ServingGoal,
-    device: DeviceSpec,
-    settings: Settings,
-    *,
-    as_json: bool,
+    endpoint: Endpoint, goal: ServingGoal, device: DeviceSpec, settings: Settings, *, as_json: bool
 ) -> None:
     """Alone and with all users; keeps what was reached, and prints the comparison."""
     if not device.memory_bytes_per_s:

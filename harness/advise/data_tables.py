@@ -22,7 +22,7 @@ from harness.advise.model_shape import ModelShape, Packing, Quantization, parse_
 from harness.errors import InvalidInput, did_you_mean
 from harness.hardware import machine
 from harness.hardware.footprint import parse_bytes
-from harness.hardware.gpus import read_gpus
+from harness.hardware.machine import read_gpus
 from harness.inference.endpoint import MACHINE
 
 _LEAST_BYTES: Final = 2**20
@@ -64,15 +64,12 @@ class DeviceSpec:
         )
 
     def flops_with(self, quantization: str | None) -> float | None:
-        """What it computes a second with weights packed so.
-
-        FP8 has units of its own. llama.cpp multiplies quantized weights on a GPU as 8-bit integers,
-        which takes half of the time of 16 bits (its pull requests 7676 and 7860). Others, AWQ
-        and MXFP4 in safetensors included, are unpacked to 16.
-        """
+        """What it computes a second with weights packed so."""
         name = (quantization or "").upper()
         if name.startswith("FP8") and self.fp8_flops_per_s:
             return self.fp8_flops_per_s
+        # llama.cpp multiplies quantized weights on a GPU as 8-bit integers, in half of the time of
+        # 16 bits (its pull requests 7676 and 7860). Others are unpacked to 16.
         is_integer = self.has_int8 and re.match(r"I?Q\d|MXFP4_MOE", name) is not None
         return self.flops_per_s and self.flops_per_s * (1 + is_integer)
 
@@ -112,11 +109,7 @@ def _rent(row: Mapping[str, str]) -> str:
 
 
 def known_device(name: str) -> DeviceSpec:
-    """One of the table.
-
-    Raises:
-        InvalidInput: There is none of that name.
-    """
+    """A device of the table; raises `InvalidInput` for another name."""
     devices = known_devices()
     if name not in devices:
         problem = f"'{name}' is not in the table of devices; {did_you_mean(name, devices)}, or "
@@ -126,14 +119,12 @@ def known_device(name: str) -> DeviceSpec:
 
 
 def this_machine() -> DeviceSpec:
-    """The machine's own memory and processor; measuring takes half a second, once a process.
-
-    Its operations are f32 products: what kernels for quantized weights reach is about as much.
-    """
+    """The machine's own memory and processor; measuring takes half a second, once a process."""
     return DeviceSpec(
         name=MACHINE,
         memory_bytes=machine.machine_memory_bytes(),
         memory_bytes_per_s=machine.memory_bytes_per_s(),
+        # f32 products: what kernels for quantized weights reach is about as much.
         flops_per_s=machine.products_per_s(),
         is_gpu=False,
         source="measured",
@@ -143,8 +134,7 @@ def this_machine() -> DeviceSpec:
 def this_gpu(name: str) -> DeviceSpec:
     """A GPU of this machine, by its driver, and by the table for what that does not tell.
 
-    Raises:
-        InvalidInput: There is no such GPU, or too little is known of it.
+    Raises `InvalidInput` if there is no such GPU, or too little is known of it.
     """
     gpus = {gpu.name: gpu for gpu in read_gpus()}
     gpu = gpus.get(name)
@@ -161,11 +151,7 @@ def this_gpu(name: str) -> DeviceSpec:
         raise InvalidInput(problem, code="advise.no-such-gpu")
     count = sum(alike.product == gpu.product for alike in gpus.values())
     return replace(
-        spec,
-        memory_bytes=memory_bytes,
-        memory_bytes_per_s=speed,
-        count=count,
-        source="nominal",
+        spec, memory_bytes=memory_bytes, memory_bytes_per_s=speed, count=count, source="nominal"
     )
 
 
@@ -183,8 +169,7 @@ def device_by_hand(
 ) -> DeviceSpec:
     """A GPU, or a processor with the machine's memory, of so much: `24 GiB`, `1008 GB` a second.
 
-    Raises:
-        InvalidInput: A size has another form or no unit.
+    Raises `InvalidInput` for a size of another form, or without a unit.
     """
     try:
         # Without a bandwidth, any size that passes the check below.
@@ -219,11 +204,7 @@ def quantizations() -> dict[str, Quantization]:
 
 
 def quantization_of(name: str) -> Quantization:
-    """One of the table, in any case.
-
-    Raises:
-        InvalidInput: There is none of that name.
-    """
+    """A quantization of the table, in any case; raises `InvalidInput` for another name."""
     table = quantizations()
     if name.upper() not in table:
         problem = f"'{name}' is not a quantization; {did_you_mean(name.upper(), table)}"
@@ -239,13 +220,7 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def known_shape(model: str) -> ModelShape:
-    """A model of the table by its name, also as a hub has it; or one of a size, such as `7B`.
-
-    That has the layers of the usual one of the nearest size.
-
-    Raises:
-        InvalidInput: It is no size and no name.
-    """
+    """A model of the table by its name, also as a hub has it, or of a size, such as `7B`."""
     models = known_models()
     # As a hub has it: `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
     plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")

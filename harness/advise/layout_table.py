@@ -37,13 +37,10 @@ ONLY: Final = "model"
 """The role of a model that has none."""
 _LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
 """Columns of words."""
-_ROWS: Final = 12
-"""Of a table without --explain."""
+_ROWS: Final = 12  # of a table without --explain
 _FIRST_PORT: Final = 8080
-_USUAL_FLOOR: Final = 4
-"""Bits of a precision that most roles take."""
-_BARE: Final = re.compile("[A-Za-z0-9_-]+")
-"""A key of TOML that needs no quotes."""
+_USUAL_FLOOR: Final = 4  # bits of a precision that most roles take
+_BARE: Final = re.compile("[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 
 
 def print_places(

@@ -19,8 +19,7 @@ from harness.advise.data_tables import DeviceSpec, known_devices, quantization_o
 from harness.advise.model_shape import PROMPT_TOKENS_AT_ONCE, ModelShape, Packing
 from harness.advise.rates import CEILING, Factors, Rates, has_small_experts, usual_factors
 from harness.errors import InvalidInput
-from harness.hardware.footprint import padded_tokens
-from harness.hardware.offload import GPU_CONTEXT_BYTES
+from harness.hardware.footprint import GPU_CONTEXT_BYTES, padded_tokens
 from harness.hardware.quantization import KvBits, role_floor
 from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import depths
@@ -35,8 +34,7 @@ _SHORT_OF_EXPERTS_S: Final = 3e-4
 """The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on
 eight H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more."""
 _MOST_DEVICES: Final = 16
-_MOST_RANKS: Final = 8
-"""GPUs that divide a layer: those of one machine, as a rule."""
+_MOST_RANKS: Final = 8  # GPUs that divide a layer: those of one machine, as a rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +133,6 @@ class Layout:
 def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
     """Those that fit: most targets met first, then the highest precision, then the least cost.
 
-    Of each division of a precision it has the fewest copies that meet all targets, else the most.
     `taken_bytes` is what other models take of each device.
     """
     rows: list[Layout] = []
@@ -145,7 +142,8 @@ def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> l
             with suppress(InvalidInput):  # heads too narrow for a packed cache
                 for copies in range(device.count // (ranks * stages)):
                     row = _layout(goal.load, rates, taken_bytes, copies + 1)
-                    # More copies would fit no better, or cost more than is needed.
+                    # The fewest that meet all targets, else the most: further copies would fit no
+                    # better, or cost more than is needed.
                     if row is None or not row.misses:
                         break
                 rows += [row] if row else []
@@ -159,11 +157,7 @@ def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> l
 
 
 def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
-    """The model as it comes, and, if that is 16 bits, quantized down to its role's floor.
-
-    A model that is known by its name comes in both packings on one GPU; on several in safetensors,
-    whose servers divide a layer; on a processor in GGUF.
-    """
+    """The model as it comes, and, if that is 16 bits, quantized down to its role's floor."""
     shape = goal.shape
     if goal.quantization:
         row = quantization_of(goal.quantization)
@@ -171,6 +165,8 @@ def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
     if 8 * shape.weight_bytes / shape.parameters < _WHOLE_BITS:
         return [shape]
     packings: set[Packing] = {shape.packing}
+    # One that is known by its name comes in both packings on one GPU; on several in safetensors,
+    # whose servers divide a layer; on a processor in GGUF.
     if not shape.is_local:
         packings = {"safetensors"} if device.is_gpu else {"gguf"}
         packings |= {"gguf"} if device.count == 1 else set()
@@ -185,10 +181,8 @@ def precisions(goal: ServingGoal, device: DeviceSpec) -> list[ModelShape]:
 
 
 def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
-    """GPUs for each layer, and stages, of a copy on so many devices at most.
-
-    Heads are divided evenly, by powers of two. llama.cpp divides models by layers alone.
-    """
+    """GPUs for each layer, and stages, of a copy on so many devices at most."""
+    # Heads are divided evenly, by powers of two. llama.cpp divides models by layers alone.
     powers = [1 << power for power in range(count.bit_length())]
     limit = _MOST_RANKS if shape.packing == "safetensors" else 1
     ranks = [n for n in powers if shape.heads % n == 0 and n <= limit]
@@ -198,23 +192,20 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
 
 
 def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """By the tag of each model: its roles, the evaluator's first, and what the run asked of it.
-
-    Lengths are the 95th percentile's; users are the most calls under way, those that wait included.
-    """
+    """By the tag of each model: its roles, the evaluator's first, and what the run asked of it."""
     loads = {}
     for model, group in answered_by_model(calls).items():
         read = [call.input_tokens or 0 for call in group]
         written = [call.output_tokens or 0 for call in group]
         cached_share = sum(call.cached_tokens or 0 for call in group) / max(sum(read), 1)
         prompt, output = (
-            # Twice, since `quantiles` takes two values at least.
+            # The 95th percentile. Twice, since `quantiles` takes two values at least.
             max(round(statistics.quantiles(counts * 2, n=20, method="inclusive")[-1]), 1)
             for counts in (read, written)
         )
         took_ns = max(call.end_ns for call in group) - min(call.start_ns for call in group)
         load = Load(
-            users=max(depth for _, depth in depths(group)),
+            users=max(depth for _, depth in depths(group)),  # those that wait included
             prompt_tokens=prompt,
             output_tokens=output,
             rate_per_s=len(group) * 1e9 / max(took_ns, 1),
@@ -227,10 +218,7 @@ def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
 
 
 def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
-    """Bytes on the device with the most layers: weights, buffers and process; of a sequence.
-
-    Last those of a sequence on all devices of a copy.
-    """
+    """Bytes on the device with the most layers, without sequences; of one there, and on all."""
     shape, batch = rates.model, PROMPT_TOKENS_AT_ONCE[rates.model.packing]
     # A batch is kept beside a window.
     kv_bytes = rates.on_rank.sequence_kv_bytes(load.context_tokens, rates.kv_bits, beside=batch)
@@ -294,10 +282,7 @@ def short_s(shape: ModelShape) -> float:
 
 
 def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:
-    """TTFT, ITL and requests a second of one copy with n sequences at once.
-
-    Without the time of prompts if the processor's speed is unknown; then there is no TTFT.
-    """
+    """TTFT, ITL and requests a second of one copy with n sequences at once."""
     first_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
     # From one prompt to the next: the stages of a pipeline read several.
     between_s = (first_s or 0.0) / rates.stages_at_once
@@ -307,7 +292,7 @@ def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, floa
     requests = formulas.requests_per_s(
         step_s, between_s, sequences=n, output_tokens=load.output_tokens
     )
-    if first_s is None:
+    if first_s is None:  # the processor's speed is unknown
         return None, itl_s, requests
     # Who finds no place waits until others' replies are written.
     rounds, before = divmod(load.users - 1, n)
@@ -339,10 +324,8 @@ class Place:
 def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     """Where several models stay at once, the one with the highest floor (a judge) first.
 
-    With enough devices each model has some of its own: the fewest on which it meets its targets, or
-    else fits, and the last all others. The last device is shared if there are fewer than models:
-    each takes its first layout beside the least that those after it need. The order is that of
-    `goals`.
+    With enough devices each model has some of its own, and the last all others; the last device is
+    shared if there are fewer than models. The order is that of `goals`.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
     alone, first, places = min(len(order), device.count), 0, list[Place]()
@@ -355,6 +338,7 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
         group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
         sizes = _least_bytes(group, part)
         for at, goal in enumerate(group):
+            # Beside the least that those after it need.
             rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[at]))
             # From here on with what its layout takes, for the models after it.
             sizes[at] = rows[0].device_bytes if rows else sizes[at]
@@ -366,11 +350,9 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
 
 
 def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
-    """What each takes of a device in its coarsest precision.
-
-    With all users of each if there is room for that, else with half of them, and so on.
-    """
+    """What each takes of a device in its coarsest precision."""
     sizes: list[int] = []
+    # With all users of each if there is room for that, else with half of them, and so on.
     for halved in range(max(model.load.users for model in group).bit_length()):
         sizes = [
             min(
@@ -388,16 +370,14 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
 def enough_devices(
     goals: Sequence[ServingGoal], device: DeviceSpec
 ) -> list[tuple[DeviceSpec, list[Place]]]:
-    """Which devices meet all targets of all models: this one first, then by cost.
-
-    Devices are those of the table; one of which 16 are too few is left out, as is one by hand.
-    """
+    """Which devices of the table meet all targets of all models: this one first, then by cost."""
     remedies = []
     counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
     # What was measured is of this device alone.
     usual = [replace(model, measured=None) for model in goals]
     for name, spec in known_devices().items():
         kind, models = (device, goals) if name == device.name else (spec, usual)
+        # A kind of which the highest of these counts is too few is left out.
         for places in (placements(models, replace(kind, count=count)) for count in counts):
             if all(place.marked for place in places):
                 used = max(place.first + row.devices for place in places if (row := place.marked))

@@ -64,10 +64,8 @@ async def measure_speed(
     environment: Mapping[str, str],
     limit_s: float | None,
 ) -> tuple[str, list[MeasuredBurst]]:
-    """The run's id, and the bursts, one after the other, that ended within `limit_s`.
-
-    A call that loads the model goes before them. No other endpoint and no cache stands in for it.
-    """
+    """The run's id, and the bursts, one after the other, that ended within `limit_s`."""
+    # No other endpoint and no cache stands in for it.
     alone = endpoint.model_copy(update={"fallback": ()})
     only = {"endpoints": {alone.tag: alone}, "roles": {}, "cache": None, "seed": None}
     settings = settings.model_copy(update=only)
@@ -190,19 +188,18 @@ def learn(
     runtime: str,
     run_id: str,
 ) -> LearnedRates:
-    """The rates that explain calls made one at a time.
-
-    Compute is by the longest prompt, the cache by how much longer a token takes with the longest
-    context than with the shortest. What is left of the shortest's time is the weights' reading, on
-    a CPU without the token's products; or hardly any is, if weights are fetched meanwhile.
-    """
+    """The rates that explain calls made one at a time."""
     alone = [burst for burst in bursts if burst.burst.sequences == 1]
     flops = cache = weights = None
+    # Compute by the longest prompt.
     long = max(alone, key=lambda burst: burst.prompt_tokens)
     if long.prefill_tokens_per_s:
         flops = long.prefill_tokens_per_s * prompt_flops(model, round(long.prompt_tokens))
     steps = sorted((burst.context_tokens, burst.step_s) for burst in alone if burst.step_s)
     if steps:
+        # The cache by how much longer a token takes with the longest context than with the
+        # shortest. What is left of the shortest's time is the weights' reading, on a CPU without
+        # the token's products.
         (few, rest_s), (many, slow_s) = steps[0], steps[-1]
         few_bytes, many_bytes = (model.sequence_kv_bytes(round(tokens)) for tokens in (few, many))
         if slow_s > rest_s and many_bytes > few_bytes:
@@ -210,7 +207,8 @@ def learn(
             rest_s -= few_bytes / cache
         if flops and not device.is_gpu:
             rest_s -= 2 * model.active_parameters / flops
-        # Four times the device's own speed at most: hardly anything may be left of the time.
+        # Four times the device's own speed at most: where weights are fetched meanwhile, hardly
+        # anything is left of the time.
         least_s = model.active_bytes / device.memory_bytes_per_s / 4
         weights = model.active_bytes / max(rest_s, least_s)
     if flops and (with_weights := device.flops_with(model.quantization)) and device.flops_per_s:

@@ -87,13 +87,10 @@ class ModelShape:
         return len(self.caches)
 
     def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
-        """What so many tokens of one sequence fill.
+        """What so many tokens of one sequence fill; raises as `layer_token_bytes`.
 
         2 * layers * kv_heads * head_dim * bytes of an element, layer by layer; a windowed layer
         keeps its window, and so many tokens beside it, a recurrent one its state.
-
-        Raises:
-            InvalidInput: A head is not a whole number of the format's blocks.
         """
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
         block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
@@ -121,11 +118,9 @@ class ModelShape:
         )
 
     def on_rank(self, ranks: int) -> ModelShape:
-        """With the caches that one of so many GPUs has of each layer (tensor parallel).
-
-        Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA), one
-        head for all, is on each of them whole.
-        """
+        """With the caches that one of so many GPUs has of each layer (tensor parallel)."""
+        # Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA),
+        # one head for all, is on each of them whole.
         caches = (
             replace(
                 cache,
@@ -146,11 +141,7 @@ def parse_parameters(size: str) -> int | None:
 
 
 def read_model_shape(path: Path) -> ModelShape:
-    """Reads a GGUF file, a folder of safetensors, or a `config.json` alone.
-
-    Raises:
-        ModelFileInvalid: It is missing, damaged, or no language model.
-    """
+    """Reads a GGUF file, a folder of safetensors, or a `config.json`; raises `ModelFileInvalid`."""
     if path.is_dir():
         shape = read_model_shape(path / "config.json")
         size = _tensor_bytes(path)
@@ -301,11 +292,7 @@ class _Config(NamedTuple):
 
 
 def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> ModelShape:
-    """What a `config.json` describes; bytes are parameters * bits / 8, by `weight_bits`.
-
-    Raises:
-        ModelFileInvalid: A value is missing or impossible, or it is no language model's.
-    """
+    """What a `config.json` describes, as far as it does; raises `ModelFileInvalid`."""
     part = next((values[name] for name in _TEXT_PARTS if isinstance(values.get(name), dict)), None)
     config = _Config(path, values, part or values)
     layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -342,7 +329,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     tables = output if config.get("tie_word_embeddings") is not False else 2 * output
     routers = sparse * experts * width
 
-    # 2. Bytes. Quantization often leaves attention out.
+    # 2. Bytes: parameters * bits / 8. Quantization often leaves attention out.
     dtype = str(config.get("dtype", "torch_dtype") or "").removeprefix("torch.")
     quantization, has_attention = _quantization(config)
     bits = packings.weight_bits(quantization or dtype)

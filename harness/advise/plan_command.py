@@ -30,11 +30,10 @@ from harness.inference import Endpoint
 from harness.inference.endpoint import MACHINE
 from harness.residency import Device, Tenant, check_fits
 from harness.session import Settings, run_to_its_end
-from harness.session.casting import Casting
-from harness.session.demand import MEMORY, Players, demand_of
-from harness.session.models import known_endpoints, opened_host
-from harness.session.roles import EVALUATOR, Roles
-from harness.session.setup import models_for
+from harness.session.connections import opened_host
+from harness.session.demand import MEMORY, demand_of, models_of
+from harness.session.models import known_endpoints
+from harness.session.roles import EVALUATOR, Roles, cast_roles
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
 
 
@@ -117,24 +116,16 @@ def print_plan(plan: ModelPlan, console: Console) -> None:
 async def plan_models(
     graph: Graph, settings: Settings, *, environment: Mapping[str, str]
 ) -> ModelPlan:
-    """Plans a run's use of its models.
-
-    Servers are asked for the size of a managed model if its endpoint does not give it. The row of a
-    silent server says so.
-
-    Raises:
-        HarnessError: A run would be refused: the pipeline or the settings have a mistake, a role
-            has no model, the capacity of a device is unknown, or a model that is needed can never
-            fit or is none.
-    """
+    """Plans a run's use of its models; raises `HarnessError` where a run would be refused."""
     # 1. Who is asked.
     graph.check()
     endpoints = known_endpoints(settings)
     check_managed(endpoints.values())
-    roles = Casting(endpoints, settings).roles
+    roles = cast_roles(endpoints, settings)
     roles_of = _roles_by_tag(graph, roles, settings, endpoints)
 
-    # 2. How large they are, and what there is room for.
+    # 2. How large they are, and what there is room for. Servers are asked for the size of a managed
+    # model if its endpoint does not give it; the row of a silent one says so.
     sizes = await asyncio.gather(*(_sized(endpoints[tag], environment) for tag in roles_of))
     tenants = {size.model: size for size in sizes if isinstance(size, Tenant)}
     named = [device for tenant in tenants.values() for device in tenant.need]
@@ -166,22 +157,16 @@ async def plan_models(
 def _roles_by_tag(
     graph: Graph, roles: Roles, settings: Settings, endpoints: Mapping[str, Endpoint]
 ) -> dict[str, list[str]]:
-    """The roles of each endpoint that a run needs or has in memory; those asked come first.
-
-    Raises:
-        ConfigurationInvalid: Another role has no model.
-    """
+    """The roles of each endpoint that a run needs or has in memory; those asked come first."""
     demand, roles_of = demand_of(graph), dict[str, list[str]]()
     # Each of a pool, since a run draws its evaluators when it begins.
-    players = Players(
-        roles=roles.with_evaluators(*(roles.pool or ())), memory=settings.memory.models
-    )
+    players = roles.with_evaluators(*(roles.pool or ()))
     nodes = {role: f"node '{node}'" for node, names in demand.items() for role in names or ()}
     for role, node in nodes.items():
-        tags = players.of(role)
+        tags = models_of([role], players, settings.memory.models)
         # Without an evaluator code alone checks, and without a memory's model wordllama embeds.
         if not tags and role not in {EVALUATOR, MEMORY}:
-            models_for({role: node}, roles)
+            roles.required({role: node})
         for tag in tags:
             roles_of.setdefault(tag, []).append(role)
     is_unknown = None in demand.values()  # what some node asks: any may be asked

@@ -51,11 +51,7 @@ def has_small_experts(model: ModelShape) -> bool:
 
 @dataclass(frozen=True)
 class Rates:
-    """The speed of a model on devices: each layer divided over some, or some layers on each.
-
-    A pipeline makes no token sooner. With several sequences its stages work side by side, as in
-    vLLM; llama.cpp's stages wait for one another.
-    """
+    """The speed of a model on devices: each layer divided over some, or some layers on each."""
 
     model: ModelShape
     device: DeviceSpec
@@ -72,6 +68,7 @@ class Rates:
     @property
     def stages_at_once(self) -> int:
         """Stages that work on different sequences at one moment."""
+        # As in vLLM; llama.cpp's stages wait for one another. No token comes sooner by either.
         return self.stages if self.model.packing == "safetensors" else 1
 
     def weight_bytes(self, sequences: int) -> int:
@@ -111,14 +108,12 @@ class Rates:
         return rate * self.tensor_parallel
 
     def prefill_s(self, tokens: int, *, cached: int = 0) -> float | None:
-        """Seconds to read a prompt, without what a prefix cache has of it; weights are read once.
-
-        None if the processor's speed is unknown.
-        """
+        """Seconds to read a prompt less its cached part; None if that speed is unknown."""
         # One at least, for the first token of the reply to come from.
         rate, computed = self.prefill_tokens_per_s(tokens), max(tokens - cached, 1)
         if rate is None:
             return None
+        # Weights are read once.
         read_s = self.weight_bytes(computed) / self.tensor_parallel / self.device.memory_bytes_per_s
         return max(computed / rate, read_s / self.factors.bandwidth) + self.sending_s(computed)
 

@@ -38,10 +38,10 @@ FindingChange = Literal["gone", "new", "moved", "same"]
 _FigureKey = tuple[str | None, str, FigureUnit]
 """Model, name and unit."""
 
+# A node that took longer by both that share of the longer run and that time is named for it; less
+# than a tenth of a second is chance.
 _NOTABLE_SHARE = 0.05
 _NOTABLE_NS = 100_000_000
-"""A node that took longer by both that share of the longer run and that time is named for it; less
-than a tenth of a second is chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,10 +131,10 @@ def compare(first: Journal, second: Journal) -> RunComparison:
     longer_ns = max(a.report.duration_ns, b.report.duration_ns)
     notable_ns = max(_NOTABLE_NS, _NOTABLE_SHARE * longer_ns)
     nodes = [
-        _node_difference(label, of_a, right, notable_ns=notable_ns)
-        for label, of_a, right in _paired(a.nodes, b.nodes)
+        _node_difference(label, left, right, notable_ns=notable_ns)
+        for label, left, right in _paired(a.nodes, b.nodes)
     ]
-    time = {kind: (of_a or 0, right or 0) for kind, of_a, right in _paired(a.time, b.time)}
+    time = {kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)}
     return RunComparison(
         a=a.report,
         b=b.report,
@@ -142,43 +142,45 @@ def compare(first: Journal, second: Journal) -> RunComparison:
         bottlenecks=(next(iter(a.time), None), next(iter(b.time), None)),
         time=dict(sorted(time.items(), key=lambda change: -abs(change[1][0] - change[1][1]))),
         settings={
-            name: (of_a, right)
-            for name, of_a, right in _paired(a.settings, b.settings)
-            if of_a != right
+            name: (left, right)
+            for name, left, right in _paired(a.settings, b.settings)
+            if left != right
         },
         figures=tuple(
-            FigureDifference(name=name, model=model, unit=unit, a=of_a, b=right)
-            for (model, name, unit), of_a, right in _paired(a.figures, b.figures)
-            if of_a is not None or right is not None
+            FigureDifference(name=name, model=model, unit=unit, a=left, b=right)
+            for (model, name, unit), left, right in _paired(a.figures, b.figures)
+            if left is not None or right is not None
         ),
         findings=tuple(
             FindingDifference(
                 rule=rule,
                 model=model,
-                change=_finding_change(of_a, right, notable_ns=notable_ns),
-                a=of_a,
+                change=_finding_change(left, right, notable_ns=notable_ns),
+                a=left,
                 b=right,
             )
-            for (rule, model), of_a, right in _paired(a.findings, b.findings)
+            for (rule, model), left, right in _paired(a.findings, b.findings)
         ),
         changed_inputs=tuple(
             name
-            for name, of_a, right in _paired(a.inputs, b.inputs)
+            for name, left, right in _paired(a.inputs, b.inputs)
             # An empty digest was not recorded: it tells of no change.
-            if of_a != right and (None in (of_a, right) or "" not in (of_a, right))
+            if left != right and (None in (left, right) or "" not in (left, right))
         ),
         nodes=tuple(sorted(nodes, key=_rank)),
         loops=tuple(
             LoopDifference(
                 node=node,
                 number=number,
-                is_equal=of_a is not None and right is not None and _told(of_a) == _told(right),
-                a=of_a,
+                is_equal=left is not None and right is not None and _ending(left) == _ending(right),
+                a=left,
                 b=right,
             )
-            for (node, number), of_a, right in _paired(a.loops, b.loops)
+            for (node, number), left, right in _paired(a.loops, b.loops)
         ),
-        roles={role: (was or (), of_b or ()) for role, was, of_b in _paired(a.models, b.models)},
+        roles={
+            role: (left or (), right or ()) for role, left, right in _paired(a.models, b.models)
+        },
     )
 
 
@@ -271,7 +273,7 @@ def _paired(a: Mapping[K, T], b: Mapping[K, T]) -> Iterator[tuple[K, T | None, T
 def _node_difference(
     label: str, a: NodeRecord | None, b: NodeRecord | None, *, notable_ns: float
 ) -> NodeDifference:
-    changed = _changed_inputs(a, b) if a and b else ()
+    changed = _changed_inputs(a, b)
     return NodeDifference(
         node=label,
         differs_in=tuple(_differences(a, b, changed, notable_ns=notable_ns)),
@@ -305,10 +307,10 @@ def _differences(
         yield "time"
 
 
-def _changed_inputs(a: NodeRecord, b: NodeRecord) -> tuple[str, ...]:
-    if a.code is None or b.code is None:
+def _changed_inputs(a: NodeRecord | None, b: NodeRecord | None) -> tuple[str, ...]:
+    if a is None or b is None or a.code is None or b.code is None:
         return ()  # not recorded: written by a version that did not
-    return tuple(name for name, of_a, right in _paired(a.inputs, b.inputs) if of_a != right)
+    return tuple(name for name, left, right in _paired(a.inputs, b.inputs) if left != right)
 
 
 def _differ(a: object, b: object) -> bool:
@@ -319,7 +321,7 @@ def _work(node: NodeRecord) -> tuple[int, int, int, float | None]:
     return node.calls, node.input_tokens, node.output_tokens, node.cost_usd
 
 
-def _told(loop: RecordedLoop) -> tuple[object, ...]:
+def _ending(loop: RecordedLoop) -> tuple[object, ...]:
     return loop.composites, loop.best_round, loop.passed, loop.stop_reason
 
 

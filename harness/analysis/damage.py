@@ -1,9 +1,7 @@
 """Checks the files of a run for damage, and removes the records that cannot be trusted.
 
 `check_journal` reads every line as readers do, and continues where they would stop. `salvage_run`
-keeps the records with a valid checksum. Lines are numbered, so missing ones are detected too. An
-output is trusted only if no line is lost between the beginning of its call and the output: a lost
-line might hold what the call remembered, or how its loops ended.
+keeps the records with a valid checksum.
 """
 
 from __future__ import annotations
@@ -11,10 +9,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.errors import JournalInvalid, Problem
+from harness.errors import JournalInvalid, Notice, Problem
 from harness.files import whole_file
 from harness.trace.events import NodeAttempt, PipelineEvent, Salvaged
 from harness.trace.journal_line import decode, encode, kind_of, seal, sealed_number
@@ -47,6 +45,10 @@ DAMAGED = ".damaged"
 class FileCheck:
     """The check of one file, the record of one part of a run."""
 
+    is_whole: bool
+    """Whether nothing is missing: it came to its end, and so did its last line."""
+    is_readable: bool
+    """Whether every whole line is valid; a torn last line is no damage."""
     path: str
     part: int
     """Which part of the run, from 0."""
@@ -60,41 +62,21 @@ class FileCheck:
     problems: tuple[Problem, ...]
     """The first twenty."""
 
-    @property
-    def is_readable(self) -> bool:
-        """Whether every whole line is valid; a torn last line is no damage."""
-        return self.run_id is not None and not self.problems
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is missing: it came to its end, and so did its last line."""
-        return self.is_readable and self.ended is not None and not self.torn_bytes
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalCheck:
     """The check of all files of a run."""
 
+    is_whole: bool
+    """Whether the run came to its end and nothing is missing from its last part."""
+    is_readable: bool
+    """Whether timelines and reports can be made of it."""
+    run_id: str | None
+    """None if the first file does not say."""
+    parts: int
+    """More than one if it was resumed."""
     files: tuple[FileCheck, ...]
-    """One for each part of the run: more than one if it was resumed."""
-
-    @property
-    def run_id(self) -> str | None:
-        """None if the first file does not say."""
-        return self.files[0].run_id
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether timelines and reports can be made of it."""
-        return all(file.is_readable for file in self.files)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the run came to its end and nothing is missing from its last part.
-
-        Earlier ones may have been killed: it went on after them.
-        """
-        return self.is_readable and self.files[-1].is_whole
+    """One for each part."""
 
 
 def check_journal(path: Path) -> JournalCheck:
@@ -103,98 +85,89 @@ def check_journal(path: Path) -> JournalCheck:
     Raises:
         OSError: A file cannot be read.
     """
-    first = _FileLines(path, number=0).check
+    first = _check_file(path, part=0)
     files = [first]
     for beside in paths_beside(path):
-        lines = _FileLines(beside, number=part_of(beside, path) or 0)
-        check = lines.check
+        check = _check_file(beside, part=part_of(beside, path) or 0)
+        has_lines = check.records or any(problem.line for problem in check.problems)
         # Readers too skip a part that was killed before its first line.
-        if lines.has_lines and (
-            None in {check.run_id, first.run_id} or check.run_id == first.run_id
-        ):
+        if has_lines and (None in {check.run_id, first.run_id} or check.run_id == first.run_id):
             files.append(check)
-    return JournalCheck(files=tuple(files))
+    is_readable = all(file.is_readable for file in files)
+    return JournalCheck(
+        # Earlier parts may have been killed: the run went on after them.
+        is_whole=is_readable and files[-1].is_whole,
+        is_readable=is_readable,
+        run_id=first.run_id,
+        parts=len(files),
+        files=tuple(files),
+    )
 
 
-class _FileLines:
-    """A file, read line by line; `number` is its part by its name."""
+def _check_file(path: Path, *, part: int) -> FileCheck:
+    """What a file's lines show, as far as they can be decoded; `part` is that of its name."""
+    started: RunStarted | None = None
+    ended: RunEnded | None = None
+    counts: Counter[str] = Counter()
+    open_spans: set[int] = set()
+    problems: list[Problem] = []
+    torn_bytes, line = 0, b""
+    with open_journal(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                torn_bytes = len(line)
+                break
+            try:
+                record = decode(line, number=number)
+            except ValueError as error:
+                mistakes = [Notice(message=f"{error}", code="journal.line-invalid")]
+            else:
+                counts[kind_of(record)] += 1
+                mistakes = [*_mistakes(record, line=number, part=part, open_spans=open_spans)]
+                if isinstance(record, RunStarted) and number == 1:
+                    started = record
+                elif isinstance(record, RunEnded):
+                    ended = record
+            problems += [Problem(path=path, line=number, **asdict(each)) for each in mistakes]
+            del problems[_SHOWN:]
+    if not line:
+        problem = Problem(path=path, line=None, message="the file is empty", code="journal.empty")
+        problems.append(problem)
+    is_readable = started is not None and not problems
+    return FileCheck(
+        is_whole=is_readable and ended is not None and not torn_bytes,
+        is_readable=is_readable,
+        path=str(path),
+        part=part,
+        run_id=None if started is None else started.run_id,
+        records=dict(counts),
+        ended=None if ended is None else ended.status,
+        torn_bytes=torn_bytes,
+        problems=tuple(problems),
+    )
 
-    def __init__(self, path: Path, *, number: int) -> None:
-        self.has_lines = False
-        self._path = path
-        self._number = number
-        self._started: RunStarted | None = None
-        self._ended: RunEnded | None = None
-        self._counts: Counter[str] = Counter()
-        self._open: set[int] = set()
-        self._problems: list[Problem] = []
-        self._torn_bytes = 0
-        self._read()
 
-    @property
-    def check(self) -> FileCheck:
-        """What its lines show, as far as they could be decoded."""
-        started, ended = self._started, self._ended
-        return FileCheck(
-            path=str(self._path),
-            part=self._number,
-            run_id=None if started is None else started.run_id,
-            records=dict(self._counts),
-            ended=None if ended is None else ended.status,
-            torn_bytes=self._torn_bytes,
-            problems=tuple(self._problems),
-        )
-
-    def _read(self) -> None:
-        line = b""
-        with open_journal(self._path) as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith(b"\n"):
-                    self._torn_bytes = len(line)
-                    break
-                self.has_lines = True
-                try:
-                    self._add(decode(line, number=number), number)
-                except ValueError as error:
-                    self._complain(f"{error}", line=number, code="journal.line-invalid")
-        if not line:
-            self._complain("the file is empty", line=None, code="journal.empty")
-
-    def _add(self, record: Record, line: int) -> None:
-        self._counts[kind_of(record)] += 1
-        if line == 1 and not isinstance(record, RunStarted):
-            self._complain("it does not begin with a run", line=line, code="journal.no-run")
-        match record:
-            case RunStarted() if line > 1:
-                self._complain("another run begins", line=line, code="journal.second-run")
-            case RunStarted():
-                self._started = record
-                if record.schema > SCHEMA_VERSION:
-                    self._complain(
-                        "written by a newer version", line=line, code="journal.newer-version"
-                    )
-                # The first part has the number 0, and resumed nothing.
-                elif self._number and (record.part != self._number or record.joined_ns is None):
-                    self._complain(
-                        f"not part {self._number} of the run", line=line, code="journal.wrong-part"
-                    )
-            case SpanStarted():
-                self._open.add(record.id)
-            case SpanEnded() if record.id in self._open:
-                self._open.remove(record.id)
-            case SpanEnded():
-                self._complain(
-                    f"span {record.id} ends and has not begun",
-                    line=line,
-                    code="journal.end-without-beginning",
-                )
-            case RunEnded():
-                self._ended = record
-
-    def _complain(self, message: str, *, line: int | None, code: str) -> None:
-        if len(self._problems) < _SHOWN:
-            problem = Problem(path=self._path, line=line, message=message, code=code)
-            self._problems.append(problem)
+def _mistakes(record: Record, *, line: int, part: int, open_spans: set[int]) -> Iterator[Notice]:
+    """What is wrong with a record at its place; notes in `open_spans` what it begins or ends."""
+    if line == 1 and not isinstance(record, RunStarted):
+        yield Notice(message="it does not begin with a run", code="journal.no-run")
+    match record:
+        case RunStarted() if line > 1:
+            yield Notice(message="another run begins", code="journal.second-run")
+        case RunStarted() if record.schema > SCHEMA_VERSION:
+            yield Notice(message="written by a newer version", code="journal.newer-version")
+        # The first part has the number 0, and resumed nothing.
+        case RunStarted() if part and (record.part != part or record.joined_ns is None):
+            yield Notice(message=f"not part {part} of the run", code="journal.wrong-part")
+        case SpanStarted():
+            open_spans.add(record.id)
+        case SpanEnded() if record.id in open_spans:
+            open_spans.remove(record.id)
+        case SpanEnded():
+            yield Notice(
+                message=f"span {record.id} ends and has not begun",
+                code="journal.end-without-beginning",
+            )
 
 
 # --- going on without what is lost ---------------------------------------------------------------
@@ -275,6 +248,7 @@ def _trusted(path: Path) -> tuple[dict[int, Record], list[range]]:
         if record is None or number <= last:
             is_lost = True
             continue
+        # Lines are numbered, so that missing ones are noticed too.
         if number > last + 1:
             lost.append(range(last + 1, number))
         last, is_lost = number, False
@@ -318,6 +292,7 @@ def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int
         elif isinstance(record, NodeOutput):
             # What a call generates item by item has the call's own span.
             began = begins.get((record.node, record.item), begins.get((record.node, None), 0))
+            # A lost line might hold what the call remembered, or how its loops ended.
             if any(began < gap.start < number for gap in lost):
                 labels[number] = label_of(record.node, record.item)
     return labels

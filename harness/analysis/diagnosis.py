@@ -15,7 +15,6 @@ from harness.analysis.facts import Observed, observe
 from harness.analysis.finding import SEVERITIES, Diagnosis, RunFinding, counted, named
 from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
-from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
 from harness.trace import events
 from harness.trace.journal_reader import Journal
@@ -25,6 +24,7 @@ def diagnose(journal: Journal) -> Diagnosis:
     """The findings of a run, and what could not be examined."""
     observed = observe(journal)
     findings = _findings(observed)
+    explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
     return Diagnosis(
         run_id=journal.started.run_id,
         status=journal.ended.status if journal.ended else "unfinished",
@@ -33,7 +33,7 @@ def diagnose(journal: Journal) -> Diagnosis:
         speed_limits=observed.limits,
         findings=findings,
         checked=tuple(RULES),
-        unexplained=_unexplained(observed, findings),
+        unexplained=next((share for share in observed.shares if share.kind not in explained), None),
         remarks=tuple(remarks(observed)),
         not_examined=not_examined(observed),
     )
@@ -54,12 +54,6 @@ def _explains(cause: RunFinding, finding: RunFinding) -> bool:
         and cause.severity != "hint"
         and finding.model in {None, cause.model}
     )
-
-
-def _unexplained(observed: Observed, findings: tuple[RunFinding, ...]) -> TimeShare | None:
-    """The largest share of the critical path that no finding accounts for."""
-    explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
-    return next((share for share in observed.shares if share.kind not in explained), None)
 
 
 def remarks(observed: Observed) -> Iterator[Notice]:

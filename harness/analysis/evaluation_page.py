@@ -1,6 +1,6 @@
 """The page of an evaluation, or of two side by side: its rows and figures as JSON.
 
-`page/evaluation.html` and its script draw them; see `run_page.html_of`.
+`page/evaluation.html` and its script draw them; see `html_page.html_of`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from harness.analysis.html_page import object_json
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
 from harness.rubric.calibration.evaluation_rows import PairNames, is_evaluation, object_in
 from harness.rubric.calibration.score_figures import Reducer, Sample, summaries
 from harness.session.batch_files import ROWS, failures_of, manifest_of
 from harness.trace import Journal
-from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import JOURNAL_SUFFIX
 from harness.trace.node_records import node_records
 
 _OBJECTS = frozenset({"inputs", "scores", "reasons", "findings", "models", "target", "sources"})
 _KEPT = ("output", "reasons", "findings", "models", "seconds", "cost_usd", "outdated")
-_BATCH = 500
 
 
 def is_evaluation_file(path: Path) -> bool:
@@ -52,18 +51,15 @@ def evaluation_json(
     for number, path in enumerate(paths):
         rows = _rows_of(path, _spent_in(path, traces))
         head = {"name": path.name, "failures": _failures(path), **_figures(path, rows)}
-        piece = clean(dump_json(head)).rstrip()[:-1]
-        yield (b"," if number else b"") + piece + b',"rows":['
-        for start in range(0, len(rows), _BATCH):
-            piece = clean(dump_json(rows[start : start + _BATCH])).strip()
-            yield (b"," if start else b"") + piece[1:-1]
-        yield b"]}"
+        yield b"," if number else b""
+        yield from object_json(head, {"rows": rows}, clean=clean)
     yield b"]}"
 
 
 def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
     """The rows by id, each with its epochs."""
     rows: dict[str, dict[str, Any]] = {}
+    numbers: dict[str, int] = {}
     names = PairNames()
     for row in read_rows([str(path)], whole=_OBJECTS):
         if isinstance(row, InvalidInput):
@@ -78,11 +74,14 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
         of = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
         scores = {name: float(score) for name, score in (fields["scores"] or {}).items()}
         own = {name: fields[name] for name in _KEPT if fields.get(name) not in (None, "", {}, [])}
-        took = spent.get(int(fields.get("row", -1)), {})
+        number = int(fields.get("row", -1))
+        numbers[row.id] = min(number, numbers.get(row.id, number))
+        took = spent.get(number, {})
         of["epochs"].append({**took, **own, "epoch": int(fields["epoch"]), "scores": scores})
     for of in rows.values():
         of["epochs"].sort(key=lambda epoch: epoch["epoch"])
-    return list(rows.values())
+    # A file that grew has its lines in the order in which they ended.
+    return sorted(rows.values(), key=lambda of: numbers[of["id"]])
 
 
 def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
@@ -12,11 +12,11 @@ from typing import Any
 
 from harness.analysis.finding import Observation, said_ns
 from harness.analysis.speed_limits import MACHINE, SpeedLimit, company_of, speed_limits_of
-from harness.analysis.time_budget import TimeShare, TimeSpent, lost_to_places_ns
+from harness.analysis.time_budget import TimeShare, TimeSpent
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
-from harness.trace.intervals import depths, length_ns, parts_within, union
+from harness.trace.intervals import depths, length_ns, most_at_once, parts_within, union
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
@@ -123,8 +123,6 @@ class Observed:
     servers: dict[str, Server] = field(default_factory=dict)
     limits: tuple[SpeedLimit, ...] = ()
     """The speed of models against the machine's limits, as far as known."""
-    reserves: dict[str, int] = field(default_factory=dict)
-    """Bytes that the budget keeps free of each device's capacity."""
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
     """Of servers, by tag and name."""
     nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
@@ -134,8 +132,6 @@ class Observed:
     each began."""
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
-    lost_to_places_ns: int = 0
-    """See `harness.analysis.time_budget`."""
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     shares: tuple[TimeShare, ...] = ()
@@ -144,8 +140,6 @@ class Observed:
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
     """By span, the spans that it had to wait for."""
-    decided: set[tuple[int, int]] = field(default_factory=set)
-    """Of those, sources with the nodes whose `when=` they were given to."""
 
     @cached_property
     def texts(self) -> Mapping[object, str]:
@@ -212,7 +206,7 @@ class Observed:
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         # As many more as ever waited at once.
-        enough = self.max_parallel + max(depth for _, depth in depths(waits))
+        enough = self.max_parallel + most_at_once(waits)
         doubled = min(enough, 2 * self.max_parallel)
         is_batch = any(pipeline.is_batch for pipeline in self.seen[events.PipelineEvent])
         return f"--max-parallel {doubled}" if is_batch else f"max_parallel={doubled} in Pipeline(…)"
@@ -289,7 +283,6 @@ def observe(journal: Journal) -> Observed:
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
-    observed.reserves = {b.device or MACHINE: b.reserve_bytes for b in seen[events.Budget]}
     # A call's share of a load is no load of its own.
     is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.LoadEvent])
     tags = {call.id: call.model for call in observed.every_call}
@@ -312,9 +305,6 @@ def observe(journal: Journal) -> Observed:
     for flow in journal.flows:
         if flow.name != "call":  # which leads from a span into itself
             observed.sources.setdefault(flow.target, []).append(flow.source)
-        if flow.name == "condition":
-            observed.decided.add((flow.source, flow.target))
-    observed.lost_to_places_ns = lost_to_places_ns(seen[events.NodeAttempt], journal.flows)
     observed.limits = speed_limits_of(observed.calls, seen)
     observed.path = critical_path(seen[events.NodeAttempt], journal.flows, run=observed.run)
     observed.shares = observed.time.shares(observed.path, observed.every_call, run=observed.run)
@@ -369,9 +359,9 @@ def busy_ns(call: Call) -> int:
     return call.duration_ns - sum(wait.duration_ns for wait in waits)
 
 
-def decoding(calls: Sequence[Call]) -> list[Interval]:
-    """When each was being answered: from its first token to its last."""
-    return [interval for call in calls for interval in call.phases.get("decode", ())]
+def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
+    """When the calls were in a phase; in `decode` each was being answered."""
+    return [part for call in calls for part in call.phases.get(phase, ())]
 
 
 def came_at_once(call: Call) -> bool:
@@ -407,9 +397,6 @@ def gains_by_company(calls: Sequence[Call]) -> bool | None:
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:
     """What calls waited in their server before it took them up, by their spans.
 
-    Llama.cpp and vLLM report it. Of another server it is inferred: a call queued if most of the
-    time to its first token passed while the server's `waiting` counter was above 0 or, without
-    that, while it was answering as many other calls as it ever did, one of which had to end first.
     `calls` are all to one server.
     """
     sent = {call.id: wait for call in calls if (wait := ttft(call)) is not None}
@@ -419,13 +406,17 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
         for queue in _queues(call)
         if call.id in sent and queue.start_ns >= sent[call.id].start_ns
     }
-    # 1. As the server reports it.
+    # 1. As the server reports it: llama.cpp and vLLM do.
     if queues or not sent:
         return queues
     model = calls[0].model
-    # 2. As its counter, or the calls under way, make likely.
+    # 2. Inferred: a call queued if most of the time to its first token passed while the server's
+    #    counter was above 0 or, without one, while it answered as many other calls as it ever did,
+    #    one of which had to end first.
     if observed.highest(model, "waiting") is None:
-        full = _full_house(calls)
+        levels = depths(times_in("decode", calls))
+        seats = max((depth for _, depth in levels), default=0)
+        full = [stretch for stretch, depth in levels if depth == seats]
     else:
         full = [time for time, waiting in observed.held(model, "waiting") if waiting > 0]
     waits = zip(sent.items(), parts_within(sent.values(), full), strict=True)
@@ -445,10 +436,3 @@ def tells_of_queues(observed: Observed, calls: Sequence[Call]) -> bool:
 
 def _queues(call: Call) -> Sequence[Interval]:
     return call.phases.get("queue", ())
-
-
-def _full_house(calls: Sequence[Call]) -> list[Interval]:
-    """While as many calls were being answered as ever were at once."""
-    levels = depths(decoding(calls))
-    seats = max((depth for _, depth in levels), default=0)
-    return [stretch for stretch, depth in levels if depth == seats]

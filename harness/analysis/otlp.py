@@ -1,7 +1,6 @@
-"""Sends a run's spans to an OpenTelemetry collector: OTLP over HTTP, as gzipped protocol buffers.
+"""Sends a run's spans to an OpenTelemetry collector: OTLP over HTTP. Needs the extra `otlp`.
 
-Not as JSON, which some collectors refuse. Needs the extra `otlp`. Messages quote neither keys nor
-passwords.
+Messages quote neither keys nor passwords.
 """
 
 from __future__ import annotations
@@ -127,7 +126,8 @@ def send_otlp(
         trust_env=url.host not in _LOOPBACK,
     ) as client:
         for spans in _batches(otlp_spans(journal, content=content), batch):
-            # Without the time that gzip would put in, the same spans are the same bytes.
+            # Protocol buffers, since some collectors refuse JSON. Without the time that gzip would
+            # put in, the same spans are the same bytes.
             body = gzip.compress(_request(spans), mtime=0)
             response = _post(client, url, body, sleep=sleep)
             # A web page at the address answers any request with success.

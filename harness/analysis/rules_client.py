@@ -22,9 +22,10 @@ from harness.analysis.finding import Observation, counted, ids, named, said_ns
 from harness.analysis.rules import Remedy, rule
 from harness.analysis.rules_prompts import needed_replies, pieces_of
 from harness.analysis.rules_waiting import FULL_KV, had_places
+from harness.analysis.time_budget import lost_to_places_ns
 from harness.trace import events
 from harness.trace.calls import Call
-from harness.trace.intervals import common, depths, length_ns, parts_within
+from harness.trace.intervals import common, depths, length_ns, most_at_once, parts_within
 from harness.trace.records import Interval
 
 LEAST_SERIAL_CALLS = 4
@@ -62,8 +63,7 @@ def serial_client(observed: Observed) -> Observation | None:
     """Calls that do not need each other went one after another, none beside another.
 
     What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
-    prompts for the replies they hold. An engine in this process shares its cores among the calls
-    under way, so that several at once may be no faster: of it, nothing is said.
+    prompts for the replies they hold.
     """
     alone = _alone(observed.calls)
     first = alone[:TEXTS_OF_CALLS]
@@ -85,13 +85,13 @@ def serial_client(observed: Observed) -> Observation | None:
     in_turn_ns = max(1, sum(map(busy_ns, first)))
     lost_ns = round((1 - max(ends_ns) / in_turn_ns) * sum(map(busy_ns, alone)))
     is_few = at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns)
+    # An engine in this process shares its cores among calls: several at once may be no faster.
     if is_few or server.is_in_process:
         return None
     nodes = named(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     # Items that ran together, with calls one after another, are held back by code of their own.
-    side_by_side = (depth for _, depth in depths([observed.nodes[item] for item in items]))
-    is_held = max(side_by_side, default=0) >= LEAST_SERIAL_CALLS
+    is_held = most_at_once(observed.nodes[item] for item in items) >= LEAST_SERIAL_CALLS
     kept_apart = any(observed.parents.get(call.id) in observed.place_waits for call in independent)
     return Observation(
         case="held" if is_held else "",
@@ -169,7 +169,7 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
     certain = tells_of_queues(observed, calls) or server.is_in_process
     limit = server.max_parallel
     longest_ns = max(turn.duration_ns for turn in turns)
-    deepest = max(depth for _, depth in depths(calls))
+    deepest = most_at_once(calls)
     at_most = "" if limit is None else f" (max_parallel = {limit})"
     # Twice the limit at most: how a server takes more is seen step by step.
     enough = min(deepest, 2 * (limit or deepest))
@@ -298,7 +298,7 @@ def _said_place(observed: Observed, lag: events.ClientLag) -> str:
 def _places(observed: Observed) -> Observation | None:
     """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
     waits = observed.place_waits
-    gain_ns = observed.lost_to_places_ns
+    gain_ns = lost_to_places_ns(observed.seen[events.NodeAttempt], observed.journal.flows)
     if len(waits) < SEVERAL or not observed.matters(gain_ns):
         return None
     at_work = [*observed.calls, *observed.seen[events.Embed]]
@@ -414,10 +414,13 @@ def _unquoted(observed: Observed) -> Observation | None:
     for call in observed.calls[:TEXTS_OF_CALLS]:
         if call.node_span is not None and call.status == "ok":
             calls.setdefault(call.node_span, []).append(call)
+    # What a `when=` was given has done its work without a place in a prompt.
+    flows = observed.journal.flows
+    decided = {(flow.source, flow.target) for flow in flows if flow.name == "condition"}
     worst: Observation | None = None
     for before, step in pairwise(observed.path.steps):
         sources = observed.sources.get(step.span, ())
-        is_edge = before.span in sources and (before.span, step.span) not in observed.decided
+        is_edge = before.span in sources and (before.span, step.span) not in decided
         replies = [observed.reply(call) or "" for call in calls.get(before.span, ())]
         prompts = [observed.prompt(call) or "" for call in calls.get(step.span, ())]
         if not (is_edge and replies and prompts and all(replies) and all(prompts)):
@@ -456,7 +459,9 @@ def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
     """
     around = [frozenset(_around(observed, call.id)) for call in calls]
     waited_for = [_waited_for(observed, spans) for spans in around]
-    quoted = _quoted(observed, calls)
+    prompts = [observed.prompt(call) or "" for call in calls]
+    replies = [observed.reply(call) or "" for call in calls]
+    quoted = needed_replies(prompts, replies)
     return [
         {
             earlier
@@ -487,12 +492,6 @@ def _waited_for(observed: Observed, spans: frozenset[int]) -> set[int]:
                 sources.add(source)
                 open_ends.append(source)
     return sources
-
-
-def _quoted(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
-    prompts = [observed.prompt(call) or "" for call in calls]
-    replies = [observed.reply(call) or "" for call in calls]
-    return needed_replies(prompts, replies)
 
 
 def _same_function_unread(observed: Observed, earlier: Call, later: Call) -> bool:
@@ -529,10 +528,7 @@ def _same_prompt(earlier: Call, later: Call) -> bool:
     explained_by=("client-lag",),
 )
 def slow_code(observed: Observed) -> Observation | None:
-    """A tool, or a node's own code, took much of the critical path.
-
-    A hint: only its author knows whether it has to be there, and can be quicker.
-    """
+    """A tool, or a node's own code, took much of the critical path."""
     lags = observed.seen[events.ClientLag]
     blocked = _place_of_most(lags, is_starved=observed.is_starved) if lags else None
     kinds = {"code", "tool", "client lag"} if blocked else {"code", "tool"}
@@ -560,7 +556,7 @@ def slow_code(observed: Observed) -> Observation | None:
     if any(spans[:1] == [node] for span in answered for node in (span, *_around(observed, span))):
         return None  # It waited for a person.
     return Observation(
-        severity="hint",
+        severity="hint",  # only its author knows whether it has to be there, and can be quicker
         case=case,
         seen=f"{what} {observed.said(taken_ns)}: no model worked for it in that time.",
         spans=tuple(spans[:1]),

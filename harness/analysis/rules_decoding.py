@@ -18,16 +18,16 @@ from harness.analysis.facts import (
     SEVERAL,
     Observed,
     came_at_once,
-    decoding,
     per_model,
     queues_in_server,
+    times_in,
 )
 from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
 from harness.analysis.speed_limits import SpeedLimit, company_of
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
-from harness.trace.intervals import depths, length_ns
+from harness.trace.intervals import length_ns, most_at_once
 
 TYPEWRITER_NS = 100_000_000
 """Readers see each token come when they are so far apart."""
@@ -194,12 +194,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     thinking = [call for call in calls if call.reasoning_tokens and call.output_tokens]
     tokens = sum(call.output_tokens or 0 for call in calls)
     hidden = sum(call.reasoning_tokens or 0 for call in thinking)
-    taken_ns = length_ns(
-        part
-        for call in thinking
-        for name in ("prefill", "decode")
-        for part in call.phases.get(name, ())
-    )
+    taken_ns = length_ns([*times_in("prefill", thinking), *times_in("decode", thinking)])
     share = hidden / max(1, tokens)
     if share < MOSTLY or not observed.matters(taken_ns * share):
         return None
@@ -240,7 +235,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
             )
         )
     ]
-    waited_ns = length_ns(part for c in at_once for part in c.phases.get("prefill", ()))
+    waited_ns = length_ns(times_in("prefill", at_once))
     if len(at_once) < max(2, 0.9 * len(long)) or not observed.matters(waited_ns):
         return None
     tokens = statistics.median(call.output_tokens or 0 for call in at_once)
@@ -309,7 +304,7 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
         return None
     itl_ns = statistics.median(call.itl_mean_ns or 0 for call in examples)
     at_once = statistics.median(company[call.id] for call in examples)
-    lost_ns = length_ns(decoding(examples)) * (1 - TARGET_ITL_NS / itl_ns)
+    lost_ns = length_ns(times_in("decode", examples)) * (1 - TARGET_ITL_NS / itl_ns)
     if not observed.matters(lost_ns):
         return None
     expected = None
@@ -350,7 +345,7 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     count = values[-1] - values[0] if values else 0.0
     if count < max(SEVERAL, len(calls) / 20):
         return None
-    seats = max((depth for _, depth in depths(decoding(calls))), default=0)
+    seats = most_at_once(times_in("decode", calls))
     fewer = f"{FEWER_CALLS}: lower max_parallel under [endpoints.{model}] until none is preempted"
     return Observation(
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "

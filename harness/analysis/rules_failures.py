@@ -4,23 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from harness.analysis.facts import (
-    LEAST_COMPARED,
-    SEVERAL,
-    Observed,
-    per_model,
-    ttft,
-)
-from harness.analysis.finding import (
-    Expected,
-    Observation,
-    counted,
-    ids,
-    named,
-    said_ns,
-)
+from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
+from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
 from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
@@ -183,10 +170,8 @@ def _paused(observed: Observed) -> Observation | None:
     lost_ns = length_ns([*(retry.pause for retry in pauses), *tried])
     if len(pauses) < SEVERAL or not observed.matters(lost_ns):
         return None
-    reasons = Counter(pause.reason for pause in pauses)
-    (reason, _), *_ = reasons.most_common()
-    (model, _), *_ = Counter(p.model for p in pauses if p.reason == reason).most_common()
-    listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
+    reason, listed = _commonest(pause.reason for pause in pauses)
+    model, _ = _commonest(str(pause.model) for pause in pauses if pause.reason == reason)
     failed = [call for call in tried if call.model == model]
     error = f" The last ended with: {failed[-1].error}" if failed else ""
     return Observation(
@@ -300,12 +285,15 @@ def _ran_out(call: Call) -> bool:
 def _fell_back(observed: Observed) -> Observation | None:
     if not observed.seen[events.Fallback]:
         return None
-    (model, _), *_ = Counter(map(observed.failed, observed.seen[events.Fallback])).most_common()
+    model, _ = _commonest(map(observed.failed, observed.seen[events.Fallback]))
     of_model = [hop for hop in observed.seen[events.Fallback] if observed.failed(hop) == model]
-    reasons = Counter(hop.reason for hop in of_model)
-    listed = ", ".join(f"{count} for {name}" for name, count in reasons.most_common())
-    (reason, _), *_ = reasons.most_common()
-    failed = _failed(observed, model, reasons)
+    reasons = [hop.reason for hop in of_model]
+    reason, listed = _commonest(reasons)
+    failed = [
+        call
+        for call in observed.calls
+        if call.status == "error" and call.model == model and call.error_class in reasons
+    ]
     lost_ns = length_ns(failed)
     return Observation(
         model=model,
@@ -360,12 +348,10 @@ def out_of_reach(observed: Observed) -> Observation | None:
     )
 
 
-def _failed(observed: Observed, model: str, reasons: Container[str]) -> list[Call]:
-    return [
-        call
-        for call in observed.calls
-        if call.status == "error" and call.model == model and call.error_class in reasons
-    ]
+def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
+    """The most frequent, and all with their numbers, for people."""
+    counts = Counter(reasons).most_common()
+    return counts[0][0], ", ".join(f"{count} for {reason}" for reason, count in counts)
 
 
 @rule(

@@ -22,6 +22,7 @@ from harness.analysis.facts import (
     per_model,
     queues_in_server,
     tells_of_queues,
+    times_in,
 )
 from harness.analysis.finding import Expected, Observation, ids, said_ns
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
@@ -51,11 +52,7 @@ LITTLE_QUEUE = 0.2
 )
 @per_model
 def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
-    """Long prompts, read one after another without much queue, and slowly.
-
-    Where most of each was the same as in the last one, `drifting-prefix` says why it was read
-    again. Fewer calls than three count if reading them took more than half of the run.
-    """
+    """Long prompts, read one after another without much queue, and slowly."""
     timed = [c for c in calls if c.ttft_ns and c.input_tokens and not came_at_once(c)]
     if timed and not tells_of_queues(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
@@ -67,7 +64,8 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
             if depth <= ALONE
             or (call.id not in inferred and _input_tokens(call) >= VERY_LONG_TOKENS)
         ]
-    lost_ns = length_ns(part for call in timed for part in call.phases.get("prefill", ()))
+    lost_ns = length_ns(times_in("prefill", timed))
+    # Fewer calls than three count if reading them took more than half of the run.
     if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
@@ -164,7 +162,8 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     # 3. The first of both that cost enough.
     for case, again in ("", drifted), ("uncached", same):
         shares = [(call, share) for call, _, share in again]
-        lost_ns = _for_all(pairs, compared) * _read_again_ns(calls, shares)
+        # The first calls, whose texts are known, stand for all.
+        lost_ns = len(pairs) / max(1, len(compared)) * _read_again_ns(calls, shares)
         if len(again) < SEVERAL or not observed.matters(lost_ns):
             continue
         prefix_share = statistics.median(like.prefix_share for _, like, _ in again)
@@ -218,7 +217,7 @@ def _well_before(earlier_ns: int | None, later_ns: int | None) -> bool:
 
 def _read_again_ns(calls: Sequence[Call], again: Sequence[tuple[Call, float]]) -> float:
     """How long the server read what it had read before, by the share of each prompt."""
-    reading = [part for call, _ in again for part in call.phases.get("prefill", ())]
+    reading = times_in("prefill", [call for call, _ in again])
     read_ns = length_ns(reading) * (statistics.fmean(share for _, share in again) if again else 0)
     if any(call.cached_tokens is not None for call, _ in again):
         return read_ns
@@ -247,11 +246,6 @@ def _compared(
         if texts[0] is not None and texts[1] is not None:
             compared.append((later, likeness(texts[0], texts[1])))
     return compared
-
-
-def _for_all(pairs: Sequence[object], compared: Sequence[object]) -> float:
-    """By how much to multiply: the first calls, whose texts are known, stand for all."""
-    return len(pairs) / max(1, len(compared))
 
 
 def _cached(calls: Sequence[Call]) -> str:
@@ -317,17 +311,14 @@ def likeness(earlier: str, later: str) -> Likeness:
 
 
 def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[int]]:
-    """Which earlier calls' replies each prompt holds something of, by position.
-
-    A reply counts as used where the prompt has a window of it more often than the prompt had that
-    first led to it: models like to repeat what they were given. A short reply counts whole, and so
-    do its pieces: a value of its JSON, an item of its list.
-    """
+    """Which earlier calls' replies each prompt holds something of, by position."""
     owners: dict[str, _Said] = {}
     short: dict[str, _Said] = {}
     needed: list[set[int]] = []
     for number, (prompt, reply) in enumerate(zip(prompts, replies, strict=True)):
         parts = _windows(prompt)
+        # More often than the prompt had it that first led to it: models like to repeat what they
+        # were given.
         quoted = [owners[w].by for w in parts.keys() & owners.keys() if parts[w] > owners[w].given]
         quoted += [it.by for piece, it in short.items() if prompt.count(piece) > it.given]
         needed.append(set().union(*quoted))
@@ -337,6 +328,7 @@ def needed_replies(prompts: Sequence[str], replies: Sequence[str]) -> list[set[i
             for window in _windows(text):
                 it = owners.get(window)
                 owners[window] = it.also(number) if it else _Said(parts[window], alone)
+        # A short reply counts whole, and so do its pieces, such as a value of its JSON.
         for piece in pieces_of(text) if len(text) < SHORT_CHARS else ():
             it = short.get(piece)
             short[piece] = it.also(number) if it else _Said(prompt.count(piece), (number,))

@@ -16,11 +16,11 @@ from harness.analysis.facts import (
     SEVERAL,
     Observed,
     came_at_once,
-    decoding,
     gains_by_company,
     per_model,
     queues_in_server,
     tells_of_queues,
+    times_in,
     ttft,
 )
 from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
@@ -38,7 +38,7 @@ from harness.analysis.speed_limits import MACHINE
 from harness.inference.providers import Aim
 from harness.trace import events
 from harness.trace.calls import Call
-from harness.trace.intervals import common, depths, length_ns, without
+from harness.trace.intervals import common, length_ns, most_at_once, without
 from harness.trace.records import Interval
 
 LEAST_ITEMS = 4
@@ -231,7 +231,7 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
     if len(itl_ns) < 2:
         return None
     slowest, quickest = max(itl_ns, key=itl_ns.__getitem__), min(itl_ns.values())
-    lost_ns = length_ns(decoding(speeds[slowest])) * (1 - quickest / itl_ns[slowest])
+    lost_ns = length_ns(times_in("decode", speeds[slowest])) * (1 - quickest / itl_ns[slowest])
     if itl_ns[slowest] < SLOW_REPLICA * quickest or not observed.matters(lost_ns):
         return None
     return Observation(
@@ -339,7 +339,7 @@ def _waited_for(load: events.LoadEvent, observed: Observed) -> list[Interval]:
     """What of a load some call waited for: of one that was made ahead of it, perhaps nothing."""
     if not load.prefetch:
         return [load]
-    return common([load], [part for call in observed.calls for part in call.phases.get("load", ())])
+    return common([load], times_in("load", observed.calls))
 
 
 def _one_context(observed: Observed, tags: Sequence[str]) -> tuple[str, ...]:
@@ -358,10 +358,12 @@ def _room_for_all(observed: Observed) -> tuple[str, ...]:
     for load in observed.loads:
         if load.need_bytes and isinstance(device := observed.server(load.model).device, str):
             needs.setdefault(device, {})[load.model] = load.need_bytes
+    # Bytes that the budget keeps free of each device's capacity.
+    reserves = {b.device or MACHINE: b.reserve_bytes for b in observed.seen[events.Budget]}
     return tuple(
         "give all of them room: "
         f"[{'budget' if device == MACHINE else f'budget.devices.{device}'}] capacity = "
-        f'"{math.ceil((sum(of_models.values()) + observed.reserves.get(device, 0)) / 2**20)} MiB" '
+        f'"{math.ceil((sum(of_models.values()) + reserves.get(device, 0)) / 2**20)} MiB" '
         "or more in harness.toml"
         for device, of_models in needs.items()
         if len(of_models) > 1
@@ -456,17 +458,17 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     if len(queued) < enough or not observed.matters(lost_ns) or had_places(observed, calls):
         return None
     waits = [queues[call.id].duration_ns for call in queued]
-    seats = max((depth for _, depth in depths(decoding(calls))), default=0)
-    sent, running = _most_at_once(calls), observed.highest(model, "running") or 0
+    seats = most_at_once(times_in("decode", calls))
+    sent, running = _sent_at_once(calls), observed.highest(model, "running") or 0
     waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
     kv_is_full = kv is not None and kv > FULL_KV
     computes_all_it_can = any(
         limit.model == model and limit.bound == "compute" for limit in observed.limits
     )
     at_its_limit = computes_all_it_can or gains_by_company(calls) is False
-    reads_ns = length_ns(part for call in calls for part in call.phases.get("prefill", ()))
+    reads_ns = length_ns(times_in("prefill", calls))
     # A server that answers one at a time shows nothing of what two would do.
-    mostly_reads = certain and seats > 1 and reads_ns > length_ns(decoding(calls))
+    mostly_reads = certain and seats > 1 and reads_ns > length_ns(times_in("decode", calls))
     aim: tuple[Aim, str] | None = (Aim.ANSWER_MORE_AT_ONCE, f"{sent} calls at once")
     expected = None
     if kv_is_full:  # in elements of half the size, twice as many fit
@@ -514,11 +516,11 @@ def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
     server, waiting = observed.server(model), observed.highest(model, "waiting")
     # Its places are settings of ours; of another server, only what it has shown is known.
     if server.is_in_process:
-        return not waiting and _most_at_once(calls) <= server.places
-    answered = max((depth for _, depth in depths(decoding(calls))), default=0)
-    return waiting == 0 and _most_at_once(calls) <= answered
+        return not waiting and _sent_at_once(calls) <= server.places
+    answered = most_at_once(times_in("decode", calls))
+    return waiting == 0 and _sent_at_once(calls) <= answered
 
 
-def _most_at_once(calls: Sequence[Call]) -> int:
+def _sent_at_once(calls: Sequence[Call]) -> int:
     sent = [Interval(start_ns=wait.start_ns, end_ns=c.end_ns) for c in calls if (wait := ttft(c))]
-    return max((depth for _, depth in depths(sent)), default=0)
+    return most_at_once(sent)

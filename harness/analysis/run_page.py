@@ -1,15 +1,14 @@
-"""The page of a run, for reading its texts: its content, and its HTML file.
+"""The page of a run, for reading its texts.
 
-`run_page_of` reads a journal into a `RunPage`, which `page_json` writes in pieces. `html_of` puts
-these into `page/run.html`, whose script draws them. Nothing in a page is loaded from elsewhere, and
-no text becomes HTML.
+`run_page_of` reads a journal into a `RunPage`, which `page_json` writes in pieces; `page/run.html`
+and its script draw them, see `html_page.html_of`.
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import SequenceMatcher
@@ -19,13 +18,13 @@ from typing import Any, Literal
 import orjson
 
 from harness.analysis.facts import observe
+from harness.analysis.html_page import object_json
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
 from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, charges_of
-from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Item, Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, RecordedNodes, sources_of
 from harness.trace.records import Attributes, NodeOutput, figures, label_of
@@ -33,10 +32,7 @@ from harness.trace.run_trace import is_going
 from harness.trace.tracer import sha256_of
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, Round, rounds_in, texts_of
 
-_PARTS = Path(__file__).with_name("page")
-
 Op = Literal["=", "+", "-"]
-PageKind = Literal["run", "evaluation"]
 TextIndex = int | None
 """Which of `RunPage.texts`; None where no text was recorded."""
 
@@ -47,11 +43,10 @@ _SHOWN = frozenset(
 """What of a call is shown by itself, or not at all."""
 _SCORES = "scores"
 """The node of a batch that scores its rows."""
-_BATCH = 500
+# Of two passages that share less, the words are not compared: they are two passages.
 _ALIKE = 0.4
-"""Of two passages that share less, the words are not compared: they are two passages."""
+# Of words; with more, comparing them would take seconds.
 _MOST_PAIRS = 4_000_000
-"""Of words; with more, comparing them would take seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +140,7 @@ class PageEvent:
     kind: str
     time_ns: int
     where: str | None
-    said: str
+    message: str
     figures: tuple[tuple[str, str], ...]
 
 
@@ -180,40 +175,7 @@ def page_json(page: RunPage, *, clean: Callable[[bytes], bytes] = bytes) -> Iter
     """A page as one JSON object, in pieces; `clean` changes each piece, itself JSON."""
     few = {part.name: getattr(page, part.name) for part in fields(page)}
     many = {name: few.pop(name) for name in ("calls", "texts")}
-    # Without the closing brace: the long lists follow, batch by batch.
-    yield clean(dump_json(few)).rstrip()[:-1]
-    for name, items in many.items():
-        yield b',"%b":[' % name.encode()
-        for start in range(0, len(items), _BATCH):
-            batch = clean(dump_json(items[start : start + _BATCH])).strip()
-            yield (b"," if start else b"") + batch[1:-1]
-        yield b"]"
-    yield b"}"
-
-
-def html_of(
-    page: Iterable[bytes], *, nonce: str, is_live: bool = False, kind: PageKind = "run"
-) -> Iterator[bytes]:
-    """The whole file, from the pieces of `page_json`, or of an evaluation's JSON, in pieces.
-
-    The secret `nonce` lets only its own script run. A live page asks a server for news.
-    """
-    parts = {
-        "nonce": nonce,
-        "connect": "'self'" if is_live else "'none'",
-        "live": "yes" if is_live else "no",
-        "css": (_PARTS / "run.css").read_text(encoding="utf-8"),
-        "js": (_PARTS / f"{kind}.js").read_text(encoding="utf-8"),
-    }
-    html = (_PARTS / f"{kind}.html").read_text(encoding="utf-8")
-    before, after = (
-        re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], half).encode()
-        for half in html.split("{{data}}")
-    )
-    yield before
-    # No text can end the element that the JSON stands in, or begin a comment there.
-    yield from (piece.replace(b"<", rb"\u003c") for piece in page)
-    yield after
+    return object_json(few, many, clean=clean)
 
 
 def version_of(journal: Path) -> str:
@@ -388,7 +350,7 @@ def _item(
 
 
 class _PageCalls(Sequence[PageCall]):
-    """The calls, each made when it is asked for: there may be a hundred thousand."""
+    # Each is made when it is asked for: there may be a hundred thousand.
 
     def __init__(
         self,
@@ -444,7 +406,7 @@ def _events(journal: _NotedJournal, seen: events.Events) -> Iterator[PageEvent]:
             kind=event.NAME,
             time_ns=event.time_ns - journal.started.time_ns,
             where=str(node) if node else journal.nodes.label_around(event.span or 0),
-            said=message,
+            message=message,
             figures=tuple(figures(attributes)),
         )
 

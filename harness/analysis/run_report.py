@@ -239,7 +239,7 @@ class Goodput:
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
-    """Judges each call; those answered from the cache must not be among them."""
+    """Judges calls that were sent: none that the cache answered."""
     done = [call for call in calls if call.status == "ok"]
     judged = [call for call in done if _is_known(call)]
     met = [call for call in judged if _meets(call, targets)]

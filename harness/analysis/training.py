@@ -117,7 +117,7 @@ class TrainingRows:
 
     def _pairs(self, rounds: Sequence[Round]) -> Iterator[Row]:
         # Checks alone chose among most candidates, and a section is no draft.
-        skipped = (tried for two in rounds for tried in two.tried if tried.outcome in _LEFT)
+        skipped = (tried for scored in rounds for tried in scored.tried if tried.outcome in _LEFT)
         self.left_out["candidate"] += sum(1 for _ in skipped)
         self.left_out["one-draft"] += len(rounds) == 1
         for pair in combinations(rounds, 2):

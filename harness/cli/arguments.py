@@ -1,14 +1,17 @@
-"""Arguments of the command line: `name=value`, `name=@file`, typed metadata, and runs."""
+"""Arguments of the command line: `name=value`, `name=@file`, typed metadata, and runs.
+
+An argument that is not usable raises `InvalidInput`, or `click.BadParameter` while it is parsed.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,6 +22,8 @@ from harness.trace import run_list
 if TYPE_CHECKING:
     from harness.memory import Filter, Scalar
 
+T = TypeVar("T")
+Callback = Callable[[click.Context, click.Parameter, str | None], T | None]
 
 config_option = click.option(
     "--config",
@@ -45,6 +50,18 @@ role_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+def parsed_by(parse: Callable[[str], T]) -> Callback[T]:
+    """The callback of an option whose text a function parses, or raises an error."""
+
+    def parsed(_: click.Context, __: click.Parameter, text: str | None) -> T | None:
+        try:
+            return None if text is None else parse(text)
+        except (InvalidInput, ValueError) as error:
+            raise click.BadParameter(str(error)) from error
+
+    return parsed
+
+
 def share(_: click.Context, __: click.Parameter, text: str) -> float:
     """Reads an option of `10%` or 0.1."""
     try:
@@ -57,12 +74,7 @@ def share(_: click.Context, __: click.Parameter, text: str) -> float:
 
 
 def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
-    """The inputs of `--set`, by name.
-
-    Raises:
-        InvalidInput: One has no `=`, is given twice, or names a file that is missing, empty or
-            not text.
-    """
+    """The inputs of `--set`, by name."""
     return {
         name: read_text(f"input '{name}'", Path(value[1:])) if value.startswith("@") else value
         for name, value in read_pairs(assignments, option="--set", form="name=value").items()
@@ -70,11 +82,7 @@ def read_inputs(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[str, str]:
-    """An option's pairs, by name.
-
-    Raises:
-        InvalidInput: One has no `=`, or is given twice.
-    """
+    """An option's pairs, by name."""
     pairs: dict[str, str] = {}
     for assignment in assignments:
         name, separator, value = assignment.partition("=")
@@ -89,7 +97,7 @@ def read_pairs(assignments: Iterable[str], *, option: str, form: str) -> dict[st
 
 
 def read_metadata(pairs: Iterable[str]) -> dict[str, Scalar]:
-    """The values of `--metadata`, by name; raises as `read_pairs` does."""
+    """The values of `--metadata`, by name."""
     texts = read_pairs(pairs, option="--metadata", form="name=value")
     return {name: scalar_of(text) for name, text in texts.items()}
 
@@ -98,11 +106,7 @@ _RANGE = re.compile(r"([^<>=]+)(>=|<=|>|<)(.+)", re.DOTALL)
 
 
 def read_filter(pairs: Iterable[str]) -> Filter | None:
-    """The values and ranges of `--where`, by name: a passage must satisfy each; None without any.
-
-    Raises:
-        InvalidInput: One is neither `name=value` nor a range, or a name has both.
-    """
+    """The values and ranges of `--where`, by name, of which each must hold; None without any."""
     values: dict[str, list[Scalar]] = {}
     ranges: dict[str, dict[str, Scalar]] = {}
     for pair in pairs:
@@ -132,15 +136,8 @@ def scalar_of(text: str) -> Scalar:
     return value if isinstance(value, str | int | float | bool) else text
 
 
-LATEST = run_list.LATEST
-
-
 def traces_directory(option: Path | None) -> Path:
-    """Where runs land: as given, else as `harness.toml` says.
-
-    Raises:
-        ConfigurationInvalid: It cannot be read.
-    """
+    """Where runs land: as given, else as `harness.toml` says."""
     if option is not None:
         return option
     # Not at the top: it imports the whole engine, which `--help` does not need.
@@ -150,14 +147,18 @@ def traces_directory(option: Path | None) -> Path:
 
 
 def find_journal(run: str, traces: Path | None) -> Path:
-    """The journal of a run.
-
-    Args:
-        run: `latest`, a run's id, any part of it, or a file of the run.
-        traces: Where runs land; as `harness.toml` says if None. Not used for a file.
-
-    Raises:
-        InvalidInput: No run has this name, or several do.
-        ConfigurationInvalid: `harness.toml` cannot be read.
-    """
+    """The journal of a run: `latest`, a run's id, any part of it, or a file of the run."""
     return run_list.find_journal(run, partial(traces_directory, traces))
+
+
+run_argument = click.argument("run", default=run_list.LATEST)
+
+
+def of_run(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds RUN and --traces to a command, which gets the path of the run's journal."""
+
+    @wraps(command)
+    def with_journal(*, run: str, traces: Path | None, **options: Any) -> None:  # noqa: ANN401
+        command(journal=find_journal(run, traces), **options)
+
+    return run_argument(traces_option(with_journal))

@@ -153,18 +153,19 @@ class RowOptions:
         return read_pairs(self.assignments, option="--set", form="name=value")
 
 
-def over_rows(order: Callable[..., Batch | None]) -> Callable[..., None]:
-    """Makes a command of a function that makes a batch of `RowOptions` and options of its own.
+def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
+    """A command that runs a batch, which `make` makes of `RowOptions` and the command's own.
 
-    It returns None if it has done everything itself.
+    `make` returns None if it has done everything itself.
     """
 
-    @wraps(order)
-    def command(**given: Any) -> None:  # noqa: ANN401 - by click, as the options say
-        options = RowOptions(**{field.name: given.pop(field.name) for field in fields(RowOptions)})
+    @wraps(make)
+    def command(**arguments: Any) -> None:  # noqa: ANN401 - by click, as the options say
+        shared = {field.name: arguments.pop(field.name) for field in fields(RowOptions)}
+        options = RowOptions(**shared)
         log_to_stderr(options.log_format)
         with failures_told(as_json=options.as_json):
-            batch = order(options, **given)
+            batch = make(options, **arguments)
             if batch is None:
                 return
             if options.dry_run:

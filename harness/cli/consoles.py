@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
 
 import click
 import orjson
@@ -29,7 +29,7 @@ from rich.segment import Segment
 from rich.text import Text
 from structlog.typing import EventDict
 
-from harness.cli.process import FAILED, UNUSABLE, Interrupts
+from harness.cli.process import FAILED, UNUSABLE, Interrupts, LazyGroup
 from harness.errors import (
     DoesNotFit,
     HarnessError,
@@ -46,9 +46,10 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 LogFormat = Literal["text", "json"]
+T = TypeVar("T")
 
+# Characters. Rich takes 80 for a pipe, where tables lose their numbers.
 _PIPED_WIDTH = 120
-"""Characters. Rich takes 80 for a pipe, where tables lose their numbers."""
 
 # Embeddings, overrides and isolates reorder what stands around them (CVE-2021-42574); the marks
 # of Arabic and Hebrew texts do not.
@@ -119,7 +120,8 @@ class Shown(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """See `Console.render`: every text passes here before it is folded or cut to its cell."""
+        """See `Console.render`."""
+        # Every text passes here before it is folded or cut to its cell, which could cut a secret.
         if isinstance(renderable, str):
             how = options or self.options
             renderable = self.render_str(renderable, highlight=how.highlight, markup=how.markup)
@@ -145,10 +147,32 @@ def _redactor() -> Redactor:
     return Redactor({*secrets_of(os.environ, named=()).values(), *_hidden})
 
 
+def is_attended() -> bool:
+    """Whether there is a person at a terminal to ask."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def results() -> Console:
     """A console on standard output."""
     chosen = sys.stdout.isatty() or "COLUMNS" in os.environ
     return Shown(width=None if chosen else _PIPED_WIDTH)
+
+
+def show(
+    result: T,
+    print_result: Callable[[T, Console], object],
+    *,
+    as_json: bool,
+    fields: Callable[[T], object] | None = None,
+) -> None:
+    """Prints a command's result on standard output: for people, or as JSON for scripts.
+
+    The JSON has the result's own fields, or what `fields` makes of it.
+    """
+    if as_json:
+        write_json(json_object(fields(result) if fields else result))
+    else:
+        print_result(result, results())
 
 
 class JsonLines(io.TextIOBase):
@@ -156,10 +180,7 @@ class JsonLines(io.TextIOBase):
 
     What is one already, as a line of the log is, stays as it is; any other text that is printed at
     once, a traceback too, becomes the `event` of one, by the level it is logged with. Whatever else
-    a text stream has is that of the file.
-
-    Attributes:
-        buffer: Takes bytes, which become such lines too.
+    a text stream has is that of the file. Its `buffer` takes bytes, which become such lines too.
     """
 
     encoding = "utf-8"
@@ -271,10 +292,8 @@ def note_end(message: str, *, code: str, level: Literal["warning", "error"] = "e
 def log_to_stderr(log_format: LogFormat = "text", *, held: list[str] | None = None) -> None:
     """Sends warnings to standard error.
 
-    Args:
-        log_format: `json` is for programs: one object a line, with the time in UTC, from now on of
-            all that is printed there.
-        held: Receives the warnings that a run's report prints too, in place of the log.
+    `json` is for programs: from now on, all that is printed there is one object a line, with the
+    time in UTC. `held` receives the warnings that a run's report prints too, in place of the log.
     """
 
     def hold(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -311,6 +330,40 @@ def _shown_event(_logger: object, _method: str, event: EventDict) -> EventDict:
     }
 
 
+class Command(click.Command):
+    """A command that logs to standard error, and ends as `failures_told` says.
+
+    Its parameters `as_json` and `log_format`, if it has them, are those of its failures too.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - see `click.Command`
+        of_journals: bool = False,
+        **how: Any,  # noqa: ANN401 - as above
+    ) -> None:
+        super().__init__(*args, **how)
+        self._of_journals = of_journals
+
+    def invoke(self, ctx: click.Context) -> None:
+        """See `click.Command.invoke`."""
+        log_to_stderr(ctx.params.get("log_format", "text"))
+        as_json = ctx.params.get("as_json", False)
+        with failures_told(as_json=as_json, of_journals=self._of_journals):
+            super().invoke(ctx)
+
+
+class Group(LazyGroup):
+    """A group of `Command`s; those of other modules are only imported when they are called."""
+
+    command_class = Command
+
+    def invoke(self, ctx: click.Context) -> None:
+        """See `click.Command.invoke`."""
+        log_to_stderr()
+        super().invoke(ctx)
+
+
 @contextmanager
 def failures_told(
     *,
@@ -320,11 +373,9 @@ def failures_told(
 ) -> Iterator[Interrupts]:
     """Turns an error or Ctrl-C in the block into the command's message and exit code.
 
-    Args:
-        as_json: Whether to print the error as JSON on standard output too.
-        of_journals: Whether the command's arguments are journals: an unreadable one is then the
-            user's mistake.
-        fields: Further fields of the JSON, read when there is an error.
+    With `as_json`, standard output gets the error too, with `fields`, which are read only then.
+    Where arguments are journals (`of_journals`), one that cannot be read, and a file that cannot be
+    written beside it, is the user's mistake.
     """
     interrupts = Interrupts()
     try:
@@ -338,6 +389,12 @@ def failures_told(
             write_json(error_as_json(error, fields=fields))
         is_given = of_journals and isinstance(error, JournalInvalid)
         sys.exit(UNUSABLE if is_given else exit_code_of(error))
+    except OSError as error:
+        if not of_journals:
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        say(f"harness: {place}{error.strerror}", err=True)
+        sys.exit(UNUSABLE)
 
 
 def exit_code_of(error: HarnessError) -> int:
@@ -352,13 +409,9 @@ def exit_code_of(error: HarnessError) -> int:
 def error_as_json(
     error: BaseException, *, run_id: str | None = None, fields: Mapping[str, object] | None = None
 ) -> bytes:
-    """Why a command failed, as one JSON object.
+    """Why a command failed, as one JSON object; `run_id` is None if no run had begun.
 
-    Args:
-        error: A `KeyboardInterrupt` for a run that a user ended, a `SystemExit` for a node that
-            called `sys.exit`.
-        run_id: None when no run had begun.
-        fields: Further fields.
+    The error is a `KeyboardInterrupt` if a user ended the run, a `SystemExit` if a node did.
     """
     message, status = str(error), "failed"
     if isinstance(error, KeyboardInterrupt):

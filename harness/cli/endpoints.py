@@ -1,10 +1,10 @@
-"""`harness endpoints`: the configured models, and what each can do."""
+"""`harness endpoints` and `harness models`: what configured models can do, and which are loaded."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,22 +13,26 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.cli.arguments import config_option, json_option
-from harness.cli.consoles import (
-    Shown,
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    write_json,
-)
+from harness.cli.consoles import Group, Shown, exit_code_of, results, say, show
 from harness.cli.process import FAILED
 from harness.cli.project_files import endpoints_of, settings_for_calls
-from harness.cli.tables import cell, print_columns
+from harness.cli.tables import cell, print_columns, print_line
+from harness.errors import HarnessError
+from harness.hardware import format_bytes
 from harness.session import run_to_its_end
+from harness.session.connections import (
+    Control,
+    ModelSeen,
+    controlled,
+    list_models,
+    unload_model,
+)
 from harness.session.endpoint_check import EndpointCheck, check_endpoints
 
+_PLAN = "harness.advise.plan_command:plan", "Show what a run would do with its models."
 
-@click.group()
+
+@click.group(cls=Group)
 def endpoints() -> None:
     """Check the configured endpoints."""
 
@@ -43,22 +47,17 @@ def check(tags: tuple[str, ...], config: Path | None, *, as_json: bool) -> None:
     Shows what each can do, and how it could report more. Exit codes: 0 all work, 1 one does not, 2
     invalid input, 130 interrupted.
     """
-    log_to_stderr()
-    with failures_told(as_json=as_json):
-        settings = settings_for_calls(config)
-        with Shown(stderr=True).status("") as status:
-            checking = check_endpoints(
-                settings,
-                endpoints_of(settings),
-                environment=os.environ,
-                tags=tags,
-                progress=lambda doing: status.update(Text(doing)),
-            )
-            checks = run_to_its_end(checking)
-    if as_json:
-        write_json(json_object(checks))
-    else:
-        print_checks(checks, results())
+    settings = settings_for_calls(config)
+    with Shown(stderr=True).status("") as status:
+        checking = check_endpoints(
+            settings,
+            endpoints_of(settings),
+            environment=os.environ,
+            tags=tags,
+            progress=lambda doing: status.update(Text(doing)),
+        )
+        checks = run_to_its_end(checking)
+    show(checks, print_checks, as_json=as_json)
     if any(result.error for result in checks):
         sys.exit(FAILED)
 
@@ -68,11 +67,13 @@ def print_checks(checks: Sequence[EndpointCheck], console: Console) -> None:
     rows = {title: partial(_row, name) for name, title in _ROWS.items()}
     print_columns({result.tag: result for result in checks}, rows, console)
     for result in checks:
-        if result.error is not None:
-            problem = Text.assemble((result.tag, "bold red"), f": {result.error}")
-            console.print(problem, soft_wrap=True)
-        for line in result.advice:
-            console.print(Text.assemble((result.tag, "bold"), f": {line}"), soft_wrap=True)
+        _print_about(result.tag, filter(None, [result.error]), console, style="bold red")
+        _print_about(result.tag, result.advice, console, style="bold")
+
+
+def _print_about(tag: str, lines: Iterable[object], console: Console, *, style: str) -> None:
+    for line in lines:
+        console.print(Text.assemble((tag, style), f": {line}"), soft_wrap=True)
 
 
 def _row(name: str, check: EndpointCheck) -> Text:
@@ -96,3 +97,87 @@ _ROWS = {
     "ttft_ms": "first token, ms",
     "tokens_per_s": "tokens a second",
 }
+
+
+@click.group(cls=Group, lazy={"plan": _PLAN})
+def models() -> None:
+    """Models in memory: plan a run's, list and unload them.
+
+    Each run loads a model from a file itself. Runs load and unload a server's model if its endpoint
+    has manage = true.
+    """
+
+
+@models.command("list", short_help="List the models in memory now.")
+@config_option
+@json_option
+def list_(config: Path | None, *, as_json: bool) -> None:
+    """List every endpoint, and whether its model is in memory, if its server reports that.
+
+    Exit codes: 0 shown, 1 one could not be asked, 2 invalid input.
+    """
+    configured = endpoints_of(settings_for_calls(config))
+    with Shown(stderr=True).status("asking servers"):
+        states = run_to_its_end(list_models(configured, environment=os.environ))
+    show(states, print_models, as_json=as_json)
+    if any(model.problem is not None or model.reachable is False for model in states):
+        sys.exit(FAILED)
+
+
+@models.command(short_help="Have servers unload models.")
+@click.argument("tags", nargs=-1, required=True, metavar="TAG...")
+@config_option
+def unload(tags: tuple[str, ...], config: Path | None) -> None:
+    """Have servers unload the models of endpoints that have manage = true.
+
+    Other clients of the server lose the model too. A model that is not in memory is left alone.
+
+    Exit codes: 0 all are unloaded, 1 one could not be unloaded, 2 invalid input, 130 interrupted.
+    """
+    console, codes = results(), [0]
+    for endpoint in controlled(tags, endpoints_of(settings_for_calls(config))):
+        try:
+            with Shown(stderr=True).status(f"unloading {endpoint.tag}"):
+                run_to_its_end(unload_model(endpoint, environment=os.environ))
+        except HarnessError as error:
+            say(f"harness: {error}", err=True)
+            codes.append(exit_code_of(error))
+        else:
+            print_line(f"{endpoint.tag}: not in memory", console)
+    sys.exit(max(codes))
+
+
+def print_models(models: Sequence[ModelSeen], console: Console) -> None:
+    """Prints a column for each model, and below the problems of some."""
+    rows: dict[str, Callable[[ModelSeen], Text]] = {
+        "backend": lambda model: cell(model.backend),
+        "model": lambda model: cell(model.model),
+        "loaded by": lambda model: cell(_CONTROL[model.control]),
+        "device": lambda model: cell(model.device),
+        "pinned": lambda model: cell("yes" if model.pin else None),
+        "priority": lambda model: cell(f"{model.priority:+d}" if model.priority else None),
+        "reachable": lambda model: cell(model.reachable),
+        "in memory": _in_memory,
+        "takes": lambda model: _size(model.total_bytes),
+        "of it on GPUs": lambda model: _size(model.gpu_bytes),
+    }
+    print_columns({model.tag: model for model in models}, rows, console)
+    for model in models:
+        _print_about(model.tag, filter(None, [model.problem]), console, style="bold red")
+
+
+_CONTROL: Mapping[Control, str] = {
+    "run": "each run",
+    "managed": "the budget",
+    "fixed": "its server alone",
+}
+
+
+def _size(value: int | None) -> Text:
+    return cell(None if value is None else format_bytes(value))
+
+
+def _in_memory(model: ModelSeen) -> Text:
+    if model.resident is None:
+        return cell("in runs alone" if model.control == "run" else None, "dim")
+    return Text("yes" if model.resident else "no")

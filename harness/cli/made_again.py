@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import click
 
+from harness.cli.consoles import is_attended
 from harness.errors import InvalidInput
 from harness.graph.outcome import Rerun
 from harness.session import Remake
@@ -51,17 +51,12 @@ def _took(again: Sequence[Remake]) -> str:
 
 
 def confirm_again(again: Sequence[Remake]) -> None:
-    """Asks whether to repeat the calls, if they are costly.
-
-    Raises:
-        InvalidInput: The answer is no, or there is no terminal to ask at.
-    """
+    """Asks whether to repeat the calls, if they are costly."""
     tokens = sum(call.input_tokens + call.output_tokens for call in again)
     if not is_costly(tokens, sum(call.cost_usd or 0.0 for call in again)):
         return
     click.echo("\n".join(listed_again(again)), err=True)
-    is_attended = sys.stdin.isatty() and sys.stderr.isatty()
-    if not is_attended or not click.confirm("Make all that again?", err=True):
+    if not is_attended() or not click.confirm("Make all that again?", err=True):
         raise InvalidInput(
             "much would be repeated, and that was not confirmed; add --yes to go on anyway",
             code="resume.not-confirmed",

@@ -7,33 +7,37 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 from rich import progress as bars_of
+from rich.console import Console
 from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import config_option, json_option, read_filter, read_metadata
 from harness.cli.consoles import (
+    Group,
     Shown,
     clean,
     failures_told,
     json_object,
-    log_to_stderr,
     results,
     say,
+    show,
     write_json,
 )
-from harness.cli.passage_files import Defaults, FileEntry, bytes_of, files_of, passages_in
+from harness.cli.passage_files import Defaults, bytes_of, files_of, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.errors import HarnessError, InvalidInput
 from harness.memory import (
     Added,
     Hit,
+    Hits,
     MemoryStore,
     Mode,
     Passage,
@@ -43,36 +47,46 @@ from harness.memory import (
     Refusal,
     copy,
 )
+from harness.memory.passage import Stats
 from harness.session import Settings, load_settings
 from harness.session.passages import open_store
 
-F = TypeVar("F", bound=Callable[..., None])
+T = TypeVar("T")
 
 _EXCERPT_CHARS = 160
+_BATCH = 500
+"""Passages stored at a time: a tenth of a second's work on two cores, mostly embedding."""
 
 
-def _store_options(command: F) -> F:
-    for option in (
-        config_option,
-        click.option(
-            "--store",
-            callback=store_place,
-            metavar="DIR|URL",
-            help="The store's directory or PostgreSQL url, in place of [memory] path.",
-        ),
-    ):
-        command = option(command)
-    return command
+def _store_options(command: Callable[..., None]) -> Callable[..., None]:
+    option = click.option(
+        "--store",
+        callback=store_place,
+        metavar="DIR|URL",
+        help="The store's directory or PostgreSQL url, in place of [memory] path.",
+    )
+    return option(config_option(command))
 
 
-@click.group()
+def _of_store(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds --store and --config to a command, which gets the store, open."""
+
+    @wraps(command)
+    def with_store(*, store: Place | None, config: Path | None, **options: Any) -> None:  # noqa: ANN401
+        # A search makes no store.
+        with open_store(_settings(store, config), make=False) as opened:
+            command(store=opened, **options)
+
+    return _store_options(with_store)
+
+
+@click.group(cls=Group)
 def memory() -> None:
     """The passages that pipelines remember: add, search, maintain.
 
     Exit codes: 0 done, 1 failed in whole or in part, 2 invalid input, 130 interrupted, 143
     terminated.
     """
-    log_to_stderr()
 
 
 @memory.command()
@@ -108,34 +122,81 @@ def add(
     optionally "_id", "title", "source", "quality", "created", "metadata". Stored passages stay as
     they are, so an interrupted command can be run again.
     """
-    tally = Tally()
-    done: dict[str, object] = {}
-    with failures_told(as_json=as_json, fields=done) as interrupts:
+    counts = dict.fromkeys(("new", "known", "merged"), 0)
+    refused: list[Refusal] = []
+    report: dict[str, object] = {}
+    with failures_told(as_json=as_json, fields=report) as interrupts:
         defaults = Defaults(
             title=title, source=source, quality=quality, metadata=read_metadata(pairs)
         )
         chosen = files_of(files)
-        with doing() as progress, open_store(_settings(store, config), progress=progress) as opened:
+        with (
+            progress_bars() as progress,
+            open_store(_settings(store, config), progress=progress) as opened,
+        ):
             failure = None
             try:
-                add_all(opened, chosen, defaults, jsonl=jsonl, progress=progress, tally=tally)
+                for added in _added(opened, chosen, defaults, jsonl=jsonl, progress=progress):
+                    for outcome in counts:
+                        counts[outcome] += len(getattr(added, outcome))
+                    refused += added.refused
             except KeyboardInterrupt:
-                # The tally may lack a batch that was stored just now.
+                # The counts may lack a batch that was stored just now.
                 say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
                 sys.exit(interrupts.exit_code)
             except HarnessError as error:
                 failure = error
             # Passages stored before a failure stay, and are reported too.
-            tally.print_refused()
-            if not as_json and (failure is None or tally.has_any):
-                tally.print_counts(opened)
-            done |= tally.as_json(opened)
+            for refusal in refused:
+                say(f"harness: refused '{refusal.title or refusal.id}': {refusal.reason}", err=True)
+            if not as_json and (failure is None or refused or any(counts.values())):
+                outcomes = {**counts, "refused": len(refused)}.items()
+                parts = [f"{count:,} {outcome}" for outcome, count in outcomes if count]
+                so_far = ", ".join(parts) or "nothing to add"
+                say(f"{so_far}; {len(opened):,} passages in the store")
+            report |= {**counts, "refused": [*map(asdict, refused)], "passages": len(opened)}
             if failure:
                 raise failure
     if as_json:
-        write_json(json_object(done))
-    if tally.refused:
+        write_json(json_object(report))
+    if refused:
         sys.exit(FAILED)
+
+
+def _added(
+    store: MemoryStore,
+    files: Sequence[Path | None],
+    defaults: Defaults,
+    *,
+    jsonl: bool,
+    progress: Progress,
+) -> Iterator[Added]:
+    """Stores the passages of files, batch by batch; after an error, stored ones stay."""
+    total = bytes_of(files)
+    for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
+        yield store.add(passage for passage, _ in batch)
+        if total:
+            _, read_bytes = batch[-1]
+            progress("adding", read_bytes, total)
+    # Embedding in the background would be left to the next command.
+    store.wait()
+
+
+def _batches(entries: Iterable[T]) -> Iterator[list[T]]:
+    """In batches. If reading fails, the error is raised after the last batch."""
+    batch: list[T] = []
+    try:
+        for entry in entries:
+            batch.append(entry)
+            if len(batch) == _BATCH:
+                yield batch
+                batch = []
+    except HarnessError:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
 
 
 @memory.command()
@@ -165,7 +226,7 @@ def add(
     help="The age at which a passage's relevance counts half; without it, age does not count.",
 )
 @json_option
-@_store_options
+@_of_store
 def search(
     *,
     query: str,
@@ -174,26 +235,15 @@ def search(
     pairs: tuple[str, ...],
     half_life_days: float | None,
     as_json: bool,
-    store: Place | None,
-    config: Path | None,
+    store: MemoryStore,
 ) -> None:
     """Find the passages most relevant to QUERY, best first."""
-    with _existing(store, config, as_json=as_json) as opened:
-        hits = opened.search(
-            query,
-            limit=limit,
-            mode=mode,
-            where=read_filter(pairs),
-            half_life_days=half_life_days,
-        )
+    where = read_filter(pairs)
+    hits = store.search(query, limit=limit, mode=mode, where=where, half_life_days=half_life_days)
     if hits.fallback is not None:
         say(f"by words alone: {hits.fallback}", err=True)
-    if as_json:
-        write_json(
-            json_object({"fallback": hits.fallback, "hits": [_hit_as_json(hit) for hit in hits]})
-        )
-    elif hits:
-        results().print(_hits_table(hits))
+    if hits or as_json:
+        show(hits, _print_hits, as_json=as_json, fields=_hits_as_json)
     else:
         none = f"no passage has {', '.join(pairs)}" if hits.none_match else "no passage is relevant"
         say(none, err=True)
@@ -201,27 +251,25 @@ def search(
 
 @memory.command()
 @click.argument("passage_id", metavar="ID")
-@_store_options
-def get(*, passage_id: str, store: Place | None, config: Path | None) -> None:
+@_of_store
+def get(*, passage_id: str, store: MemoryStore) -> None:
     """Print the passage with this ID, as JSON."""
-    with _existing(store, config) as opened:
-        passage = opened.get(passage_id)
-        if passage is None:
-            raise InvalidInput(
-                f"no passage '{passage_id}'; harness memory search shows ids",
-                code="memory.unknown-passage",
-            )
+    passage = store.get(passage_id)
+    if passage is None:
+        raise InvalidInput(
+            f"no passage '{passage_id}'; harness memory search shows ids",
+            code="memory.unknown-passage",
+        )
     write_json(json_object(_passage_as_json(passage)))
 
 
 @memory.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@_store_options
-def delete(*, ids: tuple[str, ...], store: Place | None, config: Path | None) -> None:
+@_of_store
+def delete(*, ids: tuple[str, ...], store: MemoryStore) -> None:
     """Remove the passages with these IDs."""
     requested = dict.fromkeys(ids)
-    with _existing(store, config) as opened:
-        unknown = [id_ for id_ in requested if not opened.delete(id_)]
+    unknown = [id_ for id_ in requested if not store.delete(id_)]
     say(f"{len(requested) - len(unknown)} deleted")
     if unknown:
         say(f"harness: not in the store: {', '.join(unknown)}", err=True)
@@ -230,28 +278,18 @@ def delete(*, ids: tuple[str, ...], store: Place | None, config: Path | None) ->
 
 @memory.command()
 @json_option
-@_store_options
-def stats(*, as_json: bool, store: Place | None, config: Path | None) -> None:
+@_of_store
+def stats(*, as_json: bool, store: MemoryStore) -> None:
     """Show what the store holds, and the state of its indexes."""
-    with _existing(store, config, as_json=as_json) as opened:
-        figures = asdict(opened.stats())
-    if as_json:
-        write_json(json_object(figures))
-        return
-    table = Table(show_header=False)
-    for name, value in figures.items():
-        text = f"{value:,}" if isinstance(value, int) else value or "-"
-        table.add_row(name.replace("_", " "), Text(str(text)))
-    results().print(table)
+    show(store.stats(), _print_stats, as_json=as_json)
 
 
 @memory.command()
 @json_option
-@_store_options
-def check(*, as_json: bool, store: Place | None, config: Path | None) -> None:
+@_of_store
+def check(*, as_json: bool, store: MemoryStore) -> None:
     """Read all passages, and name those that are not as they were stored."""
-    with _existing(store, config, as_json=as_json) as opened:
-        damaged, count = opened.damaged(), len(opened)
+    damaged, count = store.damaged(), len(store)
     if as_json:
         write_json(json_object({"passages": count, "damaged": damaged}))
     else:
@@ -264,27 +302,25 @@ def check(*, as_json: bool, store: Place | None, config: Path | None) -> None:
 
 
 @memory.command()
-@_store_options
-def rebuild(*, store: Place | None, config: Path | None) -> None:
+@_of_store
+def rebuild(*, store: MemoryStore) -> None:
     """Rebuild the index of words from the passages, and embed those without a vector.
 
     Nothing is lost, and it is seldom needed: a damaged index is noticed and rebuilt.
     """
-    with doing() as progress, _existing(store, config) as opened:
-        opened.rebuild(progress)
-        opened.wait()
-        count = len(opened)
-    say(f"made again from {count:,} passages")
+    with progress_bars() as progress:
+        store.rebuild(progress)
+        store.wait()
+    say(f"made again from {len(store):,} passages")
 
 
 @memory.command()
-@_store_options
-def compact(*, store: Place | None, config: Path | None) -> None:
+@_of_store
+def compact(*, store: MemoryStore) -> None:
     """Free the space of deleted passages, and of vectors that are no longer used."""
-    with _existing(store, config) as opened:
-        before = opened.stats().disk_bytes
-        opened.compact()
-        after = opened.stats().disk_bytes
+    before = store.stats().disk_bytes
+    store.compact()
+    after = store.stats().disk_bytes
     say(f"{before / 1e6:,.1f} MB before, {after / 1e6:,.1f} MB now")
 
 
@@ -298,7 +334,7 @@ def copy_store(*, source: Place, target: Place, config: Path | None) -> None:
     FROM and TO are directories or PostgreSQL urls. Passages that TO has stay as they are, so an
     interrupted command can be run again.
     """
-    with failures_told(), doing() as progress, ExitStack() as stack:
+    with progress_bars() as progress, ExitStack() as stack:
         cache = _settings(None, config).memory.cache
         origin = stack.enter_context(closing(PrimaryStore.open(source, cache=cache, make=False)))
         opened = PrimaryStore.open(target, language=origin.language, cache=cache)
@@ -310,16 +346,15 @@ def _settings(store: Place | None, config: Path | None) -> Settings:
     return load_settings(config, environment=os.environ, memory=store)
 
 
-@contextmanager
-def _existing(
-    store: Place | None, config: Path | None, *, as_json: bool = False
-) -> Iterator[MemoryStore]:
-    """The store, if there is one: a search makes none."""
-    with failures_told(as_json=as_json), open_store(_settings(store, config), make=False) as opened:
-        yield opened
+def _print_stats(figures: Stats, console: Console) -> None:
+    table = Table(show_header=False)
+    for name, value in asdict(figures).items():
+        text = f"{value:,}" if isinstance(value, int) else value or "-"
+        table.add_row(name.replace("_", " "), Text(str(text)))
+    console.print(table)
 
 
-def _hits_table(hits: list[Hit]) -> Table:
+def _print_hits(hits: Hits, console: Console) -> None:
     table = Table(show_lines=True)
     table.add_column("", justify="right")
     table.add_column("score", justify="right")
@@ -334,13 +369,17 @@ def _hits_table(hits: list[Hit]) -> Table:
                 (f"\n{hit.id}", "dim"),
             ),
         )
-    return table
+    console.print(table)
 
 
 def _excerpt(passage: Passage) -> Text:
     text = clean(" ".join(passage.text.split()))
     excerpt = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
     return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", excerpt)
+
+
+def _hits_as_json(hits: Hits) -> dict[str, object]:
+    return {"fallback": hits.fallback, "hits": [*map(_hit_as_json, hits)]}
 
 
 def _hit_as_json(hit: Hit) -> dict[str, object]:
@@ -362,92 +401,8 @@ def _passage_as_json(passage: Passage) -> dict[str, object]:
     }
 
 
-_BATCH = 500
-"""Passages stored at a time: a tenth of a second's work on two cores, mostly embedding."""
-
-
-class Tally:
-    """What became of passages so far."""
-
-    def __init__(self) -> None:
-        self.stored = dict.fromkeys(("new", "known", "merged"), 0)
-        self.refused: list[Refusal] = []
-
-    def count(self, added: Added) -> None:
-        """Counts one batch."""
-        self.stored["new"] += len(added.new)
-        self.stored["known"] += len(added.known)
-        self.stored["merged"] += len(added.merged)
-        self.refused += added.refused
-
-    @property
-    def has_any(self) -> bool:
-        """Whether a passage was counted."""
-        return any(self.stored.values()) or bool(self.refused)
-
-    def as_json(self, store: MemoryStore) -> dict[str, object]:
-        """The counts, for `--json`."""
-        return {
-            **self.stored,
-            "refused": [asdict(refusal) for refusal in self.refused],
-            "passages": len(store),
-        }
-
-    def print_refused(self) -> None:
-        """Reports refused passages on standard error."""
-        for refusal in self.refused:
-            say(f"harness: refused '{refusal.title or refusal.id}': {refusal.reason}", err=True)
-
-    def print_counts(self, store: MemoryStore) -> None:
-        """Prints the counts in one line."""
-        parts = {**self.stored, "refused": len(self.refused)}
-        counts = ", ".join(f"{count:,} {what}" for what, count in parts.items() if count)
-        say(f"{counts or 'nothing to add'}; {len(store):,} passages in the store")
-
-
-def add_all(
-    store: MemoryStore,
-    files: Sequence[Path | None],
-    defaults: Defaults,
-    *,
-    jsonl: bool,
-    progress: Progress,
-    tally: Tally,
-) -> None:
-    """Stores the passages of files, counting them in `tally`; after an error, stored ones stay.
-
-    Raises:
-        InvalidInput: A file, or a line of one, is not usable.
-        MemoryStoreFailed: The store cannot be written.
-    """
-    total = bytes_of(files)
-    for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
-        tally.count(store.add(entry.passage for entry in batch))
-        if total:
-            progress("adding", batch[-1].read_bytes, total)
-    # Embedding in the background would be left to the next command.
-    store.wait()
-
-
-def _batches(entries: Iterable[FileEntry]) -> Iterator[list[FileEntry]]:
-    """In batches. If reading fails, the error is raised after the last batch."""
-    batch: list[FileEntry] = []
-    try:
-        for entry in entries:
-            batch.append(entry)
-            if len(batch) == _BATCH:
-                yield batch
-                batch = []
-    except HarnessError:
-        if batch:
-            yield batch
-        raise
-    if batch:
-        yield batch
-
-
 @contextmanager
-def doing() -> Iterator[Progress]:
+def progress_bars() -> Iterator[Progress]:
     """Shows progress on a terminal while the block runs, a bar for each kind of work."""
     console = Shown(stderr=True)
     bars: dict[str, TaskID] = {}
@@ -461,9 +416,9 @@ def doing() -> Iterator[Progress]:
         disable=not console.is_terminal,
     ) as progress:
 
-        def told(what: str, done: int, total: int) -> None:
+        def update(what: str, done: int, total: int) -> None:
             if what not in bars:
                 bars[what] = progress.add_task(what, total=total)
             progress.update(bars[what], completed=done, total=total)
 
-        yield told
+        yield update

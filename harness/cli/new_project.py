@@ -15,8 +15,7 @@ from shlex import quote
 
 import click
 
-from harness.cli.consoles import failures_told, say
-from harness.cli.process import LazyGroup
+from harness.cli.consoles import Command, Group, say
 from harness.cli.project_files import PIPELINES
 from harness.cli.run_result import command_here
 from harness.errors import InvalidInput, did_you_mean
@@ -44,7 +43,7 @@ _OF_A_PROJECT = (
 _RUBRIC = {"rubric": ("harness.cli.rubric_command:new", "Begin a rubric in rubrics/.")}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument(
     "directory", metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False), default="."
 )
@@ -53,10 +52,10 @@ def init(directory: Path) -> None:
 
     Existing files stay unchanged.
     """
-    with failures_told():
-        _copy(_OF_A_PROJECT, directory, _NAME)
+    _copy(_OF_A_PROJECT, directory, _NAME)
     harness = command_here(directory)
-    python = "python" if harness == "harness" else os.path.relpath(sys.executable, directory)
+    interpreter = quote(os.path.relpath(sys.executable, directory))
+    python = "python" if harness == "harness" else interpreter
     steps = [f"{harness} run {_NAME}", f"{harness} trace open", f"{python} -m pytest"]
     if directory.resolve() != Path.cwd():
         steps.insert(0, f"cd {quote(str(directory))}")
@@ -69,7 +68,7 @@ def init(directory: Path) -> None:
         say(f"  {step}")
 
 
-@click.group(cls=LazyGroup, lazy=_RUBRIC)
+@click.group(cls=Group, lazy=_RUBRIC)
 def new() -> None:
     """Begin a pipeline, a pattern or a rubric in this directory."""
 
@@ -78,16 +77,15 @@ def new() -> None:
 @click.argument("name")
 def pipeline(name: str) -> None:
     """Begin a pipeline in pipelines/, with a rubric and a test of its own."""
-    with failures_told():
-        module = name.replace("-", "_")
-        if not module.isidentifier() or iskeyword(module):
-            raise InvalidInput(
-                f"'{name}' cannot name a pipeline; give letters, digits and underscores, such as "
-                "meeting_notes",
-                code="pipeline.name-invalid",
-            )
-        _refuse_if_there(PIPELINES / f"{module}.py")
-        _copy(_OF_A_PIPELINE, Path(), module)
+    module = name.replace("-", "_")
+    if not module.isidentifier() or iskeyword(module):
+        raise InvalidInput(
+            f"'{name}' cannot name a pipeline; give letters, digits and underscores, such as "
+            "meeting_notes",
+            code="pipeline.name-invalid",
+        )
+    _refuse_if_there(PIPELINES / f"{module}.py")
+    _copy(_OF_A_PIPELINE, Path(), module)
     say(f"Next: {command_here()} run {module}")
 
 
@@ -104,15 +102,13 @@ def pattern(name: str | None) -> None:
             first_line = about.partition("\n")[0]
             say(f"{stem:{width}}  {first_line}")
         return
-    with failures_told():
-        if name not in shipped:
-            raise InvalidInput(
-                f"no pattern is called '{name}'; {did_you_mean(name, shipped)}",
-                code="pattern.unknown",
-            )
-        path = PIPELINES / f"{name}.py"
-        _refuse_if_there(path)
-        _write(path, shipped[name].read_bytes())
+    if name not in shipped:
+        raise InvalidInput(
+            f"no pattern is called '{name}'; {did_you_mean(name, shipped)}", code="pattern.unknown"
+        )
+    path = PIPELINES / f"{name}.py"
+    _refuse_if_there(path)
+    _write(path, shipped[name].read_bytes())
     say(f"{path}: a copy of the pattern; next: {command_here()} run {name}")
 
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
-from harness.files import read_text, text_of
+from harness.files import opened, read_text, text_of
 from harness.memory import Passage, Scalar, Turn
 from harness.rows import TEXTS, files_named
 
 _LINES = {".jsonl", ".ndjson"}
+_STDIN = Path("standard input")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +32,6 @@ class Defaults:
     """The file if None."""
     quality: float | None = None
     metadata: Mapping[str, Scalar] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileEntry:
-    """A passage that was read."""
-
-    passage: Passage
-    read_bytes: int
-    """Read so far, of all files together."""
 
 
 class _TurnOfLine(BaseModel):
@@ -84,19 +76,15 @@ def bytes_of(files: Iterable[Path | None]) -> int | None:
 
 def passages_in(
     files: Iterable[Path | None], defaults: Defaults, *, jsonl: bool
-) -> Iterator[FileEntry]:
-    """The passages of files, in order, read as they are taken.
-
-    Raises:
-        InvalidInput: One cannot be read, or has a line that is not a passage.
-    """
+) -> Iterator[tuple[Passage, int]]:
+    """The passages of files, read as they are taken, each with the bytes of all read so far."""
     before = 0
     for path in files:
         is_lines = jsonl or (path is not None and path.suffix.lower() in _LINES)
         passages = _lines(path, defaults) if is_lines else _document(path, defaults)
         read = 0
         for passage, read in passages:
-            yield FileEntry(passage=passage, read_bytes=before + read)
+            yield passage, before + read
         before += read
 
 
@@ -107,7 +95,7 @@ def _document(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, 
             raise InvalidInput(
                 'every line is a JSON object with "text"; add --jsonl to store each as a passage',
                 code="passage.needs-jsonl",
-                path=Path("standard input"),
+                path=_STDIN,
             )
         text = text_of("standard input", data, path=None)
     else:
@@ -135,20 +123,16 @@ def _are_passages(data: bytes) -> bool:
 
 
 def _lines(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, int]]:
-    with ExitStack() as stack:
-        stream: BinaryIO = sys.stdin.buffer
-        if path is not None:
-            try:
-                stream = stack.enter_context(path.open("rb"))
-            except OSError as error:
-                raise InvalidInput(
-                    f"cannot be read ({error.strerror})", code="file.unreadable", path=path
-                ) from error
-        read = 0
-        for number, line in enumerate(stream, start=1):
-            read += len(line)
-            if line.strip():
-                yield _passage(line, path or Path("standard input"), number, defaults), read
+    read = 0
+    try:
+        with nullcontext(sys.stdin.buffer) if path is None else opened(path) as file:
+            for number, line in enumerate(file, start=1):
+                read += len(line)
+                if line.strip():
+                    yield _passage(line, path or _STDIN, number, defaults), read
+    except OSError as error:
+        message = f"cannot be read ({error.strerror})"
+        raise InvalidInput(message, code="file.unreadable", path=path) from error
 
 
 def _passage(line: bytes, path: Path, number: int, defaults: Defaults) -> Passage:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from errno import EPIPE
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TextIO
@@ -38,21 +36,19 @@ _STDIN, _STDOUT, _STDERR = range(3)
 class LazyGroup(click.Group):
     """A group that imports some subcommands when they are called: `--help` answers at once.
 
-    Args:
-        lazy: By name: `module:attribute` of the subcommand, and its line in the help.
-        takes_plugins: Whether it has the commands of other distributions too.
-        how: See `click.Group`.
+    `lazy` has, by name, `module:attribute` of the subcommand and its line in the help. A group that
+    takes plugins has the commands of other distributions too.
     """
 
     def __init__(
         self,
         *,
-        lazy: Mapping[str, tuple[str, str]],
+        lazy: Mapping[str, tuple[str, str]] | None = None,
         takes_plugins: bool = False,
         **how: Any,  # noqa: ANN401
     ) -> None:
         super().__init__(**how)
-        self._lazy = lazy
+        self._lazy = lazy or {}
         self._takes_plugins = takes_plugins
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -90,31 +86,11 @@ class LazyGroup(click.Group):
             formatter.write_dl(sorted(lines.items()))
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """Meanwhile the garbage collector rests.
-
-    A long journal becomes millions of objects without cycles: to look for some takes a quarter of
-    the time of a report.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 class Interrupts:
-    """Makes SIGTERM raise `KeyboardInterrupt` too, so that a run is closed as after Ctrl-C.
-
-    Attributes:
-        exit_code: For use after an interrupt.
-    """
+    """Makes SIGTERM raise `KeyboardInterrupt` too, so that a run is closed as after Ctrl-C."""
 
     def __init__(self) -> None:
-        self.exit_code = INTERRUPTED
+        self.exit_code = INTERRUPTED  # of the process, after an interrupt
         signal.signal(signal.SIGTERM, self._interrupt)
 
     def _interrupt(self, _number: int, _frame: object) -> None:
@@ -128,14 +104,11 @@ class Interrupts:
 def steady_streams() -> Callable[[], OSError | None]:
     """Makes writing to standard output and error never raise.
 
-    Output is dropped when its reader, such as `head`, has gone. A letter that the encoding lacks is
-    written as its number. A stream that was closed at the start leads to the null device, so that
-    the next file to be opened does not take its place.
-
-    Returns:
-        To be called at the end: why standard output could not be written; None if it could, or if
-        its reader wanted no more.
+    The function that it returns is for the end: it says why standard output could not be written,
+    or None if it could, or if its reader wanted no more.
     """
+    # A stream that was closed at the start leads to the null device: the next file to be opened
+    # would take its place.
     while (spare := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(spare)
@@ -161,6 +134,7 @@ class _Steady(io.FileIO):
         if self.error is None:
             try:
                 return super().write(data)
+            # Its reader, such as `head`, may have gone: the rest is dropped.
             except OSError as error:
                 self.error = error
         return memoryview(data).nbytes
@@ -170,6 +144,7 @@ def _text(raw: _Steady, before: TextIO | None) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=before.encoding if before else "utf-8",
+        # A letter that the encoding lacks is written as its number.
         errors="backslashreplace",
         line_buffering=raw.isatty() or raw.fileno() == _STDERR,
     )

@@ -47,19 +47,16 @@ _BEGUN_LINES = 3
 """Of a line that was printed and has no end yet."""
 _SHOWN = (events.LoadEvent.NAME, events.Evaluate.NAME, events.name_of(events.Revise))
 """Spans to name while they are open."""
+_HOLD = events.name_of(events.Hold)
+"""A call's wait for the end of an outage."""
 
 
 class Progress:
     """Draws a run's progress; give `observe` to the run as an observer.
 
     It fits into the terminal: of many nodes, it shows the running and failed ones, and counts the
-    others.
-
-    Args:
-        console: Nothing is drawn unless it is a terminal.
-        nodes: The names of the pipeline's nodes, in order.
-        node: A mapped node. Where there is no terminal, a line now and then says how far it is; and
-            of all nodes where standard error is for programs.
+    others. Where the console is no terminal, a line now and then says how far the mapped `node` is;
+    and how far all nodes are, where standard error is for programs.
     """
 
     def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
@@ -122,7 +119,7 @@ class Progress:
                 self._tell()
 
     def _watch(self) -> None:
-        """Tells it while nothing ends, too: a slow run is not a dead one."""
+        # A slow run is not a dead one: it is told while nothing ends, too.
         silent_s = _SILENT_S["json" if isinstance(sys.stderr, JsonLines) else "text"]
         left_s = silent_s
         while not self._is_over.wait(left_s):
@@ -199,15 +196,12 @@ class Progress:
 
 
 class _Above(io.TextIOBase):
-    """Prints whole lines above a live picture: half a line would be drawn over.
-
-    Attributes:
-        begun: The line that has no end yet, such as an answer that is streamed.
-    """
+    """Prints whole lines above a live picture."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self.rich_proxied_file = console.file  # otherwise the console would write here too
+        # A line without its end yet, such as a streamed answer: half a line would be drawn over.
         self.begun = ""
         self._lock = threading.Lock()
 
@@ -280,20 +274,17 @@ def _calls_line(state: RunState) -> str:
         parts.append(f"${state.cost_usd:.4f}")
     if state.retries:
         parts.append(f"{state.retries:,} tried again")
-    if state.in_flight:
-        parts.append(f"{state.in_flight:,} in flight")
-    if state.held:
-        parts.append(f"{state.held:,} wait for a server that is down")
-    parts += [f"{name} …" for name in state.under_way]
+    under_way = state.under_way
+    if in_flight := under_way[events.Chat.NAME]:
+        parts.append(f"{in_flight:,} in flight")
+    if held := under_way[_HOLD]:
+        parts.append(f"{held:,} wait for a server that is down")
+    parts += [f"{name} …" for name in _SHOWN if under_way[name]]
     return "  ".join(parts)
 
 
 class NodeState:
-    """The calls of one node so far, over all items, and over all calls of its pipeline.
-
-    Attributes:
-        counts: Calls by their last status.
-    """
+    """The calls of one node so far, over all items, and over all calls of its pipeline."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.counts: Counter[CallStatus] = Counter()
@@ -327,21 +318,17 @@ class NodeState:
         self.expect(items)
 
     @property
-    def made(self) -> int:
-        """Calls that were made and are over."""
-        return self.counts["done"] + self.counts["failed"] - self._refused
-
-    @property
     def ended(self) -> int:
-        """Those, and calls that need not be made."""
-        return self.made + self._refused + self.counts["reused"] + self.counts["skipped"]
+        """Calls that are over, and calls that need not be made."""
+        return sum(self.counts[status] for status in ("done", "failed", "reused", "skipped"))
 
     @property
     def pace(self) -> tuple[float, float] | None:
         """Calls that end in a second, and seconds until all have; None if not known or over."""
-        if not self.made or not self.seconds or self.ended >= self.total:
+        made = self.counts["done"] + self.counts["failed"] - self._refused
+        if not made or not self.seconds or self.ended >= self.total:
             return None
-        rate = self.made / self.seconds
+        rate = made / self.seconds
         return rate, (self.total - self.ended) / rate
 
     @property
@@ -375,15 +362,8 @@ class LoopState:
 class RunState:
     """A run so far.
 
-    Attributes:
-        nodes: By name; a nested pipeline's nodes follow the name of the node that calls it.
-        loops: By span: open ones, and the last that are over.
-        calls: Calls of models that ended.
-        retries: Of model calls and nodes.
-        input_tokens: As counted by the servers.
-        output_tokens: As counted by the servers.
-        cost_usd: As far as servers say.
-        resident: Models that this run loaded into memory.
+    `nodes` are by name; a nested pipeline's follow the name of the node that calls it. `loops` are
+    by span: open ones, and the last that are over. `resident` are models that this run loaded.
     """
 
     def __init__(
@@ -402,20 +382,9 @@ class RunState:
         self.resident: dict[str, None] = {}
 
     @property
-    def in_flight(self) -> int:
-        """Calls of models under way."""
-        return sum(span.name == events.Chat.NAME for span in self._open.values())
-
-    @property
-    def held(self) -> int:
-        """Calls that wait for the end of an outage."""
-        return sum(span.name == events.name_of(events.Hold) for span in self._open.values())
-
-    @property
-    def under_way(self) -> list[str]:
-        """Other open spans worth naming."""
-        doing = {span.name for span in self._open.values()}
-        return [name for name in _SHOWN if name in doing]
+    def under_way(self) -> Counter[str]:
+        """Open spans, by name."""
+        return Counter(span.name for span in self._open.values())
 
     @property
     def figures(self) -> dict[str, object]:
@@ -425,9 +394,14 @@ class RunState:
             left_s = node.pace and round(node.pace[1], 1)
             counts = {str(status): calls for status, calls in node.counts.items() if calls}
             nodes[name] = {"total": node.total, "left_s": left_s, **counts}
-        names = ("calls", "retries", "input_tokens", "output_tokens", "cost_usd", "in_flight")
-        values = {name: getattr(self, name) for name in (*names, "held")}
-        return {"run_id": self.run_id, "nodes": nodes, **values}
+        names = ("calls", "retries", "input_tokens", "output_tokens", "cost_usd")
+        return {
+            "run_id": self.run_id,
+            "nodes": nodes,
+            **{name: getattr(self, name) for name in names},
+            "in_flight": self.under_way[events.Chat.NAME],
+            "held": self.under_way[_HOLD],
+        }
 
     def take(self, record: Record) -> None:
         """Takes one record."""

@@ -17,21 +17,24 @@ from typing import TypeVar, cast
 
 import click
 
-from harness.cli.consoles import hide, say
-from harness.errors import HarnessError, InvalidInput, Mistake, Notice, did_you_mean
+from harness.cli.arguments import parsed_by
+from harness.cli.consoles import hide, is_attended, say
+from harness.errors import HarnessError, InvalidInput, Notice, did_you_mean
 from harness.files import shipped_directory
 from harness.inference import Endpoint
 from harness.memory import Place, place_of
 from harness.session import Evaluation, Pipeline, Settings, load_settings
 from harness.session.models import known_endpoints
 from harness.session.roles import DEMO_INSTALL
-from harness.session.settings import check_engine
 from harness.session.trust import known_secrets, not_allowed, project_of, refusal_to_run, remember
 
 Loaded = TypeVar("Loaded")
 
 PIPELINES = Path("pipelines")
 """Where a project has its own, which are run by name."""
+
+store_place = parsed_by(place_of)
+"""Reads a directory, or the url of a PostgreSQL database."""
 
 
 def settings_for_calls(
@@ -66,28 +69,8 @@ def settings_for_calls(
     return settings
 
 
-def store_place(_: click.Context, __: click.Parameter, text: str | None) -> Place | None:
-    """Reads a directory, or the url of a PostgreSQL database."""
-    try:
-        return None if text is None else place_of(text)
-    except InvalidInput as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def executor_name(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Checks that there is such an executor."""
-    try:
-        return None if text is None else check_engine(text)
-    except Mistake as error:
-        raise click.BadParameter(str(error)) from error
-
-
 def endpoints_of(settings: Settings) -> dict[str, Endpoint]:
-    """The endpoints by their tags; the demo's where the settings have none.
-
-    Raises:
-        InvalidInput: There are none.
-    """
+    """The endpoints by their tags; the demo's where the settings have none."""
     endpoints = known_endpoints(settings)
     if not endpoints:
         raise InvalidInput(
@@ -112,30 +95,22 @@ def refusal_after_asking(path: Path) -> Notice | None:
 
 
 def check_may_run(path: Path, *, named_in: Path) -> None:
-    """Checks a file that another file names, before it runs.
-
-    Raises:
-        InvalidInput: The user does not allow it.
-    """
+    """Refuses to run a file that another file names, unless the user allows it."""
     refusal = refusal_after_asking(path)
     if refusal is not None:
         raise InvalidInput(refusal.message, path=named_in, code=refusal.code)
 
 
 def remember_run(target: str, settings: Path | None) -> None:
-    """Remembers that the user ran these files, so that the run's resumes may run them.
-
-    Call it before the target runs, because running code is allowed.
-    """
+    """Remembers that the user ran these files, so that the run's resumes may run them."""
     for path in (target_file(target), settings):
         if path is not None and refusal_to_run(path, environment=os.environ) is not None:
             _remember(str(path.resolve()))
 
 
 def _is_allowed(what: str) -> bool:
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    return click.confirm(f"{repr(what)[1:-1]} Do you allow that, from now on?", err=True)
+    question = f"{repr(what)[1:-1]} Do you allow that, from now on?"
+    return is_attended() and click.confirm(question, err=True)
 
 
 def _remember(entry: str) -> None:
@@ -149,10 +124,6 @@ def load_pipeline(target: str) -> Pipeline:
     """The pipeline of a file, of a name in `pipelines/`, or of a shipped pattern's name.
 
     `FILE.py:name` says which, where a file has several.
-
-    Raises:
-        InvalidInput: There is no such file, it cannot be imported, or it has several pipelines.
-        PipelineInvalid: The pipeline breaks a rule.
     """
     return _load(target, Pipeline)
 
@@ -195,14 +166,9 @@ def _load(target: str, *kinds: type[Loaded]) -> Loaded:
 
 
 def load_pipeline_to_read(target: str) -> Pipeline:
-    """As `load_pipeline`, for a command that runs nothing else: a NAME must not start any code.
-
-    A file that is named runs, as with `python FILE.py`.
-
-    Raises:
-        InvalidInput: Also where the name finds a file of a folder that the user does not trust.
-    """
+    """As `load_pipeline`, for a command that runs nothing else."""
     path = target_file(target)
+    # A NAME must not start any code; a file that is named runs, as with `python FILE.py`.
     if path is not None and path.parent == PIPELINES and path != Path(target.partition(":")[0]):
         check_may_run(path, named_in=path)
     return load_pipeline(target)

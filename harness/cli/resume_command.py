@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from harness.analysis.damage import salvage_run
-from harness.cli.arguments import find_journal, read_inputs, read_pairs, role_option, traces_option
-from harness.cli.consoles import LogFormat, failures_told, json_object, log_to_stderr
+from harness.cli.arguments import find_journal, read_pairs, role_option, traces_option
+from harness.cli.consoles import LogFormat, failures_told, log_to_stderr, say, show
 from harness.cli.made_again import confirm_again, is_costly, listed_again
-from harness.cli.project_files import (
-    absolute_target,
-    check_may_run,
-    load_pipeline,
-    remember_run,
-    settings_for_calls,
-    target_file,
-)
-from harness.cli.run_command import Order, carry_out, run_options
+from harness.cli.project_files import check_may_run, target_file
+from harness.cli.run_command import Order, carry_out, order_of, run_options
 from harness.errors import InvalidInput
 from harness.graph import Question
 from harness.inference import Limits
@@ -115,73 +106,65 @@ def resume(
             salvage_run(journal)
         earlier = read_earlier_run(journal)
         before = earlier.origin or Origin(target="")
-        chosen_target = target or before.target
-        if earlier.beginning.is_batch:
-            raise InvalidInput(
-                "this is a batch; run the same `harness batch`, `harness evaluate` or `harness "
-                "rubric` command again, or the same Python code",
-                code="resume.is-batch",
-                path=journal,
-            )
-        if not chosen_target:
-            raise InvalidInput(
-                "the run was begun from Python, so its pipeline's file is not known; give it: "
-                "--file FILE.py",
-                code="run.file-unknown",
-                path=journal,
-            )
-        chosen_config = config or before.config
-        chosen_roles = {**before.roles, **read_pairs(roles, option="--role", form="role=tag")}
-        chosen_engine = engine or before.engine
-        chosen_memory = (memory and memory.absolute()) or before.memory
-        if target is None and target_file(chosen_target) is None:
-            raise InvalidInput(
-                f"the run was begun from '{chosen_target}', which is gone; say where it is now: "
-                "--file FILE.py",
-                code="run.file-gone",
-            )
-        for path, option in ((target_file(chosen_target), target), (chosen_config, config)):
-            if option is None and path is not None:
-                check_may_run(path, named_in=journal)
-        if memory is None:
-            folder = journal.parent.resolve()
-            check_store(before.memory, written_in=folder, environment=os.environ, journal=journal)
-        remember_run(chosen_target, chosen_config)
-        request = Order(
-            pipeline=load_pipeline(chosen_target),
-            inputs=read_inputs(assignments),
-            settings=settings_for_calls(
-                chosen_config,
-                roles=chosen_roles,
-                memory=chosen_memory,
-                seed=before.seed,
-                engine=chosen_engine,
-            ),
-            origin=Origin(
-                target=absolute_target(chosen_target),
-                config=chosen_config and chosen_config.absolute(),
-                roles=chosen_roles,
-                memory=chosen_memory,
-                seed=before.seed,
-                engine=chosen_engine,
-                limits=limits,
-            ),
-            resume=journal,
-            answers=_named(answers, earlier.questions),
+        origin = Origin(
+            target=target or before.target,
+            config=config or before.config,
+            roles={**before.roles, **read_pairs(roles, option="--role", form="role=tag")},
+            memory=(memory and memory.absolute()) or before.memory,
+            seed=before.seed,
+            engine=engine or before.engine,
+            limits=limits,
         )
-        return request, earlier
+        _check_resumable(origin, earlier, target=target, config=config, memory=memory)
+        named = _named(answers, earlier.questions)
+        return order_of(origin, assignments, resume=journal, answers=named), earlier
 
     if not dry_run:
         carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
         return
     log_to_stderr(log_format)
     with failures_told(as_json=as_json):
-        request, earlier = read()
-        plan = _rehearsal(request, earlier)
-    if as_json:
-        sys.stdout.buffer.write(json_object(asdict(plan)))
-    else:
-        click.echo("\n".join(_foreseen(plan)))
+        plan = _rehearsal(*read())
+    show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=as_json)
+
+
+def _check_resumable(
+    origin: Origin,
+    earlier: EarlierRun,
+    *,
+    target: str | None,
+    config: Path | None,
+    memory: Place | None,
+) -> None:
+    """Checks what the journal names, where no option of the command replaces it."""
+    journal = earlier.journal.path
+    if earlier.beginning.is_batch:
+        raise InvalidInput(
+            "this is a batch; run the same `harness batch`, `harness evaluate` or `harness "
+            "rubric` command again, or the same Python code",
+            code="resume.is-batch",
+            path=journal,
+        )
+    if not origin.target:
+        raise InvalidInput(
+            "the run was begun from Python, so its pipeline's file is not known; give it: "
+            "--file FILE.py",
+            code="run.file-unknown",
+            path=journal,
+        )
+    file = target_file(origin.target)
+    if target is None and file is None:
+        raise InvalidInput(
+            f"the run was begun from '{origin.target}', which is gone; say where it is now: "
+            "--file FILE.py",
+            code="run.file-gone",
+        )
+    for path, option in ((file, target), (origin.config, config)):
+        if option is None and path is not None:
+            check_may_run(path, named_in=journal)
+    if memory is None:
+        folder = journal.parent.resolve()
+        check_store(origin.memory, written_in=folder, environment=os.environ, journal=journal)
 
 
 def _foreseen(plan: Rehearsal) -> Iterator[str]:
@@ -198,11 +181,7 @@ def _rehearsal(order: Order, earlier: EarlierRun) -> Rehearsal:
 
 
 def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
-    """Answers by the questions that they are for.
-
-    Raises:
-        InvalidInput: One is for none, or it is not clear for which; or two are for the same.
-    """
+    """Answers by the questions that they are for."""
     names = {item.key for item in questions} | {item.node for item in questions}
     named: dict[str, str] = {}
     for answer in answers:

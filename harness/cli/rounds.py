@@ -42,12 +42,7 @@ def print_rounds(journal: Journal, console: Console) -> None:
 
 
 def rounds_as_json(journal: Journal) -> list[dict[str, object]]:
-    """The same for scripts, a loop each.
-
-    Raises:
-        InvalidInput: As `print_rounds`.
-        JournalInvalid: As `print_rounds`.
-    """
+    """The same for scripts, a loop each."""
     return [
         {
             "node": loop.node,
@@ -74,15 +69,14 @@ def round_as_json(round_: Round) -> dict[str, object]:
 
 def rounds_table(rounds: Sequence[Round], *, best: int | None) -> Table:
     """The scores of each round, with a star at the one that was returned."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = _plain_table()
     table.add_column("round")
-    return with_scores(
-        table,
-        {
-            f"{round_.number}{'*' if round_.number == best else ''}": round_.verdict
-            for round_ in rounds
-        },
-    )
+    stars = {round_.number: "*" if round_.number == best else "" for round_ in rounds}
+    return with_scores(table, {f"{r.number}{stars[r.number]}": r.verdict for r in rounds})
+
+
+def _plain_table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
 
 
 class Change(NamedTuple):
@@ -142,7 +136,7 @@ def _print_round(round_: Round, rounds: Sequence[Round], console: Console) -> No
 
 
 def _candidates(round_: Round) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = _plain_table()
     table.add_column("candidate for", overflow="fold")
     for column in ("number", "seed", "by the checks"):
         table.add_column(column, justify="right")

@@ -19,12 +19,12 @@ from harness.cli.verdicts import passes_at, verdict_as_json
 from harness.errors import HarnessError, InferenceError, InvalidInput, RunLimitReached
 from harness.files import read_text
 from harness.rows import Row, check_output, read_rows
-from harness.rubric import ChosenRubric, Draft, Rubric, Scored, Verdict, at_any_threshold
+from harness.rubric import ChosenRubric, Draft, Rubric, Verdict, at_any_threshold
 from harness.rubric.calibration.labels import is_label, labels_in
 from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
-from harness.session.batch_files import SCORES, Line, Made, OutputForm
+from harness.session.batch_files import SCORED, SCORES, Line, Made, OutputForm
 from harness.session.batch_rows import BadRows, DraftRows, mistakes_in, refusal_of
 from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
@@ -281,7 +281,7 @@ class _ScoreForm(OutputForm):
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:  # noqa: ARG002
         """See `OutputForm.line`."""
         draft = self._drafts.given[name].id
-        scored = _SCORED.validate_python(made[SCORES])
+        scored = SCORED.validate_python(made[SCORES])
         verdict, passed, judges = scored.verdict, scored.passed, scored.verdict.judges
         is_vote = judges is not None and judges.combine == "majority"
         if scored.samples and not is_vote and verdict.rubric_sha256 in self._versions:
@@ -319,7 +319,6 @@ class _ScoreForm(OutputForm):
 
 _TEXTS = {"id", "sha256", "rubric", "rubric_sha256", "evaluator", "outdated"}
 _VERDICT = TypeAdapter(Verdict)
-_SCORED = TypeAdapter(Scored)
 
 
 def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:

@@ -30,7 +30,6 @@ from harness.rubric import (
     read_rubric,
     rubric_schema,
 )
-from harness.rubric.rubric import Scale
 from harness.session.settings import load_settings
 
 _OTHERS = {
@@ -39,10 +38,7 @@ _OTHERS = {
         "Compare two sets of scores of the same drafts.",
     ),
     "label": ("harness.cli.rubric_labeling:label", "Label drafts, without seeing scores."),
-    "noise": (
-        "harness.cli.rubric_noise:noise",
-        "Measure how far an evaluator's scores scatter.",
-    ),
+    "noise": ("harness.cli.rubric_noise:noise", "Measure how far an evaluator's scores scatter."),
     "prompts": ("harness.cli.rubric_prompts:prompts", "Print the prompts of a rubric."),
     "score": ("harness.cli.rubric_scoring:score", "Score drafts by a rubric."),
     "tune": (
@@ -208,9 +204,12 @@ def _summary(rubric: Rubric) -> str:
 
 
 def _remarks(dimension: Dimension) -> str:
+    own = ""
+    if scale := dimension.scale:
+        own = "pass or fail" if scale.is_pass_fail else f"{scale.min:g} to {scale.max:g}"
     words = [
         "judged" * (dimension.judge is not None),
-        _scale(dimension.scale),
+        own,
         f"floor {dimension.floor:g}" if dimension.floor is not None else "",
         "gate" * dimension.gate,
         "optional" * dimension.optional,
@@ -218,13 +217,6 @@ def _remarks(dimension: Dimension) -> str:
     ]
     remarks = [word for word in words if word]
     return f" ({', '.join(remarks)})" if remarks else ""
-
-
-def _scale(scale: Scale | None) -> str:
-    """A dimension's own scale in words."""
-    if scale is None:
-        return ""
-    return "pass or fail" if scale.is_pass_fail else f"{scale.min:g} to {scale.max:g}"
 
 
 def _as_json(result: _Looked) -> dict[str, object]:

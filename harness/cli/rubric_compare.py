@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from math import isnan
 from pathlib import Path
 
@@ -16,7 +17,13 @@ from rich.table import Table
 from harness.cli.arguments import config_option, read_pairs
 from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
 from harness.cli.rubric_command import own_rubrics, read_named
-from harness.cli.rubric_tuning import about_reading, accepted_from, of_labels, records_directory
+from harness.cli.rubric_tuning import (
+    about_reading,
+    accepted_from,
+    figure,
+    of_labels,
+    records_directory,
+)
 from harness.cli.tables import listed, table
 from harness.errors import InvalidInput
 from harness.page import percent
@@ -24,7 +31,7 @@ from harness.rows import Row, read_rows
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
-from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
+from harness.rubric.calibration.labels import OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import (
     Comparison,
     Difference,
@@ -85,88 +92,85 @@ def compare_scores(
     """
     log_to_stderr()
     with failures_told(as_json=as_json):
-        directory = own_rubrics(config)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
-        fields = [_fields(path) for path in (first, second)]
-        if all(map(is_evaluation, fields)) and rubric is None:
-            samples = evaluation_samples(first), evaluation_samples(second)
-            # No row of such a side has a score by more epochs.
-            epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
-            compared = compare_evaluations(
-                samples,
-                Reducer.named(reduce, epochs=epochs),
-                confidence=confidence,
+        files = [_read(path, ours) for path in (first, second)]
+        is_by_rows = rubric is None and all(is_evaluation(file.fields) for file in files)
+        sides, reading = [str(first), str(second)], list[str]()
+        if is_by_rows:
+            comparison = _by_rows(files, reduce, confidence=confidence)
+        else:
+            if rubric is None and any(is_evaluation(file.fields) for file in files):
+                for file in files:
+                    _check_scored(file)
+            directory = own_rubrics(config)
+            names = [rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])]
+            chosen = [read_named(name, directory) for name in names]
+            rubrics = chosen[0].rubric, chosen[1].rubric
+            scored = partial(read_labels, need="scores", unreadable=unreadable, off_scale=off_scale)
+            read = [
+                scored(file.path, by, columns=file.columns, rows=file.rows)
+                for file, by in zip(files, rubrics, strict=True)
+            ]
+            a, b = (list(side.drafts) for side in read)
+            if labels is not None:
+                people = _read(labels, ours)
+                more = read_labels(labels, rubrics[0], columns=people.columns, rows=people.rows)
+                a = labeled_by(a, more.drafts)
+            records = [(file.rubric, records_directory(file, directory)) for file in chosen]
+            people_from = accepted_from(accept_at, Calibration.read(*records[0]), rubrics[0])
+            looks = Attempts.beside(*records[0]).joined(Attempts.beside(*records[1]).attempts)
+            comparison = compare(
+                paired(a, b, rubrics, accept_at=people_from),
+                rubrics,
+                RiskAim(target=target, confidence=confidence),
+                attempts=looks if any(draft.people or draft.accept for draft in a) else None,
                 generator=np.random.default_rng(0),
             )
-            if as_json:
-                write_json(json_object({"sides": [first, second], **asdict(compared)}))
-            else:
-                results().print(_shifts(compared, "rows"))
-                for line in (f"First: {first}. Second: {second}.", *_about(compared)):
-                    results().print(line, soft_wrap=True)
-            return
-        if rubric is None and any(map(is_evaluation, fields)):
-            _check_scored(first, fields[0])
-            _check_scored(second, fields[1])
-        names = [
-            rubric or _rubric_of(first, fields[0]),
-            other_rubric or rubric or _rubric_of(second, fields[1]),
-        ]
-        chosen = [read_named(name, directory) for name in names]
-        rubrics = chosen[0].rubric, chosen[1].rubric
-        read = [
-            read_labels(
-                path,
-                by,
-                columns={mine: theirs for mine, theirs in ours.items() if theirs in has},
-                need="scores",
-                unreadable=unreadable,
-                off_scale=off_scale,
-            )
-            for path, by, has in zip((first, second), rubrics, fields, strict=True)
-        ]
-        a, b = (list(file.drafts) for file in read)
-        if labels is not None:
-            has = _fields(labels)
-            mine = {name: theirs for name, theirs in ours.items() if theirs in has}
-            a = labeled_by(a, read_labels(labels, rubrics[0], columns=mine).drafts)
-        has_labels = any(draft.people or draft.accept for draft in a)
-        records = [(file.rubric, records_directory(file, directory)) for file in chosen]
-        people_from = accepted_from(accept_at, Calibration.read(*records[0]), rubrics[0])
-        looks = Attempts.beside(*records[0]).joined(Attempts.beside(*records[1]).attempts)
-        comparison = compare(
-            paired(a, b, rubrics, accept_at=people_from),
-            rubrics,
-            RiskAim(target=target, confidence=confidence),
-            attempts=looks if has_labels else None,
-            generator=np.random.default_rng(0),
-        )
-        if comparison.people is not None:
-            for record in records:
-                comparison.people.attempts.write(*record)
-    who = [f"{by.id}, {_who(file)}" for by, file in zip(rubrics, read, strict=True)]
+            if comparison.people is not None:
+                for record in records:
+                    comparison.people.attempts.write(*record)
+            who = [sorted({draft.evaluator for draft in side.drafts} - {""}) for side in read]
+            sides = [
+                f"{by.id}, {', '.join(tags) or side.path}"
+                for by, tags, side in zip(rubrics, who, read, strict=True)
+            ]
+            reading = [f"{side.path.name}: {line}" for side in read for line in about_reading(side)]
     if as_json:
         figures = asdict(comparison)
         if comparison.people is not None:
             del figures["people"]["attempts"]
-        write_json(json_object({"sides": who, **figures}))
+        write_json(json_object({"sides": sides, **figures}))
         return
     console = results()
-    console.print(_shifts(comparison))
+    console.print(_shifts(comparison, "rows" if is_by_rows else "drafts"))
     if comparison.people is not None:
         console.print(_agreement(comparison.people))
-    reading = [f"{file.path.name}: {line}" for file in read for line in about_reading(file)]
-    for line in (f"First: {who[0]}. Second: {who[1]}.", *_about(comparison), *reading):
+    for line in (f"First: {sides[0]}. Second: {sides[1]}.", *_about(comparison), *reading):
         console.print(line, soft_wrap=True)
 
 
-def _fields(path: Path) -> Mapping[str, object]:
-    """The columns of a file, each with its first value.
+def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> Comparison:
+    samples = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
+    # No row of such a side has a score by more epochs.
+    epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
+    reducer, generator = Reducer.named(reduce, epochs=epochs), np.random.default_rng(0)
+    return compare_evaluations(samples, reducer, confidence=confidence, generator=generator)
 
-    Raises:
-        InvalidInput: It has no row.
-    """
-    read = list(read_rows([str(path)]))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ScoreFile:
+    """A file with scores or labels, read once."""
+
+    path: Path
+    rows: Sequence[Row | InvalidInput]
+    columns: Mapping[str, str]
+    """What of `--columns` it has."""
+    fields: Mapping[str, object]
+    """Its columns, as they are called there, each with its first value."""
+
+
+def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
+    read = list(read_rows([str(path)], empty={"score"}))
     rows = [row for row in read if isinstance(row, Row)]
     if not rows:
         empty = InvalidInput("it has no rows", code="compare.no-scores", path=path)
@@ -183,63 +187,61 @@ def _fields(path: Path) -> Mapping[str, object]:
             code="compare.no-scores",
             path=path,
         )
-    return {name: row.fields[name] for row in reversed(rows) for name in row.fields}
+    fields = {name: row.fields[name] for row in reversed(rows) for name in row.fields}
+    columns = {mine: theirs for mine, theirs in ours.items() if theirs in fields}
+    if columns:
+        # Again: under other names, other empty cells count.
+        read = list(read_rows([str(path)], columns=columns, empty={"score"}))
+    return _ScoreFile(path=path, rows=read, columns=columns, fields=fields)
 
 
-def _check_scored(path: Path, fields: Mapping[str, object]) -> None:
+def _check_scored(file: _ScoreFile) -> None:
     """Refuses what cannot be compared with an evaluation."""
-    if "rubric" not in fields and not is_evaluation(fields):
+    if "rubric" not in file.fields and not is_evaluation(file.fields):
         raise InvalidInput(
-            f"its rows are none of an evaluation, as the other's are ({listed(fields)}); give two "
-            "evaluations, or add --rubric NAME",
+            f"its rows are none of an evaluation, as the other's are ({listed(file.fields)}); give "
+            "two evaluations, or add --rubric NAME",
             code="compare.not-evaluation",
-            path=path,
+            path=file.path,
         )
 
 
-def _rubric_of(path: Path, fields: Mapping[str, object]) -> str:
-    if "rubric" not in fields:
+def _rubric_of(file: _ScoreFile) -> str:
+    name = file.fields.get("rubric")
+    if name is None:
         raise InvalidInput(
             "it does not say by which rubric it was scored; add --rubric NAME",
             code="compare.no-rubric",
-            path=path,
+            path=file.path,
         )
-    beside = path.parent / f"{fields['rubric']}.yaml"
-    return str(beside if beside.is_file() else fields["rubric"])
+    beside = file.path.parent / f"{name}.yaml"
+    return str(beside if beside.is_file() else name)
 
 
-def _who(read: Labels) -> str:
-    return ", ".join(sorted({draft.evaluator for draft in read.drafts} - {""})) or str(read.path)
-
-
-def _shifts(comparison: Comparison, what: str = "drafts") -> Table:
+def _shifts(comparison: Comparison, what: str) -> Table:
     title = f"Scores of {comparison.drafts} {what} in {comparison.groups} groups"
     rows = table(title, "dimension", what, *_SIDES, "correlation")
     for name, shift in comparison.shifts.items():
-        rows.add_row(name, str(shift.drafts), *_sides(shift.mean), _figure(shift.pearson.value))
+        rows.add_row(name, str(shift.drafts), *_sides(shift.mean), figure(shift.pearson.value))
     return rows
 
 
 def _agreement(preference: Preference) -> Table:
     rows = table("Agreement with people", "dimension", "", *_SIDES)
     for name, by in preference.agreement.items():
-        for kind, figure in by.items():
-            rows.add_row(name, kind, *_sides(figure))
+        for kind, both in by.items():
+            rows.add_row(name, kind, *_sides(both))
     return rows
 
 
 _SIDES = ("first", "second", "second - first", "higher")
 
 
-def _sides(figure: Difference) -> tuple[str, ...]:
-    apart = figure.difference
+def _sides(both: Difference) -> tuple[str, ...]:
+    apart = both.difference
     within = "-" if isnan(apart.low) else f"{apart.low:+.2f} to {apart.high:+.2f}"
     interval = "-" if isnan(apart.value) else f"{apart.value:+.2f} ({within})"
-    return _figure(figure.first), _figure(figure.second), interval, apart.higher
-
-
-def _figure(value: float) -> str:
-    return "-" if isnan(value) else f"{value:.2f}"
+    return figure(both.first), figure(both.second), interval, apart.higher
 
 
 def _about(comparison: Comparison) -> Iterator[str]:

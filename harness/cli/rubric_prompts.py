@@ -15,14 +15,7 @@ from harness.cli.rubric_batch import task_in
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.files import read_text, writing
 from harness.inference import Message
-from harness.rubric import (
-    DimensionScore,
-    Draft,
-    Finding,
-    Rubric,
-    RubricFile,
-    reach_verdict,
-)
+from harness.rubric import DimensionScore, Draft, Finding, Rubric, RubricFile, reach_verdict
 from harness.rubric.prompt import asked_of, judge_messages, repair_messages, shown
 from harness.rubric.scoring import checked_score
 from harness.rubric.templates import SHIPPED
@@ -63,6 +56,7 @@ def prompts(
             text=read_text("draft", Path(draft)) if draft else "# (A heading)\n\n(Its text.)\n",
             task=task_in(task),
             sources=tuple(read_text("source", Path(name)) for name in sources) or ("(A source.)",),
+            language=file.rubric.language,
         )
         filled = list(_filled(file.rubric, example))
     for name, messages in filled:

@@ -22,11 +22,7 @@ from harness.cli.tuning_report import write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
 from harness.page import percent
-from harness.rubric import (
-    Rubric,
-    RubricFile,
-    load_rubric,
-)
+from harness.rubric import Rubric, RubricFile, load_rubric
 from harness.rubric.calibration.agreement import Estimate
 from harness.rubric.calibration.bounds import AtThreshold, Risk, RiskAim, interval
 from harness.rubric.calibration.calibration_files import (
@@ -133,9 +129,7 @@ def about_reading(read: Labels) -> Iterator[str]:
 )
 @click.option("--split", metavar="NAME", help="Use only rows with this value in column 'split'.")
 @click.option(
-    "--evaluator",
-    metavar="TAG",
-    help="The evaluator that gave the scores, if no column names it.",
+    "--evaluator", metavar="TAG", help="The evaluator that gave the scores, if no column names it."
 )
 @click.option(
     "--report",
@@ -229,8 +223,11 @@ def tune_rubric(
     if as_json:
         write_json(json_object(_as_json(file, tuning, read, written, evaluator=evaluator)))
     else:
-        place = Calibration.path(file.rubric, directory)
-        for line in _about_files(report, written, place):
+        if report is not None:
+            results().print(f"The report: {report}", soft_wrap=True)
+        if written is not None:
+            place = Calibration.path(file.rubric, directory)
+            line = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
             results().print(line, soft_wrap=True)
 
 
@@ -384,14 +381,6 @@ def _claim(aim: RiskAim) -> str:
     return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
 
 
-def _about_files(report: Path | None, written: Calibration | None, place: Path) -> Iterator[str]:
-    if report is not None:
-        yield f"The report: {report}"
-    if written is not None:
-        line = f"pass_at is {written.at.threshold:g} now; it rests on {place}"
-        yield line
-
-
 def _rate(at: AtThreshold, aim: RiskAim) -> str:
     trials = at.trials(aim.risk)
     share = f" ({percent(at.wrong / trials)})" if trials else ""
@@ -422,16 +411,17 @@ def _agreements(tuning: Tuning) -> Table:
     rows = table("Evaluator and people", "dimension", "drafts", *_SHOWN, "one person")
     for agreement in tuning.agreements:
         cells = (_estimate(agreement.estimates[name]) for name in _SHOWN)
-        rows.add_row(agreement.name, str(agreement.drafts), *cells, _number(agreement.ceiling))
+        rows.add_row(agreement.name, str(agreement.drafts), *cells, figure(agreement.ceiling))
     return rows
 
 
 def _estimate(estimate: Estimate) -> str:
     between = f" ({estimate.low:.2f} to {estimate.high:.2f})"
-    return _number(estimate.value) + between * (not math.isnan(estimate.value))
+    return figure(estimate.value) + between * (not math.isnan(estimate.value))
 
 
-def _number(value: float) -> str:
+def figure(value: float) -> str:
+    """A figure in a table; a dash where it is undefined."""
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 

@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import click
 
-from harness.cli.arguments import config_option, json_option, read_inputs, read_pairs, role_option
+from harness.cli.arguments import (
+    config_option,
+    json_option,
+    parsed_by,
+    read_inputs,
+    read_pairs,
+    role_option,
+)
 from harness.cli.consoles import (
     LogFormat,
     Shown,
     code_of,
     error_as_json,
     exit_code_of,
+    is_attended,
     json_object,
     log_to_stderr,
     note_end,
@@ -32,7 +39,6 @@ from harness.cli.process import FAILED, STOPPED, WAITING, Interrupts
 from harness.cli.progress import Progress
 from harness.cli.project_files import (
     absolute_target,
-    executor_name,
     load_pipeline,
     remember_run,
     settings_for_calls,
@@ -52,6 +58,7 @@ from harness.inference import Limits
 from harness.memory import Place
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
 from harness.session.demand import check_roles
+from harness.session.settings import check_engine
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
 from harness.trace.journal_reader import JOURNAL_SUFFIX
@@ -92,7 +99,7 @@ _OPTIONS = (
         "--on",
         "engine",
         metavar="NAME",
-        callback=executor_name,
+        callback=parsed_by(check_engine),
         help="Where nodes that ask for a worker run, in place of [execution] engine: ray, another "
         "executor that is installed, or process.",
     ),
@@ -104,20 +111,8 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of a run; the command gets the limits as one argument."""
 
     @wraps(command)
-    def called(
-        *,
-        max_tokens: int | None,
-        max_cost_usd: float | None,
-        max_seconds: float | None,
-        max_calls: int | None,
-        **options: Any,  # noqa: ANN401 - the command's other options
-    ) -> None:
-        limits = Limits(
-            max_tokens=max_tokens,
-            max_cost_usd=max_cost_usd,
-            max_seconds=max_seconds,
-            max_calls=max_calls,
-        )
+    def called(**options: Any) -> None:  # noqa: ANN401 - all of the command's options
+        limits = Limits(**{limit.name: options.pop(limit.name) for limit in fields(Limits)})
         command(limits=limits, **options)
 
     for option in reversed(_OPTIONS):
@@ -169,38 +164,20 @@ def run(
     """
 
     def order() -> Order:
-        inputs = read_inputs([*([f"task={task}"] if task is not None else []), *assignments])
-        given_roles = read_pairs(roles, option="--role", form="role=tag")
-        kept_in = memory and memory.absolute()
-        settings = settings_for_calls(
-            config, roles=given_roles, memory=kept_in, seed=seed, engine=engine
+        settings_file = Path(SETTINGS_FILE)
+        origin = Origin(
+            target=target,
+            # The file that is read by default, so that it is read wherever the run is resumed.
+            config=config or (settings_file if settings_file.exists() else None),
+            roles=read_pairs(roles, option="--role", form="role=tag"),
+            memory=memory and memory.absolute(),
+            seed=seed,
+            engine=engine,
+            limits=limits,
         )
-        settings_file = _settings_file(config)
-        remember_run(target, settings_file)
-        pipeline = load_pipeline(target)
-        check_roles(given_roles, pipeline)
-        return Order(
-            pipeline=pipeline,
-            inputs=inputs,
-            settings=settings,
-            origin=Origin(
-                target=absolute_target(target),
-                config=settings_file,
-                roles=given_roles,
-                memory=kept_in,
-                seed=seed,
-                engine=engine,
-                limits=limits,
-            ),
-        )
+        return order_of(origin, [*([f"task={task}"] if task is not None else []), *assignments])
 
     carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
-
-
-def _settings_file(config: Path | None) -> Path | None:
-    """The file that settings are read from, wherever the run is resumed; None if there is none."""
-    path = Path(SETTINGS_FILE) if config is None else config
-    return path.absolute() if path.exists() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +193,40 @@ class Order:
     answers: Mapping[str, object] | None = None
 
 
+def order_of(
+    origin: Origin,
+    assignments: Sequence[str],
+    *,
+    resume: Path | None = None,
+    answers: Mapping[str, object] | None = None,
+) -> Order:
+    """Reads the inputs, the settings and the pipeline that a command line names."""
+    inputs = read_inputs(assignments)
+    settings = settings_for_calls(
+        origin.config,
+        roles=origin.roles,
+        memory=origin.memory,
+        seed=origin.seed,
+        engine=origin.engine,
+    )
+    # Before the target runs: code that runs is trusted, and would not be remembered.
+    remember_run(origin.target, origin.config)
+    pipeline = load_pipeline(origin.target)
+    check_roles(origin.roles, pipeline)
+    return Order(
+        pipeline=pipeline,
+        inputs=inputs,
+        settings=settings,
+        origin=replace(
+            origin,
+            target=absolute_target(origin.target),
+            config=origin.config and origin.config.absolute(),
+        ),
+        resume=resume,
+        answers=answers,
+    )
+
+
 def carry_out(
     order: Callable[[], Order], *, as_json: bool, log_format: LogFormat, with_traceback: bool
 ) -> None:
@@ -227,31 +238,33 @@ def carry_out(
     log_to_stderr(log_format, held=None if as_json or log_format == "json" else held)
     begun: list[Path] = []  # receives the run's journal
     interrupts = Interrupts()
-    failed: RunResult | None = None
     try:
-        with _printed_without_a_report(held):
-            result = _run(order(), begun, is_attended=not as_json and _is_terminal())
-    except KeyboardInterrupt as error:
-        ended: BaseException = error
-        message, code = "interrupted", interrupts.exit_code
-    except SystemExit as error:
-        # Its code would pass for one of this command's own.
+        result = _run(order(), begun, is_asked=not as_json and is_attended())
+    except BaseException as error:
+        for warning in held:  # without a report, nothing else has them
+            say(f"Warning: {warning}", err=True)
+        if not isinstance(error, KeyboardInterrupt | SystemExit | HarnessError):
+            raise
         ended = error
-        message, code = f"harness: {who_left(error)}", FAILED
-    except HarnessError as error:
-        ended = error
-        message, code = f"harness: {error}", exit_code_of(error)
-        failed = error.result if isinstance(error, NodeFailed) else None
-        if with_traceback:
-            say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
     else:
         _report(result, as_json=as_json)
         return
+    match ended:
+        case KeyboardInterrupt():
+            message, code = "interrupted", interrupts.exit_code
+        case SystemExit():
+            # Its code would pass for one of this command's own.
+            message, code = f"harness: {who_left(ended)}", FAILED
+        case _:
+            message, code = f"harness: {ended}", exit_code_of(ended)
+            if with_traceback:
+                say("".join(traceback.format_exception(ended.__cause__ or ended)), err=True)
+    failed = ended.result if isinstance(ended, NodeFailed) else None
     say_failure(message, code=code_of(ended))
     if as_json:
         run_id = begun[0].stem if begun else None
-        fields = result_fields(failed) if failed is not None else None
-        write_json(error_as_json(ended, run_id=run_id, fields=fields))
+        about = result_fields(failed) if failed is not None else None
+        write_json(error_as_json(ended, run_id=run_id, fields=about))
     elif failed is not None:
         print_failure(failed, Shown(stderr=True))
     if begun:
@@ -283,7 +296,7 @@ def note_stop(result: RunResult, *, is_wrong: bool = False) -> None:
     note_end(f"stopped: {result.stopped_by}", code=code, level=level)
 
 
-def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
+def _run(order: Order, begun: list[Path], *, is_asked: bool) -> RunResult:
     traces = order.resume.parent if order.resume else order.settings.traces
 
     def note_start(record: Record) -> None:
@@ -296,26 +309,12 @@ def _run(order: Order, begun: list[Path], *, is_attended: bool) -> RunResult:
                 order.inputs,
                 resume=order.resume,
                 answers=order.answers,
-                asker=TerminalAsker(progress) if is_attended else None,
+                asker=TerminalAsker(progress) if is_asked else None,
                 settings=order.settings,
                 observers=[note_start, progress.observe],
                 origin=order.origin,
             )
         )
-
-
-@contextmanager
-def _printed_without_a_report(warnings: Sequence[str]) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        for warning in warnings:
-            say(f"Warning: {warning}", err=True)
-        raise
-
-
-def _is_terminal() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 class TerminalAsker:
@@ -346,7 +345,8 @@ class TerminalAsker:
 
 
 async def _next_line() -> str:
-    """A line from the terminal, without a thread, which could not be stopped while it waits."""
+    """A line from the terminal."""
+    # Not in a thread, which could not be stopped while it waits.
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), readable.set)

@@ -17,13 +17,16 @@ from pydantic_core import to_jsonable_python
 from rich.console import Console
 from rich.markdown import Markdown
 
+from harness.cli.arguments import traces_directory
 from harness.cli.rounds import changes, round_as_json, rounds_table
+from harness.cli.tables import print_line
 from harness.cli.verdicts import decision, remarks
 from harness.errors import HarnessError
 from harness.graph import NodeFailure, Question, Skipped
 from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult, Settings
+from harness.session.trust import SETTINGS_FILE
 from harness.trace import events
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
 
@@ -50,13 +53,13 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
         _print_output(result.result, out)
         console.print()
     for earlier in result.earlier_loops:
-        console.print(_earlier_line(earlier), highlight=False, markup=False, soft_wrap=True)
+        print_line(_earlier_line(earlier), console)
     for loop in result.loops:
         _print_loop(loop, console)
     _print_end(result, console)
     for warning in result.warnings:
-        console.print(f"Warning: {warning}", style="yellow", markup=False, soft_wrap=True)
-    console.print(spent_line(result), highlight=False, soft_wrap=True)
+        print_line(f"Warning: {warning}", console, "yellow")
+    print_line(spent_line(result), console)
     files = result.files
     if files.journal.is_file():
         drawn = [p.suffix for p in (files.chrome_trace, files.perfetto_trace) if p is not None]
@@ -66,18 +69,17 @@ def print_result(result: RunResult, out: Console, console: Console) -> None:
             if how != "trace rounds" or has_loop:
                 lines[what] = f"{command_here()} {how} {_journal_name(files.journal)}"
         for what, line in lines.items():
-            row = f"{what:<{_NEXT_WIDTH}}{line}"
-            console.print(row, style="dim", highlight=False, markup=False, soft_wrap=True)
+            print_line(f"{what:<{_NEXT_WIDTH}}{line}", console, "dim")
 
 
 def print_failure(result: RunResult, console: Console) -> None:
     """Prints all about a failed run but its first failure."""
     lines = [f"also failed: {_failed(failure)}" for failure in result.failures[1:]]
     for line in _capped(lines):
-        _say(line, console)
+        print_line(line, console)
     _print_end(result, console)
     if result.spent.calls:
-        _say(_spent(result.spent), console)
+        print_line(_spent(result.spent), console)
     print_to_do(result, console)
 
 
@@ -85,16 +87,18 @@ def print_to_do(result: RunResult, console: Console) -> None:
     """Prints the command to type next, if the run is not over."""
     resume = resume_command(result.files.journal)
     if result.status == "stopped":
-        if result.command_limit is None:
-            _say(f"To go on: {resume}", console)
-        else:
-            option = FIELD_OF[result.command_limit].replace("_", "-")
-            _say(f"To go on with more: {resume} --{option} …", console)
-    elif len(result.questions) == 1:
-        _say(f"To answer: {resume} --answer {_example(result.questions[0])}", console)
+        how = "To go on:"
+        if result.command_limit is not None:
+            how = "To go on with more:"
+            resume += f" --{FIELD_OF[result.command_limit].replace('_', '-')} …"
+        print_line(f"{how} {resume}", console)
     elif result.questions:
-        answers = (f"--answer {shlex.quote(q.key)}={_example(q)}" for q in result.questions[:_MOST])
-        _say(f"To answer: {' '.join((resume, *answers))}", console)
+        answers = [_example(question) for question in result.questions[:_MOST]]
+        if len(result.questions) > 1:
+            keys = (shlex.quote(question.key) for question in result.questions)
+            answers = [f"{key}={answer}" for key, answer in zip(keys, answers, strict=False)]
+        options = " ".join(f"--answer {answer}" for answer in answers)
+        print_line(f"To answer: {resume} {options}", console)
 
 
 def resume_command(journal: Path) -> str:
@@ -110,7 +114,7 @@ def open_command(journal: Path) -> str:
 def result_fields(result: RunResult) -> dict[str, object]:
     """The result for scripts."""
     separation = result.separation
-    return {
+    values = {
         "run_id": result.run_id,
         "pipeline": result.pipeline,
         "passed": result.passed,
@@ -126,27 +130,27 @@ def result_fields(result: RunResult) -> dict[str, object]:
             }
             for failure in result.failures
         ],
-        "skips": [asdict(skip) for skip in result.skips],
-        "questions": [asdict(question) for question in result.questions],
-        "reused": list(result.reused),
-        "reruns": [asdict(rerun) for rerun in result.reruns],
+        "skips": result.skips,
+        "questions": result.questions,
+        "reused": result.reused,
+        "reruns": result.reruns,
         "retries": dict(result.retries),
         "replies_used_again": result.replies_used_again,
         "parts": result.parts,
-        "result": to_jsonable_python(result.result),
+        "result": result.result,
         "outputs": {name: _as_json(output) for name, output in result.outputs.items()},
         "loops": [_loop_as_json(loop) for loop in result.loops],
         "earlier_loops": [_earlier_as_json(loop) for loop in result.earlier_loops],
-        "models": [asdict(model) for model in result.models],
+        "models": result.models,
         "spent": _spent_as_json(result.spent),
         "separation": separation and {**asdict(separation), "relation": separation.relation},
-        "evaluator_pool": asdict(result.evaluator_pool) if result.evaluator_pool else None,
-        "warnings": [asdict(warning) for warning in result.warnings],
+        "evaluator_pool": result.evaluator_pool,
+        "warnings": result.warnings,
         "duration_s": result.duration_s,
-        "files": {
-            name: None if path is None else str(path) for name, path in asdict(result.files).items()
-        },
+        "files": asdict(result.files),
     }
+    fields: dict[str, object] = to_jsonable_python(values)
+    return fields
 
 
 def _print_output(output: object, console: Console) -> None:
@@ -166,7 +170,7 @@ def _as_json(output: object) -> object:
         case list() if any(isinstance(item, Skipped) for item in output):
             return [_as_json(item) for item in output]
         case _:
-            return to_jsonable_python(output)
+            return output
 
 
 def spent_line(result: RunResult) -> str:
@@ -273,14 +277,14 @@ def _loop_as_json(loop: WiggumResult) -> dict[str, object]:
 
 def _print_end(result: RunResult, console: Console) -> None:
     """Prints how the run ended, beside its outputs; nothing for a run that simply finished."""
-    for line in (*_resumed(result), *_tried_again(result), *_left_out(result)):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for line in (*_resumed(result), *_tried_and_left_out(result)):
+        print_line(line, console)
     if result.stopped_by is not None:
-        _say(f"Stopped: {result.stopped_by}", console, style="yellow")
+        print_line(f"Stopped: {result.stopped_by}", console, "yellow")
     for question in result.questions:
         problem = f" {question.problem}." if question.problem else ""
         text = f"'{question.node}' asks: {question.text} ({question.form}){problem}"
-        _say(text, console, style="yellow")
+        print_line(text, console, "yellow")
 
 
 def _spent(spent: Spent, *, parts: int = 1) -> str:
@@ -310,14 +314,19 @@ def command_here(directory: Path | None = None) -> str:
     nearby = os.path.relpath(program, directory)
     # A path that climbs far is hard to read.
     path = os.path.abspath(program) if nearby.startswith("../../") else nearby  # noqa: PTH100
-    return f"{path} -m harness" if is_module else path
+    return shlex.quote(path) + (" -m harness" if is_module else "")
 
 
 def _journal_name(journal: Path) -> str:
-    """How a command names a run: by its id, with its folder if that is not the usual one."""
-    traces = os.path.relpath(journal.parent)
-    where = "" if traces == str(Settings().traces) else f" --traces {shlex.quote(traces)}"
-    return f"{journal.stem}{where}"
+    """How a command here names a run: by its id, with its folder if commands look elsewhere."""
+    try:
+        # Without a file, reading it would warn of one in a folder above.
+        usual = traces_directory(None if Path(SETTINGS_FILE).exists() else Settings().traces)
+    except HarnessError:  # the run had other settings
+        usual = None
+    if usual is not None and journal.parent.resolve() == usual.resolve():
+        return journal.stem
+    return f"{journal.stem} --traces {shlex.quote(os.path.relpath(journal.parent))}"
 
 
 def _resumed(result: RunResult) -> Iterator[str]:
@@ -341,17 +350,13 @@ def _resumed(result: RunResult) -> Iterator[str]:
     yield from _capped([f"  {rerun.node}: {rerun.reason}" for rerun in result.reruns])
 
 
-def _tried_again(result: RunResult) -> Iterator[str]:
-    if result.retries:
-        yield "Tried again:"
-        times = result.retries.items()
-        yield from _capped([f"  {who}: {n:,} time{'s' if n > 1 else ''}" for who, n in times])
-
-
-def _left_out(result: RunResult) -> Iterator[str]:
-    if result.skips:
-        yield "Left out:"
-        yield from _capped([f"  {skip.node}: {skip.reason}" for skip in result.skips])
+def _tried_and_left_out(result: RunResult) -> Iterator[str]:
+    times = result.retries.items()
+    retries = [f"  {who}: {n:,} time{'s' if n > 1 else ''}" for who, n in times]
+    skips = [f"  {skip.node}: {skip.reason}" for skip in result.skips]
+    for title, lines in (("Tried again:", retries), ("Left out:", skips)):
+        if lines:
+            yield from (title, *_capped(lines))
 
 
 def _capped(lines: list[str]) -> Iterable[str]:
@@ -372,7 +377,3 @@ def _example(question: Question) -> str:
         return "yes"
     choices = events.QuestionEvent.choices_of(question.form)
     return "…" if choices is None else shlex.quote(choices.partition(", ")[0])
-
-
-def _say(text: str, console: Console, *, style: str = "") -> None:
-    console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)

@@ -1,7 +1,10 @@
-"""`harness runs`: the audit log as a table, and two runs side by side."""
+"""`harness runs`: the audit log as a table, two runs side by side, and old runs removed."""
 
 from __future__ import annotations
 
+import re
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -11,18 +14,35 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import find_journal, traces_directory, traces_option
-from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, say, write_json
-from harness.cli.process import LazyGroup
-from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs
+from harness.cli.arguments import (
+    find_journal,
+    json_option,
+    parsed_by,
+    traces_directory,
+    traces_option,
+)
+from harness.cli.consoles import (
+    Group,
+    failures_told,
+    json_object,
+    results,
+    say,
+    show,
+    write_json,
+)
+from harness.cli.tables import UNKNOWN, known
+from harness.errors import InvalidInput
+from harness.hardware.footprint import format_bytes, parse_bytes
+from harness.trace import AUDIT_LOG, AuditLine, Journal, list_runs, pruning
+from harness.trace.pruning import Keep, StoredRun
 
-_OTHERS = {
-    "export": ("harness.cli.runs_export:export", "Make training data of the scored drafts."),
-    "prune": ("harness.cli.runs_prune:prune", "Remove old runs, and pack what stays."),
-}
+_EXPORT = "harness.cli.runs_export:export", "Make training data of the scored drafts."
+_SHOWN = 20
+_UNITS_S = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_AGE = re.compile(rf"(\d+)([{''.join(_UNITS_S)}])", re.ASCII)
 
 
-@click.group(cls=LazyGroup, lazy=_OTHERS, invoke_without_command=True)
+@click.group(cls=Group, lazy={"export": _EXPORT}, invoke_without_command=True)
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
@@ -38,7 +58,6 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
 
     "Files gone" is said of runs that the audit log has, and whose journal is no longer there.
     """
-    log_to_stderr()
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
@@ -53,31 +72,8 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
         results().print(_table(lines))
 
 
-@runs.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
-@traces_option
-@click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
-def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
-    """Show what differs between the runs A and B of a pipeline, and why.
-
-    Each is a run's id, a part of it, one of its files, or "latest". Exit codes: 0 compared, whether
-    or not they differ, 2 invalid input.
-    """
-    # Not at the top: the list of runs needs neither.
-    from harness.analysis.comparison import compare  # noqa: PLC0415
-    from harness.cli.runs_diff import print_comparison  # noqa: PLC0415
-
-    with failures_told(as_json=as_json, of_journals=True):
-        comparison = compare(Journal(find_journal(a, traces)), Journal(find_journal(b, traces)))
-    if as_json:
-        write_json(json_object(comparison))
-    else:
-        print_comparison(comparison, results())
-
-
 def _refuse_options(context: click.Context) -> None:
-    """Options before `diff` would be the list's, and be ignored."""
+    # Options before `diff` are the list's, and would be ignored.
     for name in context.params:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"options go after '{context.invoked_subcommand}', not before")
@@ -93,12 +89,12 @@ def _table(lines: list[AuditLine]) -> Table:
         table.add_column(column, overflow="fold")
     for line in lines:
         table.add_row(
-            Text(line.run_id or "-"),
-            Text(line.final or "-", style=_STYLES.get(line.final, "yellow")),
-            "-" if line.run_duration_s is None else f"{line.run_duration_s:.1f}",
-            _count(line.input_tokens),
-            _count(line.output_tokens),
-            Text(line.pipeline or "-"),
+            Text(line.run_id or UNKNOWN),
+            Text(line.final or UNKNOWN, style=_STYLES.get(line.final, "yellow")),
+            known(line.run_duration_s, "{:.1f}".format),
+            known(line.input_tokens, "{:,}".format),
+            known(line.output_tokens, "{:,}".format),
+            Text(line.pipeline or UNKNOWN),
             " ".join(
                 [
                     *(f"{name} {mean:.3g}" for name, mean in line.evaluation.items()),
@@ -115,5 +111,152 @@ def _table(lines: list[AuditLine]) -> Table:
 _STYLES = {None: "", "PASS": "green", "ERROR": "red", "KILLED": "red", "WAITING": "cyan"}
 
 
-def _count(tokens: int | None) -> str:
-    return "-" if tokens is None else f"{tokens:,}"
+@runs.command(of_journals=True)
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@traces_option
+@json_option
+def diff(a: str, b: str, traces: Path | None, *, as_json: bool) -> None:
+    """Show what differs between the runs A and B of a pipeline, and why.
+
+    Each is a run's id, a part of it, one of its files, or "latest". Exit codes: 0 compared, whether
+    or not they differ, 2 invalid input.
+    """
+    # Not at the top: the list of runs needs neither.
+    from harness.analysis.comparison import compare  # noqa: PLC0415
+    from harness.cli.runs_diff import print_comparison  # noqa: PLC0415
+
+    comparison = compare(Journal(find_journal(a, traces)), Journal(find_journal(b, traces)))
+    show(comparison, print_comparison, as_json=as_json)
+
+
+# --- old runs -------------------------------------------------------------------------------------
+
+
+def _age_s(text: str) -> int:
+    if (match := _AGE.fullmatch(text)) is None:
+        raise ValueError(f"'{text}' is not an age, such as 90m, 12h, 30d or 8w")
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+def _size_bytes(text: str) -> int:
+    if text.strip().isdecimal():
+        raise ValueError(f"'{text}' would be bytes; give a unit, such as {text}GB")
+    return parse_bytes(text)
+
+
+@runs.command(short_help="Remove old runs, and pack what stays.")
+@click.option(
+    "--older",
+    "older_s",
+    metavar="AGE",
+    callback=parsed_by(_age_s),
+    help="Remove runs that changed longer ago than this: 90m, 12h, 30d, 8w.",
+)
+@click.option(
+    "--size",
+    "size_bytes",
+    metavar="SIZE",
+    callback=parsed_by(_size_bytes),
+    help="Then remove the oldest until the rest is no larger: 500MB, 5GB, 2GiB.",
+)
+@click.option(
+    "--keep",
+    multiple=True,
+    type=click.Choice([*pruning.ENDS]),
+    help="Keep runs that ended so: failed (FAIL, ERROR, KILLED), unfinished (STOPPED, WAITING, "
+    "INTERRUPTED, KILLED). May be repeated.",
+)
+@click.option("--compress", is_flag=True, help="Pack the journals of runs that ended and stay.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@traces_option
+@json_option
+def prune(
+    *,
+    older_s: int | None,
+    size_bytes: int | None,
+    keep: tuple[Keep, ...],
+    compress: bool,
+    dry_run: bool,
+    traces: Path | None,
+    as_json: bool,
+) -> None:
+    """Remove old runs with all of their files, and pack the journals of runs that stay.
+
+    A run stays while it is going, and while a batch goes on from it: as long as OUTPUT.batch,
+    beside the batch's output, names it. Runs whose files are gone leave the list of `harness runs`;
+    the audit log keeps what it says of them. After Ctrl-C or a kill each run is whole or gone. Exit
+    codes: 0 done, 2 invalid input, 130 interrupted, 143 terminated.
+    """
+    directory = traces_directory(traces)
+    # The one of the settings is made by the first run.
+    if traces is not None and not traces.is_dir():
+        raise InvalidInput("there is no such folder", path=traces, code="run.no-folder")
+    if not dry_run:
+        pruning.finish_removals(directory)
+    listed = list_runs(directory)
+    runs = [*pruning.stored_runs(directory, listed, keep=keep)]
+    chosen, kept = pruning.runs_to_remove(
+        runs, older_s=older_s, size_bytes=size_bytes, now_s=time.time()
+    )
+    removed = chosen if dry_run else _remove(chosen, listed, directory)
+    names = {run.run_id for run in removed}
+    rest = [run for run in runs if run.run_id not in names]
+    packed = {
+        run.run_id: size
+        for run in rest
+        if compress and pruning.can_pack(run)
+        if (size := None if dry_run else pruning.pack_run(run)) is not None or dry_run
+    }
+    remaining = sum(packed.get(run.run_id) or run.size_bytes for run in rest)
+    if as_json:
+        report = {
+            "dry_run": dry_run,
+            "removed": [{"run_id": run.run_id, "bytes": run.size_bytes} for run in removed],
+            "gone": [line.run_id for line in listed if line.is_gone],
+            "packed": [{"run_id": run_id, "bytes": size} for run_id, size in packed.items()],
+            "kept": [
+                {"run_id": run.run_id, "reason": run.kept, "batch": run.batch_state} for run in kept
+            ],
+            "remaining_bytes": remaining,
+        }
+        write_json(json_object(report))
+        return
+    would = "would be " if dry_run else ""
+    say(
+        f"{len(removed):,} of {len(runs):,} runs {would}removed "
+        f"({format_bytes(sum(run.size_bytes for run in removed))}); "
+        f"{format_bytes(remaining)} remain."
+    )
+    _say_first([f"{run.run_id} {run.final or ''}" for run in removed if dry_run])
+    if packed:
+        say(f"The journals of {len(packed):,} runs {would}packed.")
+    if gone := sum(line.is_gone for line in listed):
+        say(f"{gone:,} {would}dropped from the list, since their files are gone.")
+    _say_first([f"kept {run.run_id}: {run.kept} {run.batch_state or ''}".rstrip() for run in kept])
+    if any(run.batch_state for run in kept):
+        say("A batch needs its run until the file named there is deleted.")
+    if busy := len(chosen) - len(removed):
+        say(f"{busy:,} more went on or ended meanwhile, or cannot be locked.", err=True)
+    if size_bytes is not None and remaining > size_bytes:
+        say(f"More than --size {format_bytes(size_bytes)}: what remains is kept.", err=True)
+
+
+def _remove(
+    chosen: Sequence[StoredRun], listed: Sequence[AuditLine], directory: Path
+) -> list[StoredRun]:
+    """Removes runs, and takes all that are gone off the list, also after Ctrl-C."""
+    try:
+        return [run for run in chosen if pruning.remove_run(run)]
+    finally:
+        here = {path.stem for path in directory.glob("*.jsonl")}
+        pruning.note_pruned(
+            directory, (line for line in listed if line.run_id and line.run_id not in here)
+        )
+
+
+def _say_first(lines: Sequence[str]) -> None:
+    for line in lines[:_SHOWN]:
+        say(f"  {line}")
+    if len(lines) > _SHOWN:
+        say(f"  … and {len(lines) - _SHOWN:,} more; --json has all")

@@ -38,7 +38,7 @@ _MOST_NODES = 40
 def print_comparison(comparison: RunComparison, console: Console) -> None:
     """Prints what differs, the biggest differences first; what is equal is counted."""
     a, b = comparison.a, comparison.b
-    console.print(Text(_bottleneck_said(comparison), style="bold"))
+    console.print(Text(_bottleneck_line(comparison), style="bold"))
     console.print(Text(f"A is {a.run_id}, B is {b.run_id}", style="bold"))
     if a.pipeline != b.pipeline:
         sentence = f"They are runs of two pipelines, '{a.pipeline}' and '{b.pipeline}'."
@@ -68,7 +68,7 @@ def print_comparison(comparison: RunComparison, console: Console) -> None:
             console.print(Text(f"Role {role}: {of_a} in A, {of_b} in B."), soft_wrap=True)
 
 
-def _bottleneck_said(comparison: RunComparison) -> str:
+def _bottleneck_line(comparison: RunComparison) -> str:
     """Whether the bottleneck has moved, in a sentence."""
     a, b, (was, later) = comparison.a, comparison.b, comparison.bottlenecks
     if was is None or later is None:
@@ -112,9 +112,8 @@ def _figure_table(figures: Sequence[FigureDifference]) -> Table:
             continue
         was, later = row.a or 0.0, row.b or 0.0
         if abs(later - was) > max(0.05 * was, 1e6 if row.unit == "ns" else 0.0):
-            cells = (known(value, _UNITS[row.unit]) for value in (row.a, row.b))
             name = f"{row.model}: {row.name}" if row.model else row.name
-            table.add_row(Text(name), *cells, _change(was, later) if row.b is not None else "")
+            _add_change(table, name, row.a, row.b, _UNITS[row.unit])
     return table
 
 
@@ -135,32 +134,37 @@ def _totals_table(comparison: RunComparison) -> Table:
     a, b, nodes = comparison.a, comparison.b, comparison.nodes
     table = _changes("")
     table.add_row("ended", Text(_ended(a)), Text(_ended(b)), "")
-    table.add_row(
-        "time",
-        f"{seconds(a.duration_ns)} s",
-        f"{seconds(b.duration_ns)} s",
-        _change(a.duration_ns, b.duration_ns),
-    )
+    _add_change(table, "time", a.duration_ns, b.duration_ns, lambda ns: f"{seconds(round(ns))} s")
     for title, of_a, of_b in (
-        (
-            "node calls",
-            sum(n.a is not None for n in nodes),
-            sum(n.b is not None for n in nodes),
-        ),
+        ("node calls", sum(n.a is not None for n in nodes), sum(n.b is not None for n in nodes)),
         ("model calls", a.calls.calls, b.calls.calls),
         ("tokens in", a.calls.input_tokens, b.calls.input_tokens),
         ("tokens out", a.calls.output_tokens, b.calls.output_tokens),
     ):
-        table.add_row(title, f"{of_a:,}", f"{of_b:,}", _change(of_a, of_b))
-    was, later = a.cost.usd, b.cost.usd
-    if was is not None or later is not None:
-        change = "" if was is None or later is None else _change(was, later)
-        table.add_row("dollars", known(was, dollars), known(later, dollars), change)
+        _add_change(table, title, of_a, of_b, lambda count: f"{count:,}")
+    if a.cost.usd is not None or b.cost.usd is not None:
+        _add_change(table, "dollars", a.cost.usd, b.cost.usd, dollars)
     return table
+
+
+def _add_change(
+    table: Table, title: str, a: float | None, b: float | None, form: Callable[[float], str]
+) -> None:
+    change = "" if a is None or b is None else _change(a, b)
+    table.add_row(Text(title), known(a, form), known(b, form), change)
 
 
 def _ended(run: RunReport) -> str:
     return f"{run.status} ({run.error})" if run.error else run.status
+
+
+_NODE_FIGURES: Mapping[str, Callable[[NodeRecord], str]] = {
+    "time": lambda node: f"{seconds(node.duration_ns)} s",
+    "calls": lambda node: f"{node.calls}",
+    "tokens in": lambda node: f"{node.input_tokens:,}",
+    "tokens out": lambda node: f"{node.output_tokens:,}",
+    "dollars": lambda node: known(node.cost_usd, dollars),
+}
 
 
 def _node_table(nodes: list[NodeDifference]) -> Table:
@@ -168,25 +172,18 @@ def _node_table(nodes: list[NodeDifference]) -> Table:
     table.add_column("node", overflow="fold")
     table.add_column("what", ratio=1)
     has_cost = any(n and n.cost_usd is not None for node in nodes for n in (node.a, node.b))
-    for column in ("time", "calls", "tokens in", "tokens out", *(["dollars"] if has_cost else [])):
-        table.add_column(column, justify="right")
+    figures = {name: of for name, of in _NODE_FIGURES.items() if has_cost or name != "dollars"}
+    for name in figures:
+        table.add_column(name, justify="right")
     for node in nodes[:_MOST_NODES]:
-        a, b = node.a, node.b
-        cells = [
-            _both(_time(a), _time(b)),
-            _both(*(f"{n.calls}" if n else UNKNOWN for n in (a, b))),
-            _both(*(f"{n.input_tokens:,}" if n else UNKNOWN for n in (a, b))),
-            _both(*(f"{n.output_tokens:,}" if n else UNKNOWN for n in (a, b))),
-        ]
-        if has_cost:
-            cells.append(_both(*(known(n.cost_usd if n else None, dollars) for n in (a, b))))
-        table.add_row(Text(node.node), Text("; ".join(_said(node))), *cells)
+        cells = (_both(known(node.a, of), known(node.b, of)) for of in figures.values())
+        table.add_row(Text(node.node), Text("; ".join(_differences(node))), *cells)
     if len(nodes) > _MOST_NODES:
         table.add_row(f"and {len(nodes) - _MOST_NODES:,} more", "all of them: --json")
     return table
 
 
-def _said(node: NodeDifference) -> Iterator[str]:
+def _differences(node: NodeDifference) -> Iterator[str]:
     """What differs in a node call, in words."""
     a, b, differs = node.a, node.b, node.differs_in
     if a is None or b is None:
@@ -259,7 +256,3 @@ def _change(was: float, later: float) -> str:
     if was == later:
         return "="
     return f"{(later - was) / was:+.1%}" if was else ""
-
-
-def _time(node: NodeRecord | None) -> str:
-    return f"{seconds(node.duration_ns)} s" if node else UNKNOWN

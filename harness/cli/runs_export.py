@@ -10,15 +10,15 @@ from typing import get_args
 import click
 
 from harness.analysis.training import LeftOut, Row, TrainingFormat, TrainingRows
-from harness.cli.arguments import find_journal, traces_directory, traces_option
-from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, say, write_json
+from harness.cli.arguments import find_journal, json_option, traces_directory, traces_option
+from harness.cli.consoles import Command, json_object, results, say, write_json
 from harness.cli.process import FAILED
 from harness.errors import InvalidInput, JournalInvalid
 from harness.rows import write_rows
 from harness.trace import AUDIT_LOG, Journal
 from harness.trace.run_list import begins_a_run, journals_in
 
-_SAID: Mapping[LeftOut, str] = {
+_REASONS: Mapping[LeftOut, str] = {
     "run-unreadable": "runs whose journals are damaged",
     "no-draft": "loops without a round, or of an earlier version",
     "texts-not-recorded": (
@@ -37,7 +37,9 @@ _SAID: Mapping[LeftOut, str] = {
 }
 
 
-@click.command(short_help="Make training data of the drafts and their scores.")
+@click.command(
+    cls=Command, of_journals=True, short_help="Make training data of the drafts and their scores."
+)
 @click.argument("output", metavar="OUT.jsonl|OUT.parquet", type=click.Path(path_type=Path))
 @click.argument("runs", nargs=-1, metavar="[RUN...]")
 @click.option(
@@ -55,7 +57,7 @@ _SAID: Mapping[LeftOut, str] = {
     help="Least difference between a pair's scores, on the rubric's scale.",
 )
 @traces_option
-@click.option("--json", "as_json", is_flag=True, help="Print the counts as one JSON object.")
+@json_option
 def export(
     *,
     output: Path,
@@ -71,35 +73,33 @@ def export(
     trainers, in the conversational form; others say where a row comes from. Exit codes: 0 the file
     is written, 1 there was nothing to write, 2 invalid input.
     """
-    log_to_stderr()
+    if output.name == AUDIT_LOG or begins_a_run(output):
+        raise InvalidInput(
+            "a file of a run, which would be lost; name the file to write first, then runs",
+            code="export.over-a-run",
+            path=output,
+        )
     training = TrainingRows(form, margin=margin)
-    with failures_told(as_json=as_json, of_journals=True):
-        if output.name == AUDIT_LOG or begins_a_run(output):
-            raise InvalidInput(
-                "a file of a run, which would be lost; name the file to write first, then runs",
-                code="export.over-a-run",
-                path=output,
-            )
-        named = dict.fromkeys(find_journal(run, traces) for run in runs)
-        journals = [*named] or journals_in(traces_directory(traces))
+    named = dict.fromkeys(find_journal(run, traces) for run in runs)
+    journals = [*named] or journals_in(traces_directory(traces))
 
-        def rows() -> Iterator[Row]:
-            for path in journals:
-                try:
-                    yield from training.of_run(Journal(path))
-                except JournalInvalid as error:
-                    if runs:
-                        raise
-                    say(f"left out: {error}", err=True)
-                    training.left_out["run-unreadable"] += 1
+    def rows() -> Iterator[Row]:
+        for path in journals:
+            try:
+                yield from training.of_run(Journal(path))
+            except JournalInvalid as error:
+                if runs:
+                    raise
+                say(f"left out: {error}", err=True)
+                training.left_out["run-unreadable"] += 1
 
-        write_rows(output, rows())
+    write_rows(output, rows())
     if as_json:
         counts = {
             "rows": training.made,
             "runs": len(journals),
             "loops": training.loops,
-            "left_out": {name: training.left_out[name] for name in _SAID},
+            "left_out": {name: training.left_out[name] for name in _REASONS},
         }
         write_json(json_object(counts))
     else:
@@ -107,6 +107,6 @@ def export(
         wrote = f"Wrote {training.made:,} rows to {output}" if training.made else "Nothing to write"
         console.print(f"{wrote}; runs: {len(journals):,}, loops: {training.loops:,}.")
         for name, number in (+training.left_out).most_common():
-            console.print(f"Left out {number:,}: {_SAID[name].format(margin=margin)}.")
+            console.print(f"Left out {number:,}: {_REASONS[name].format(margin=margin)}.")
     if not training.made:
         sys.exit(FAILED)

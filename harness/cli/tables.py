@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 UNKNOWN = "-"
 
+# Characters, with which a model's name can still be read.
 _COLUMN_WIDTH = 20
-"""Characters, with which a model's name can still be read."""
 _TITLES_WIDTH = 16
 _FEW = 5
 
@@ -45,6 +45,16 @@ def table(title: str, first: str, *figures: str) -> Table:
     result.add_column(first, overflow="fold")
     for name in figures:
         result.add_column(name, justify="right")
+    return result
+
+
+def plain_table(title: str, first: str, figures: Iterable[str]) -> Table:
+    """A table without rules, whose names are folded so that no figure is cut."""
+    style: dict[str, Any] = {"box": None, "padding": (0, 2, 0, 0), "header_style": "dim"}
+    result = Table(title=title, title_justify="left", **style)
+    result.add_column(first, overflow="fold")
+    for name in figures:
+        result.add_column(name, justify="right", no_wrap=True)
     return result
 
 

@@ -6,75 +6,44 @@ RUN is a run's id, any part of one, a file of the run, or `latest`.
 from __future__ import annotations
 
 import sys
-import threading
-import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 from pydantic_core import to_jsonable_python
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
-from harness.cli.arguments import (
-    LATEST,
-    find_journal,
-    json_option,
-    read_pairs,
-    traces_option,
-)
-from harness.cli.consoles import (
-    Shown,
-    failures_told,
-    json_object,
-    log_to_stderr,
-    results,
-    say,
-    write_json,
-)
-from harness.cli.process import FAILED, UNUSABLE, LazyGroup, uncollected
+from harness.cli.arguments import json_option, of_run, read_pairs
+from harness.cli.consoles import Group, Shown, say, show
+from harness.cli.process import FAILED
+from harness.cli.tables import seconds
 from harness.errors import InvalidInput, did_you_mean
 from harness.plugins import load_plugin, plugin_names
-from harness.trace import TIMELINES, Exporter, ExportTarget, Journal
+from harness.trace import TIMELINES, Exporter, ExportTarget, Journal, SpanRecord, events
+from harness.trace.records import figures, own_track, title
 
 if TYPE_CHECKING:
     from harness.analysis.damage import FileCheck, JournalCheck
-    from harness.cli.viewer import LoopbackServer
 
-_RUN = click.argument("run", default=LATEST)
+_TEXT = "_sha256"
+"""How attributes end that name a text by its hash."""
 
-port_option = click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=0,
-    help="Port of the page; by default any free one.",
-)
-
-no_browser_option = click.option(
-    "--no-browser", is_flag=True, help=("Print the address, and open no browser.")
-)
+_LABELS_SHOWN = 5
+_OPEN = "harness.cli.view:open_run", "Show a run in the Perfetto UI, served from this machine."
 
 
-_OPEN = {
-    "open": (
-        "harness.cli.trace_open:open_run",
-        "Show a run in the Perfetto UI, served from this machine.",
-    )
-}
-
-
-@click.group(cls=LazyGroup, lazy=_OPEN)
+@click.group(cls=Group, lazy={"open": _OPEN})
 def trace() -> None:
     """Inspect a run: RUN is its id, a part of it, one of its files, or "latest"."""
-    log_to_stderr()
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @click.option(
     "--format",
     "form",
@@ -99,8 +68,7 @@ def trace() -> None:
 )
 @click.option("--content", is_flag=True, help="Send prompts and replies too.")
 def export(
-    run: str,
-    traces: Path | None,
+    journal: Path,
     form: str,
     *,
     output: Path | None,
@@ -109,44 +77,39 @@ def export(
     content: bool,
 ) -> None:
     """Write a run as a timeline, or send it to a collector. The run may still be going."""
-    with complaints(), uncollected():
-        timeline = next((TIMELINES[name] for name in TIMELINES if name == form), None)
-        if timeline is None:
-            if form not in (names := plugin_names("exporters")):
-                raise InvalidInput(
-                    f"no exporter '{form}' is installed; "
-                    + did_you_mean(form, [*TIMELINES, *names]),
-                    code="option.format-unknown",
-                )
-            export_run: Exporter = load_plugin("exporters", form, callable)
-        elif endpoint or headers or content:
+    timeline = next((TIMELINES[name] for name in TIMELINES if name == form), None)
+    if timeline is not None:
+        if endpoint or headers or content:
             raise InvalidInput(
                 f"{form} writes a file; --endpoint, --header and --content are for exporters that "
                 "send, such as --format otlp",
                 code="option.not-for-timelines",
             )
-        journal = _journal(run, traces)
-        if timeline is not None:
-            suffix, write = timeline
-            path = output or journal.path.with_suffix(suffix)
-            with Shown(stderr=True).status(f"Writing {path} …"):
-                write(journal, path)
-            say(path)
-            return
-        target = ExportTarget(
-            output=output,
-            endpoint=endpoint,
-            headers=read_pairs(headers, option="--header", form="NAME=VALUE"),
-            content=content,
+        suffix, write = timeline
+        path = output or journal.with_suffix(suffix)
+        with Shown(stderr=True).status(f"Writing {path} …"):
+            write(Journal(journal), path)
+        say(path)
+        return
+    if form not in (names := plugin_names("exporters")):
+        raise InvalidInput(
+            f"no exporter '{form}' is installed; " + did_you_mean(form, [*TIMELINES, *names]),
+            code="option.format-unknown",
         )
-        with Shown(stderr=True).status(f"Exporting to {endpoint or output or form} …"):
-            outcome = export_run(journal, target)
-        say(outcome)
+    export_run: Exporter = load_plugin("exporters", form, callable)
+    target = ExportTarget(
+        output=output,
+        endpoint=endpoint,
+        headers=read_pairs(headers, option="--header", form="NAME=VALUE"),
+        content=content,
+    )
+    with Shown(stderr=True).status(f"Exporting to {endpoint or output or form} …"):
+        outcome = export_run(Journal(journal), target)
+    say(outcome)
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @click.option(
     "--ttft-ms",
     type=click.IntRange(min=0),
@@ -162,114 +125,67 @@ def export(
     help="Target for the time between tokens, in ms.",
 )
 @json_option
-def report(
-    run: str,
-    traces: Path | None,
-    *,
-    ttft_ms: int,
-    itl_ms: int,
-    as_json: bool,
-) -> None:
+def report(journal: Path, *, ttft_ms: int, itl_ms: int, as_json: bool) -> None:
     """Show where the time, the tokens and the money went."""
     from harness.analysis import Targets, report_of  # noqa: PLC0415
     from harness.cli.trace_report import print_report  # noqa: PLC0415 - as above
 
     targets = Targets(ttft_ns=ttft_ms * 1_000_000, itl_ns=itl_ms * 1_000_000)
-    with complaints(as_json=as_json), uncollected():
-        run_report = report_of(_journal(run, traces), targets=targets)
-    if as_json:
-        write_json(json_object(run_report))
-    else:
-        print_report(run_report, results())
+    show(report_of(Journal(journal), targets=targets), print_report, as_json=as_json)
 
 
-@trace.command()
+@trace.command("show", of_journals=True)
 @click.argument("span")
-@_RUN
-@traces_option
+@of_run
 @json_option
-def show(span: str, run: str, traces: Path | None, *, as_json: bool) -> None:
+def show_span(span: str, journal: Path, *, as_json: bool) -> None:
     """Show one SPAN, by its number, with its figures and texts: a call's prompt and reply, say.
 
     A node's call has a label too: 'findings[2]', or for a row of a batch 'rows[17]'.
     """
-    from harness.cli.trace_show import print_span, span_shown  # noqa: PLC0415
-
-    with complaints(as_json=as_json):
-        details = span_shown(_journal(run, traces), int(span) if span.isdecimal() else span)
-    if as_json:
-        write_json(json_object(details))
-    else:
-        print_span(details, results())
+    details = span_shown(Journal(journal), int(span) if span.isdecimal() else span)
+    show(details, print_span, as_json=as_json)
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @json_option
-def rounds(run: str, traces: Path | None, *, as_json: bool) -> None:
+def rounds(journal: Path, *, as_json: bool) -> None:
     """Show each round of a run's loops: scores, reasons, candidates, what changed."""
     from harness.cli.rounds import print_rounds, rounds_as_json  # noqa: PLC0415 - imports rubrics
 
-    with complaints(as_json=as_json):
-        journal = _journal(run, traces)
-        if as_json:
-            write_json(json_object({"loops": rounds_as_json(journal)}))
-        else:
-            print_rounds(journal, results())
+    show(
+        Journal(journal),
+        print_rounds,
+        as_json=as_json,
+        fields=lambda journal: {"loops": rounds_as_json(journal)},
+    )
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @json_option
-def diagnose(run: str, traces: Path | None, *, as_json: bool) -> None:
+def diagnose(journal: Path, *, as_json: bool) -> None:
     """Name what cost time or failed, what it means, and what to change."""
     from harness.analysis import diagnose as findings_of  # noqa: PLC0415
     from harness.cli.trace_report import print_findings  # noqa: PLC0415
 
-    with complaints(as_json=as_json), uncollected():
-        findings = findings_of(_journal(run, traces))
-    if as_json:
-        write_json(json_object(findings))
-    else:
-        print_findings(findings, results())
+    show(findings_of(Journal(journal)), print_findings, as_json=as_json)
 
 
-@trace.command()
-@_RUN
-@traces_option
+@trace.command(of_journals=True)
+@of_run
 @json_option
-def check(run: str, traces: Path | None, *, as_json: bool) -> None:
+def check(journal: Path, *, as_json: bool) -> None:
     """Show whether a journal is whole; what was under way at its end stands in the report.
 
     Exit codes: 0 it is whole, 1 it is not, 2 there is no such run.
     """
     from harness.analysis.damage import check_journal  # noqa: PLC0415
 
-    with complaints(as_json=as_json):
-        checked = check_journal(find_journal(run, traces))
-    if as_json:
-        write_json(json_object(_check_fields(checked)))
-    else:
-        print_check(checked, results())
+    checked = check_journal(journal)
+    show(checked, print_check, as_json=as_json, fields=to_jsonable_python)  # for its paths
     sys.exit(0 if checked.is_whole else FAILED)
-
-
-def _journal(run: str, traces: Path | None) -> Journal:
-    return Journal(find_journal(run, traces))
-
-
-@contextmanager
-def complaints(*, as_json: bool = False) -> Iterator[None]:
-    """Turns errors into words and exit codes, also for files that cannot be written."""
-    try:
-        with failures_told(as_json=as_json, of_journals=True):
-            yield
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        say(f"harness: {place}{error.strerror}", err=True)
-        sys.exit(UNUSABLE)
 
 
 def print_check(checked: JournalCheck, console: Console) -> None:
@@ -286,21 +202,6 @@ def print_check(checked: JournalCheck, console: Console) -> None:
             console.print(Text(f"{line}{problem.message}"), style="red")
 
 
-def _check_fields(checked: JournalCheck) -> object:
-    return to_jsonable_python(  # for its paths
-        {
-            "is_whole": checked.is_whole,
-            "is_readable": checked.is_readable,
-            "run_id": checked.run_id,
-            "parts": len(checked.files),
-            "files": [
-                {"is_whole": file.is_whole, "is_readable": file.is_readable, **asdict(file)}
-                for file in checked.files
-            ],
-        }
-    )
-
-
 def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
     if file.run_id is None:
         is_torn = file.torn_bytes > 0 and not file.problems
@@ -314,12 +215,108 @@ def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
     return f"readable, but it stops before the run's end{torn}: {why}"
 
 
-def show_served(server: LoopbackServer, what: str, *, open_browser: bool, anchor: str = "") -> None:
-    """Serves until the last tab is closed; standard error has the address."""
-    url = server.url + anchor
-    # Not cleaned of secrets: without its token, the address opens nothing.
-    click.echo(f"{what} at {url} (close the tab or press Ctrl-C to stop)", err=True)
-    if open_browser:
-        # Some browsers, such as those in a terminal, block their caller until they end.
-        threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
-    server.serve_until_closed()
+# --- one span -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanShown:
+    """A span, what lies directly in it, and its texts."""
+
+    span: int
+    name: str
+    title: str
+    track: str
+    """The track that it starts; empty for a span on the track around it."""
+    status: str
+    error: str | None
+    start_ns: int
+    """From the run's start."""
+    duration_ns: int
+    around: tuple[str, ...]
+    """The titles of the spans around it, outermost first."""
+    attributes: Mapping[str, object]
+    """Without the attributes that name its texts."""
+    parts: tuple[tuple[str, int, int], ...] = ()
+    """Title, start from the run's start, and duration of each span directly in it."""
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """By the attribute without its ending: `prompt`, `reply`, `draft`."""
+
+
+def span_shown(journal: Journal, target: int | str) -> SpanShown:
+    """Looks a span up by its number, or the last call of a node by its label."""
+    titles: dict[int, tuple[str, int | None]] = {}
+    labels: dict[str, None] = {}
+    match: SpanRecord | None = None
+    parts: list[SpanRecord] = []
+    for span in journal.spans():
+        titles[span.id] = title(span), span.parent
+        is_node = events.NodeAttempt.of(span) is not None
+        if is_node:
+            labels[title(span)] = None
+        if span.id == target or (is_node and title(span) == target):
+            match, parts = span, []
+        elif match is not None and span.parent == match.id:
+            parts.append(span)
+    if match is None:
+        near = get_close_matches(str(target), labels, n=_LABELS_SHOWN) or [*labels][:_LABELS_SHOWN]
+        calls = f"; calls of nodes: {', '.join(near)}" if near else ""
+        raise InvalidInput(
+            f"the run has no span {target}; a slice's arguments have its number as `span`{calls}",
+            code="trace.no-such-span",
+        )
+    origin_ns = journal.started.time_ns
+    attributes = match.attributes
+    hashes = {n.removesuffix(_TEXT): str(v) for n, v in attributes.items() if n.endswith(_TEXT)}
+    texts = journal.texts({*hashes.values()})
+    named = {name: texts[sha256] for name, sha256 in hashes.items() if sha256 in texts}
+    return SpanShown(
+        span=match.id,
+        name=match.name,
+        title=title(match),
+        track=own_track(match),
+        status=match.status,
+        error=match.error,
+        start_ns=match.start_ns - origin_ns,
+        duration_ns=match.duration_ns,
+        around=(*_around(match.parent, titles),),
+        attributes={
+            name: value
+            for name, value in attributes.items()
+            if name.removesuffix(_TEXT) not in named and name not in {"label", "track"}
+        },
+        parts=tuple((title(part), part.start_ns - origin_ns, part.duration_ns) for part in parts),
+        texts=named,
+    )
+
+
+def _around(parent: int | None, titles: Mapping[int, tuple[str, int | None]]) -> list[str]:
+    chain: list[str] = []
+    while parent is not None and parent in titles:
+        caption, parent = titles[parent]
+        chain.append(caption)
+    return chain[::-1]
+
+
+def print_span(details: SpanShown, console: Console) -> None:
+    """Prints it: what it is, its figures, what lies in it, and its texts."""
+    ended = "" if details.status == "ok" else f", {details.status}"
+    where = " / ".join((*details.around, details.title))
+    console.print(Text(where, style="bold"), soft_wrap=True)
+    console.print(
+        Text(
+            f"{details.name}, span {details.span}{ended}: {seconds(details.duration_ns)} s from "
+            f"second {seconds(details.start_ns)}"
+        )
+    )
+    if details.error:
+        console.print(Text(details.error, style="red"))
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in figures(details.attributes):
+        table.add_row(Text(name, style="dim"), Text(value))
+    for caption, start_ns, duration_ns in details.parts:
+        took = f"{seconds(duration_ns)} s from second {seconds(start_ns)}"
+        table.add_row(Text(caption, style="dim"), Text(took))
+    console.print(table)
+    for name, text in details.texts.items():
+        console.print(Text(f"\n{name}", style="bold"))
+        console.print(Text(text), soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich.console import Console
@@ -15,7 +15,7 @@ from harness.analysis.finding import counted
 from harness.analysis.run_report import Goodput, Occupancy
 from harness.analysis.speed_limits import MACHINE, Bound, SpeedLimit
 from harness.analysis.time_budget import TIME_KINDS, TimeShare
-from harness.cli.tables import UNKNOWN, digits, dollars, known, seconds
+from harness.cli.tables import UNKNOWN, digits, dollars, known, plain_table, seconds
 from harness.trace.calls import LEAST_FOR_TAILS, CallGroup, Percentiles, RunCost
 from harness.trace.node_records import CriticalPath
 from harness.trace.records import OpenSpan, RunState
@@ -47,8 +47,8 @@ _CHECKED = (
     "prompts, replies, nodes and this process.{none}"
 )
 _WHERE_SPANS_ARE = (
-    "harness trace show SPAN prints one; in the timeline (harness trace open) its number is `span` "
-    "among a slice's arguments."
+    "harness trace show SPAN {run} prints one; in the timeline (harness trace open {run}) its "
+    "number is `span` among a slice's arguments."
 )
 
 
@@ -65,7 +65,9 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
     for number, finding in enumerate(diagnosis.findings, start=1):
         _print_finding(number, finding, console)
     if any(finding.spans for finding in diagnosis.findings):
-        console.print(Text(_WHERE_SPANS_ARE, style="dim"))
+        # A part of the id is enough to name a run, which may not be the latest.
+        where = _WHERE_SPANS_ARE.format(run=diagnosis.run_id[-12:])
+        console.print(Text(where, style="dim"))
     if diagnosis.time:
         console.print(Text(_time_line(diagnosis)))
     for limit in diagnosis.speed_limits:
@@ -82,9 +84,10 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
     yield Text(_headline(report))
     yield Text(_calls_line(report))
     if report.calls.calls:
-        rows = [*_rows(report)]
-        yield _latency_table(rows)
-        yield _token_table(rows)
+        title = "Latency of the calls that ended well"
+        yield _groups_table(title, report, _LATENCIES, caption=_LATENCY_CAPTION)
+        title = "Tokens, decoding speed, and seconds in each phase"
+        yield _groups_table(title, report, _TOKENS)
         yield from (Text(line) for model in report.models for line in _model_lines(model))
         yield from (Text(_limit_line(limit)) for limit in report.speed_limits)
         yield Text(_goodput_line(report.goodput))
@@ -134,42 +137,17 @@ def _calls_line(report: RunReport) -> str:
     )
 
 
-def _latency_table(rows: Sequence[tuple[Text, CallGroup]]) -> Table:
-    columns = ("calls", "first token", "between", "longest", "whole call")
-    table = _table("Latency of the calls that ended well", "", columns)
-    for label, group in rows:
-        table.add_row(
-            label,
-            _attempts(group),
-            _percentiles(group.ttft, _milliseconds),
-            _percentiles(group.itl_mean, _milliseconds),
-            known(group.itl_max_ns, _milliseconds),
-            _percentiles(group.duration, seconds),
-        )
-    table.caption = (
-        f"Median / 95th percentile; of fewer than {LEAST_FOR_TAILS} calls median (most). First "
-        "token: ms from sending the request. Between: ms from token to token, a mean for each "
-        "call. Longest: the longest such wait of all. Whole call: s."
-    )
-    table.caption_justify = "left"
-    return table
-
-
-def _token_table(rows: Sequence[tuple[Text, CallGroup]]) -> Table:
-    columns = ("in", "cached", "out", "out/s", "queue", "load", "prefill", "decode")
-    table = _table("Tokens, decoding speed, and seconds in each phase", "", columns)
-    for label, group in rows:
-        table.add_row(
-            label,
-            f"{group.input_tokens:,}",
-            _share(group.cached_share),
-            f"{group.output_tokens:,}",
-            known(group.decode_tokens_per_s, digits),
-            *(
-                known(time_ns or None, seconds)
-                for time_ns in (group.queue_ns, group.load_ns, group.prefill_ns, group.decode_ns)
-            ),
-        )
+def _groups_table(
+    title: str,
+    report: RunReport,
+    figures: Mapping[str, Callable[[CallGroup], str]],
+    *,
+    caption: str | None = None,
+) -> Table:
+    table = plain_table(title, "", figures)
+    table.caption, table.caption_justify = caption, "left"
+    for label, group in _rows(report):
+        table.add_row(label, *(figure(group) for figure in figures.values()))
     return table
 
 
@@ -177,13 +155,8 @@ def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
     """All groups of calls with their titles; a role only if no node made just its calls."""
     of_nodes = [replace(group, name=None) for group in report.nodes]
     roles = [group for group in report.roles if replace(group, name=None) not in of_nodes]
-    kinds = (
-        ("model", report.models),
-        ("replica", report.replicas),
-        ("node", report.nodes),
-        ("role", roles),
-    )
-    for kind, groups in kinds:
+    kinds = {"model": report.models, "replica": report.replicas, "node": report.nodes}
+    for kind, groups in (*kinds.items(), ("role", roles)):
         for group in groups:
             yield Text(f"no {kind}" if group.name is None else f"{kind} {group.name}"), group
 
@@ -275,8 +248,9 @@ def _occupancy_line(occupancy: Occupancy) -> str:
 
 
 def _path_table(path: CriticalPath) -> Table:
+    title = "Critical path: each node waited for the one above it"
     columns = ("waited, s", "from second", "took, s", "of the run")
-    table = _table("Critical path: each node waited for the one above it", "node", columns)
+    table = plain_table(title, "node", columns)
     for step in path.steps:
         ended = "" if step.status == "ok" else f" ({step.status})"
         table.add_row(
@@ -291,14 +265,14 @@ def _path_table(path: CriticalPath) -> Table:
 
 
 def _time_table(time: Sequence[TimeShare]) -> Table:
-    table = _table("Where the time of the critical path went", "", ("s", "of the run"))
+    table = plain_table("Where the time of the critical path went", "", ("s", "of the run"))
     for share in time:
-        table.add_row(Text(_said_kind(share)), seconds(share.duration_ns), _share(share.share))
+        table.add_row(Text(_kind_line(share)), seconds(share.duration_ns), _share(share.share))
     return table
 
 
 def _loop_table(loops: tuple[RecordedLoop, ...]) -> Table:
-    table = _table("Loops: the composite of each round (* returned)", "node", ())
+    table = plain_table("Loops: the composite of each round (* returned)", "node", ())
     table.add_column("rubric", overflow="fold")
     table.add_column("composites")
     table.add_column("stopped", overflow="fold")
@@ -325,7 +299,7 @@ def composites(loop: RecordedLoop) -> str:
 
 def _cost_table(cost: RunCost) -> Table:
     columns = ("priced by", "cost", "calls not in it", "output tokens", "per million")
-    table = _table("Cost in dollars", "model", columns)
+    table = plain_table("Cost in dollars", "model", columns)
     for model in cost.models:
         table.add_row(
             Text(model.model),
@@ -351,23 +325,12 @@ def _cost_line(cost: RunCost) -> str:
 
 def _open_table(spans: tuple[OpenSpan, ...]) -> Table:
     title = f"Still under way: {counted(len(spans), 'span')}"
-    table = _table(title, "what", ("from second", "for, s"))
+    table = plain_table(title, "what", ("from second", "for, s"))
     for span in spans[:_OPEN_SPANS_SHOWN]:
         title = span.name if span.title == span.name else f"{span.name}: {span.title}"
         table.add_row(Text(title), seconds(span.start_ns), seconds(span.open_ns))
     if len(spans) > _OPEN_SPANS_SHOWN:
         table.add_row(f"and {len(spans) - _OPEN_SPANS_SHOWN} more", "", "")
-    return table
-
-
-def _table(title: str, first_column: str, figures: Sequence[str]) -> Table:
-    """With figures that are never cut; the names before them are folded where there is no room."""
-    table = Table(
-        title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim"
-    )
-    table.add_column(first_column, overflow="fold")
-    for column in figures:
-        table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
@@ -393,6 +356,30 @@ def _milliseconds(time_ns: int) -> str:
     return digits(time_ns / 1e6)
 
 
+_LATENCIES: Mapping[str, Callable[[CallGroup], str]] = {
+    "calls": _attempts,
+    "first token": lambda group: _percentiles(group.ttft, _milliseconds),
+    "between": lambda group: _percentiles(group.itl_mean, _milliseconds),
+    "longest": lambda group: known(group.itl_max_ns, _milliseconds),
+    "whole call": lambda group: _percentiles(group.duration, seconds),
+}
+_LATENCY_CAPTION = (
+    f"Median / 95th percentile; of fewer than {LEAST_FOR_TAILS} calls median (most). First "
+    "token: ms from sending the request. Between: ms from token to token, a mean for each "
+    "call. Longest: the longest such wait of all. Whole call: s."
+)
+_TOKENS: Mapping[str, Callable[[CallGroup], str]] = {
+    "in": lambda group: f"{group.input_tokens:,}",
+    "cached": lambda group: _share(group.cached_share),
+    "out": lambda group: f"{group.output_tokens:,}",
+    "out/s": lambda group: known(group.decode_tokens_per_s, digits),
+    "queue": lambda group: known(group.queue_ns or None, seconds),
+    "load": lambda group: known(group.load_ns or None, seconds),
+    "prefill": lambda group: known(group.prefill_ns or None, seconds),
+    "decode": lambda group: known(group.decode_ns or None, seconds),
+}
+
+
 def _print_finding(number: int, finding: RunFinding, console: Console) -> None:
     title = Text(f"{number}. {finding.rule}", style=_STYLES[finding.severity])
     title.append(f"  {finding.severity}, {LAYERS[finding.layer]}", style="dim")
@@ -409,13 +396,13 @@ def _print_finding(number: int, finding: RunFinding, console: Console) -> None:
 
 def _time_line(diagnosis: Diagnosis) -> str:
     largest = [share for share in diagnosis.time if share.share >= _LEAST_SHARE]
-    parts = [f"{share.share:.0%} {_said_kind(share)}" for share in largest]
+    parts = [f"{share.share:.0%} {_kind_line(share)}" for share in largest]
     whole = seconds(diagnosis.duration_ns)
     base = f" {_BASE}" if any(finding.lost_ns for finding in diagnosis.findings) else ""
     return f"Where the {whole} s of the critical path went: {'; '.join(parts)}.{base}"
 
 
-def _said_kind(share: TimeShare) -> str:
+def _kind_line(share: TimeShare) -> str:
     return TIME_KINDS[share.kind] + (f" (most in '{share.most_of}')" if share.most_of else "")
 
 
@@ -429,7 +416,7 @@ def _checked(diagnosis: Diagnosis) -> str:
     part = diagnosis.unexplained
     if part is None or part.share < _LEAST_SHARE:
         return sentence
-    return f"{sentence} The largest part that none explains: {part.share:.0%} {_said_kind(part)}."
+    return f"{sentence} The largest part that none explains: {part.share:.0%} {_kind_line(part)}."
 
 
 def _indented(line: str, *, style: str = "") -> Padding:

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from harness.cli.tables import listed, table
 from harness.rubric import DimensionScore, Rubric, Verdict
-from harness.rubric.rubric import Scale
 
 
 def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) -> None:
@@ -25,7 +24,10 @@ def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) 
     weights = {dimension.name: dimension.weight for dimension in rubric.dimensions}
     for score in verdict.scores:
         reasons, scale = Text("\n".join(why_not_more(score))), rubric.scale_of(score.name)
-        cell = points(score) if scale is rubric.scale else _on_own_scale(score, scale)
+        cell = points(score)
+        if scale is not rubric.scale:
+            words = {scale.max: "pass", scale.min: "fail"} if scale.is_pass_fail else {}
+            cell = words.get(score.score, f"{cell} of {scale.max:g}")
         rows.add_row(score.name, cell, f"{weights[score.name]:g}", reasons)
     console.print(rows)
 
@@ -160,11 +162,6 @@ def points(score: DimensionScore) -> str:
     """A score, with the standard deviation of several judgements."""
     spread = f" ±{score.spread:.2g}" if score.spread is not None else ""
     return f"{score.score:g}{spread}"
-
-
-def _on_own_scale(score: DimensionScore, scale: Scale) -> str:
-    words = {scale.max: "pass", scale.min: "fail"} if scale.is_pass_fail else {}
-    return words.get(score.score, f"{points(score)} of {scale.max:g}")
 
 
 def passes_at(verdict: Verdict, pass_at: float) -> bool:

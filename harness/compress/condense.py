@@ -14,7 +14,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
 
 from harness.compress.markdown import (
     BLANK,
@@ -68,28 +68,27 @@ def condense(
         budget_chars = min(budget_chars, cap_chars)
     if len(markdown) <= budget_chars:
         return _condensed(markdown, markdown)
-    sections = sections_of(markdown)
     cut = len(markdown) - keep_tail_chars
-    parts = parts_of(sections, cut=cut)
+    sections = split_of(sections_of(markdown), cut=cut)
     kept_texts: dict[int, str] = {}
     # Headings and marks of more than half the budget: short marks leave more for text.
-    if 2 * (bare := sum(map(len, _shown_all(sections, parts, kept_texts)))) > budget_chars:
-        parts = parts_of(sections, cut=cut, plain=True)
-        bare = sum(map(len, _shown_all(sections, parts, kept_texts)))
+    if 2 * (bare := _shown_chars(sections)) > budget_chars:
+        sections = split_of(sections_of(markdown), cut=cut, plain=True)
+        bare = _shown_chars(sections)
 
     # 1. Put the tail back, from its end.
     room = budget_chars - bare
-    for part in (p for blocks in reversed(parts) for ps in reversed(blocks) for p in reversed(ps)):
-        text = tail_of(part, cut)
-        takes = added_chars(part, text, kept_texts)
+    for part in reversed([part for section in sections for part in section.parts]):
         if part.end <= cut:
             break
+        text = tail_of(part, cut)
+        takes = added_chars(part, text, kept_texts)
         if takes <= room:
             kept_texts[part.start] = text
             room -= takes
 
     # 2. Put back the most valuable parts.
-    texts = filled(sections, parts, kept_texts, budget_chars=budget_chars, focus=focus)
+    texts = filled(sections, kept_texts, budget_chars=budget_chars, focus=focus)
 
     # 3. In a document of short parts the marks can cost more than they save.
     text = min(markdown, "".join(texts), key=len)
@@ -117,11 +116,9 @@ def condense_around(
         )
     if len(markdown) <= budget_chars:
         return _condensed(markdown, markdown)
-    parts = parts_of(whole, cut=len(markdown))
-    kept_texts = {
-        part.start: part.text for index in sections for block in parts[index] for part in block
-    }
-    texts = filled(whole, parts, kept_texts, budget_chars=budget_chars, focus=focus)
+    split = split_of(whole, cut=len(markdown))
+    kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
+    texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
     return _condensed(markdown, min(markdown, "".join(texts), key=len))
 
 
@@ -132,32 +129,22 @@ def _condensed(before: str, after: str) -> Condensed:
 
 
 def filled(
-    sections: Sequence[Section],
-    parts: Sequence[SectionParts],
-    kept_texts: dict[int, str],
-    *,
-    budget_chars: int,
-    focus: str,
+    sections: Sequence[SplitSection], kept_texts: dict[int, str], *, budget_chars: int, focus: str
 ) -> list[str]:
     """Each section with its kept parts, and as many more as fit into the budget for all."""
-    flat = [[part for block in blocks for part in block] for blocks in parts]
-    best = BestFirst(flat, focus=focus, texts=kept_texts)
-    texts = _shown_all(sections, parts, kept_texts)
+    best = BestFirst([section.parts for section in sections], focus=focus, texts=kept_texts)
+    texts = [section.shown(kept_texts) for section in sections]
     # A part often takes less than was counted for it, so that there is room for more.
-    while chosen := best.fitting(budget_chars - sum(map(len, texts)), texts=kept_texts):
+    while chosen := best.fitting(budget_chars - sum(map(len, texts))):
         kept_texts |= {part.start: part.text for part in chosen}
         for index in {part.section for part in chosen}:
-            texts[index] = shown(sections[index], parts[index], kept_texts)
+            texts[index] = sections[index].shown(kept_texts)
     return texts
 
 
-def _shown_all(
-    sections: Sequence[Section], parts: Sequence[SectionParts], texts: Kept
-) -> list[str]:
-    return [
-        shown(section, section_parts, texts)
-        for section, section_parts in zip(sections, parts, strict=True)
-    ]
+def _shown_chars(sections: Sequence[SplitSection]) -> int:
+    """The length of a document with nothing kept but headings and marks."""
+    return sum(len(section.shown({})) for section in sections)
 
 
 # So many words of a section, the most characteristic ones, weigh 1 on average.
@@ -202,6 +189,7 @@ class BestFirst:
     """
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, texts: Kept) -> None:
+        self._texts = texts  # which grows
         words = [[_said(part) for part in section] for section in parts]
         focus_words = frozenset(words_in(" ".join(_MATTER.findall(focus))))
         self._unsaid = _weights(words, focus_words)
@@ -222,13 +210,13 @@ class BestFirst:
         ]
         heapq.heapify(self._heap)
 
-    def fitting(self, room: int, *, texts: Kept) -> list[Part]:
+    def fitting(self, room: int) -> list[Part]:
         """The next parts that surely fit into the room."""
         chosen: list[Part] = []
         too_long = []
         while self._heap and room > 0:
             _, start, candidate = first = heapq.heappop(self._heap)
-            takes = added_chars(candidate.part, candidate.part.text, texts)
+            takes = added_chars(candidate.part, candidate.part.text, self._texts)
             if takes > room:
                 # Set aside: parts often take less than was counted, so the next turn may have room.
                 too_long.append(first)
@@ -345,48 +333,66 @@ class Part:
 # after it, one for the blocks that follow, and the white space around them.
 _MARKS_CHARS = 3 * len(LEFT_OUT) + 6
 
-SectionParts = Sequence[Sequence[Part]]
-"""The parts of one section, block by block."""
-
 Kept = Mapping[int, str]
 """The text of each kept part, by offset."""
 
 
-def parts_of(sections: Sequence[Section], *, cut: int, plain: bool = False) -> list[SectionParts]:
-    """The parts of each section. A sentence at offset `cut` becomes two, at a word.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSection:
+    """A section, and its parts in order."""
+
+    heading: str
+    parts: Sequence[Part]
+
+    def shown(self, kept_texts: Kept) -> str:
+        """The section with its heading, the kept parts, and marks for the rest."""
+        body = ""
+        for _, of_block in groupby(self.parts, key=lambda part: id(part.block)):
+            block_parts = [*of_block]
+            texts = [kept_texts.get(part.start, "") for part in block_parts]
+            mark = block_parts[0].mark
+            is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)  # one mark for a run of parts
+            if any(texts):
+                text = _elided(texts)
+                body += text.removeprefix(f"{LEFT_OUT} ") if is_marked else text
+            elif not (is_marked and mark == LEFT_OUT):
+                # A paragraph of its own: otherwise a list or a quote would continue with it.
+                if body and not body.endswith(("\n\n", "\r\n\r\n")):
+                    body += "\n"
+                body += f"{mark}\n\n"
+        return self.heading + body
+
+
+def split_of(sections: Sequence[Section], *, cut: int, plain: bool = False) -> list[SplitSection]:
+    """Sections in a row, in parts. A sentence at offset `cut` becomes two, at a word.
 
     With `plain`, the marks of code and tables do not say what they stand for.
     """
-    split: list[SectionParts] = []
+    split: list[SplitSection] = []
     start = 0
     for number, section in enumerate(sections):
         start += len(section.heading)
         starts = accumulate((len(block.text) for block in section.blocks), initial=start)
         pieces = [
-            _part_texts(block, cut=cut - block_start)
+            (block, text)
             # One start more than blocks: the section's end.
             for block, block_start in zip(section.blocks, starts, strict=False)
+            for text in _part_texts(block, cut=cut - block_start)
         ]
-        before, after = 0, sum(map(len, pieces))
-        parts: list[list[Part]] = []
-        for block, texts in zip(section.blocks, pieces, strict=True):
-            mark = LEFT_OUT if plain else _mark(block)
-            parts.append([])
-            for text in texts:
-                after -= 1
-                part = Part(
-                    block=block,
-                    text=text,
-                    start=start,
-                    section=number,
-                    before=before,
-                    after=after,
-                    mark=mark,
-                )
-                parts[-1].append(part)
-                before += 1
-                start += len(text)
-        split.append(parts)
+        parts: list[Part] = []
+        for before, (block, text) in enumerate(pieces):
+            part = Part(
+                block=block,
+                text=text,
+                start=start,
+                section=number,
+                before=before,
+                after=len(pieces) - before - 1,
+                mark=LEFT_OUT if plain else _mark(block),
+            )
+            parts.append(part)
+            start += len(text)
+        split.append(SplitSection(heading=section.heading, parts=parts))
     return split
 
 
@@ -407,24 +413,6 @@ def added_chars(part: Part, text: str, texts: Kept) -> int:
     """
     instead_of = texts.get(part.start, part.mark if part.mark != LEFT_OUT else "")
     return len(text) - len(instead_of) + _MARKS_CHARS
-
-
-def shown(section: Section, parts: SectionParts, kept_texts: Kept) -> str:
-    """The section with its heading, the kept parts, and marks for the rest."""
-    body = ""
-    for block_parts in parts:
-        texts = [kept_texts.get(part.start, "") for part in block_parts]
-        mark = block_parts[0].mark
-        is_marked = body.rstrip(BLANK).endswith(LEFT_OUT)  # one mark for a run of parts
-        if any(texts):
-            text = _elided(texts)
-            body += text.removeprefix(f"{LEFT_OUT} ") if is_marked else text
-        elif not (is_marked and mark == LEFT_OUT):
-            # A paragraph of its own: otherwise a list or a quote would continue with it.
-            if body and not body.endswith(("\n\n", "\r\n\r\n")):
-                body += "\n"
-            body += f"{mark}\n\n"
-    return section.heading + body
 
 
 def _part_texts(block: Block, *, cut: int) -> list[str]:

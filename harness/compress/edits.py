@@ -319,8 +319,7 @@ _FENCE = re.compile(r" {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<label>[^`\r\n]*?)[ \
 def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     """The content of a fence around a reply; the reply itself if it has no such fence.
 
-    The fence must say Markdown or begin with one of these headings, and none may be outside it. The
-    parser cannot find the fence's end: to it, a nested fence of as many backticks ends it.
+    The fence must say Markdown or begin with one of these headings, and none may be outside it.
     """
     lines = lines_of(reply)
     candidates = (
@@ -329,6 +328,7 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     start, opening = next(candidates, (0, None))
     if opening is None or opening["label"].casefold() not in {"", "md", "markdown"}:
         return reply
+    # The parser cannot find its end: to it, a nested fence of as many backticks ends it.
     closing = [n for n, line in enumerate(lines) if n > start and _closes(line, opening["fence"])]
     end = closing[-1] if closing else len(lines)
     inside = "".join(lines[start + 1 : end])
@@ -336,13 +336,10 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     plain_titles = {plain_title(title) for title in titles}
     first = next((section.title for section in sections_of(inside)), "")
     begins = bool(opening["label"]) or plain_title(first) in plain_titles - {""}
-    return inside if begins and not plain_titles & _titles_in(outside) else reply
+    outer_titles = {plain_title(s.title) for s in sections_of(outside) if s.level}
+    return inside if begins and plain_titles.isdisjoint(outer_titles) else reply
 
 
 def _closes(line: str, fence: str) -> bool:
     line = line.strip()
     return line.startswith(fence) and not line.strip(fence[0])
-
-
-def _titles_in(text: str) -> set[str]:
-    return {plain_title(section.title) for section in sections_of(text) if section.level}

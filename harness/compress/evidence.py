@@ -12,19 +12,13 @@ from harness.compress.condense import (
     LEFT_OUT,
     QUOTED,
     Part,
+    SplitSection,
     added_chars,
     filled,
-    parts_of,
-    shown,
+    split_of,
     words_in,
 )
-from harness.compress.markdown import (
-    Block,
-    Section,
-    blocks_of,
-    pieces_of,
-    sections_of,
-)
+from harness.compress.markdown import Block, Section, blocks_of, pieces_of, sections_of
 from harness.text.sentences import sentences_of
 
 _NEAR_SHARE = 2 / 3
@@ -36,7 +30,7 @@ _PART_CHARS = 1_000
 """Longer tables, code, list items and sentences are kept in pieces."""
 _GAP = f"\n{LEFT_OUT}\n\n"
 """Stands for sections in a row of which nothing is shown."""
-_NOTHING = Section(title="", level=0, heading="", blocks=())
+_NOTHING = SplitSection(heading="", parts=())
 
 
 def condense_toward(
@@ -69,9 +63,12 @@ def condense_toward(
         return tuple(documents)
     by_document = [sections_of(document) for document in documents]
     document_of = [number for number, sections in enumerate(by_document) for _ in sections]
-    sections = [_in_pieces(section) for document in by_document for section in document]
     # The sizes of code and tables in marks would take the room of evidence.
-    parts = parts_of(sections, cut=sum(map(len, documents)), plain=True)
+    sections = split_of(
+        [_in_pieces(section) for document in by_document for section in document],
+        cut=sum(map(len, documents)),
+        plain=True,
+    )
     kept_texts: dict[int, str] = {}
     shown_sections: set[int] = set()
     room = budget_chars
@@ -84,7 +81,9 @@ def condense_toward(
         )
 
     # 1. Evidence.
-    for part, is_quoted in _evidence(draft, [p for blocks in parts for ps in blocks for p in ps]):
+    for part, is_quoted in _evidence(
+        draft, [part for section in sections for part in section.parts]
+    ):
         takes = opening_chars(part.section) + added_chars(part, part.text, kept_texts)
         if takes <= room - (0 if is_quoted else (1 - _NEAR_SHARE) * budget_chars):
             kept_texts[part.start] = part.text
@@ -103,12 +102,11 @@ def condense_toward(
 
     # 3. What adds most, with the room that marks did not take.
     spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
-    of_seen = [parts[i] if i in shown_sections else () for i in range(len(sections))]
     in_view = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
-    texts = [shown(section, ps, kept_texts) for section, ps in zip(in_view, of_seen, strict=True)]
+    texts = [section.shown(kept_texts) for section in in_view]
     joined = [_joined(texts[span]) for span in spans]
     around = sum(len(text) + frame_chars for text in joined if text) - sum(map(len, texts))
-    texts = filled(in_view, of_seen, kept_texts, budget_chars=budget_chars - around, focus=focus)
+    texts = filled(in_view, kept_texts, budget_chars=budget_chars - around, focus=focus)
     # A section that ends with a mark needs none for what follows.
     views = (_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans)
     return tuple(min(pair, key=len) for pair in zip(documents, views, strict=True))

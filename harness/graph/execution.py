@@ -14,18 +14,12 @@ from functools import partial
 from typing import Any
 
 from harness.errors import NodeFailed, RunLimitReached
-from harness.graph.executor import (
-    GRACE_S,
-    LeftBehind,
-    forget,
-    leave_behind,
-    this_task,
-)
+from harness.graph.executor import GRACE_S, LeftBehind, forget, leave_behind, this_task
 from harness.graph.graph import Graph
-from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher, perform
+from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
 from harness.graph.policies import Default
-from harness.graph.reuse import Found, Outputs, Shared
+from harness.graph.reuse import Found, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
 from harness.graph.state import (
     INNERMOST,
@@ -273,17 +267,14 @@ class _Running:
         # `_stop` cancels only calls that are made, and not one that was looking for its output.
         if self._stopping is not None:
             raise asyncio.CancelledError
-        step, shared, parent = call.step, self._shared, self._parent
-        handle = None
-        if step.node.takes_run or step.policies.timeout is not None:
-            handle = NodeCall(call, shared=shared, nested=self._nest, parent=parent)
-        is_shown = step.item_form is not None and not step.mapped
+        handle = NodeCall(call, shared=self._shared, nested=self._nest, parent=self._parent)
+        is_shown = call.step.item_form is not None and not call.step.mapped
         on_item = partial(self._hand_on, call) if is_shown else None
         if self._watcher is not None:
             self._watcher.begins(call.state.path, call.item)
         call.is_made = True
         try:
-            return await perform(call, shared, handle=handle, parent=parent, on_item=on_item)
+            return await handle.perform(on_item)
         finally:
             call.is_made = False
 
@@ -293,7 +284,7 @@ class _Running:
         part = StepCall(state, item, call.taken)
         part.uses = call.uses
         # Before `add_item`, which may start followers: what they took has to be in the journal.
-        await self._outputs.record(part, data=data, digest=digest(data))
+        await self._outputs.write(part, record_of(part, data))
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # it was left behind, and its followers have gone on
         self._schedule.add_item(state, item, value, digest_of_value(value))
@@ -324,7 +315,7 @@ class _Running:
         if on_error == "skip":
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:
-                await self._outputs.record(call, skipped=detail)
+                await self._outputs.write(call, record_of(call, skipped=detail))
             return Skipped(reason=detail), NO_DIGEST
         if isinstance(on_error, Default):
             self._skip_call(call, f"failed, and its default stands for it: {detail}")

@@ -12,16 +12,10 @@ import contextvars
 import inspect
 import math
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from contextlib import (
-    AbstractAsyncContextManager,
-    aclosing,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from typing import Any, Literal, NamedTuple, Protocol
 
 from harness.errors import NodeTimedOut
@@ -289,7 +283,7 @@ class Pulse:
         # A plain function beats from its thread, where no loop is running.
         self._now_s = asyncio.get_running_loop().time
         self._beat_s = self._now_s()
-        self._now: Counter[Doing] = Counter()
+        self._now: defaultdict[Doing, int] = defaultdict(int)
         self._asked_from_s = 0.0
         self._asked_s = 0.0
 

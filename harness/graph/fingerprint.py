@@ -169,13 +169,15 @@ class _FingerprintWriter:
             if is_own(value.__code__.co_filename):
                 self.mention(value)
             else:  # by its code's name, since decorators give a wrapper the name of what it wraps
-                module = value.__globals__.get("__name__")
-                called = library_name(module, value.__code__.co_qualname)
+                home = value.__globals__.get("__name__")
+                called = library_name(home, value.__code__.co_qualname)
                 self._write(f"function {called}")
                 # A library's decorator may wrap one's own function.
                 self.add(getattr(value, "__wrapped__", None))
         elif isinstance(value, type):
-            if is_own_class(value):
+            module = sys.modules.get(value.__module__)
+            # A pipeline's file may have been loaded without a place among the modules.
+            if module is None or is_own_module(module):
                 self.mention(value)
             else:
                 self._write(f"class {library_name(value.__module__, value.__qualname__)}")
@@ -492,13 +494,6 @@ def is_own_module(module: ModuleType) -> bool:
     """The same for a module; one without a file is built in, unless it is the main module."""
     filename = getattr(module, "__file__", None)
     return is_own(filename) if filename else module.__name__ == "__main__"
-
-
-def is_own_class(cls: type) -> bool:
-    """The same for a class."""
-    module = sys.modules.get(cls.__module__)
-    # A pipeline's file may have been loaded without a place among the modules.
-    return module is None or is_own_module(module)
 
 
 def library_name(module: str | None, name: str) -> str:

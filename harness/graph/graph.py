@@ -463,8 +463,8 @@ def _adapter(annotation: Any) -> TypeAdapter[object]:  # noqa: ANN401 - as above
 def asks_for_workers(graph: Graph) -> bool:
     """Whether a node has `on=`, also of pipelines that functions of nodes name."""
     graphs = [graph]
-    for one in graphs:  # which grows meanwhile
-        for node in one.nodes.values():
+    for inner in graphs:  # which grows meanwhile
+        for node in inner.nodes.values():
             if node.policies.on is not None:
                 return True
             if inspect.isfunction(function := inspect.unwrap(node.function)):

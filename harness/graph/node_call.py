@@ -6,9 +6,9 @@ import asyncio
 import hashlib
 import inspect
 import traceback
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ from harness.errors import (
     NodeFailed,
     message_of,
 )
-from harness.graph.executor import Executor, Pulse, Work, end, this_task, timed
+from harness.graph.executor import Pulse, Work, end, this_task, timed
 from harness.graph.graph import Graph, bind_inputs
 from harness.graph.node import RUN_PARAMETER, read_node
 from harness.graph.outcome import Execution, Question, form_of_answer, not_an_answer, parse_answer
@@ -48,6 +48,35 @@ class Watcher(Protocol):
     def counts(self, node: str, total: int) -> None:
         """The number of items of a mapped node is known."""
         ...
+
+
+OnItem = Callable[[int, object, bytes], Awaitable[None]]
+"""Called with each item of a generating node: its index, its value, and the value as JSON."""
+
+_TRACEBACK_CHARS = 20_000
+"""Longest traceback in the record, cut at its beginning: the end says most."""
+
+
+class Suspended(BaseException):
+    """Leaves a node whose questions have no answer yet; nodes that catch all errors do not."""
+
+    def __init__(self, *questions: Question) -> None:
+        super().__init__("; ".join(question.text for question in questions))
+        self.questions = questions
+
+
+class CallFailed(Exception):
+    """A call whose last attempt raised.
+
+    Attributes:
+        error: What it raised.
+        attempts: How often it was called.
+    """
+
+    def __init__(self, error: BaseException, attempts: int) -> None:
+        super().__init__(message_of(error))
+        self.error = error
+        self.attempts = attempts
 
 
 Nested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
@@ -83,7 +112,7 @@ class NodeCall:
         self._call = call
         self._shared = shared
         self._nested = nested
-        self._counts: Counter[str] = Counter()
+        self._counts: defaultdict[str, int] = defaultdict(int)
         # The tasks of the node that wait for something nested.
         self._nesting: set[asyncio.Task[Any]] = set()
 
@@ -98,38 +127,9 @@ class NodeCall:
         # So that an inner and an outer repetition never have the same number.
         return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
 
-    def fails_of(self, error: Exception) -> None:
-        """Has the next attempt ask for other replies, if they may have been the reason.
-
-        A call that failed is made again in any case, and the others have good replies.
-        """
-        cause = _cause(error)
-        if isinstance(cause, EvaluationFailed) or not isinstance(cause, HarnessError | OSError):
-            self._variations += 1
-
-    def begin_attempt(self, attempt: int) -> None:
-        """Restarts the numbering of steps.
-
-        So each step of a second attempt gets its name from the first, and finished steps are found,
-        as in a resumed run.
-        """
-        self._repeats = attempt - 1
-        if self._counts:
-            # What the attempt before left out is done again, or left out again.
-            log, inside = self._shared.log, f"{self.label}/"
-            log.skips[:] = [skip for skip in log.skips if not skip.node.startswith(inside)]
-            log.failed_inside[:] = [
-                failure for failure in log.failed_inside if not failure.node.startswith(inside)
-            ]
-        self._counts.clear()
-
     def begin_again(self) -> None:
         """Restarts the numbering of steps in the same attempt, whose worker was lost."""
-        self.begin_attempt(self._repeats + 1)
-
-    async def end_attempt(self) -> None:
-        """Ends nested calls that still go on: `asyncio.gather` leaves them."""
-        await end([*self._nesting], label=self.label, log=self._shared.log)
+        self._begin_attempt(self._repeats + 1)
 
     def use(self, uses: Mapping[str, Use]) -> None:
         """Notes what this call, and so each call around it, uses beside code and inputs."""
@@ -281,6 +281,143 @@ class NodeCall:
         count = self.count(name)
         return name if count == 1 else f"{name}#{count}"
 
+    # --- attempts ---------------------------------------------------------------------------------
+
+    async def perform(self, on_item: OnItem | None) -> CallOutput:
+        """Calls the node until it gives a valid output, as often as its policy allows.
+
+        `on_item` is called with each item as it comes; None unless the node generates items for
+        others.
+
+        Raises:
+            CallFailed: No attempt gave one.
+            Suspended: A person has to answer first.
+        """
+        tracer = self._shared.tracer
+        # Not where an error is caught: a call that is left behind is thrown one from outside its
+        # task.
+        task = this_task()
+        attempt = 1
+        while True:
+            try:
+                return await self._attempt(attempt, on_item)
+            except BaseException as raised:
+                error = _leaf(raised)
+                if isinstance(error, asyncio.CancelledError):
+                    # Let through, it would look as if the run had been cancelled.
+                    whose = "its task" if task.cancelling() else "what it waited for"
+                    what = asyncio.CancelledError(f"{whose} was cancelled")
+                    raise CallFailed(what, attempt) from raised
+                if not isinstance(error, Exception):
+                    if error is raised:
+                        raise
+                    raise error from raised
+                # Neither a call that raises as it is cancelled, nor one whose items others may have
+                # used: it might give other items.
+                is_last = task.cancelling() or on_item is not None
+                delay_s = None if is_last else self._delay_s(error, attempt)
+                if delay_s is None:
+                    raise CallFailed(error, attempt) from error
+                # The next attempt asks for other replies if these may have been the reason. They
+                # were not where a call failed: it is made again in any case.
+                cause = _cause(error)
+                is_of_a_call = isinstance(cause, HarnessError | OSError)
+                if isinstance(cause, EvaluationFailed) or not is_of_a_call:
+                    self._variations += 1
+            event = events.RetryEvent(
+                node=self.label,
+                reason=type(error).__name__,
+                detail=tracer.excerpt(message_of(error)),
+                attempt=attempt,
+                delay_s=delay_s,
+            )
+            tracer.instant(event)
+            attempt += 1
+            # No idleness of the calls around it; this call's own limits hold only within attempts.
+            with self.pulse.doing("rest"):
+                await asyncio.sleep(delay_s)
+
+    def _delay_s(self, error: Exception, attempt: int) -> float | None:
+        """Seconds before the next attempt; None for no further attempt."""
+        retry = self._call.step.policies.retry
+        if retry is None or isinstance(_cause(error), InvalidInput | LimitReached):
+            return None
+        return retry.delay_s(error, attempt=attempt)
+
+    async def _attempt(self, attempt: int, on_item: OnItem | None) -> CallOutput:
+        call, shared, step = self._call, self._shared, self._call.step
+        tracer = shared.tracer
+        arguments, _, digests = call.taken
+        needs = (*digests, *call.decided_by)
+        # On a full disk no further call is made whose output would be lost; see `OnFailure`.
+        tracer.check_written()
+        waits = _waits(call, until_ns=tracer.now_ns())
+        begun = events.NodeAttempt(
+            track=track_of(call),
+            label=self.label,
+            node=call.state.path,
+            item=call.item,
+            concurrency_wait_ns=waits.get("node"),
+            place_wait_ns=waits.get("pipeline"),
+            attempt=attempt if attempt > 1 else None,
+        )
+        with tracer.span(begun) as span:
+            if step.policies.on_error not in (None, "fail"):
+                # Should it fail, nodes that go on without its output had to wait for it too.
+                call.state.note_span(call.item, span.id)
+            for flow, sources in (("output", digests), ("condition", call.decided_by)):
+                tracer.flows(flow, sources=[n for n in sources if type(n) is int], target=span.id)
+            # Outputs of earlier parts have no span to draw an arrow from, only a label.
+            if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
+                span.set(needs=before)
+            self._begin_attempt(attempt)
+            if step.node.takes_run:
+                arguments = {RUN_PARAMETER: shared.run_of(self), **arguments}
+            work = Work(self.label, step.node.function, arguments, step.policies.on, self)
+            if step.item_form is None:
+                work_done = shared.executor.call(work)
+            else:
+                work_done = self._stream(step.item_form, work, on_item)
+            try:
+                if (limits := step.policies.timeout) is not None:
+                    work_done = timed(
+                        work_done, limits, pulse=self.pulse, label=self.label, log=shared.log
+                    )
+                value = await work_done
+            except Exception as error:
+                span.set(traceback=tracer.excerpt(_traceback(error)))
+                raise
+            finally:
+                if self._nesting:
+                    # Calls inside that still go on: `asyncio.gather` leaves them.
+                    await end([*self._nesting], label=self.label, log=shared.log)
+            value = step.form.check(value)
+            return CallOutput(value, step.form.encode(value), span.id)
+
+    async def _stream(self, form: ValueForm, work: Work, on_item: OnItem | None) -> list[object]:
+        items: list[object] = []
+        async with aclosing(self._shared.executor.stream(work)) as stream:
+            async for item in stream:
+                checked = form.check(item)
+                if on_item is not None:
+                    await on_item(len(items), checked, form.encode(checked))
+                items.append(checked)
+                self.beat()
+        return items
+
+    def _begin_attempt(self, attempt: int) -> None:
+        # The numbering of steps begins again. So each step of a second attempt gets its name from
+        # the first, and finished steps are found, as in a resumed run.
+        self._repeats = attempt - 1
+        if self._counts:
+            # What the attempt before left out is done again, or left out again.
+            log, inside = self._shared.log, f"{self.label}/"
+            log.skips[:] = [skip for skip in log.skips if not skip.node.startswith(inside)]
+            log.failed_inside[:] = [
+                failure for failure in log.failed_inside if not failure.node.startswith(inside)
+            ]
+        self._counts.clear()
+
 
 def _whole(ended: Execution) -> Execution:
     if ended.failures:
@@ -292,161 +429,11 @@ def _whole(ended: Execution) -> Execution:
     return ended
 
 
-# --- attempts -----------------------------------------------------------------------------------
-
-OnItem = Callable[[int, object, bytes], Awaitable[None]]
-"""Called with each item of a generating node: its index, its value, and the value as JSON."""
-
-_TRACEBACK_CHARS = 20_000
-"""Longest traceback in the record, cut at its beginning: the end says most."""
-
-
-class Suspended(BaseException):
-    """Leaves a node whose questions have no answer yet; nodes that catch all errors do not."""
-
-    def __init__(self, *questions: Question) -> None:
-        super().__init__("; ".join(question.text for question in questions))
-        self.questions = questions
-
-
-class CallFailed(Exception):
-    """A call whose last attempt raised.
-
-    Attributes:
-        error: What it raised.
-        attempts: How often it was called.
-    """
-
-    def __init__(self, error: BaseException, attempts: int) -> None:
-        super().__init__(message_of(error))
-        self.error = error
-        self.attempts = attempts
-
-
-async def perform(
-    call: StepCall,
-    shared: Shared,
-    *,
-    handle: NodeCall | None,
-    parent: NodeCall | None,
-    on_item: OnItem | None,
-) -> CallOutput:
-    """Calls a node until it gives a valid output, as often as its policy allows.
-
-    `handle` serves its `run` and its time limits; None if it has neither. `on_item` is called with
-    each item as it comes; None unless the node generates items for others.
-
-    Raises:
-        CallFailed: No attempt gave one.
-        Suspended: A person has to answer first.
-    """
-    # Not where an error is caught: a call that is left behind is thrown one from outside its task.
-    task = this_task()
-    attempt = 1
-    while True:
-        try:
-            return await _attempt(call, attempt, shared, handle=handle, on_item=on_item)
-        except BaseException as raised:
-            error = _leaf(raised)
-            if isinstance(error, asyncio.CancelledError):
-                # Let through, it would look as if the run had been cancelled.
-                whose = "its task" if task.cancelling() else "what it waited for"
-                what = asyncio.CancelledError(f"{whose} was cancelled")
-                raise CallFailed(what, attempt) from raised
-            if not isinstance(error, Exception):
-                if error is raised:
-                    raise
-                raise error from raised
-            # Neither a call that raises as it is cancelled, nor one whose items others may have
-            # used: it might give other items.
-            is_last = task.cancelling() or on_item is not None
-            delay_s = None if is_last else _delay_s(call, error, attempt)
-            if delay_s is None:
-                raise CallFailed(error, attempt) from error
-            if handle is not None:
-                handle.fails_of(error)
-        event = events.RetryEvent(
-            node=call.label,
-            reason=type(error).__name__,
-            detail=shared.tracer.excerpt(message_of(error)),
-            attempt=attempt,
-            delay_s=delay_s,
-        )
-        shared.tracer.instant(event)
-        attempt += 1
-        # No idleness of the call around it; this call's own limits hold only within attempts.
-        with nullcontext() if parent is None else parent.pulse.doing("rest"):
-            await asyncio.sleep(delay_s)
-
-
-def _delay_s(call: StepCall, error: Exception, attempt: int) -> float | None:
-    """Seconds before the next attempt; None for no further attempt."""
-    retry = call.step.policies.retry
-    if retry is None or isinstance(_cause(error), InvalidInput | LimitReached):
-        return None
-    return retry.delay_s(error, attempt=attempt)
-
-
 def _cause(error: BaseException) -> BaseException:
     """The first error, in the innermost of nested pipelines."""
     while isinstance(error, NodeFailed) and error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-async def _attempt(
-    call: StepCall, attempt: int, shared: Shared, *, handle: NodeCall | None, on_item: OnItem | None
-) -> CallOutput:
-    step, path, label, tracer = call.step, call.state.path, call.label, shared.tracer
-    arguments, _, digests = call.taken
-    needs = (*digests, *call.decided_by)
-    # On a full disk no further call is made whose output would be lost; see `OnFailure`.
-    tracer.check_written()
-    waits = _waits(call, until_ns=tracer.now_ns())
-    begun = events.NodeAttempt(
-        track=track_of(call),
-        label=label,
-        node=path,
-        item=call.item,
-        concurrency_wait_ns=waits.get("node"),
-        place_wait_ns=waits.get("pipeline"),
-        attempt=attempt if attempt > 1 else None,
-    )
-    with tracer.span(begun) as span:
-        if step.policies.on_error not in (None, "fail"):
-            # Should it fail, nodes that go on without its output had to wait for it too.
-            call.state.note_span(call.item, span.id)
-        for flow, sources in (("output", digests), ("condition", call.decided_by)):
-            tracer.flows(flow, sources=[n for n in sources if type(n) is int], target=span.id)
-        # Outputs of earlier parts have no span to draw an arrow from, only a label.
-        if shared.earlier is not None and (before := [n for n in needs if type(n) is str]):
-            span.set(needs=before)
-        if handle is not None:
-            handle.begin_attempt(attempt)
-        if step.node.takes_run:
-            assert handle is not None
-            arguments = {RUN_PARAMETER: shared.run_of(handle), **arguments}
-        work = Work(label, step.node.function, arguments, step.policies.on, handle)
-        if step.item_form is None:
-            work_done = shared.executor.call(work)
-        else:
-            work_done = _stream(step.item_form, work, shared.executor, handle, on_item)
-        timeout = step.policies.timeout
-        try:
-            if timeout is None or handle is None:
-                value = await work_done
-            else:
-                value = await timed(
-                    work_done, timeout, pulse=handle.pulse, label=label, log=shared.log
-                )
-        except Exception as error:
-            span.set(traceback=tracer.excerpt(_traceback(error)))
-            raise
-        finally:
-            if handle is not None:
-                await handle.end_attempt()
-        value = step.form.check(value)
-        return CallOutput(value, step.form.encode(value), span.id)
 
 
 def track_of(call: StepCall) -> str:
@@ -466,25 +453,6 @@ def _traceback(error: Exception) -> str:
     if len(text) <= _TRACEBACK_CHARS:
         return text
     return text[-_TRACEBACK_CHARS:].partition("\n")[2]  # whole lines: half a secret goes unseen
-
-
-async def _stream(
-    form: ValueForm,
-    work: Work,
-    executor: Executor,
-    handle: NodeCall | None,
-    on_item: OnItem | None,
-) -> list[object]:
-    items: list[object] = []
-    async with aclosing(executor.stream(work)) as stream:
-        async for item in stream:
-            checked = form.check(item)
-            if on_item is not None:
-                await on_item(len(items), checked, form.encode(checked))
-            items.append(checked)
-            if handle is not None:
-                handle.beat()
-    return items
 
 
 def _leaf(error: BaseException) -> BaseException:

@@ -91,11 +91,7 @@ async def on_ray(
 
 
 class _RayConnection:
-    """Ray has one for a process, which runs share, side by side and one after the other.
-
-    It ends with the process. Ended after each run, as it once was, it left the next run's actors to
-    die before they began (Ray 2.60; why is not known).
-    """
+    """Ray has one for a process, which runs share, side by side and one after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -120,6 +116,8 @@ class _RayConnection:
                 self._address = address
 
 
+# Never ended: after a run's end it left the next run's actors to die before they began (Ray 2.60;
+# why is not known).
 _CONNECTION = _RayConnection()
 
 

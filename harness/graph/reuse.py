@@ -7,7 +7,7 @@ identity of the call is unchanged and its text is complete. A renamed node is re
 code.
 
 The identity of a call is its code, its inputs, and what it used beside these: models, rubrics,
-settings. `change_between` compares two, for resumed runs, batches, caches and rehearsals alike.
+settings. `change_between` compares two, for resumed runs, batches and rehearsals alike.
 """
 
 from __future__ import annotations
@@ -233,72 +233,43 @@ class Outputs:
 
     async def keep(self, call: StepCall, output: CallOutput) -> Found:
         """Writes an output; returns when it is as safe as the run requires."""
-        given_digest = digest(output.data)
+        record = record_of(call, output.data)
         # Without a span it is a default, or from the cache: not for other attempts or runs.
         if output.span:
             call.state.note_span(call.item, output.span)
             if self.attempts is not None:
-                self.attempts.add(
-                    NodeOutput(
-                        call.state.path,
-                        call.item,
-                        orjson.loads(output.data),
-                        call.taken.inputs,
-                        call.step.code.digest,
-                        digest=given_digest,
-                        uses=_digests(call.uses),
-                    )
-                )
+                self.attempts.add(record._replace(value=orjson.loads(output.data)))
             await self._keep_in_cache(call, output.data)
-        await self.record(call, data=output.data, digest=given_digest)
-        return output.value, given_digest
+        await self.write(call, record)
+        return output.value, record.digest or NO_DIGEST
 
-    async def record(
-        self,
-        call: StepCall,
-        *,
-        data: bytes | None = None,
-        digest: str | None = None,
-        skipped: str | None = None,
-    ) -> None:
-        """Writes a call's output to the journal, with the digests of its code and inputs."""
-        code, takes_run = call.step.code, call.step.node.takes_run
-        parts: list[Fingerprint | Use] = [code, *call.uses.values()]
+    async def write(self, call: StepCall, record: NodeOutput) -> None:
+        """Writes a call's output, of `record_of`, with the parts of what it used."""
+        parts: list[Fingerprint | Use] = [call.step.code, *call.uses.values()]
         for used in parts:
             # Once a run, since many calls use the same and the parts are long.
             if used.parts and used.digest not in self.shared.log.codes:
                 self.shared.log.codes.add(used.digest)
                 self.shared.tracer.instant(events.CodeEvent(code=used.digest, parts=used.parts))
-        self.shared.tracer.output(
-            call.state.path,
-            None if data is None else orjson.Fragment(data),
-            item=call.item,
-            inputs=call.taken.inputs,
-            code=code.digest,
-            digest=digest,
-            skipped=skipped,
-            uses=_digests(call.uses) if takes_run else None,
-        )
+        self.shared.tracer.output(**record._asdict())
         await self.shared.tracer.persisted()
 
     async def _find_in_cache(self, call: StepCall) -> Found | None:
         cache, policy, key = self.shared.cache, call.step.policies.cache, _cache_key(call)
         if cache is None or policy is None or key is None:
             return None
-        path, inputs, code = call.state.path, call.taken.inputs, call.step.code.digest
+        # By the key, code and inputs are the same: what was used beside them is left to compare.
+        changes = self.shared.changes if call.step.node.takes_run else None
         # Under the key are the keys of entries, the newest first: one for each set of models used.
         for entry in _read(await cache.find(key)) or ():
             stored = _read(await cache.find(entry))
             if stored is None or not policy.takes(age_s=time.time() - stored["stored_s"]):
                 continue
             try:
-                output = NodeOutput(
-                    path, call.item, stored["value"], inputs, code, uses=stored["uses"]
-                )
-                value = call.step.form.restore(output.value)
+                value = call.step.form.restore(stored["value"])
             except (TypeError, ValueError):
                 continue
-            if change_between(output, call, self.shared.changes, parts={}) is None:
+            if changes is None or changes(stored["uses"], {}) is None:
                 call.uses.update({name: Use(use) for name, use in stored["uses"].items()})
                 return await self.keep(call, CallOutput(value, call.step.form.encode(value), 0))
         return None
@@ -314,6 +285,22 @@ class Outputs:
         cache.keep(key, orjson.dumps([entry, *entries[: _MOST_KEPT - 1]]).decode())
         stored = {"uses": uses, "value": orjson.Fragment(data), "stored_s": time.time()}
         cache.keep(entry, orjson.dumps(stored).decode())
+
+
+def record_of(
+    call: StepCall, data: bytes | None = None, *, skipped: str | None = None
+) -> NodeOutput:
+    """The record of a call's output, as JSON, or of why there is none."""
+    return NodeOutput(
+        call.state.path,
+        call.item,
+        None if data is None else orjson.Fragment(data),
+        call.taken.inputs,
+        call.step.code.digest,
+        skipped,
+        None if data is None else digest(data),
+        _digests(call.uses) if call.step.node.takes_run else None,
+    )
 
 
 def _cache_key(call: StepCall) -> str | None:

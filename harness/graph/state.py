@@ -20,13 +20,7 @@ from harness.graph.graph import Graph, returned
 from harness.graph.node import Node, Parameter
 from harness.graph.outcome import Skipped
 from harness.graph.policies import Policies
-from harness.graph.values import (
-    ValueForm,
-    digest,
-    digest_of_all,
-    sets_in_order,
-    value_form,
-)
+from harness.graph.values import ValueForm, digest, digest_of_all, sets_in_order, value_form
 from harness.trace.records import label_of
 
 NO_DIGEST = ""
@@ -159,55 +153,52 @@ def _streams(step: Step, source: str) -> bool:
 # --- nodes --------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True, eq=False)
 class StepState:
-    """The outputs of a step so far.
+    """The outputs of a step so far."""
 
-    Attributes:
-        step: The step.
-        path: The node's name in the run, behind the labels of the calls that it is nested in.
-        places: Limits how many of its calls are under way; None without a limit.
-        waits_for: How many nodes it still needs the whole output of.
-        is_in_trouble: Whether the output of one of its sources is not a plain value.
-        outcome: Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of
-            all items, skipped ones included.
-        digest: Of the whole output.
-        span: Of its finished call; None if an earlier part of the run made it.
-        spans: The same by item.
-        items: The output of each call, by item; None until it has begun.
-        digests: Of the items.
-        total: How many items it will have; None as long as that is unknown.
-        settled: How many items it has.
-        sources: For each mapped parameter, the state or list that its items are from; empty until
-            it has begun.
-        begun: The items that have begun.
-        obstacle: Why there will be no more items, if one of its sources ended early.
-    """
+    step: Step
+    path: str
+    """The node's name in the run, behind the labels of the calls that it is nested in."""
+    places: Places | None = field(init=False)
+    """Limits how many of its calls are under way; None without a limit."""
+    waits_for: int = field(init=False)
+    """How many nodes it still needs the whole output of."""
+    is_in_trouble: bool = False
+    """Whether the output of one of its sources is not a plain value."""
+    outcome: object = PENDING
+    """Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of all items,
+    skipped ones included."""
+    digest: str = NO_DIGEST
+    """Of the whole output."""
+    span: int | None = None
+    """Of its finished call; None if an earlier part of the run made it."""
+    items: list[object] | None = None
+    """The output of each call, by item; None until it has begun."""
+    total: int | None = None
+    """How many items it will have; None as long as that is unknown."""
+    settled: int = 0
+    """How many items it has."""
+    obstacle: Blocked | Skipped | None = None
+    """Why there will be no more items, if one of its sources ended early."""
+    # Only of steps that give items: most do not, and large graphs have many.
+    spans: dict[int, int] = field(init=False)
+    """As `span`, by item."""
+    digests: list[str] = field(init=False)
+    sources: list[StepState | ListSource] = field(init=False)
+    """For each mapped parameter, the state or list that its items are from; empty until it has
+    begun."""
+    begun: set[int] = field(init=False)
+    """The items that have begun."""
+    _wholes: dict[bool, tuple[list[object], str]] = field(init=False)
 
-    __slots__ = (
-        "_wholes", "begun", "digest", "digests", "is_in_trouble", "items", "obstacle", "outcome",
-        "path", "places", "settled", "sources", "span", "spans", "step", "total", "waits_for",
-    )  # fmt: skip
-
-    def __init__(self, step: Step, path: str) -> None:
-        concurrency = step.policies.concurrency
-        self.step = step
-        self.path = path
+    def __post_init__(self) -> None:
+        concurrency = self.step.policies.concurrency
         self.places = Places(concurrency.limit) if concurrency else None
-        self.waits_for = step.waits_for
-        self.is_in_trouble = False
-        self.outcome: object = PENDING
-        self.digest = NO_DIGEST
-        self.span: int | None = None
-        self.items: list[object] | None = None
-        self.total: int | None = None
-        self.settled = 0
-        self.obstacle: Blocked | Skipped | None = None
-        if step.gives_items:  # most do not, and large graphs have many
-            self.spans: dict[int, int] = {}
-            self.digests: list[str] = []
-            self.sources: list[StepState | ListSource] = []
-            self.begun: set[int] = set()
-            self._wholes: dict[bool, tuple[list[object], str]] = {}
+        self.waits_for = self.step.waits_for
+        if self.step.gives_items:
+            self.spans, self.digests, self.sources = {}, [], []
+            self.begun, self._wholes = set(), {}
 
     def label(self, item: int | None) -> str:
         """A call's name: `findings[2]`."""
@@ -399,10 +390,7 @@ class _Entry:
 class Places:
     """Starts calls at once while there is room, else in order as places become free.
 
-    A call that waits for nested calls lends them its place, which goes to no other: so each nested
-    graph has a place, and can end, whatever the others wait for. Else deeper calls go first, and
-    nodes that follow another item by item, so that what is begun ends before more begins. A
-    waiting call costs one queue entry, and no task.
+    A waiting call costs one queue entry, and no task.
     """
 
     __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
@@ -422,7 +410,8 @@ class Places:
         # 1. No limit.
         if self._free is None:
             start()
-        # 2. The place of the call that waits for this one's graph, if no other call has it.
+        # 2. The place of the call that waits for this one's graph, if no other call has it. It goes
+        #    to no other graph: so each nested one has a place, and can end, whatever others do.
         elif call is not None and loan is not None and loan.borrower is None:
             loan.borrower, call.lender = call, loan
             start()
@@ -432,7 +421,9 @@ class Places:
             self._free -= 1
             start()
         else:
-            # 4. In line twice: for any free place, deepest first, and for that of the lender.
+            # 4. In line twice: for any free place, and for that of the lender. Deeper calls go
+            #    first, and nodes that follow another item by item: what is begun ends before more
+            #    begins.
             depth, around = 0, call
             while around is not None:
                 depth, around = depth + 1, around.around

@@ -1,19 +1,19 @@
 """Arithmetic of what models need from a machine: sizes, KV caches, footprints.
 
-Pure but for reading a model file's header, and for `gpus`, `processes` and `machine`, which ask or
-measure this machine.
+Pure but for reading a model file's header, and for `machine`, which asks and measures this machine.
 """
 
 from harness.hardware.footprint import (
     Footprint,
     Loading,
+    first_gpu_layer,
     format_bytes,
     gguf_footprint,
     parse_bytes,
     prompt_kv_bytes,
+    split_footprint,
 )
 from harness.hardware.gguf import GgufHeader, gguf_header_from_values, read_gguf_header
-from harness.hardware.offload import first_gpu_layer, split_footprint
 from harness.hardware.quantization import CacheType, file_type_name, is_below_evaluator_floor
 
 __all__ = [

@@ -19,7 +19,7 @@ from harness.hardware.gguf_caches import (
     model_caches,
     recurrent_length,
 )
-from harness.hardware.gguf_file import GgufFile, GgufValue, ModelKeys, model_keys, read_gguf_file
+from harness.hardware.gguf_file import GgufFile, GgufValue, read_gguf_file
 from harness.hardware.quantization import UNKNOWN_FILE_TYPE
 
 
@@ -34,8 +34,7 @@ class GgufHeader:
     file_type: int
     """`general.file_type`; see `file_type_name`."""
     parameters: int
-    """Over all parts of a split model, as are the bytes; 0 if a server does not say."""
-    tensor_bytes: int
+    """Over all parts of a split model, as are the weights; 0 if a server does not say."""
     block_count: int
     """Layers."""
     context_length: int
@@ -74,27 +73,20 @@ class GgufHeader:
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
-    """Reads a model's header; for a split model give the first part, with the others beside it.
+    """Reads a model's header; of a split model, give the first part, with the others beside it.
 
-    Raises:
-        ModelFileInvalid: A file is missing, is no GGUF, is cut, or holds no language model.
+    Raises `ModelFileInvalid` for a file that is missing, cut, or no language model's.
     """
     first = read_gguf_file(path)
     files = [first, *(read_gguf_file(part) for part in _further_parts(first))]
-    keys = model_keys(first)
     tensors = itertools.chain.from_iterable(file.tensors.items() for file in files)
     weights = weights_of(
         tensors,
-        layers=keys.layers,
-        drafts=draft_layers(keys),
-        has_output=keys.architecture not in NO_OUTPUT,
+        layers=first.layers,
+        drafts=draft_layers(first),
+        has_output=first.architecture not in NO_OUTPUT,
     )
-    return _header(
-        keys,
-        parameters=sum(file.elements for file in files),
-        tensor_bytes=sum(file.tensor_bytes for file in files),
-        weights=weights,
-    )
+    return _header(first, parameters=sum(file.elements for file in files), weights=weights)
 
 
 def gguf_header_from_values(
@@ -102,14 +94,9 @@ def gguf_header_from_values(
 ) -> GgufHeader:
     """The header as a server reports it, such as Ollama's `model_info` in `/api/show`.
 
-    Args:
-        values: By the keys of a GGUF header. An array that was left out is null.
-        name: The server's name for the model.
-        tensor_bytes: Its size, such as Ollama's `size`; all layers are assumed equal, and input and
-            output empty.
-
-    Raises:
-        ModelFileInvalid: A key is missing or impossible. Its path is the name.
+    `values` have the keys of a GGUF header; an array that was left out is null. `tensor_bytes` is
+    the model's size: all layers are assumed equal, and input and output empty. An impossible value
+    raises `ModelFileInvalid`, whose path is the server's `name` for the model.
     """
     file = GgufFile(
         path=Path(name),
@@ -118,52 +105,51 @@ def gguf_header_from_values(
         tensors={},
         elements=0,
     )
-    keys = model_keys(file)
     return _header(
-        keys,
+        file,
         parameters=file.count("general.parameter_count", default=0),
-        tensor_bytes=tensor_bytes,
-        weights=even_weights(tensor_bytes, layers=keys.layers),
+        weights=even_weights(tensor_bytes, layers=file.layers),
     )
 
 
-def _header(keys: ModelKeys, *, parameters: int, tensor_bytes: int, weights: Weights) -> GgufHeader:
-    embedding_length = keys.count("embedding_length")
+def _header(file: GgufFile, *, parameters: int, weights: Weights) -> GgufHeader:
+    embedding_length = file.count(".embedding_length")
 
     # By default: as many key-value heads as heads, each as wide as its share of the embedding.
-    if keys.is_untold("attention.head_count"):
-        raise keys.unusable("attention.head_count", "was left out; ask the server for all there is")
-    heads = keys.counts("attention.head_count", default=(0,) * keys.layers)
+    if file.is_untold(".attention.head_count"):
+        raise file.unusable(
+            ".attention.head_count", "was left out; ask the server for all there is"
+        )
+    heads = file.counts(".attention.head_count", default=(0,) * file.layers)
     head_length = embedding_length // heads[0] if heads[0] else 0
     caches, is_exact = model_caches(
-        keys,
+        file,
         heads=heads[0],
-        heads_kv=keys.counts("attention.head_count_kv", default=heads),
-        key_length=keys.count("attention.key_length", default=head_length),
-        value_length=keys.count("attention.value_length", default=head_length),
+        heads_kv=file.counts(".attention.head_count_kv", default=heads),
+        key_length=file.count(".attention.key_length", default=head_length),
+        value_length=file.count(".attention.value_length", default=head_length),
     )
 
-    used = max(keys.counts("expert_used_count", default=(0,)))
-    untold_length = 4 * embedding_length if keys.is_untold("feed_forward_length") else 0
+    used = max(file.counts(".expert_used_count", default=(0,)))
+    untold_length = 4 * embedding_length if file.is_untold(".feed_forward_length") else 0
     # The widest layer, since all layers compute in one buffer: see `compute_bytes`.
-    dense_length = max(keys.counts("feed_forward_length", default=(untold_length,)))
-    expert_length = max(keys.counts("expert_feed_forward_length", default=(dense_length,)))
+    dense_length = max(file.counts(".feed_forward_length", default=(untold_length,)))
+    expert_length = max(file.counts(".expert_feed_forward_length", default=(dense_length,)))
 
     return GgufHeader(
-        architecture=keys.architecture,
-        name=keys.file.text("general.name", default=keys.file.path.stem),
-        file_type=keys.file.count("general.file_type", default=UNKNOWN_FILE_TYPE),
+        architecture=file.architecture,
+        name=file.text("general.name", default=file.path.stem),
+        file_type=file.count("general.file_type", default=UNKNOWN_FILE_TYPE),
         parameters=parameters,
-        tensor_bytes=tensor_bytes,
-        block_count=keys.layers,
-        context_length=keys.count("context_length"),
+        block_count=file.layers,
+        context_length=file.count(".context_length"),
         embedding_length=embedding_length,
         feed_forward_length=max(dense_length, used * expert_length),
-        recurrent_length=recurrent_length(keys),
-        expert_count=keys.count("expert_count", default=0),
+        recurrent_length=recurrent_length(file),
+        expert_count=file.count(".expert_count", default=0),
         expert_used_count=used,
         head_count=heads[0],
-        vocabulary_size=_vocabulary_size(keys),
+        vocabulary_size=_vocabulary_size(file),
         caches=caches,
         exact_caches=is_exact,
         weights=weights,
@@ -186,10 +172,10 @@ def _further_parts(first: GgufFile) -> Iterator[Path]:
         yield first.path.with_name(f"{stem}-{part:05}-of-{count:05}.gguf")
 
 
-def _vocabulary_size(keys: ModelKeys) -> int:
-    tokens = keys.file.values.get("tokenizer.ggml.tokens")
+def _vocabulary_size(file: GgufFile) -> int:
+    tokens = file.values.get("tokenizer.ggml.tokens")
     if tokens is None or not tokens.length:
-        return keys.count("vocab_size", default=0)
+        return file.count(".vocab_size", default=0)
     return tokens.length
 
 
@@ -237,11 +223,7 @@ class Weights:
 def weights_of(
     tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int = 0, has_output: bool = True
 ) -> Weights:
-    """Sorts tensors, names and bytes, by llama.cpp's names.
-
-    The last `drafts` layers only draft. A model with an output makes logits, with the matrix of its
-    input if it has no other.
-    """
+    """Sorts tensors, names and bytes, by llama.cpp's names; the last `drafts` layers only draft."""
     by_layer = [0] * layers
     input_bytes = output_bytes = expert_bytes = shared_bytes = 0
     own_output = False
@@ -261,6 +243,7 @@ def weights_of(
         input_bytes=input_bytes,
         layer_bytes=tuple(by_layer[: layers - drafts]),
         output_bytes=output_bytes,
+        # A model that makes logits, and has no matrix for them, uses that of its input.
         shared_bytes=0 if own_output or not has_output else shared_bytes,
         expert_bytes=expert_bytes,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from harness.errors import InvalidInput
-from harness.hardware.gguf_file import ModelKeys
+from harness.hardware.gguf_file import GgufFile
 from harness.hardware.quantization import BlockFormat
 
 
@@ -57,88 +57,85 @@ _CACHES_OF_THEIR_OWN: Final = frozenset(
 """Each has a kind of cache of its own in llama.cpp, or more layers than its header."""
 
 _SIGNS_OF_A_STATE: Final = (
-    "attention.recurrent_layers", "full_attention_interval", "kda.", "shortconv.", "ssm.", "wkv."
+    ".attention.recurrent_layers", ".full_attention_interval", ".kda.", ".shortconv.", ".ssm.",
+    ".wkv.",
 )  # fmt: skip
-_SIGNS_OF_AN_INDEX: Final = ("attention.compress_ratios", "attention.indexer.")
+_SIGNS_OF_AN_INDEX: Final = (".attention.compress_ratios", ".attention.indexer.")
 _BY_LAYER: Final = (
-    "attention.head_count_kv", "attention.recurrent_layers", "feed_forward_length"
+    ".attention.head_count_kv", ".attention.recurrent_layers", ".feed_forward_length"
 )  # fmt: skip
 """Keys that distinguish layers if they hold an array."""
-_SHARED: Final = "attention.shared_kv_layers"
+_SHARED: Final = ".attention.shared_kv_layers"
 
 _GEMMA3N_OWN_LAYERS: Final = 20
 
 
 def model_caches(
-    keys: ModelKeys, *, heads: int, heads_kv: tuple[int, ...], key_length: int, value_length: int
+    file: GgufFile, *, heads: int, heads_kv: tuple[int, ...], key_length: int, value_length: int
 ) -> tuple[tuple[LayerCache, ...], bool]:
-    """What llama.cpp keeps for each layer, and whether that is exact; else it is usually too much.
-
-    `heads` are the first layer's attention heads, `heads_kv` the key-value heads of each layer; the
-    lengths are elements of one head.
-    """
-    if keys.architecture in _NO_CACHE:
-        return (LayerCache(),) * keys.layers, True
-    if _is_latent(keys):
+    """What llama.cpp keeps for each layer, and whether that is exact, or else usually too much."""
+    if file.architecture in _NO_CACHE:
+        return (LayerCache(),) * file.layers, True
+    if _is_latent(file):
         value_length = 0
     full = [
         LayerCache(heads=count, key_length=key_length, value_length=value_length)
         for count in heads_kv
     ]
-    state = _state_elements(keys, heads=heads, key_length=key_length)
-    if not _is_known(keys):
-        return tuple(_at_most(keys, full, state)), False
+    state = _state_elements(file, heads=heads, key_length=key_length)
+    if not _is_known(file):
+        return tuple(_at_most(file, full, state)), False
     # 1. Attention and recurrence.
     caches = [
         replace(cache if attends else LayerCache(), state_elements=state * recurs)
-        for cache, (attends, recurs) in zip(full, _layer_kinds(keys, heads_kv), strict=True)
+        for cache, (attends, recurs) in zip(full, _layer_kinds(file, heads_kv), strict=True)
     ]
     # 2. Sliding windows.
-    window_tokens, windows = _layer_windows(keys)
+    window_tokens, windows = _layer_windows(file)
     for number, windowed in enumerate(windows or ()):
         if windowed and caches[number].heads:
             caches[number] = replace(
                 caches[number],
                 window_tokens=window_tokens,
-                key_length=keys.count("attention.key_length_swa", default=key_length),
-                value_length=keys.count("attention.value_length_swa", default=value_length),
+                key_length=file.count(".attention.key_length_swa", default=key_length),
+                value_length=file.count(".attention.value_length_swa", default=value_length),
             )
     # 3. Layers that use an earlier layer's cache, or belong to a draft that is not loaded.
-    first = _own_layers(keys)
-    caches[first:] = [LayerCache()] * (keys.layers - first)
+    first = _own_layers(file)
+    caches[first:] = [LayerCache()] * (file.layers - first)
     return tuple(caches), windows is not None
 
 
-def draft_layers(keys: ModelKeys) -> int:
+def draft_layers(file: GgufFile) -> int:
     """How many layers at the end (NextN) only draft; llama.cpp loads them only for speculation."""
-    count = keys.count("nextn_predict_layers", default=0)
-    return count if count < keys.layers else 0
+    count = file.count(".nextn_predict_layers", default=0)
+    return count if count < file.layers else 0
 
 
-def _is_known(keys: ModelKeys) -> bool:
-    if keys.architecture in _CACHES_OF_THEIR_OWN or keys.any_begins(*_SIGNS_OF_AN_INDEX):
+def _is_known(file: GgufFile) -> bool:
+    if file.architecture in _CACHES_OF_THEIR_OWN or file.any_begins(*_SIGNS_OF_AN_INDEX):
         return False
-    if keys.architecture not in _RECURRENT and keys.any_begins(*_SIGNS_OF_A_STATE):
+    if file.architecture not in _RECURRENT and file.any_begins(*_SIGNS_OF_A_STATE):
         return False
     # A server that left the array out does not say which layers differ.
-    if any(map(keys.is_untold, _BY_LAYER)):
+    if any(map(file.is_untold, _BY_LAYER)):
         return False
-    if keys.architecture in _RECURRENT - _RECURRENT_WITH_DRAFTS and draft_layers(keys):
+    if file.architecture in _RECURRENT - _RECURRENT_WITH_DRAFTS and draft_layers(file):
         return False
-    return keys.architecture in {"gemma3n", "gemma4"} or not keys.any_begins(_SHARED)
+    return file.architecture in {"gemma3n", "gemma4"} or not file.any_begins(_SHARED)
 
 
-def _is_latent(keys: ModelKeys) -> bool:
+def _is_latent(file: GgufFile) -> bool:
     """Whether keys and values come from one latent (MLA); files from before 2025 do not say."""
-    return all(keys.count(f"attention.{part}_length_mla", default=0) for part in ("key", "value"))
+    return all(file.count(f".attention.{part}_length_mla", default=0) for part in ("key", "value"))
 
 
-def _at_most(keys: ModelKeys, full: Sequence[LayerCache], state: int) -> list[LayerCache]:
-    index = keys.count("attention.indexer.key_length", default=0)
+def _at_most(file: GgufFile, full: Sequence[LayerCache], state: int) -> list[LayerCache]:
+    index = file.count(".attention.indexer.key_length", default=0)
     return [
         replace(
             cache,
-            heads=cache.heads * keys.count("num_loops", default=1),  # Nanbeige
+            heads=cache.heads * file.count(".num_loops", default=1),  # Nanbeige
             # Next to a latent, the index is of keys alone.
             index_length=index + cache.value_length if index else 0,
             state_elements=state,
@@ -147,13 +144,13 @@ def _at_most(keys: ModelKeys, full: Sequence[LayerCache], state: int) -> list[La
     ]
 
 
-def _own_layers(keys: ModelKeys) -> int:
+def _own_layers(file: GgufFile) -> int:
     """How many layers, from the first, have a cache of their own."""
-    if keys.architecture == "gemma3n":
-        return min(_GEMMA3N_OWN_LAYERS, keys.layers)
-    if keys.architecture == "gemma4":
-        return max(keys.layers - keys.count(_SHARED, default=0), 0)
-    return keys.layers - draft_layers(keys)
+    if file.architecture == "gemma3n":
+        return min(_GEMMA3N_OWN_LAYERS, file.layers)
+    if file.architecture == "gemma4":
+        return max(file.layers - file.count(_SHARED, default=0), 0)
+    return file.layers - draft_layers(file)
 
 
 _ALL_RECURRENT: Final = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
@@ -175,71 +172,71 @@ _RECURRENT_WITH_DRAFTS: Final = frozenset(_ATTENTION_INTERVAL)
 """Those whose draft layers (NextN) are known to keep nothing."""
 
 
-def _layer_kinds(keys: ModelKeys, heads_kv: tuple[int, ...]) -> list[tuple[bool, bool]]:
+def _layer_kinds(file: GgufFile, heads_kv: tuple[int, ...]) -> list[tuple[bool, bool]]:
     """Whether each layer keeps keys and values, and whether a state: some do both, some neither."""
-    architecture = keys.architecture
+    architecture = file.architecture
     if architecture == "falcon-h1":
-        return [(True, True)] * keys.layers
+        return [(True, True)] * file.layers
     if architecture in _ALL_RECURRENT:
-        return [(False, True)] * keys.layers
+        return [(False, True)] * file.layers
     if architecture in _WITHOUT_HEADS:
         return [(heads > 0, heads == 0) for heads in heads_kv]
     if architecture in _NEMOTRON:
-        inner = keys.counts("feed_forward_length", default=(0,) * keys.layers)
+        inner = file.counts(".feed_forward_length", default=(0,) * file.layers)
         return [
             (heads > 0 and not length, heads == 0 and not length)
             for heads, length in zip(heads_kv, inner, strict=True)
         ]
     if architecture in _ATTENTION_INTERVAL:
-        recurrent = keys.flags("attention.recurrent_layers")
+        recurrent = file.flags(".attention.recurrent_layers")
         if recurrent is None:
-            key = "full_attention_interval"
-            interval = keys.count(key, default=_ATTENTION_INTERVAL[architecture])
+            key = ".full_attention_interval"
+            interval = file.count(key, default=_ATTENTION_INTERVAL[architecture])
             if interval == 0:
-                raise keys.unusable(key, "is 0; the file is damaged, download it again")
-            recurrent = tuple((number + 1) % interval != 0 for number in range(keys.layers))
+                raise file.unusable(key, "is 0; the file is damaged, download it again")
+            recurrent = tuple((number + 1) % interval != 0 for number in range(file.layers))
         return [(not recurs, recurs) for recurs in recurrent]
-    return [(True, False)] * keys.layers
+    return [(True, False)] * file.layers
 
 
-def _state_elements(keys: ModelKeys, *, heads: int, key_length: int) -> int:
+def _state_elements(file: GgufFile, *, heads: int, key_length: int) -> int:
     """What one recurrent layer keeps of a sequence: its last inputs, and its state."""
-    width = keys.count("embedding_length")
-    if head_size := keys.count("wkv.head_size", default=0):  # RWKV
-        return width * (keys.count("token_shift_count", default=2) + head_size)
-    kernel = keys.count("ssm.conv_kernel", default=0)
-    if head_dim := keys.count("kda.head_dim", default=0):  # Kimi
+    width = file.count(".embedding_length")
+    if head_size := file.count(".wkv.head_size", default=0):  # RWKV
+        return width * (file.count(".token_shift_count", default=2) + head_size)
+    kernel = file.count(".ssm.conv_kernel", default=0)
+    if head_dim := file.count(".kda.head_dim", default=0):  # Kimi
         # Queries, keys and values have a convolution each, of 4 inputs unless the header says more.
         return heads * head_dim * (3 * (kernel - 1 if kernel else 3) + head_dim)
-    if keys.architecture == "minimax-01":
+    if file.architecture == "minimax-01":
         # Linear attention: of each head a matrix, keys by values.
         return heads * key_length**2
-    inner, state = (keys.count(f"ssm.{key}", default=0) for key in ("inner_size", "state_size"))
-    if length := keys.count("shortconv.l_cache", default=0):  # LFM2
+    inner, state = (file.count(f".ssm.{key}", default=0) for key in ("inner_size", "state_size"))
+    if length := file.count(".shortconv.l_cache", default=0):  # LFM2
         return width * (length - 1) + inner * state
-    groups = keys.count("ssm.group_count", default=0)
-    if keys.architecture in _NO_GROUPS:
+    groups = file.count(".ssm.group_count", default=0)
+    if file.architecture in _NO_GROUPS:
         groups = 0
     # A convolution keeps all its inputs but the present one.
     return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner  # Mamba
 
 
-def recurrent_length(keys: ModelKeys) -> int:
+def recurrent_length(file: GgufFile) -> int:
     """Elements that flow in a recurrent layer for one token, at the peak; 0 for none.
 
     Mamba: embedding + 7 * inner + 6 * groups * state + heads; RWKV: 19 * embedding. Fitted to the
     compute buffers of llama.cpp b11549, see `compute_bytes`.
     """
-    width = keys.count("embedding_length")
-    if keys.count("wkv.head_size", default=0):
+    width = file.count(".embedding_length")
+    if file.count(".wkv.head_size", default=0):
         return 19 * width
-    inner = keys.count("ssm.inner_size", default=0)
+    inner = file.count(".ssm.inner_size", default=0)
     # Short convolutions and delta nets (LFM2, Qwen 3.5, Kimi) take less than the feed-forward layer
     # beside them.
-    if keys.architecture in _ATTENTION_INTERVAL or not inner:
+    if file.architecture in _ATTENTION_INTERVAL or not inner:
         return 0
-    grouped = keys.count("ssm.group_count", default=0) * keys.count("ssm.state_size", default=0)
-    return width + 7 * inner + 6 * grouped + keys.count("ssm.time_step_rank", default=0)
+    grouped = file.count(".ssm.group_count", default=0) * file.count(".ssm.state_size", default=0)
+    return width + 7 * inner + 6 * grouped + file.count(".ssm.time_step_rank", default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,33 +283,33 @@ _EXAONE4_LARGE_LAYERS: Final = 64  # its smaller sizes have no windows, whatever
 _IGNORED: Final = frozenset({"exaone4", "lfm2moe", "phi3"})
 
 
-def _layer_windows(keys: ModelKeys) -> tuple[int, tuple[bool, ...] | None]:
+def _layer_windows(file: GgufFile) -> tuple[int, tuple[bool, ...] | None]:
     """The tokens of a sliding window, and which layers have one; None if unknown."""
-    none = 0, (False,) * keys.layers
-    windows = _ARCHITECTURES.get(keys.architecture)
-    if keys.architecture == "exaone4" and keys.layers == _EXAONE4_LARGE_LAYERS:
+    none = 0, (False,) * file.layers
+    windows = _ARCHITECTURES.get(file.architecture)
+    if file.architecture == "exaone4" and file.layers == _EXAONE4_LARGE_LAYERS:
         windows = _EXAONE4_LARGE
     if windows is None:
-        ignored = keys.architecture in _IGNORED or not keys.any_begins("attention.sliding_window")
+        ignored = file.architecture in _IGNORED or not file.any_begins(".attention.sliding_window")
         return none if ignored else (0, None)
-    tokens = keys.count("attention.sliding_window", default=windows.default_tokens)
+    tokens = file.count(".attention.sliding_window", default=windows.default_tokens)
     if not tokens:
         return none
-    return windows.fixed_tokens or tokens, _pattern(keys, windows)
+    return windows.fixed_tokens or tokens, _pattern(file, windows)
 
 
-def _pattern(keys: ModelKeys, windows: _Windows) -> tuple[bool, ...] | None:
-    key = "attention.sliding_window_pattern"
-    flags = keys.flags(key)
+def _pattern(file: GgufFile, windows: _Windows) -> tuple[bool, ...] | None:
+    key = ".attention.sliding_window_pattern"
+    flags = file.flags(key)
     if flags is not None:
         return flags
-    if windows.period is None or keys.is_untold(key):
+    if windows.period is None or file.is_untold(key):
         return None
-    period = keys.count(key, default=windows.period)
+    period = file.count(key, default=windows.period)
     if period == 0:
-        return (True,) * keys.layers
+        return (True,) * file.layers
     whole = 0 if windows.first_sees_all else period - 1
-    return tuple(number % period != whole for number in range(keys.layers))
+    return tuple(number % period != whole for number in range(file.layers))
 
 
 _STATE_ELEMENT_BYTES: Final = 4  # llama.cpp keeps recurrent states in f32 whatever the cache types
@@ -323,8 +320,7 @@ def layer_token_bytes(
 ) -> int:
     """Bytes of one token in one layer: heads * (key bytes + value bytes) + index bytes.
 
-    Raises:
-        InvalidInput: A head is not a whole number of the format's blocks; it names the model.
+    Raises `InvalidInput`, which names the model, unless a head is a whole number of blocks.
     """
     head_bytes = _head_bytes(layer.key_length, keys, model)
     head_bytes += _head_bytes(layer.value_length, values, model)

@@ -13,7 +13,7 @@ import math
 import mmap
 import time
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -52,9 +52,13 @@ class GgufValue:
     """Elements of an array; 1 for anything else, 0 for an array of unknown length."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class GgufFile:
-    """A model's only file, one part of a split model, or the keys that a server reports."""
+    """A model's only file, one part of a split model, or the keys that a server reports.
+
+    A key that begins with a dot is one of the model's own architecture: `.block_count` stands for
+    `llama.block_count`. Impossible values raise `ModelFileInvalid`.
+    """
 
     path: Path
     """The model's name if a server reports it."""
@@ -66,14 +70,25 @@ class GgufFile:
     elements: int
     """Of all its tensors; 0 if a server reports it."""
 
-    @property
-    def tensor_bytes(self) -> int:
-        """Of its tensors alone, without the header and padding."""
-        return sum(self.tensors.values())
+    @cached_property
+    def architecture(self) -> str:
+        """What its model's keys begin with, such as `llama`."""
+        return self.text("general.architecture")
+
+    @cached_property
+    def layers(self) -> int:
+        """How many its model has."""
+        layers = self.count(".block_count")
+        if not 0 < layers <= MAX_LAYERS:
+            raise self.unusable(
+                ".block_count",
+                f"is {layers:,}, not 1 to {MAX_LAYERS:,}; the file is damaged, download it again",
+            )
+        return layers
 
     def text(self, key: str, *, default: str | None = None) -> str:
         """A text, or `default` if there is one and the key is missing."""
-        if default is not None and key not in self.values:
+        if default is not None and self.value(key) is None:
             return default
         content = self._required(key).content
         if not isinstance(content, str):
@@ -82,29 +97,62 @@ class GgufFile:
 
     def count(self, key: str, *, default: int | None = None) -> int:
         """A whole number from 0, or `default` if there is one and the key is missing."""
-        return self.counts(key, layers=1, default=None if default is None else (default,))[0]
-
-    def counts(
-        self, key: str, *, layers: int, default: tuple[int, ...] | None = None
-    ) -> tuple[int, ...]:
-        """One whole number for each layer; a single number in the file stands for all layers."""
-        if default is not None and key not in self.values:
+        if default is not None and self.value(key) is None:
             return default
-        content = self._required(key).content
-        numbers: tuple[Any, ...] = content if isinstance(content, tuple) else (content,) * layers
-        # Not `isinstance`: a flag is an int to Python, and no count.
-        if len(numbers) != layers or any(type(n) is not int or n < 0 for n in numbers):
-            raise self.unusable(key, f"is not a count, or not one for each layer; {_DAMAGED}")
-        return numbers
+        return self._numbers(key, 1)[0]
+
+    def counts(self, key: str, *, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """One whole number for each layer; a single number stands for all of them.
+
+        The default, if there is one, also replaces an array that a server left out.
+        """
+        if default is not None and (self.value(key) is None or self.is_untold(key)):
+            return default
+        return self._numbers(key, self.layers)
+
+    def flags(self, key: str) -> tuple[bool, ...] | None:
+        """Whether each layer is of a kind; None if the key holds no array, or one too long."""
+        value = self.value(key)
+        if value is None or not isinstance(value.content, tuple):
+            return None
+        # As in llama.cpp the array may be longer than the layers, or shorter.
+        missing = (False,) * (self.layers - value.length)
+        return tuple(map(bool, value.content[: self.layers])) + missing
+
+    def is_untold(self, key: str) -> bool:
+        """Whether a server gave the key without the array it holds."""
+        value = self.value(key)
+        return value is not None and value.offset is None and value.content is None
+
+    def any_begins(self, *beginnings: str) -> bool:
+        """Whether a key begins so and is not 0, by which a converter says "none"."""
+        prefixes = tuple(map(self._whole, beginnings))
+        items = self.values.items()
+        return any(key.startswith(prefixes) and value.content != 0 for key, value in items)
 
     def unusable(self, key: str, problem: str) -> ModelFileInvalid:
         """The error for an impossible value of a key."""
-        return ModelFileInvalid(
-            f"'{key}' {problem}", path=self.path, offset=self.values[key].offset
-        )
+        key = self._whole(key)
+        offset = self.values[key].offset
+        return ModelFileInvalid(f"'{key}' {problem}", path=self.path, offset=offset)
+
+    def value(self, key: str) -> GgufValue | None:
+        """The value of a key; None if it is missing."""
+        return self.values.get(self._whole(key))
+
+    def _whole(self, key: str) -> str:
+        return self.architecture + key if key.startswith(".") else key
+
+    def _numbers(self, key: str, count: int) -> tuple[int, ...]:
+        content = self._required(key).content
+        numbers: tuple[Any, ...] = content if isinstance(content, tuple) else (content,) * count
+        # Not `isinstance`: a flag is an int to Python, and no count.
+        if len(numbers) != count or any(type(n) is not int or n < 0 for n in numbers):
+            raise self.unusable(key, f"is not a count, or not one for each layer; {_DAMAGED}")
+        return numbers
 
     def _required(self, key: str) -> GgufValue:
-        value = self.values.get(key)
+        value, key = self.value(key), self._whole(key)
         if value is None:
             raise ModelFileInvalid(
                 f"'{key}' is missing; name the file of a language model "
@@ -116,14 +164,7 @@ class GgufFile:
 
 
 def read_gguf_file(path: Path) -> GgufFile:
-    """Reads one file's keys, and its tensors' sizes; once, until the file changes.
-
-    The file is mapped: if it is truncated at that moment, as when a download starts again, the
-    process ends with SIGBUS.
-
-    Raises:
-        ModelFileInvalid: It is missing, is no GGUF, or is cut or damaged.
-    """
+    """Reads one file's keys and its tensors' sizes, again only once the file has changed."""
     try:
         if path.is_fifo():  # opening it would wait
             raise ModelFileInvalid("is a pipe; give the path of a .gguf file", path=path)
@@ -147,6 +188,8 @@ _SETTLED_NS = 2_000_000_000
 
 @lru_cache(maxsize=16)  # a run asks some five times, at 16 ms each for a vocabulary of 50,000
 def _read(path: Path, *_state: int) -> GgufFile:
+    # A file that is truncated at this moment, as when a download starts again, ends the process
+    # with SIGBUS.
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         return _parse(_Cursor(data, path))
 
@@ -227,11 +270,7 @@ def _parse(cursor: _Cursor) -> GgufFile:
             f"{tensor_bytes:,} bytes of tensors should follow, {rest:,} do; {_DAMAGED}"
         )
     return GgufFile(
-        path=cursor.path,
-        values=values,
-        values_end=values_end,
-        tensors=tensors,
-        elements=elements,
+        path=cursor.path, values=values, values_end=values_end, tensors=tensors, elements=elements
     )
 
 
@@ -310,74 +349,3 @@ def _read_tensor(cursor: _Cursor) -> tuple[str, int, int]:
         raise cursor.invalid(f"tensor '{name}': {error}; {_DAMAGED}") from error
     cursor.number(_U64)  # where it lies among the tensors
     return name, row_bytes * math.prod(shape[1:]), math.prod(shape)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelKeys:
-    """The keys of a model's own architecture, such as `llama.block_count`, by what follows the dot.
-
-    All methods raise `ModelFileInvalid` for impossible values.
-    """
-
-    file: GgufFile
-    architecture: str
-    """The beginning of its keys."""
-    layers: int
-
-    def count(self, key: str, default: int | None = None) -> int:
-        """A whole number from 0, or `default` if there is one and the key is missing."""
-        return self.file.count(f"{self.architecture}.{key}", default=default)
-
-    def counts(self, key: str, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """One whole number for each layer; a single number stands for all of them.
-
-        The default, if there is one, also replaces an array that a server left out.
-        """
-        if default is not None and self.is_untold(key):
-            return default
-        return self.file.counts(f"{self.architecture}.{key}", layers=self.layers, default=default)
-
-    def flags(self, key: str) -> tuple[bool, ...] | None:
-        """Whether each layer is of a kind; None if the key holds no array, or one too long.
-
-        As in llama.cpp the array may be longer than the layers, or shorter: the rest are False.
-        """
-        value = self.file.values.get(f"{self.architecture}.{key}")
-        if value is None or not isinstance(value.content, tuple):
-            return None
-        return tuple(map(bool, value.content[: self.layers])) + (False,) * (
-            self.layers - value.length
-        )
-
-    def is_untold(self, key: str) -> bool:
-        """Whether a server gave the key without the array it holds."""
-        value = self.file.values.get(f"{self.architecture}.{key}")
-        return value is not None and value.offset is None and value.content is None
-
-    def any_begins(self, *beginnings: str) -> bool:
-        """Whether a key begins so and is not 0, by which a converter says "none"."""
-        prefixes = tuple(f"{self.architecture}.{beginning}" for beginning in beginnings)
-        return any(
-            key.startswith(prefixes) and value.content != 0
-            for key, value in self.file.values.items()
-        )
-
-    def unusable(self, key: str, problem: str) -> ModelFileInvalid:
-        """The error for an impossible value of a key."""
-        return self.file.unusable(f"{self.architecture}.{key}", problem)
-
-
-def model_keys(file: GgufFile) -> ModelKeys:
-    """The keys of the model in `file`.
-
-    Raises:
-        ModelFileInvalid: It does not give its architecture, or its number of layers.
-    """
-    architecture = file.text("general.architecture")
-    key = f"{architecture}.block_count"
-    layers = file.count(key)
-    if not 0 < layers <= MAX_LAYERS:
-        raise file.unusable(
-            key, f"is {layers:,}, not 1 to {MAX_LAYERS:,}; the file is damaged, download it again"
-        )
-    return ModelKeys(file=file, architecture=architecture, layers=layers)

@@ -1,6 +1,7 @@
-"""This machine: its memory, and how fast it reads that and multiplies, which is measured.
+"""This machine: its memory and how fast it is, its GPUs, and what processes take of it.
 
-Reading limits decoding; multiplying, the reading of prompts.
+Reading limits decoding; multiplying, the reading of prompts. Only NVIDIA's GPUs are seen, by the
+optional package `nvidia-ml-py`; the sizes of others are for a person to write down.
 """
 
 from __future__ import annotations
@@ -8,16 +9,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 MACHINE_SHARE: Final = 0.8
 """Of the machine's memory, what models may take unless told otherwise."""
 
-_BYTES: Final = 128 << 20
-"""Far more than a processor's caches hold, and little beside a model."""
+_BYTES: Final = 128 << 20  # far more than a processor's caches hold, and little beside a model
 _ROUNDS: Final = 3
 _ROUND_S: Final = 0.05
 _WIDTH: Final = 1024
@@ -78,3 +82,155 @@ def _round(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:
     for thread in threads:
         thread.join()
     return sum(read) / (time.perf_counter() - start_s)
+
+
+# --- GPUs ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU; what it does not tell is None."""
+
+    name: str
+    """`gpu0`, `gpu1`, …: NVML's numbers, which are `nvidia-smi`'s. CUDA numbers GPUs otherwise,
+    unless CUDA_DEVICE_ORDER is PCI_BUS_ID, and only those in CUDA_VISIBLE_DEVICES."""
+    capacity_bytes: int | None
+    """None for one that shares the machine's own memory."""
+    memory_bytes_per_s: int | None
+    """Nominal, from the width of its bus and the highest clock of its memory, which moves data
+    twice a cycle."""
+    product: str = ""
+    """Such as `NVIDIA H100 80GB HBM3`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState:
+    """What a GPU does at a moment; what it does not tell is None."""
+
+    busy: float | None
+    """The share of the driver's last sampling period, up to a second, in which anything ran."""
+    memory_busy: float | None
+    """The share of it in which its memory was read or written."""
+    used_bytes: int | None
+    power_w: float | None
+
+
+def read_gpus() -> tuple[Gpu, ...]:
+    """The machine's; empty without a driver, a GPU, or the package."""
+    with opened_gpus() as gpus:
+        return gpus.found if gpus else ()
+
+
+@contextmanager
+def opened_gpus() -> Iterator[Gpus | None]:
+    """The driver until the block is left; None without a driver or the package."""
+    # Here rather than at the top: it is optional.
+    try:
+        import pynvml  # noqa: PLC0415
+    except ImportError:
+        yield None
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield None
+        return
+    try:
+        yield Gpus(pynvml)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+class Gpus:
+    """The driver, while it is open; `found` are its GPUs, by their numbers."""
+
+    def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - pynvml is not typed
+        self._nvml = nvml
+        count = self._told(nvml.nvmlDeviceGetCount) or 0
+        self._handles = [self._told(nvml.nvmlDeviceGetHandleByIndex, n) for n in range(count)]
+        self.found = tuple(map(self._described, range(count)))
+
+    def state(self, number: int) -> GpuState:
+        """Of one GPU now; takes some milliseconds."""
+        nvml, handle = self._nvml, self._handles[number]
+        rates = self._told(nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._told(nvml.nvmlDeviceGetMemoryInfo, handle)
+        power_mw = self._told(nvml.nvmlDeviceGetPowerUsage, handle)
+        return GpuState(
+            busy=None if rates is None else rates.gpu / 100,
+            memory_busy=None if rates is None else rates.memory / 100,
+            used_bytes=None if memory is None else int(memory.used),
+            power_w=None if power_mw is None else power_mw / 1000,
+        )
+
+    def _described(self, number: int) -> Gpu:
+        nvml, handle = self._nvml, self._handles[number]
+        memory = self._told(nvml.nvmlDeviceGetMemoryInfo, handle)
+        bits = self._told(nvml.nvmlDeviceGetMemoryBusWidth, handle)
+        mhz = self._told(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_MEM)
+        return Gpu(
+            name=f"gpu{number}",
+            product=str(self._told(nvml.nvmlDeviceGetName, handle) or ""),
+            capacity_bytes=None if memory is None else int(memory.total),
+            memory_bytes_per_s=bits * mhz * 2 * 10**6 // 8 if bits and mhz else None,
+        )
+
+    def _told(self, ask: Callable[..., Any], *about: object) -> Any:  # noqa: ANN401 - as above
+        try:
+            # Value by value: a GPU that does not know its power may still tell its memory.
+            return ask(*about)
+        except self._nvml.NVMLError:
+            return None
+
+
+# --- processes, as Linux counts them in /proc; nothing elsewhere ----------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """Since a process began."""
+
+    cpu_s: float
+    """Of all its threads together."""
+    resident_bytes: int
+    """Now."""
+    page_faults: int
+    """How often it waited for a page from disk: major faults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreUse:
+    """Of all cores together, since the machine was started."""
+
+    busy_s: float
+    total_s: float
+
+
+def process_use(process_id: int) -> ProcessUse | None:
+    """What a process took so far; None if there is no such process, or no `/proc`."""
+    try:
+        line = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The second field, a name in parentheses, may hold spaces and parentheses. See proc(5).
+    fields = line.rpartition(")")[2].split()
+    # From the third field on: utime and stime are 14 and 15 there, rss is 24, majflt 12.
+    return ProcessUse(
+        cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        resident_bytes=int(fields[21]) * os.sysconf("SC_PAGESIZE"),
+        page_faults=int(fields[9]),
+    )
+
+
+def core_use() -> CoreUse | None:
+    """What all cores did so far; None if there is no `/proc`."""
+    try:
+        with Path("/proc/stat").open(encoding="ascii") as file:
+            first = file.readline()
+    except OSError:
+        return None
+    # user, nice, system, idle, iowait, irq, softirq, steal; guests are counted in the first two.
+    ticks = [int(field) for field in first.split()[1:9]]
+    total = sum(ticks) / os.sysconf("SC_CLK_TCK")
+    idle = (ticks[3] + ticks[4]) / os.sysconf("SC_CLK_TCK")
+    return CoreUse(busy_s=total - idle, total_s=total)

@@ -29,11 +29,7 @@ class BlockFormat:
     """Scales included."""
 
     def row_bytes(self, elements: int) -> int:
-        """Bytes of a row of `elements`, exactly.
-
-        Raises:
-            ValueError: The row is not a whole number of blocks.
-        """
+        """Bytes of a row, exactly; raises ValueError unless it is a whole number of blocks."""
         blocks, rest = divmod(elements, self.block_elements)
         if rest:
             raise ValueError(
@@ -79,10 +75,7 @@ UNKNOWN_FILE_TYPE: Final = 1024
 
 
 def file_type_name(file_type: int) -> str:
-    """The name of a `general.file_type`, such as `Q4_K_M`, or `unknown`.
-
-    A label: files of one type differ in size; see `GgufHeader.tensor_bytes`.
-    """
+    """The name of a `general.file_type`, such as `Q4_K_M`, or `unknown`."""
     return _FILE_TYPES.get(file_type, "unknown")
 
 
@@ -109,21 +102,14 @@ def label_bits(label: str) -> float | None:
 
 
 def weight_bits(label: str) -> float:
-    """Bits of a weight in safetensors: those of the label, four with their scales; 16 if unsaid.
-
-    By their blocks: 4.25 for MXFP4 and for AWQ (a scale and a zero for 128), 4.5 for NVFP4.
-    """
+    """Bits of a weight in safetensors: those of the label, four with their scales; 16 if unsaid."""
     bits = label_bits(label) or 16
+    # By their blocks: 4.25 for MXFP4 and for AWQ (a scale and a zero for 128), 4.5 for NVFP4.
     return bits if bits != 4 else 4.5 if "NVFP4" in label.upper() else 4.25
 
 
 def is_below_evaluator_floor(packing: int | str | None) -> bool:
-    """Whether a quantization is known to be coarser than an evaluator's floor.
-
-    Args:
-        packing: `general.file_type` of a GGUF, or a label such as `Q4_K_M`, `AWQ` or `4-bit`; None
-            if unknown.
-    """
+    """Whether a file type or label (`Q4_K_M`, `AWQ`) is coarser than an evaluator's floor."""
     label = file_type_name(packing) if isinstance(packing, int) else packing
     # Models that come in MXFP4 were trained in it.
     if label is None or "MXFP4" in label.upper():

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypedDict, get_args
 
@@ -22,14 +22,13 @@ from harness.errors import (
 from harness.inference.completion import Completion, Usage, is_visible, why_no_text
 from harness.inference.json_text import objects_in
 from harness.inference.request import ChatRequest, Effort, Message, Prompt, as_messages, as_texts
-from harness.inference.structured import ReplyType
+from harness.inference.structured import Ask, ReplyType
 
 OnCut = Literal["error", "keep", "continue"]
 """What becomes of a reply that is not whole: an error that carries its text, the reply as it is, or
 the rest, asked for and joined to it. `continue` is for a cut reply; a filtered one is an error."""
 
-_MOST_CALLS_FOR_THE_REST = 4
-"""A model that goes on for ever is stopped after this many."""
+_MOST_CALLS_FOR_THE_REST = 4  # a model that goes on for ever is stopped after this many
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
 _TEMPERATURE_AGAIN = 0.3
 """Of a greedy call that is repeated: the same request would bring the same reply."""
@@ -71,12 +70,7 @@ def chat_request(
     stop: Sequence[str] = (),
     **fields: Any,  # noqa: ANN401
 ) -> tuple[ChatRequest, ReplyType[Any] | None]:
-    """A call as users write it, with the type of its reply, if one is given.
-
-    Raises:
-        InvalidInput: An argument cannot be used.
-        ConfigurationInvalid: The type has no JSON Schema.
-    """
+    """A call as users write it, with the type of its reply."""
     reply_type = None if returns in (None, Completion) else ReplyType(returns)
     request = ChatRequest(
         messages=as_messages(prompt),
@@ -88,7 +82,7 @@ def chat_request(
 
 
 async def answer(
-    ask: Callable[[ChatRequest], Awaitable[Completion]],
+    ask: Ask,
     request: ChatRequest,
     *,
     reply_type: ReplyType[Any] | None = None,
@@ -97,14 +91,8 @@ async def answer(
 ) -> Any:  # noqa: ANN401 - a completion, or a value of the type
     """The reply to a call, whole unless `on_cut` is `keep`; with a type, the reply as its value.
 
-    A reply of another type is asked for again, at most `attempts` times, and the model is told what
-    was wrong. A stored reply (`from_cache`) is no attempt: it cost nothing, and would come again.
-
-    Raises:
-        InvalidInput: There is no such `on_cut`, or `attempts` is no count.
-        ReplyCut: The reply is not whole, even after the rest was asked for.
-        ReplyInvalid: The last reply is not of the type.
-        InferenceError: As `ask` raises it.
+    Raises `InvalidInput` for a wrong `on_cut` or `attempts`, `ReplyCut`, `ReplyInvalid`, and as
+    `ask` does.
     """
     if on_cut not in get_args(OnCut):
         raise InvalidInput(
@@ -122,6 +110,7 @@ async def answer(
             reply = await _joined(ask, request, on_cut=on_cut)
             return reply if reply_type is None else reply_type.parse(reply, endpoint=request.model)
         except (ReplyInvalid, ReplyCut) as error:
+            # A stored reply is no attempt: it cost nothing, and would come again.
             paid += not error.from_cache
             if not error.from_cache and (isinstance(error, ReplyCut) or paid >= attempts):
                 raise
@@ -150,9 +139,7 @@ def varied(request: ChatRequest, number: int) -> ChatRequest:
     )
 
 
-async def _joined(
-    ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, *, on_cut: OnCut
-) -> Completion:
+async def _joined(ask: Ask, request: ChatRequest, *, on_cut: OnCut) -> Completion:
     """The reply, with the rest of it where that is wanted."""
     completion = await ask(request)
     if on_cut == "keep":
@@ -170,12 +157,7 @@ async def _joined(
 
 
 def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 0) -> None:
-    """That a reply is all that the model had to say.
-
-    Raises:
-        ReplyCut: It is not.
-        RunLimitReached: It is not, since a limit left it too little room.
-    """
+    """Raises `ReplyCut` for a reply that is not whole; `RunLimitReached` if a limit cut it."""
     reason = completion.finish_reason
     if reason in {"stop", "tool_calls"}:
         return
@@ -203,9 +185,7 @@ def check_whole(completion: Completion, *, endpoint: str, asked_for_rest: int = 
     ) from cut
 
 
-async def _continued(
-    ask: Callable[[ChatRequest], Awaitable[Completion]], request: ChatRequest, cut: Completion
-) -> Completion:
+async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Completion:
     """A cut reply joined to more of it."""
     # From the last whole word on, so that the rest begins with a word whether the server continues
     # the text or the model is asked to. JSON under a grammar is continued from its last letter.

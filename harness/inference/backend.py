@@ -21,20 +21,11 @@ class Backend(Protocol):
     """
 
     async def chat(self, request: ChatRequest) -> Completion:
-        """One reply, whole.
-
-        Raises:
-            InferenceError: There is no reply; never a part of one.
-        """
+        """One reply, whole; raises `InferenceError` if there is none, or only a part of one."""
         ...
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """One vector per text.
-
-        Raises:
-            NotOffered: The server does not embed.
-            InferenceError: There are none.
-        """
+        """One vector per text; raises `InferenceError`, and `NotOffered` of a server without."""
         ...
 
     async def aclose(self) -> None:
@@ -88,12 +79,7 @@ class ScriptedBackend:
             self._next = lambda _request: next(script)
 
     async def chat(self, request: ChatRequest) -> Completion:
-        """The script's next reply.
-
-        Raises:
-            InferenceError: The script has an error in this place.
-            LookupError: The script has no more replies.
-        """
+        """The script's next reply, or its error; raises LookupError if it has no more."""
         self.requests.append(request)
         sent_ns = self._clock()
         # Even without a delay another task may run, as with any real backend.

@@ -14,10 +14,8 @@ _SETTINGS = ("top_p", "top_k", "min_p", "presence_penalty", "reasoning_effort", 
 
 
 def call_span(request: Request, tracer: Tracer) -> Span:
-    """The span of one attempt, on the model's own track.
-
-    The track shows at a glance when the model was busy, and what it waited for.
-    """
+    """The span of one attempt, on the model's own track."""
+    # The track shows at a glance when the model was busy, and what it waited for.
     model, role, track = request.model, request.role, f"model {request.model}"
     if not isinstance(request, ChatRequest):
         kind = events.Rerank if isinstance(request, RerankRequest) else events.Embed
@@ -41,15 +39,13 @@ def call_span(request: Request, tracer: Tracer) -> Span:
 
 
 def heard(request: ChatRequest, span: Span) -> ChatRequest:
-    """The call, the pieces of whose answer the listeners of the trace hear too.
-
-    They may hear one attempt after another, so for their sake no attempt is the last.
-    """
+    """The call, the pieces of whose answer the listeners of the trace hear too."""
     tracer, on_text = span.tracer, request.on_text
     if not tracer.hears_text:
         return request
 
     def hear(text: str) -> None:
+        # They may hear one attempt after another, so for their sake no attempt is the last.
         tracer.piece(text, span=span.id)
         if on_text is not None:
             on_text(text)

@@ -28,19 +28,19 @@ from harness.errors import (
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
 from harness.inference.backend import Backend
-from harness.inference.call_spans import (
-    KvBytes,
-    call_span,
-    conversation_text,
-    heard,
-    record_answer,
+from harness.inference.call_spans import KvBytes, call_span, conversation_text, heard, record_answer
+from harness.inference.completion import (
+    Completion,
+    Embeddings,
+    Ranking,
+    doubts,
+    is_visible,
+    possible,
 )
-from harness.inference.completion import Completion, Embeddings, Ranking, doubts, possible
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
 from harness.inference.health import another_may_answer, retry_delay_s, was_connected
 from harness.inference.meter import Admission, Meter
-from harness.inference.reply_in_progress import Listener
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
 from harness.inference.structured import SchemaKnowledge, read_fitted
@@ -108,13 +108,7 @@ class Client:
     def chat(
         self, request: ChatRequest, *, caller: CallSource = ANY_CALLER
     ) -> Coroutine[Any, Any, Completion]:
-        """One reply, whole.
-
-        Raises:
-            ConfigurationInvalid: No endpoint has the request's tag.
-            RunLimitReached: The meter's limits leave no room for it.
-            InferenceError: There is no reply.
-        """
+        """One reply, whole; raises `InferenceError`, and `RunLimitReached` without room for it."""
         return self.call(request, caller=caller)
 
     def embed(
@@ -164,9 +158,7 @@ class Client:
                         answer = await self._insist(metered, admission, caller)
                     except ContextOverflow as error:
                         # A limit may have given the call more room than its context has.
-                        if meter is None or admission is None:
-                            raise
-                        if not meter.has_less_room(admission, error):
+                        if admission is None or not admission.has_less_room(error):
                             raise
                     else:
                         break
@@ -174,8 +166,8 @@ class Client:
             if isinstance(request, ChatRequest):
                 if self.after_reply is not None:
                     self.after_reply(request, answer)
-                if meter is not None and admission is not None:
-                    answer = meter.cut_by(admission, answer)
+                if admission is not None:
+                    answer = admission.cut(answer)
                 slot.reply = answer
             return answer
 
@@ -184,8 +176,16 @@ class Client:
     ) -> Any:  # noqa: ANN401
         """Asks until there is an answer or no way; raises the first endpoint's last error."""
         whole = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
-        listener = Listener(request) if isinstance(request, ChatRequest) else None
-        request = request if listener is None else listener.request
+        was_heard = False
+        if isinstance(request, ChatRequest) and (on_text := request.on_text) is not None:
+
+            def hear(text: str) -> None:
+                nonlocal was_heard
+                # White space alone does no harm before another attempt's answer.
+                was_heard = was_heard or is_visible(text)
+                on_text(text)
+
+            request = replace(request, on_text=hear)
         routes = self._routes(request)
         failed: list[tuple[str, HarnessError]] = []
         try:
@@ -208,7 +208,7 @@ class Client:
                     except HarnessError as error:
                         _keep_secrets_out_of(error, self.tracer.redactor.clean)
                         # Who heard a part of one answer must not hear another behind it.
-                        if listener is not None and listener.told:
+                        if was_heard:
                             raise
                         delay_s = self._again(call, error, elsewhere=len(call.tried) > failures)
                         if delay_s is None:
@@ -275,10 +275,7 @@ class Client:
         return delay_s
 
     async def _attempt(self, call: _EndpointCall) -> Any:  # noqa: ANN401
-        """One attempt at one endpoint, in a span of its own.
-
-        A model is asked in the way that its server treats schemas and tools.
-        """
+        """One attempt at one endpoint, in a span of its own."""
         request, route = call.request, call.route
         if isinstance(request, ChatRequest):
             request = with_defaults(request, route.endpoint)
@@ -292,6 +289,7 @@ class Client:
             async with self._cached(request, route) as cached:
                 reply = cached.known
                 while reply is None:
+                    # In the way that the server treats tools, schemas and turns.
                     offered, mode = request, None
                     if route.tools is not None:
                         offered = await route.tools.offer(request, ask, tracer=self.tracer)
@@ -331,17 +329,16 @@ class Client:
             # Else each call would leave its frames in the one error, and what they hold with them.
             raise route.error.with_traceback(None)
         # 4. Gate
-        meter, admission = self.meter, call.admission
+        admission = call.admission
         async with (
             route.gate.passed(request, tried=call.tried, may_wait=call.may_wait) as place,
-            nullcontext()
-            if meter is None or admission is None
-            else meter.sending(admission, request) as sending,
+            nullcontext() if admission is None else admission.sending(request) as sending,
         ):
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
             sent = request if sending is None else sending.request
-            # Waiting for the end of an outage took none of the call's time.
+            # The call's time begins when it is sent: neither the wait for a place nor that for the
+            # end of an outage is part of it.
             deadline.begin(again=place.was_held)
             if (left_s := deadline.left_s) <= 0:
                 raise timed_out("timeout_s", route.endpoint)

@@ -172,11 +172,9 @@ _BLANK_LETTERS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 
 def is_visible(text: str) -> bool:
-    """Whether a text shows anything.
-
-    Space of any kind, controls, zero-width and combining marks show nothing by themselves, and
-    neither does a code fence with nothing in it.
-    """
+    """Whether a text shows anything."""
+    # Space of any kind, controls, zero-width and combining marks show nothing by themselves, and
+    # neither does a code fence with nothing in it.
     shows = any(
         unicodedata.category(letter) not in _BLANK_KINDS and letter not in _BLANK_LETTERS
         for letter in text
@@ -219,16 +217,11 @@ class Ranking:
 
 _MOST_BEYOND = 1_000_000
 """Tokens of a call beyond its texts: images, instructions of the server's own, hidden reasoning."""
-_MOST_TIMES = 100
-"""How many times as long as our estimate a text may be in a model's tokens."""
+_MOST_TIMES = 100  # how many times as long as our estimate a text may be in a model's tokens
 
 
 def possible(answer: A, request: Request) -> tuple[A, str]:
-    """The answer without what its server cannot have counted, and what that was; "" for nothing.
-
-    Left out are tokens that are no whole number, or more than the texts can have, and dollars
-    computed from them. A server that counts reasoning beside the reply gets its sum.
-    """
+    """The answer without what its server cannot have counted, and what that was; "" for nothing."""
     if isinstance(request, ChatRequest):
         prompt_tokens = most_prompt_tokens(request)
     else:
@@ -249,6 +242,7 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
             thought = _at_most(usage.reasoning_tokens, highest)
             usage = replace(
                 usage,
+                # Some servers count reasoning beside the reply.
                 output_tokens=written + (thought if thought and thought > written else 0),
                 cached_tokens=_at_most(usage.cached_tokens, read),
                 reasoning_tokens=thought,
@@ -258,7 +252,7 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
     if not wrong and usd is not None and not 0 <= usd < math.inf:
         wrong = f"{usd} dollars"
     if wrong:
-        usd = saved = None
+        usd = saved = None  # which were computed from them
     if not wrong and usage == answer.usage:
         return answer, ""
     return replace(answer, usage=usage, cost_usd=usd, cache_saved_usd=saved), wrong
@@ -280,10 +274,8 @@ def _fewest_tokens(text: str) -> int:
 
 
 def doubts(request: ChatRequest, reply: Completion) -> Iterator[Notice]:
-    """Signs that a server did not do what it was asked, and did not say so.
-
-    A seed cannot be seen in one reply.
-    """
+    """Signs that a server did not do what it was asked, and did not say so."""
+    # A seed that was ignored is not among them: it cannot be seen in one reply.
     tag, read = request.model, reply.usage.input_tokens if reply.usage else None
     prompt = "\n".join(message.content for message in request.messages)
     fewest = _fewest_tokens(prompt)

@@ -18,7 +18,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
@@ -114,49 +114,38 @@ class _GateWaiter(PlaceWaiter[ReplicaPlace]):
     is_held: bool
 
 
+@dataclass(kw_only=True, eq=False)
 class Gate:
-    """Lets a limited number of calls through at once; the others wait, the highest priority first.
+    """Lets a limited number of calls through at once; others wait, the highest priority first."""
 
-    A call's time limits begin when it is sent: the wait is not part of them. `max_parallel` is the
-    limit for each replica; None for the number of its server's slots. `max_queue` is the number of
-    calls that may wait. Each call holds a `lease` while it is sent. `later` calls a function after
-    some seconds; `randomness` spreads the times at which a server that is down is tried again.
+    tracer: Tracer
+    replicas: Sequence[Replica] = field(default_factory=lambda: [Replica()])
+    max_parallel: int | None = None
+    """Of each replica; None for the number of its server's slots."""
+    max_queue: int | None = None
+    """Calls that may wait."""
+    lease: Lease | None = None
+    """Held by each call while it is sent."""
+    max_outage_s: float = 600.0
+    """How long an outage is waited for; 0 for not at all."""
+    later: Callable[[float, Callable[[], None]], object] | None = None
+    """Calls a function after some seconds; by default the event loop does."""
+    randomness: random.Random = field(default_factory=random.Random)
+    """Spreads the times at which a server that is down is tried again."""
+    answers: int = field(default=0, init=False)
+    """How many calls were answered so far."""
 
-    Attributes:
-        answers: How many calls were answered so far.
-        max_outage_s: How long an outage is waited for; 0 for not at all.
-    """
-
-    def __init__(
-        self,
-        *,
-        max_parallel: int | None = None,
-        max_queue: int | None = None,
-        replicas: Sequence[Replica] | None = None,
-        lease: Lease | None = None,
-        max_outage_s: float = 600.0,
-        later: Callable[[float, Callable[[], None]], object] | None = None,
-        randomness: random.Random | None = None,
-        tracer: Tracer,
-    ) -> None:
-        self._replicas = replicas or [Replica()]
-        for replica in self._replicas:
-            replica.places = max_parallel
+    def __post_init__(self) -> None:
+        for replica in self.replicas:
+            replica.places = self.max_parallel
         self._place_of: events.PlaceOf = "endpoint"
-        self._reason = f"max_parallel = {max_parallel}"
+        self._reason = f"max_parallel = {self.max_parallel}"
         # A stated limit leaves nothing to ask.
-        self._asked = FoundOnce(True if max_parallel is not None else None)
-        self._max_queue = max_queue
+        self._asked = FoundOnce(True if self.max_parallel is not None else None)
         self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
-            tracer=tracer, serve=self._serve, why=self._why, take_back=self._give_back
+            tracer=self.tracer, serve=self._serve, why=self._why, take_back=self._give_back
         )
         self._numbers = count()
-        self._lease = lease
-        self.max_outage_s = max_outage_s
-        self._later = later
-        self._randomness = randomness or random.Random()  # noqa: S311
-        self._tracer = tracer
-        self.answers = 0
         self._down_since_ns: int | None = None
         self._outage_error: HarnessError | None = None
         self._tag = ""
@@ -170,27 +159,22 @@ class Gate:
 
         `tried` has the replicas that have failed it, which are avoided; this one is added if it
         fails, too. Without `may_wait`, a call does not wait for the end of an outage.
-
-        Raises:
-            QueueFull: It would have to wait, and so many do already.
-            InferenceError: No replica answers now, and it may not wait.
-            RunLimitReached: None has answered for `max_outage_s`.
         """
         self.check()
         if self._asked.known is None:
             await self._asked.found(self._ask_for_slots)
         tried = set() if tried is None else tried
         place = await self._place(request, tried, may_wait=may_wait)
-        replica = self._replicas[place.replica]
+        replica = self.replicas[place.replica]
         try:
-            async with self._lease(request) if self._lease else nullcontext():
+            async with self.lease(request) if self.lease else nullcontext():
                 yield place
             replica.failures = 0
             self.answers += 1
             self.is_back(place)
         # Not for a cancellation, which says nothing of the server.
         except HarnessError as error:
-            is_fault = len(self._replicas) > 1 and is_replicas_fault(error)
+            is_fault = len(self.replicas) > 1 and is_replicas_fault(error)
             if is_fault:
                 tried.add(place.replica)
             reason = outage_of(error)
@@ -211,7 +195,7 @@ class Gate:
     def try_again(self) -> None:
         """For a further run: the outage that ended another is waited for anew."""
         if self._end is not None:
-            self._end, self._down_since_ns = None, self._tracer.now_ns()
+            self._end, self._down_since_ns = None, self.tracer.now_ns()
 
     def check(self) -> None:
         """Raises `RunLimitReached` once the endpoint was down for too long: the run is to end."""
@@ -230,7 +214,7 @@ class Gate:
             return False
         # A server that is loading, or full, is there; an address may be wrong until it answers.
         if is_last and not self.is_down and (self.answers or isinstance(error, Overloaded)):
-            for replica in self._replicas:
+            for replica in self.replicas:
                 replica.outage, replica.out_until_ns = reason, 0
                 self._leave_out(replica, error)
         return self.is_down
@@ -238,17 +222,17 @@ class Gate:
     @property
     def is_down(self) -> bool:
         """Whether no replica answers."""
-        return all(replica.outage for replica in self._replicas)
+        return all(replica.outage for replica in self.replicas)
 
     def is_back(self, place: ReplicaPlace) -> None:
         """A replica answers, or begins to; calls that wait for it go on."""
-        replica = self._replicas[place.replica]
+        replica = self.replicas[place.replica]
         if replica.outage is None:
             return
         was_down, since_ns = self.is_down, self._down_since_ns
         replica.outage, replica.failures, replica.out_until_ns = None, 0, 0
         if was_down and since_ns is not None:
-            down_s = round((self._tracer.now_ns() - since_ns) / 1e9, 1)
+            down_s = round((self.tracer.now_ns() - since_ns) / 1e9, 1)
             self._down_since_ns = None
             log_warning(
                 "an endpoint answers again",
@@ -261,7 +245,7 @@ class Gate:
         self._serve()
 
     async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> ReplicaPlace:
-        names = [replica.name for replica in self._replicas]
+        names = [replica.name for replica in self.replicas]
         order = (0,) if len(names) == 1 else preference(stable_prefix(request), names)
         priority = request.priority if isinstance(request, ChatRequest) else 0
         waiter = _GateWaiter(
@@ -273,12 +257,12 @@ class Gate:
         )
         already = self._waiting.join(waiter)
         # Only now: it may have got a place at once.
-        is_full = self._max_queue is not None and already >= self._max_queue
+        is_full = self.max_queue is not None and already >= self.max_queue
         if waiter.place is None and self.is_down and not may_wait:
             self._waiting.settle(waiter, refusal=self._outage_error)
         elif waiter.place is None and not self.is_down and is_full:
             message = (
-                f"{already} calls already wait ({self._reason}; max_queue = {self._max_queue}); "
+                f"{already} calls already wait ({self._reason}; max_queue = {self.max_queue}); "
                 "raise either limit, or make fewer calls at once"
             )
             self._waiting.settle(waiter, refusal=QueueFull(message, endpoint=request.model))
@@ -286,16 +270,16 @@ class Gate:
 
     def _why(self, waiter: _GateWaiter) -> events.Happening:
         if self.is_down:
-            return events.Hold("measured", self._replicas[waiter.order[0]].outage)
+            return events.Hold("measured", self.replicas[waiter.order[0]].outage)
         return events.Queue(source="measured", place_of=self._place_of, reason=self._reason)
 
     def _states(self) -> list[ReplicaState]:
-        now_ns = self._tracer.now_ns()
+        now_ns = self.tracer.now_ns()
         waiting = Counter(waiter.order[0] for waiter in self._waiting)
-        return [replica.state(now_ns, waiting[n]) for n, replica in enumerate(self._replicas)]
+        return [replica.state(now_ns, waiting[n]) for n, replica in enumerate(self.replicas)]
 
     def _give_back(self, place: ReplicaPlace) -> None:
-        self._replicas[place.replica].under_way -= 1
+        self.replicas[place.replica].under_way -= 1
         self._serve()
 
     def _serve(self) -> None:
@@ -312,7 +296,7 @@ class Gate:
                 refused |= set() if waiter.tried else {waiter.order}
                 continue
             number, reason = chosen
-            replica = self._replicas[number]
+            replica = self.replicas[number]
             replica.under_way += 1
             place = ReplicaPlace(number, reason, replica.name, bool(replica.outage), waiter.is_held)
             self._waiting.settle(waiter, place)
@@ -320,12 +304,12 @@ class Gate:
             refused.clear()
 
     def _leave_out(self, replica: Replica, error: HarnessError) -> None:
-        now_ns = self._tracer.now_ns()
+        now_ns = self.tracer.now_ns()
         if now_ns < replica.out_until_ns:
             return  # calls that fail together are one failure
         replica.failures += 1
         is_outage = replica.outage is not None
-        jitter = self._randomness.random() if is_outage else 0.0
+        jitter = self.randomness.random() if is_outage else 0.0
         asked_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
         left_out_s = pause_s(
             replica.failures,
@@ -338,7 +322,7 @@ class Gate:
             left_s = self.max_outage_s - (now_ns - since_ns) / 1e9
             # One more call tries it when the outage has lasted too long, and ends the run.
             left_out_s = min(left_out_s, max(left_s, 0.1))
-            later = self._later or asyncio.get_running_loop().call_later
+            later = self.later or asyncio.get_running_loop().call_later
             later(left_out_s, self._serve)
         replica.out_until_ns = now_ns + int(left_out_s * 1e9)
         if self.is_down:
@@ -374,9 +358,9 @@ class Gate:
                 self._waiting.settle(waiter, refusal=self._end)
 
     async def _ask_for_slots(self) -> bool:
-        replicas = [replica for replica in self._replicas if replica.slots is not None]
+        replicas = [replica for replica in self.replicas if replica.slots is not None]
         if replicas:
-            with self._tracer.span(events.AskSlots()) as span:
+            with self.tracer.span(events.AskSlots()) as span:
                 counts = await asyncio.gather(*(r.slots() for r in replicas if r.slots))
                 reported = [slots for slots in counts if slots is not None]
                 for replica, slots in zip(replicas, counts, strict=True):
@@ -392,14 +376,12 @@ class Gate:
 
 
 def stable_prefix(request: Request) -> str:
-    """The beginning that a call shares with those that should be answered by the same replica.
-
-    It ends where the first message says that other calls differ (`Message.shared_chars`): an
-    evaluator's rubric and sources are in it, the draft is not. Else it is the system prompt and
-    the first 2,048 characters of what follows, which stay the same while a conversation grows.
-    """
+    """The beginning that a call shares with those that should be answered by the same replica."""
     if not isinstance(request, ChatRequest):
         return request.texts[0][:_PREFIX_CHARS]
+    # Up to where the first message says that other calls differ: an evaluator's rubric and sources,
+    # not the draft. Else the system prompt and the beginning of what follows, which stay the same
+    # while a conversation grows.
     parts = []
     for message in request.messages:
         if message.shared_chars:
@@ -413,10 +395,8 @@ def stable_prefix(request: Request) -> str:
 
 
 def preference(prefix: str, names: Sequence[str]) -> tuple[int, ...]:
-    """The replicas by their places in `names`, the one for this prefix first.
-
-    One more name moves only those prefixes that come to it.
-    """
+    """The replicas by their places in `names`, the one for this prefix first."""
+    # So that one more name moves only those prefixes that come to it.
     digest = hashlib.sha256(prefix.encode("utf-8", "replace")).digest()
     weights = [hashlib.sha256(digest + name.encode()).digest() for name in names]
     return tuple(sorted(range(len(names)), key=lambda n: weights[n], reverse=True))
@@ -430,10 +410,7 @@ def most_for_one(loads: Collection[int]) -> int:
 def choice(
     order: Sequence[int], states: Sequence[ReplicaState], *, tried: Collection[int] = ()
 ) -> tuple[int, ReplicaReason] | None:
-    """The replica for a call, and why; None to wait.
-
-    The call is in the `waiting` of the first in its `order`; the `tried` ones have failed it.
-    """
+    """The replica for a call, and why; None to wait. The `tried` ones have failed the call."""
     up = [number for number in order if not states[number].is_down]
     if not up:
         return None
@@ -442,6 +419,7 @@ def choice(
     usable = [number for number in untried if not states[number].is_out] or untried
     home = usable[0]
     is_new = int(home != order[0])  # of the load of its home, where it does not wait
+    # The call is in the `waiting` of the first of its order.
     bound = most_for_one([states[number].load + is_new * (number == home) for number in usable])
     stays = states[home].load + is_new <= bound
     # While it may wait at home, only one that does nothing takes it from there.

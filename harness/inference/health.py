@@ -111,27 +111,21 @@ def outage_of(error: HarnessError) -> OutageReason | None:
 def pause_s(
     failures: int, *, is_outage: bool = False, jitter: float = 0.0, asked_s: float = 0.0
 ) -> float:
-    """How long a server is left alone after so many failures in a row; `asked_s` by its own wish.
-
-    `jitter`, in [0, 1), takes up to half: several programs may wait for one server.
-    """
+    """How long a server is left alone after so many failures in a row; `asked_s` by its wish."""
     # One that is down is tried sooner than one that fails calls, which each try costs.
     longest_s = _LONGEST_PROBE_PAUSE_S if is_outage else _LONGEST_PAUSE_S
     # The exponent is bounded: a float has no room for 2.0 ** 1024.
     bound_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 60))
+    # `jitter`, in [0, 1), takes up to half: several programs may wait for one server.
     return max(asked_s, float(bound_s * (1 - jitter / 2)))
 
 
 def _may_pass(error: HarnessError) -> bool:
+    """Whether the same endpoint may answer soon."""
     match error:
-        case Overloaded() | StreamCut():
-            return True
         case EndpointUnreachable():
             return outage_of(error) is not None
-        case CallTimeout():
-            # Any other limit may leave some of the call's time.
-            return error.limit != "timeout_s"
-        case ServerError():
-            return error.status is not None and error.status >= 500
-        case _:
+        # Any other time limit may leave some of the call's time.
+        case CallTimeout(limit="timeout_s") | QueueFull() | ServerError(status=None):
             return False
+    return another_may_answer(error)

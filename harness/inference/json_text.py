@@ -28,10 +28,7 @@ DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_without_do
 
 
 def values_in(text: str) -> Iterator[tuple[Any, str]]:
-    """The objects and lists in a text, outermost first and in their order, and how each stands.
-
-    What stands in one that is broken is none of the text's.
-    """
+    """The objects and lists in a text, outermost first and in their order, and how each stands."""
     end = 0
     for _ in range(_MOST_STARTS):
         opening = _OPENING.search(text, end)

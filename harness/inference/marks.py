@@ -76,11 +76,8 @@ _State = Literal["begin", "between", "reasoning", "answer", "calls"]
 class MarkSplitter:
     """Divides a reply that arrives piece by piece into reasoning, answer and calls.
 
-    Args:
-        close: The mark that ends the reasoning that the reply begins with, unmarked.
-
-    Attributes:
-        calls: Calls as text, marks included, once `rest` was asked for.
+    `close` is the mark that ends the reasoning that the reply begins with, unmarked. `calls` has
+    the calls as text, marks included, once `rest` was asked for.
     """
 
     def __init__(self, close: str = "") -> None:
@@ -90,10 +87,8 @@ class MarkSplitter:
         self._state: _State = "reasoning" if close else "begin"
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """What the piece adds to the reasoning, and what to the answer.
-
-        What may become a mark is held back until the rest of it is here.
-        """
+        """What the piece adds to the reasoning, and what to the answer."""
+        # What may become a mark is held back until the rest of it is here.
         self._held += piece
         thought = ""
         while self._state in {"begin", "between", "reasoning"}:
@@ -150,13 +145,11 @@ class MarkSplitter:
 def split_whole(
     answer: str, *, is_thought_out: bool, tools: Sequence[ToolSpec]
 ) -> tuple[str, str, str]:
-    """Reasoning, answer and calls of a text that does not begin with a mark.
-
-    The `<think>` may have been the end of the prompt, so that the reply has `</think>` alone; not
-    where the reasoning came before (`is_thought_out`). Only the whole of it can be told apart so:
-    whoever listened to its pieces has heard all of it.
-    """
+    """Reasoning, answer and calls of a text that does not begin with a mark."""
     clear = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), answer)
+    # The `<think>` may have been the end of the prompt, so that the reply has `</think>` alone; not
+    # where the reasoning came before. Only the whole of a reply can be told apart so: who listened
+    # to its pieces has heard all of it.
     for row in () if is_thought_out else _table():
         opening, close, kind = row["think_open"], row["think_close"], row["opening"]
         before, closed, after = clear.partition(close or "\0")
@@ -208,10 +201,7 @@ _MOST_CHARS = 64
 
 
 def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
-    """Names and arguments of the calls in a text that `MarkSplitter` took for some.
-
-    What cannot be read is a call as well, so that the model is told of its slip.
-    """
+    """Names and arguments of the calls in a text that `MarkSplitter` took for some."""
     types = {tool.name: at(tool.parameters, "properties") for tool in tools}
     # MiniMax M3 writes this before its marks.
     text = text.replace("]<]minimax[>[", "")
@@ -219,6 +209,7 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             if calls := [*read(text, types)]:
                 return [(name, _dumped(arguments)) for name, arguments in calls]
+    # What cannot be read is a call as well, so that the model is told of its slip.
     name = next((tool.name for tool in tools if tool.name in text), "unreadable")
     return [(name, text)]
 

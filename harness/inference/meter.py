@@ -12,16 +12,11 @@ import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from harness.errors import (
-    CallTimeout,
-    ContextOverflow,
-    LimitReached,
-    RunLimitReached,
-)
+from harness.errors import CallTimeout, ContextOverflow, LimitReached, RunLimitReached
 from harness.inference.completion import Completion, Embeddings, Ranking
 from harness.inference.endpoint import Endpoint
 from harness.inference.health import was_connected
@@ -35,15 +30,12 @@ from harness.inference.request import (
 )
 from harness.trace import Clock, Tracer, events
 
-_QUIET_TURNS = 5
-"""Of the event loop, until no more calls are expected just now."""
+_QUIET_TURNS = 5  # of the event loop, until no more calls are expected just now
 _AMPLE = 8_192
 """More tokens than almost any reply has. Servers refuse a room beyond their context, so a larger
 share is not sent; and no more than this is reserved."""
-_OF_USE = 256
-"""Tokens, some 190 words. Where an equal share would be less, fewer calls go at once."""
-_PER_TEXT = 4
-"""Tokens that an embedder adds to a text."""
+_OF_USE = 256  # tokens, some 190 words. Where an equal share would be less, fewer calls go at once.
+_PER_TEXT = 4  # tokens that an embedder adds to a text
 
 Whose = Literal["session", "tenant", "run", "command", "loop"]
 _RAISED_BY: dict[Whose, str] = {
@@ -57,45 +49,42 @@ _innermost: ContextVar[Meter | None] = ContextVar("harness_meter", default=None)
 """The scope that calls of this context are made in, of whatever run."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Meter:
     """Counts what the calls of a scope take, and refuses those beyond a limit.
 
     A call that would fit if less were under way waits for what that takes, first come first served:
     many calls at once cannot overrun a limit together, and none is refused for tokens that others
-    reserved and did not need. A reply from the cache takes nothing.
+    reserved and did not need.
 
     A call reserves an estimate from above, and is settled with its server's count. Where that is
     more, the limit is overrun by the calls under way when it was reached, and no more. Every
-    request counts: schema probes, retries and fallbacks too. `prices` are by the endpoint's tag,
-    and go before what a reply says that it cost. `before` is what earlier parts of the run took.
+    request counts: schema probes, retries and fallbacks too.
     """
 
-    def __init__(
-        self,
-        *,
-        limits: Limits,
-        prices: Mapping[str, TokenPrice],
-        before: Spent = NOTHING,
-        clock: Clock,
-        began_ns: int,
-        tracer: Tracer,
-        whose: Whose = "run",
-        title: str = "",
-        around: Meter | None = None,
-    ) -> None:
-        self.limits = limits
-        self._title = title or f"the {whose}"
-        self._is_limited = limits != Limits()
-        self.whose = whose
+    limits: Limits
+    prices: Mapping[str, TokenPrice] = field(default_factory=dict)
+    """By the endpoint's tag; they go before what a reply says that it cost."""
+    clock: Clock
+    began_ns: int
+    tracer: Tracer
+    before: Spent = NOTHING
+    """What earlier parts of the run took."""
+    whose: Whose = "run"
+    title: str = ""
+    around: Meter | None = None
+
+    def __post_init__(self) -> None:
+        around = self.around
+        self.title = self.title or f"the {self.whose}"
+        self._is_limited = self.limits != Limits()
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
         """This scope, and those around it."""
-        self._charges: _Charges = around._charges if around else _Charges(prices)
+        self._charges: _Charges = around._charges if around else _Charges(self.prices)
         self._ended: asyncio.Event = around._ended if around else asyncio.Event()
-        self._clock = clock
-        self._tracer = tracer
-        self._laps = before
+        self._laps = self.before
         self._lap = NOTHING
-        self._lap_began_ns = began_ns
+        self._lap_began_ns = self.began_ns
         # What requests that are under way take at most.
         self._under_way = NOTHING
         # The same of calls that were admitted, and have sent nothing yet.
@@ -112,10 +101,9 @@ class Meter:
         """A scope in this one, whose time begins now; `title` is for messages."""
         return Meter(
             limits=limits,
-            prices={},
-            clock=self._clock,
-            began_ns=self._clock(),
-            tracer=self._tracer,
+            clock=self.clock,
+            began_ns=self.clock(),
+            tracer=self.tracer,
             whose=whose,
             title=title,
             around=self,
@@ -123,13 +111,10 @@ class Meter:
 
     @contextmanager
     def loop(self, limits: Limits) -> Iterator[Meter]:
-        """A scope in the innermost of this meter's that is open; has all calls of the block.
-
-        Tasks that begin inside the block are in it too.
-        """
+        """A scope in the innermost of this meter's that is open; has all calls of the block."""
         before = _innermost.get()
         inner = self._scope.inside(limits, whose="loop")
-        _innermost.set(inner)
+        _innermost.set(inner)  # for tasks that begin inside the block, too
         try:
             yield inner
         finally:
@@ -139,9 +124,8 @@ class Meter:
     async def admitted(self, request: Request) -> AsyncIterator[Admission]:
         """Begins when there is room for the call; ends with it, or when the time is over.
 
-        Raises:
-            LimitReached: There is no room for it; it was not sent, or not waited for to its end.
-                `RunLimitReached` for the limits of the run or the command.
+        Raises `LimitReached` if there is no room for it, or it was not waited for to its end:
+        `RunLimitReached` for the limits of the run or the command.
         """
         scope = self._scope
         # 1. Wait for what is under way, if that may leave enough.
@@ -177,48 +161,6 @@ class Meter:
             scope._add(awaited=-call.need)
             self._ended.set()
 
-    @asynccontextmanager
-    async def sending(self, call: Admission, request: Request) -> AsyncIterator[Sending]:
-        """Around one request of an admitted call. Not only the first needs room.
-
-        Raises:
-            LimitReached: There is no room for it; see `admitted`.
-        """
-        scope = call.scope
-        # From its first request on, each request reserves for itself.
-        scope._add(awaited=-call.need)
-        call.need = NOTHING
-        request, need = await scope._wait(request, call=call)
-        scope._add(under_way=need)
-        sending = Sending(request)
-        try:
-            yield sending
-            if sending.answer is not None:
-                scope._add(taken=self._charges.taken(request, sending.answer))
-        except BaseException as error:
-            if sending.has_left and was_connected(error):
-                scope._add(taken=self._charges.lost(request, pieces=sending.pieces))
-            raise
-        finally:
-            scope._add(under_way=-need)
-            self._ended.set()
-
-    def has_less_room(self, call: Admission, error: ContextOverflow) -> bool:
-        """Whether a call that a limit gave more room than its context has gets less when repeated.
-
-        A room that the caller stated is not changed.
-        """
-        if call.room is None or error.context_tokens is None:
-            return False
-        return self._charges.learn_context(call.request, error.context_tokens) < call.room
-
-    def cut_by(self, call: Admission, reply: Completion) -> Completion:
-        """The reply, with the limit of the run that decided where it was cut, if one did."""
-        is_cut = reply.finish_reason == "length" and call.room is not None
-        if not is_cut or call.scope.whose == "loop" or self._charges.is_full(call.request):
-            return reply
-        return replace(reply, cut_by="tokens" if call.scope.left("tokens") else "cost")
-
     @property
     def of_run(self) -> Meter:
         """The scope of the run that this one is in, or is."""
@@ -233,7 +175,7 @@ class Meter:
         """The use since the last lap; begins another."""
         lap = self._open_lap
         self._laps += lap
-        self._lap, self._lap_began_ns = NOTHING, self._clock()
+        self._lap, self._lap_began_ns = NOTHING, self.clock()
         return lap
 
     def go_on_from(self, spent: Spent) -> None:
@@ -255,7 +197,7 @@ class Meter:
         for scope, reserve in self._limited():
             amount = scope.limits.left(limit, scope.spent + reserve)
             if amount is not None:
-                whose = "" if scope is self else f"{scope._title}'s "
+                whose = "" if scope is self else f"{scope.title}'s "
                 rests.append(Rest(amount, whose + scope.limits.said(limit), scope))
         return min(rests, key=lambda rest: rest.amount, default=None)
 
@@ -278,7 +220,7 @@ class Meter:
 
     @property
     def _open_lap(self) -> Spent:
-        return replace(self._lap, time_ns=self._clock() - self._lap_began_ns)
+        return replace(self._lap, time_ns=self.clock() - self._lap_began_ns)
 
     async def _wait(
         self, request: Request, *, call: Admission | None = None
@@ -295,7 +237,7 @@ class Meter:
             return sized, need
         async with AsyncExitStack() as stack:
             if is_late:
-                stack.enter_context(self._tracer.span(events.WaitForRoom()))
+                stack.enter_context(self.tracer.span(events.WaitForRoom()))
             # A call that waits for room in a loop keeps none waiting that are outside it.
             for inner, turn in enumerate(turns, start=1):
                 await stack.enter_async_context(turn)
@@ -313,8 +255,7 @@ class Meter:
     ) -> bool:
         """Whether there is room now, in so many of the scopes, this one first.
 
-        Raises:
-            LimitReached: There would not be even if nothing were under way.
+        Raises `LimitReached` if there would not be even with nothing under way.
         """
         fits = True
         for scope, reserve in self._limited(among):
@@ -365,10 +306,7 @@ class Meter:
             ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
 
     def _limited(self, among: int | None = None) -> list[tuple[Meter, Spent]]:
-        """The scopes from here outwards that have limits, and what a call must leave in each.
-
-        `among` is how many are looked at.
-        """
+        """The innermost `among` scopes that have limits, and what a call must leave in each."""
         reserve = accumulate(scope._kept for scope in self.chain)
         scopes = zip(self.chain[:among], reserve, strict=False)
         return [(scope, reserve) for scope, reserve in scopes if scope._is_limited]
@@ -413,7 +351,7 @@ class Meter:
                 f"; to go on it needs {field} to be {enough.get(limit, 'more')} "
                 f"({_RAISED_BY[self.whose]})"
             )
-        return RunLimitReached(f"{self._title} is at its limit: {message}", limit=limit)
+        return RunLimitReached(f"{self.title} is at its limit: {message}", limit=limit)
 
 
 class Rest(NamedTuple):
@@ -436,6 +374,42 @@ class Admission:
     """The reserved use; nothing once it has sent a request."""
     room: int | None
     """For its reply, if a limit decided that."""
+
+    @asynccontextmanager
+    async def sending(self, request: Request) -> AsyncIterator[Sending]:
+        """Around one request of the call, which needs room too; raises as `admitted`."""
+        scope, charges = self.scope, self.scope._charges
+        # From its first request on, each request reserves for itself.
+        scope._add(awaited=-self.need)
+        self.need = NOTHING
+        request, need = await scope._wait(request, call=self)
+        scope._add(under_way=need)
+        sending = Sending(request)
+        try:
+            yield sending
+            if sending.answer is not None:
+                scope._add(taken=charges.taken(request, sending.answer))
+        except BaseException as error:
+            if sending.has_left and was_connected(error):
+                scope._add(taken=charges.lost(request, pieces=sending.pieces))
+            raise
+        finally:
+            scope._add(under_way=-need)
+            scope._ended.set()
+
+    def has_less_room(self, error: ContextOverflow) -> bool:
+        """Whether the call gets less room if it is repeated: a limit gave it more than there is."""
+        # A room that the caller stated is not changed.
+        if self.room is None or error.context_tokens is None:
+            return False
+        return self.scope._charges.learn_context(self.request, error.context_tokens) < self.room
+
+    def cut(self, reply: Completion) -> Completion:
+        """The reply, with the limit of the run that decided where it was cut, if one did."""
+        scope, is_cut = self.scope, reply.finish_reason == "length" and self.room is not None
+        if not is_cut or scope.whose == "loop" or scope._charges.is_full(self.request):
+            return reply
+        return replace(reply, cut_by="tokens" if scope.left("tokens") else "cost")
 
 
 @dataclass(slots=True)
@@ -464,10 +438,7 @@ class TokenPrice:
 
 
 class _Charges:
-    """Computes the use of calls. Uncounted tokens get a high estimate from their length.
-
-    `prices` are as for `Meter`.
-    """
+    """Computes the use of calls; uncounted tokens get a high estimate from their length."""
 
     def __init__(self, prices: Mapping[str, TokenPrice]) -> None:
         self._prices = dict(prices)
@@ -491,16 +462,12 @@ class _Charges:
         among: int,
         beside: Spent,
     ) -> int | None:
-        """The room for a reply that states none: its share of what is left; None without a limit.
-
-        So many calls share the tokens and dollars, fewer if a share is too small to be of use. What
-        others hold is not shared, but a call that has no useful room beside it gets room that it
-        has to wait for.
-        """
+        """The room for a reply that states none: its share of what is left; None if unlimited."""
         prompt_tokens, price = self._most_asked(request), self._prices.get(request.model)
         rooms: list[float] = []
         if tokens is not None:
-            # With nothing else under way, and its share beside what is.
+            # With nothing else under way, and its share beside what is. What others hold is not
+            # shared, but a call without useful room beside it gets room that it has to wait for.
             rooms = [tokens - prompt_tokens, (tokens - beside.tokens) / among - prompt_tokens]
         if usd is not None and price is not None and price.usd_per_million_output_tokens:
             per_token = price.usd_per_million_output_tokens / 1e6

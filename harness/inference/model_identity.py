@@ -79,21 +79,14 @@ class ModelIdentity:
 
     @property
     def low_bit(self) -> bool:
-        """Whether its weights are known to have fewer bits than those of `Q8_0`.
-
-        MXFP4 is not counted: the models that come in it were trained in it.
-        """
+        """Whether its weights are known to have fewer bits than those of `Q8_0`."""
         return is_below_evaluator_floor(self.quantization)
 
 
 def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) -> ModelIdentity:
     """Which model an endpoint calls, as far as that is known without a call.
 
-    The endpoint's `family`, if set, overrules every other source. `metadata` is from its file or
-    its server.
-
-    Raises:
-        ModelFileInvalid: Its file cannot be read.
+    `metadata` is from its file or its server. Raises `ModelFileInvalid`.
     """
     if endpoint.backend == "scripted":
         return ModelIdentity(
@@ -120,6 +113,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         called=endpoint.model_id if endpoint.path is None else endpoint.path.name,
         source=source,
         names=names,
+        # What a person has written down overrules every other source.
         family=declared_family(endpoint.family)
         or first_family(map(parse_model_name, report.base_models))
         or first_family((*map(parse_model_name, report.names), *names, own_name))
@@ -221,10 +215,7 @@ class ModelMetadata:
 
 
 def metadata_from(keys: Mapping[str, object], *, quantization: str | None) -> ModelMetadata:
-    """The metadata under GGUF's keys; values that are not text are left out.
-
-    `quantization` is what `general.file_type` means, or the server's name for it.
-    """
+    """The metadata under GGUF's keys, whose `general.file_type` means this quantization."""
 
     def text(key: str) -> str:
         value = keys.get(f"general.{key}")
@@ -248,11 +239,7 @@ _SAMPLE_BYTES = 1 << 20
 
 
 def file_fingerprint(path: Path) -> str:
-    """A file's size and the digest of its first and last MiB: copies and links share it.
-
-    Raises:
-        ModelFileInvalid: The file cannot be read.
-    """
+    """A file's size and the digest of its first and last MiB: copies and links share it."""
     try:
         with path.open("rb") as file:
             digest = hashlib.sha256(file.read(_SAMPLE_BYTES))
@@ -276,11 +263,7 @@ def is_here(url: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def server_address(url: str) -> str:
-    """The same text for every spelling of one server's address.
-
-    Scheme and host are in lower case and this machine has one name. The scheme's default port and
-    the `/v1` of OpenAI's protocol are left out.
-    """
+    """The same text for every spelling of one server's address."""
     address = httpx2.URL(url)  # scheme and host in lower case
     host = "localhost" if is_here(url) else address.host
     port = "" if address.port in (None, _OWN_PORT.get(address.scheme)) else f":{address.port}"

@@ -54,8 +54,7 @@ _SAYS_NOTHING = re.compile(
     r"|\d+|[0-9a-f]{12,}"  # a number, a commit
 )
 
-_KQUANT_SIZE = re.compile(r" - (S|M|L)(?:mall|edium|arge)")
-"""llama.cpp's words: `Q4_K - Medium`."""
+_KQUANT_SIZE = re.compile(r" - (S|M|L)(?:mall|edium|arge)")  # llama.cpp's words: `Q4_K - Medium`
 
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bm]|\d+x\d+(?:\.\d+)?[bm]")
 
@@ -85,16 +84,13 @@ class ModelName:
 
 
 def parse_model_name(text: str) -> ModelName:
-    """Takes apart the name of a served model, a repository or a file, with or without its path.
-
-    For a file called `ggml-model-q8_0.gguf`, the name of a folder above it counts, if that looks
-    like a model's.
-    """
+    """Takes apart the name of a served model, a repository or a file, with or without its path."""
     folders = [part for part in _PATH.split(text.strip().lower()) if part]
     last = folders.pop() if folders else ""
     name = _parse_part(text, last)
     if name.words:
         return name
+    # Of a file called `ggml-model-q8_0.gguf`, a folder above it counts, if it looks like a model's.
     for folder in reversed(folders):
         above = _parse_part(text, folder)
         if above.has_size:
@@ -108,11 +104,9 @@ def packing(text: str) -> str | None:
 
 
 def same_weights(first: ModelName, second: ModelName) -> bool:
-    """Whether two names stand for the same weights, however packed.
-
-    A name without a date may lead to any dated release of its model.
-    """
+    """Whether two names stand for the same weights, however packed."""
     mine, theirs = (set(name.words) - _CONVERSATIONAL for name in (first, second))
+    # A name without a date may lead to any dated release of its model.
     dates = {first.snapshot, second.snapshot} - {None}
     return bool(mine) and mine == theirs and len(dates) < 2
 

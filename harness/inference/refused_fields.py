@@ -37,10 +37,7 @@ _THINKING = ("think", "thinking", "enable_thinking", "reasoning", "chat_template
 
 
 class RefusedFields:
-    """What is not sent to one model: the `dropped` fields never, others once it refuses them.
-
-    A call works without the `droppable` ones, beside its settings.
-    """
+    """What is not sent to one model: `dropped` fields, and `droppable` ones that it refuses."""
 
     def __init__(self, dropped: Iterable[str] = (), *, droppable: Iterable[str] = ()) -> None:
         self._droppable = (*get_args(SamplingField), *_THINKING, *droppable)

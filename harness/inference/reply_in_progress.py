@@ -35,16 +35,14 @@ class CallPiece:
 
 
 class ReplyInProgress:
-    """Gathers the pieces of one reply.
-
-    The request is taken to be sent now, unless `sent` is called. `arrived` is told that a piece has
-    come, for the time limits.
-    """
+    """Gathers the pieces of one reply; `arrived` hears of each, for the time limits."""
 
     def __init__(
         self, request: ChatRequest, *, clock: Clock, arrived: Callable[[], None] | None = None
     ) -> None:
         self.request = request
+        self.was_heard = False
+        """Whether a listener has any of the answer."""
         self._clock = clock
         self._arrived = arrived
         self._splitter = MarkSplitter()
@@ -55,7 +53,7 @@ class ReplyInProgress:
         self._ended_ns: int | None = None
         self._came_whole = False
         self._comes_apart = False
-        self._sent_ns = clock()
+        self._sent_ns = clock()  # unless `sent` is called
 
     def sent(self) -> None:
         """The request has left: it took until now to connect and to hand it over."""
@@ -67,23 +65,18 @@ class ReplyInProgress:
         *,
         reasoning: str = "",
         calls: Sequence[CallPiece] = (),
+        is_whole: bool = False,
     ) -> None:
-        """A piece has arrived; the time of one with content is kept."""
-        if calls:
-            self._calls.extend(calls)
+        """A piece has arrived, or all of the reply is here in one."""
+        if is_whole:
+            self._came_whole = True  # there was no first token to be seen
         # A first piece with the role alone, say, is no token.
-        if not (text or reasoning or calls):
-            return
-        self._token_ns.append(self._clock())
-        if self._arrived:
-            self._arrived()
-        if self.request.on_piece:
-            self.request.on_piece()
-        self._take_in(text, reasoning)
-
-    def add_whole(self, text: str, *, reasoning: str = "", calls: Sequence[CallPiece] = ()) -> None:
-        """All of the reply is here in one piece: there was no first token to be seen."""
-        self._came_whole = True
+        elif text or reasoning or calls:
+            self._token_ns.append(self._clock())
+            if self._arrived:
+                self._arrived()
+            if self.request.on_piece:
+                self.request.on_piece()
         self._calls.extend(calls)
         self._take_in(text, reasoning)
 
@@ -163,6 +156,8 @@ class ReplyInProgress:
         if answer:
             self._text.append(answer)
             if self.request.on_text:
+                # White space alone does no harm before another attempt's answer.
+                self.was_heard = self.was_heard or is_visible(answer)
                 self.request.on_text(answer)
 
 
@@ -172,11 +167,7 @@ def _repaired(text: str) -> str:
 
 
 def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tuple[ToolCall, ...]:
-    """The calls that these pieces make up.
-
-    A call without an id, or with one that its conversation has used, gets the first `call_N` that
-    is free.
-    """
+    """The calls that these pieces make up."""
     gathered: list[CallPiece] = []
     for piece in pieces:
         same = [n for n, call in enumerate(gathered) if piece.index in {None, call.index}]
@@ -195,7 +186,7 @@ def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tupl
     calls: list[ToolCall] = []
     for call in gathered:
         name = call.id
-        if not name or name in used:
+        if not name or name in used:  # by its conversation
             name = next(candidate for n in count(1) if (candidate := f"call_{n}") not in used)
         used.add(name)
         calls.append(ToolCall(name, call.name, call.arguments or "{}", call.extra))
@@ -203,10 +194,8 @@ def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tupl
 
 
 def _goes_on(begun: CallPiece, piece: CallPiece) -> bool:
-    """Whether a piece belongs to the call begun before it.
-
-    Id and name come once, or with every piece; some servers number all their calls 0, or none.
-    """
+    """Whether a piece belongs to the call begun before it."""
+    # Id and name come once, or with every piece; some servers number all their calls 0, or none.
     if piece.id and piece.id != begun.id:
         return not (begun.id or piece.name)
     if not (piece.name and begun.name) or piece.id:
@@ -215,15 +204,12 @@ def _goes_on(begun: CallPiece, piece: CallPiece) -> bool:
 
 
 def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON
-    """A number of tokens or nanoseconds by a server's word; None if it says none.
-
-    -1 for what is no whole number: no reply is lost for it, and `possible` leaves it out.
-    """
+    """A number of tokens or nanoseconds by a server's word; None if it says none."""
     is_whole = isinstance(value, float) and value.is_integer()
     is_text = isinstance(value, str) and value.isdecimal()
     if value is None or is_whole or is_text or type(value) is int:
         return None if value is None else int(value)
-    return -1
+    return -1  # no reply is lost for it: `possible` leaves it out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,23 +289,3 @@ def _before_first_token(sent_ns: int, first_ns: int, times: ServerTimings) -> It
         backwards.append(Phase(name=name, start_ns=start_ns, end_ns=end_ns, source=source))
         end_ns = start_ns
     return reversed(backwards)
-
-
-class Listener:
-    """Stands between a call and the listener to its answer.
-
-    Attributes:
-        request: The call to make in place of the given one; the same without a listener.
-        told: Whether a piece of an answer was passed on, other than white space.
-    """
-
-    def __init__(self, request: ChatRequest) -> None:
-        self._on_text = request.on_text
-        self.request = request if request.on_text is None else replace(request, on_text=self._tell)
-        self.told = False
-
-    def _tell(self, text: str) -> None:
-        assert self._on_text is not None
-        # White space alone does no harm before another attempt's answer.
-        self.told = self.told or is_visible(text)
-        self._on_text(text)

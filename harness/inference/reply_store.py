@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields, replace
 from itertools import count
+from pathlib import Path
 from typing import TypeVar
 
 import orjson
@@ -22,15 +24,15 @@ from harness.errors import ModelFileInvalid, Notice
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
 from harness.inference.model_identity import file_fingerprint
-from harness.inference.reply_log import ReplyLog
 from harness.inference.request import ChatRequest, Message
 from harness.text_store import TextStore
+from harness.threads import to_its_end
 from harness.trace import Clock, RunTrace, events
+from harness.trace.journal_line import dump_json, seal, sealed_number
 
 T = TypeVar("T")
 
-_FORMAT = 2
-"""Of keys and of stored completions: raise it with any change to either."""
+_FORMAT = 2  # of keys and of stored completions: raise it with any change to either
 _COMPLETION = TypeAdapter(Completion)
 _NEWER = ("top_k", "presence_penalty", "headers", "query", "reasoning_effort", "extra_body")
 """Settings that keys have only where they are set."""
@@ -65,17 +67,14 @@ class ReplyCache:
     async def slot(
         self, request: ChatRequest, *, identity: str, clock: Clock
     ) -> AsyncIterator[Slot]:
-        """The place of a call's reply; `known` if an earlier call that was the same has one.
-
-        Of equal calls at the same time one asks, and the others wait for its reply. If it is
-        cancelled, the next one asks; if it fails, or its reply is not kept, each asks for itself.
-        """
+        """The place of a call's reply; `known` if an earlier call that was the same has one."""
         slot = Slot()
         # Asked for by chance: it is meant to differ every time.
         if request.temperature != 0 and request.seed is None:
             yield slot
             return
         key, asked_ns = call_key(request, identity=identity), clock()
+        # Of equal calls at the same time one asks. If it is cancelled, the next one does.
         while (leader := self._under_way.get(key)) is not None:
             await asyncio.wait([leader])  # awaited by itself, it would be cancelled with this call
             # It has its reply, which is stored now, or none that is: then each asks for itself.
@@ -112,14 +111,8 @@ class KeptReplies:
     are here: a resumed run asks for none of them again, sampled or greedy. The file lies beside the
     journal, and is deleted when the run is finished; a batch, which may go on changed, keeps it.
 
-    Of two calls of one node that are the same, each has its own reply, in the order they were made.
-    A reply that holds a secret is not kept. `resumed` says whether there may be replies of earlier
-    parts; without `is_wanted`, replies stay in memory, for further attempts of a node. A reply is
-    kept once its cost is in the `trace`. A label may end in `VARIATION` and a number, whose replies
-    are others.
-
-    Attributes:
-        used_again: How many replies came from earlier parts.
+    `resumed` says whether there may be replies of earlier parts; without `is_wanted`, replies stay
+    in memory, for further attempts of a node. `used_again` is how many came from earlier parts.
     """
 
     def __init__(
@@ -159,6 +152,7 @@ class KeptReplies:
         slot = Slot()
         call = label, call_key(request, identity=self._identity(request.model))
         # Before anything is awaited: calls that are made together differ only by their order.
+        # Of two that are the same, each has its own reply, in the order they were made.
         used = self._taken[call]
         number = next(candidate for candidate in count(1) if candidate not in used)
         used.add(number)
@@ -217,10 +211,11 @@ class KeptReplies:
     def _keep(self, key: str, reply: Completion) -> None:
         # The resumed run asks again for what a limit cut: it may have a higher one.
         # What a filter ended is nothing to give a further attempt.
-        is_filtered = reply.finish_reason == "content_filter"
-        if reply.cut_by is not None or is_filtered or self._holds_a_secret(reply):
+        if reply.cut_by is not None or reply.finish_reason == "content_filter":
             return
         texts = {key: _completion_as_text(reply)}
+        if self._trace.redactor.clean(texts[key]) != texts[key]:
+            return  # it holds a secret
         if reply.endpoint is not None:
             texts[f"{key} by"] = self._identity(reply.endpoint)
         # The record of their cost first, so that the run knows the price of all that is kept, and
@@ -238,13 +233,6 @@ class KeptReplies:
             self._identities[model] = identity
         return self._identities[model]
 
-    def _holds_a_secret(self, completion: Completion) -> bool:
-        calls = completion.tool_calls
-        extras = [json.dumps(extra) for extra in (completion.extra, *(c.extra for c in calls))]
-        arguments = [call.arguments for call in calls]
-        texts = "\n".join((completion.text, completion.reasoning, *arguments, *extras))
-        return self._trace.redactor.clean(texts) != texts
-
 
 @dataclass(slots=True)
 class Slot:
@@ -253,6 +241,105 @@ class Slot:
     known: Completion | None = None
     """The reply of an earlier part of the run; None if the model has to be asked."""
     reply: Completion | None = None
+
+
+class ReplyLog:
+    """Texts by key; a killed process loses none that was kept. Without a path they stay in memory.
+
+    A text is a line with a checksum, in a private file that is made when there is the first.
+    `troubled` is told once why texts cannot be kept, or how many were damaged.
+    """
+
+    def __init__(self, path: Path | None, *, troubled: Callable[[str], None]) -> None:
+        self._path = path
+        self._troubled = troubled
+        self._descriptor: int | None = None
+        self._size = 0
+        self._is_usable = True
+        self._is_read = False
+        self._reading = asyncio.Lock()
+        self._places: dict[str, tuple[int, int]] = {}
+        """By key, where the latest line of it begins, and its length."""
+        self._texts: dict[str, str] = {}
+        """By key, if there is no file."""
+
+    async def find(self, key: str) -> str | None:
+        """The text of this key; None when there is none."""
+        if self._path is None:
+            return self._texts.get(key)
+        async with self._reading:
+            if not self._is_read:
+                try:
+                    if self._path.exists():
+                        # By the loop, as `keep` does: two would not know where it ends.
+                        self._opened()
+                        self._places = {**await to_its_end(self._read), **self._places}
+                except OSError as error:
+                    self._fail(error)
+                self._is_read = True
+        place = self._places.get(key)
+        if place is None or self._descriptor is None:
+            return None
+        start, length = place
+        line = os.pread(self._descriptor, length, start)
+        entry = orjson.loads(line) if sealed_number(line) else {}
+        return str(entry["text"]) if entry.get("key") == key else None
+
+    def keep(self, texts: Mapping[str, str]) -> None:
+        """Keeps texts; when this returns, a killed process does not lose them."""
+        if self._path is None:
+            self._texts.update(texts)
+            return
+        if not self._is_usable or not texts:
+            return
+        try:
+            # Not a database: for a short run, that costs more than all the rest.
+            descriptor = self._opened()
+            for key, text in texts.items():
+                line = seal(dump_json({"key": key, "text": text}) + b"\n", 1)
+                self._places[key] = self._size, len(line)
+                self._size += len(line)
+                while line:
+                    line = line[os.write(descriptor, line) :]
+        except OSError as error:
+            self._fail(error)
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            assert self._path is not None
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            self._size = os.fstat(self._descriptor).st_size
+            if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
+                # What a kill cut off must not spoil the next line.
+                self._size += os.write(self._descriptor, b"\n")
+        return self._descriptor
+
+    def _fail(self, error: OSError) -> None:
+        if self._is_usable:
+            self._is_usable = False
+            self._troubled(str(error))
+
+    def _read(self) -> dict[str, tuple[int, int]]:
+        """The places of what earlier parts of the run kept."""
+        places: dict[str, tuple[int, int]] = {}
+        assert self._path is not None
+        start = damaged = 0
+        with self._path.open("rb") as file:
+            for line in file:
+                if sealed_number(line) is not None:
+                    places[orjson.loads(line)["key"]] = start, len(line)
+                elif line.endswith(b"}\n"):  # a kill may have cut off others
+                    damaged += 1
+                start += len(line)
+        if damaged:
+            self._troubled(f"{damaged} of its lines are damaged")
+        return places
 
 
 # --- keys, and replies as texts -------------------------------------------------------------------
@@ -265,22 +352,15 @@ def _is_repeatable(request: ChatRequest, completion: Completion) -> bool:
     return request.seed is not None or "temperature" not in completion.dropped
 
 
+# What a call is for, how long it may take and who listens makes no difference; settings of the
+# second line are in a key only where they are set.
 _INDECISIVE = {"model", "role", "asks_again", "timeout_s", "priority", "on_text", "on_piece"}
-_INDECISIVE |= {
-    "allow_empty",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-}  # in a key only where they are set
+_INDECISIVE |= {"allow_empty", "top_p", "top_k", "min_p", "presence_penalty"}
 _DECISIVE = [part.name for part in fields(ChatRequest) if part.name not in _INDECISIVE]
 
 
 def call_key(request: ChatRequest, *, identity: str) -> str:
-    """The same for two calls if one reply answers both: SHA-256, hexadecimal.
-
-    What a call is for, how long it may take and who listens makes no difference.
-    """
+    """The same for two calls if one reply answers both: SHA-256, hexadecimal."""
     schema = request.reply_schema
     content = {
         **{name: getattr(request, name) for name in _DECISIVE},
@@ -303,11 +383,7 @@ def _said(m: Message) -> list[object]:
 
 
 def reply_settings(endpoint: Endpoint) -> dict[str, object]:
-    """The settings of an endpoint that change its replies, but for its address.
-
-    Raises:
-        ModelFileInvalid: Its file is not there.
-    """
+    """The settings of an endpoint that change its replies, but for its address."""
     settings = endpoint.model_dump(mode="json", include=_DECIDES)
     for name in ("tools", *_NEWER):
         if not settings[name]:
@@ -339,10 +415,7 @@ def _read_completion(text: str | None) -> Completion | None:
 
 
 def _answer_again(stored: Completion, request: ChatRequest, *, asked_ns: int) -> Completion:
-    """The same reply, without what the call that it is from took and cost.
-
-    The listener of the request is told.
-    """
+    """The same reply, without what the call that it is from took and cost."""
     if request.on_text and stored.text:
         request.on_text(stored.text)
     return replace(

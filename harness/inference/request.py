@@ -22,8 +22,7 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 _EFFORTS: tuple[str, ...] = get_args(Effort)
 
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
-_MOST_NAME_CHARS = 64
-"""Of a tool's name, at every server."""
+_MOST_NAME_CHARS = 64  # of a tool's name, at every server
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,7 @@ class ToolCall:
 
 
 def read_arguments(written: str) -> object:
-    """The JSON of a call's arguments, which some models encode twice; nothing, or `null`, is `{}`.
-
-    Raises:
-        orjson.JSONDecodeError: It is not JSON.
-    """
+    """The JSON of a call's arguments; nothing, or `null`, is `{}`. Raises `JSONDecodeError`."""
     value = orjson.loads(written.strip() or "{}")
     value = orjson.loads(value) if isinstance(value, str) else value
     return {} if value is None else value
@@ -163,11 +158,7 @@ _KEYS = {"role", "content", "tool_calls", "tool_call_id"}
 
 
 def as_messages(prompt: Prompt) -> tuple[Message, ...]:
-    """The prompt as messages.
-
-    Raises:
-        InvalidInput: It is not a prompt, or a message holds more than text and images.
-    """
+    """The prompt as messages; raises `InvalidInput` for anything but texts and images."""
     if isinstance(prompt, str):
         return (Message("user", prompt),)
     if isinstance(prompt, Message | Mapping):
@@ -178,11 +169,7 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
 
 
 def as_texts(texts: str | Iterable[str]) -> tuple[str, ...]:
-    """The texts; a single `str` is one text, and not its letters.
-
-    Raises:
-        InvalidInput: They cannot be iterated over.
-    """
+    """The texts; a single `str` is one text, and not its letters. Raises `InvalidInput`."""
     if isinstance(texts, str):
         return (texts,)
     if not isinstance(texts, Iterable):
@@ -465,7 +452,7 @@ _PARTS: Mapping[str, type] = {"messages": Message, "texts": str, "stop": str, "t
 
 
 _CHECKED = {
-    kind: [(one.name, one.default) for one in fields(kind) if one.name in _FIELDS]
+    kind: [(part.name, part.default) for part in fields(kind) if part.name in _FIELDS]
     for kind in (ChatRequest, EmbedRequest, RerankRequest)
 }
 """The fields of requests that are checked, with their defaults."""
@@ -493,14 +480,12 @@ def _check(request: Request) -> None:
 _BYTES_PER_TOKEN = 3
 """Low, so that it is an upper bound: in English there are about four, and a letter of Chinese,
 which has three bytes, is a token or less."""
-_PER_MESSAGE = 8
-"""What a chat template puts around a message: five or six."""
+_PER_MESSAGE = 8  # what a chat template puts around a message: five or six
 _PER_CALL = 64
 """What it puts before the first, a system prompt of its own: 26 in Qwen 2.5, 60 in gpt-oss."""
 _PER_IMAGE = 2048
 """Claude's largest takes 1,600, GPT-4o's 1,445; a model that scales no image may take more."""
-_PER_TOOL = 32
-"""What a template puts around a tool or a call of one: 10 to 20."""
+_PER_TOOL = 32  # what a template puts around a tool or a call of one: 10 to 20
 
 
 def most_tokens_in(text: str) -> int:

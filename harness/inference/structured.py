@@ -46,10 +46,8 @@ _PROBE_SCHEMA: JsonSchema = {
     "additionalProperties": False,
 }
 _PROBE_PROMPT = "Say hello, in one short sentence."
-_PROBE_TOKENS = 256
-"""A greeting takes ten; a model that thinks aloud first takes more."""
-_REFUSALS = {400, 422, 501}
-"""Statuses with which servers refuse a schema."""
+_PROBE_TOKENS = 256  # a greeting takes ten; a model that thinks aloud first takes more
+_REFUSALS = {400, 422, 501}  # statuses with which servers refuse a schema
 _ABOUT_SCHEMAS = re.compile(
     r"schema|grammar|response_format|\bjson|\bformat\b|guided|structured|propert|keyword"
     r"|\bpattern\b|\benum|\$ref|recursi|context=|[a-z](?:Of|Items|Length)\b",
@@ -60,14 +58,7 @@ _KEPT = f'{{"word":"{_WORD}"}}'
 
 
 class ReplyType(Generic[T]):
-    """A type that replies are asked for in.
-
-    Servers enforce objects, not every one enforces a bare list or number. So a type whose schema is
-    not an object travels as `{"answer": …}` and is unwrapped again; without it, it counts as well.
-
-    Raises:
-        ConfigurationInvalid: It is no type, or one without a JSON Schema.
-    """
+    """A type that replies are asked for in; raises `ConfigurationInvalid` without a JSON Schema."""
 
     def __init__(self, python_type: type[T]) -> None:
         # Of a function, pydantic would take the type of its arguments.
@@ -76,6 +67,8 @@ class ReplyType(Generic[T]):
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(python_type)
             self._bare = self._adapter
+            # Servers enforce objects, not every one enforces a bare list or number: those travel as
+            # `{"answer": …}`, and without it they count as well.
             self._wrapped = self._adapter.json_schema().get("type") != "object"
             if self._wrapped:
                 fields: Any = {"answer": (python_type, ...)}
@@ -86,17 +79,11 @@ class ReplyType(Generic[T]):
             raise _unusable(python_type, getattr(error, "message", str(error))) from error
 
     def parse(self, completion: Completion, *, endpoint: str) -> T:
-        """The reply as a value.
-
-        A model that is only told of the schema likes to put its JSON into a fence, between two
-        sentences, or behind a schema that it quotes: of the objects in the text, the only one of
-        the type counts. The value itself has to be of the type, to the letter.
-
-        Raises:
-            ReplyInvalid: The text is not JSON of this type, or holds several; if the token limit
-                cut it, it says so.
-        """
+        """The reply as a value; raises `ReplyInvalid`, which says if the token limit cut it."""
         text = completion.text
+        # A model that is only told of the schema likes to put its JSON into a fence, between two
+        # sentences, or behind a schema that it quotes: of the objects in the text, the only one of
+        # the type counts. The value itself has to be of the type, to the letter.
         objects = objects_in(text)
         fitting = []
         for candidate in objects if len(objects) > 1 else ():
@@ -183,11 +170,7 @@ class SchemaKnowledge:
     async def fit(
         self, request: ChatRequest, ask: Ask, *, tracer: Tracer
     ) -> tuple[ChatRequest, StructuredMode]:
-        """A call with a schema as its server should get it, and what becomes of the schema there.
-
-        Where the server does not enforce schemas, the model is told of it in words, at the very end
-        of the prompt.
-        """
+        """A call with a schema as its server should get it, and what becomes of the schema."""
         mode = await self._mode.found(partial(self._probe, request, ask, tracer))
         schema = request.reply_schema
         assert schema is not None
@@ -197,6 +180,7 @@ class SchemaKnowledge:
                 return request, mode
             if (strict := strict_schema(schema)) is not None:
                 return replace(request, reply_schema=strict), mode
+        # The model is told of it in words, at the very end of the prompt.
         described = replace(request, messages=_with_schema(request.messages, schema))
         # Of this schema, whatever the server does with others.
         mode = "advisory" if mode == "enforced" else mode

@@ -34,11 +34,9 @@ from harness.trace import Tracer, events
 
 _MALFORMED = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"(?:next|call|answer)"')
 _FORMS = 'Reply with {"next":{"call":…,"arguments":{…}}} or {"next":{"answer":…}} alone.'
-_PROBE_WORDS = 96
-"""More than the tokens of a greeting in any template that has no tools."""
+_PROBE_WORDS = 96  # more than the tokens of a greeting in any template that has no tools
 _PROBE_TOKENS = 16
-_REFUSALS = {400, 422, 500, 501}
-"""Statuses with which servers refuse tools; llama-server's was 500."""
+_REFUSALS = {400, 422, 500, 501}  # statuses with which servers refuse tools; llama-server's was 500
 _REFUSED = re.compile(
     r"\btool\w*.{0,60}(?:not support|n't support|unsupported|requires --|not permitted|unexpected)"
     r"|(?:not support|unsupported|unknown|unexpected|unrecogni[sz]ed).{0,60}\btool\w*"
@@ -48,10 +46,7 @@ _REFUSED = re.compile(
 
 
 class ToolKnowledge:
-    """What one model's server does with tools; its tags share it.
-
-    Where the server cannot make the model call a tool (not `requires_calls`), the typed way does.
-    """
+    """What one model's server does with tools; its tags share it."""
 
     def __init__(self, mode: ToolMode | None = None, *, requires_calls: bool = True) -> None:
         self._mode: FoundOnce[ToolMode] = FoundOnce(mode)
@@ -62,6 +57,7 @@ class ToolKnowledge:
         if not (request.tools or any(message.role == "tool" for message in request.messages)):
             return request
         mode = await self._mode.found(partial(self._probe, request, ask, tracer))
+        # Where the server cannot make the model call a tool, the typed way does.
         if mode == "typed" or (request.tool_choice == "required" and not self._requires_calls):
             return _typed(request)
         if not request.tools or request.reply_schema is None:

@@ -31,25 +31,18 @@ class PlaceWaiter(Generic[PlaceT]):
     """Set when the call goes on, or waits for something else from now on."""
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class WaitingLine(Generic[WaiterT, PlaceT]):
-    """Waiters in the order of their rank.
+    """Waiters in the order of their rank."""
 
-    `serve` grants places by `settle`; it is called when a waiter comes, and when one leaves without
-    a place. `why` gives the span of a wait, which says what is waited for. `take_back` gets a place
-    whose waiter ended before it could use it.
-    """
-
-    def __init__(
-        self,
-        *,
-        tracer: Tracer,
-        serve: Callable[[], None],
-        why: Callable[[WaiterT], events.Happening],
-        take_back: Callable[[PlaceT], None],
-    ) -> None:
-        self._tracer = tracer
-        self._serve, self._why, self._take_back = serve, why, take_back
-        self._waiters: list[WaiterT] = []
+    tracer: Tracer
+    serve: Callable[[], None]
+    """Grants places by `settle`; called when a waiter comes, or leaves without a place."""
+    why: Callable[[WaiterT], events.Happening]
+    """Gives the span of a wait, which says what is waited for."""
+    take_back: Callable[[PlaceT], None]
+    """Gets a place whose waiter ended before it could use it."""
+    _waiters: list[WaiterT] = field(default_factory=list, init=False)
 
     def __iter__(self) -> Iterator[WaiterT]:
         """Those that wait now; they may be settled meanwhile."""
@@ -59,7 +52,7 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
         """Adds a waiter, which may get its place at once; returns how many were there before."""
         before = len(self._waiters)
         bisect.insort(self._waiters, waiter, key=lambda waiter: waiter.rank)
-        self._serve()
+        self.serve()
         return before
 
     def settle(
@@ -76,14 +69,14 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
             while waiter.place is None and waiter.refusal is None:
                 waiter.changed.clear()
                 # A new span whenever it waits for something else.
-                with self._tracer.span(self._why(waiter)):
+                with self.tracer.span(self.why(waiter)):
                     await waiter.changed.wait()
         except BaseException:  # a call that is abandoned is thrown more than cancellations
             if waiter.place is not None:
-                self._take_back(waiter.place)
+                self.take_back(waiter.place)
             elif waiter.refusal is None:
                 self._waiters.remove(waiter)
-                self._serve()
+                self.serve()
             raise
         if waiter.refusal is not None:
             # Others raise the same error; none should keep the frames of another.

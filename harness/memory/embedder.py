@@ -165,17 +165,14 @@ class UnrelatedCosines(NamedTuple):
 
 
 def unrelated_cosines(embedder: Embedder) -> UnrelatedCosines:
-    """The cosines of unrelated texts, by this embedder.
-
-    Cosines of different embedders do not compare: some put unrelated texts at 0.1, others at 0.7.
-    The mean is that of all pairs of 28 texts about different things, and the limit lies two
-    standard deviations above it. With `WordLlamaEmbedder` they are 0.02 and 0.16, as they would be
-    with the questions of the Cranfield collection, which are about flight, and the 7,710 passages
-    of SQLite's documentation.
+    """The cosines of unrelated texts, by this embedder: of all pairs of 28 texts.
 
     Raises:
         InvalidInput: The embedder did not return vectors.
     """
+    # Cosines of different embedders do not compare: some put unrelated texts at 0.1, others at 0.7.
+    # With `WordLlamaEmbedder` mean and limit are 0.02 and 0.16, as they would be with the questions
+    # of the Cranfield collection, which are about flight, and 7,710 passages of SQLite's documents.
     vectors = embed(embedder, _TEXTS)
     cosines = (vectors @ vectors.T)[np.triu_indices(len(_TEXTS), k=1)].astype(np.float64)
     mean = min(_AT_MOST, float(cosines.mean()))

@@ -24,7 +24,6 @@ from zlib import crc32
 from harness.errors import MemoryStoreFailed
 from harness.memory.passage import Passage, WantedTags
 from harness.memory.primary import PrimaryStore, Progress
-from harness.memory.recent import MOST_RECENT, recent_scores
 from harness.memory.terms import LexicalSchema, ceiling
 
 if TYPE_CHECKING:
@@ -34,6 +33,9 @@ _WRITER_HEAP_BYTES = 50_000_000
 
 _TURN_WAIT_S = 30.0
 _TURN_POLL_S = 0.005
+
+MOST_RECENT = 32
+"""So many unread passages are scored one by one; with more, a search waits for the commit."""
 
 T = TypeVar("T")
 
@@ -101,12 +103,9 @@ class LexicalIndex:
         scores = self._mended(lambda: self._found(wanted, limit + len(removed)))
         if recent:
             with _translated(self._directory):
-                scores |= recent_scores(
-                    recent,
-                    clauses,
-                    where=where,
-                    searcher=self._index.searcher(),
-                    schema=self._schema,
+                searcher = self._index.searcher()
+                scores |= self._schema.recent_scores(
+                    recent, clauses, where=where, searcher=searcher
                 )
         ranked = sorted(scores.items(), key=lambda scored: (-scored[1], scored[0]))
         return dict([scored for scored in ranked if scored[0] not in removed][:limit])

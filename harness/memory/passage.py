@@ -106,12 +106,10 @@ class Passage:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Title and text, in Unicode's composed form (NFC) and without white space around them.
-
-        Two passages with the same words are one. Nothing else may differ: no list of signs or
-        empty words is safe in all languages, and the indentation of a program is its meaning.
-        "Yes" may be said twice, so a turn's place is among its words.
-        """
+        """Title and text; two passages with the same words are one."""
+        # Only Unicode's forms (NFC) and white space around them may differ: no list of signs or
+        # empty words is safe in all languages, and the indentation of a program is its meaning.
+        # "Yes" may be said twice, so a turn's place is among its words.
         place = map(str, self.turn.fields.values()) if self.turn else ()
         return composed(self.title).strip(), composed(self.text).strip(), *place
 

@@ -1,9 +1,7 @@
 """A PostgreSQL schema as the database of a primary store, for several machines.
 
 It has the tables of `harness.memory.sqlite`. Its indexes lie on each machine, in a folder named
-after the store. Every writer locks the one row of `state` first, so writes are committed in the
-order of their numbers, and a number that is seen means that all before it are there. A commit
-notifies: one connection listens, and knows the last write without asking.
+after the store. A commit notifies: one connection listens, and knows the last write without asking.
 
 psycopg is an extra: this module is imported when a url is opened.
 """
@@ -167,7 +165,9 @@ class PostgresDatabase:
         """A transaction of the only writer: committed once this is left, else nothing."""
         with self.reading() as db:
             db.execute("BEGIN")
-            # Not a snapshot: who waits for the row sees what the one before has written.
+            # Every writer locks this row first, so writes are committed in the order of their
+            # numbers, and a number that is seen means that all before it are there. Not a snapshot:
+            # who waits for the row sees what the one before has written.
             (before,) = db.execute("SELECT sequence FROM state FOR UPDATE").fetchone()
             yield db
             (after,) = db.execute("SELECT sequence FROM state").fetchone()

@@ -8,7 +8,7 @@ from typing import Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from harness.errors import InvalidInput
-from harness.memory.place import StoreUrl
+from harness.memory.database import StoreUrl
 
 _SCHEMES = ("postgresql", "postgres")
 _SCHEMA = "harness"

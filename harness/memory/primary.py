@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.files import cache_folder
 from harness.log import log_warning
-from harness.memory.database import LOST, Database, Statements, StoreKind
+from harness.memory.database import LOST, Database, Place, Statements, StoreKind, is_store_kind
 from harness.memory.embedder import Embedder, Vectors
 from harness.memory.passage import (
     Added,
@@ -39,7 +39,6 @@ from harness.memory.passage import (
     amounts_of,
     tags_of,
 )
-from harness.memory.place import Place, is_store_kind
 from harness.memory.sqlite import ADD_AMOUNT, FILE_NAME, SqliteDatabase, checksum_of, no_store
 from harness.memory.terms import check_language
 from harness.plugins import load_plugin

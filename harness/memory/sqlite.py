@@ -1,6 +1,5 @@
 """The SQLite file of a primary store: its connections, its tables, and the check of a copy.
 
-Readers never wait, since the file is in WAL mode: each sees what was committed when it began.
 Writers take turns, within this process by a lock and among processes by SQLite's own.
 """
 
@@ -20,8 +19,8 @@ from typing import Any
 
 from harness.errors import HarnessError, InvalidInput, MemoryStoreFailed
 from harness.files import make_private
+from harness.memory.database import Place
 from harness.memory.passage import Passage, amounts_of
-from harness.memory.place import Place
 
 FILE_NAME = "passages.sqlite"
 
@@ -254,6 +253,7 @@ def _set_up(writer: sqlite3.Connection) -> None:
 
 def _log_ahead(db: sqlite3.Connection) -> None:
     """Puts the file in WAL mode, which it stays in."""
+    # So readers never wait: each sees what was committed when it began.
     for _ in range(_TRIES):
         try:
             db.execute("PRAGMA journal_mode = WAL")

@@ -41,7 +41,7 @@ class VectorIndex:
         self.missing = 0
         self._complete_up_to = 0  # every passage up to there has a vector
         # A search reads this reference once; it is replaced as a whole.
-        self._held: Matrix | None = Matrix.empty(embedder.dimensions)
+        self._held = Matrix.empty(embedder.dimensions)
         self._is_closed = False
         self.position = 0
 
@@ -60,12 +60,10 @@ class VectorIndex:
     @property
     def resident_bytes(self) -> int:
         """Memory it takes now, with its room to grow."""
-        held = self._held
-        return 0 if held is None else held.nbytes
+        return self._held.nbytes
 
     def __len__(self) -> int:
-        held = self._held
-        return 0 if held is None else len(held)
+        return len(self._held)
 
     # --- searching ---------------------------------------------------------------------------
 
@@ -75,10 +73,10 @@ class VectorIndex:
         if last <= self.position:
             return
         with self._updating:
-            if (held := self._held) is not None:
-                self._held, self.position = self._read(held, self.position)
+            if not self._is_closed:
+                self._held, self.position = self._read(self._held, self.position)
             if self._is_closed:  # meanwhile: closing waits for nobody
-                self._held = None
+                self.close()
 
     def search(
         self,
@@ -92,8 +90,8 @@ class VectorIndex:
 
         See `Matrix.search`.
         """
-        held = self._held
-        if held is None or self.unavailable:
+        held = self._held  # before it may be closed
+        if self.unavailable:
             return None
         return held.search(query, limit=limit, including=including, within=within)
 
@@ -126,7 +124,7 @@ class VectorIndex:
     def close(self) -> None:
         """Gives its memory back, at once; a search that is under way finishes normally."""
         self._is_closed = True
-        self._held = None
+        self._held = Matrix.empty(self._embedder.dimensions)
 
     # --- reading the primary store -----------------------------------------------------------
 
@@ -330,11 +328,8 @@ def _rows_of(ascending: Numbers, sequences: Iterable[int]) -> Numbers:
 
 
 def main_axes(vectors: Vectors, count: int) -> Vectors:
-    """The orthogonal axes (count, d) along which vectors (n, d) differ most, nearly.
-
-    By subspace iteration. Not `np.linalg.eigh`, which takes up to 2 s beside busy cores; see
-    `products`.
-    """
+    """The orthogonal axes (count, d) along which vectors (n, d) differ most, nearly."""
+    # By subspace iteration: `np.linalg.eigh` takes up to 2 s beside busy cores, see `products`.
     columns = np.ascontiguousarray(vectors.T)
     covariance = products(columns, columns)
     axes = covariance[:count]
@@ -351,10 +346,9 @@ def products(vectors: Vectors, queries: Vectors) -> Vectors:
     """The products of vectors (n, d) with one (d,) or several (m, d): (n,) or (n, m).
 
     Of vectors of unit length, their cosines, which do not depend on the rows beside them.
-
-    Not `vectors @ others.T`: BLAS starts a thread per core, and when a model keeps the cores busy
-    these wait for each other, for 50,000 vectors 10 to 35 ms instead of 0.7. This stays at 1.7.
     """
+    # Not `vectors @ others.T`: BLAS starts a thread per core, and when a model keeps the cores busy
+    # these wait for each other, for 50,000 vectors 10 to 35 ms instead of 0.7. This stays at 1.7.
     rows = vectors if queries.ndim == 1 else vectors[:, np.newaxis]
     result: Vectors = np.vecdot(rows, queries)
     return result

@@ -54,18 +54,11 @@ class _RunShare:
 class KeepAliveBudget:
     """Lends models to calls, and decides which of them are in memory.
 
-    Args:
-        devices: The memory there is; `machine` is one of them.
-        tenants: The models.
-        hosts: What loads them, by tag.
-        tracer: Sees loads, evictions and waits.
-        max_wait_s: How long a call is put off in favor of others, if calls and loads take no
-            longer than before.
-        left: Models that stay in memory when the budget closes: those of other servers.
-        outlives_runs: Whether there may be another run after those that it serves.
-
-    Raises:
-        DoesNotFit: Pinned models do not fit beside each other.
+    `devices` are the memory there is, `machine` one of them; `hosts` load the models, by tag.
+    `max_wait_s` is how long a call is put off in favor of others, if calls and loads take no longer
+    than before. Models of `left` stay in memory when the budget closes: those of other servers.
+    `outlives_runs` says whether there may be another run after those that it serves. Raises
+    `DoesNotFit` for pinned models that do not fit beside each other.
     """
 
     def __init__(
@@ -83,7 +76,7 @@ class KeepAliveBudget:
         self._tracer = tracer
         self._max_wait_ns = round(max_wait_s * 1e9)
         self._residents = Residents(
-            tenants,
+            tenants={tenant.model: tenant for tenant in tenants},
             hosts=hosts,
             devices=self._devices,
             tracer=tracer,
@@ -110,9 +103,7 @@ class KeepAliveBudget:
     def ledger(self) -> Ledger:
         """The models in memory now, and the one on its way in or out."""
         return Ledger(
-            devices=self._devices,
-            residents=self._residents.entries,
-            moving=self._residents.moving,
+            devices=self._devices, residents=self._residents.entries, moving=self._residents.moving
         )
 
     @property
@@ -205,13 +196,7 @@ class KeepAliveBudget:
         """Keeps a model resident inside the block; loads it first if needed.
 
         A holder of a lease must not ask for another: it could wait for itself. `kv_tokens` is the
-        most that it holds in the model's KV cache.
-
-        Raises:
-            DoesNotFit: It can never fit into the budget.
-            ModelFileInvalid: It cannot be loaded.
-            LoadFailed: Its server cannot load it.
-            InferenceError: Its server cannot be asked to.
+        most that it holds in the model's KV cache. Raises `DoesNotFit`, or why it cannot be loaded.
         """
         assert self._is_open, "a budget lends nothing outside of its block"
         # Again at each call: a host's report may have made it, or a pinned model, larger.
@@ -264,10 +249,7 @@ class KeepAliveBudget:
         # `-=` forgets a node at 0: `_state` counts the nodes that are here.
         self._leases -= Counter([call.node])
         self._residents.end_use(
-            call.model,
-            kv_tokens=call.kv_tokens,
-            began_ns=began_ns,
-            now_ns=self._tracer.now_ns(),
+            call.model, kv_tokens=call.kv_tokens, began_ns=began_ns, now_ns=self._tracer.now_ns()
         )
         self._consider()
 
@@ -333,7 +315,7 @@ class KeepAliveBudget:
                     return
                 # Once it moves, the policy says `Wait`, and this ends.
                 case move:
-                    self._residents.begin(move, state)
+                    self._residents.begin(move)
 
     def _tell_waiting(self, state: BudgetState) -> None:
         residents, is_crowded = state.ledger.residents, state.is_crowded
@@ -347,10 +329,7 @@ class KeepAliveBudget:
                 share.lend(lent)
 
     def _note_change(self, refused: Mapping[str, Exception]) -> None:
-        """What is in memory, or its size, has changed.
-
-        `refused` says, by tag, why models that were waited for will not come.
-        """
+        """What is in memory has changed; `refused` has the errors of models that will not come."""
         for model, error in refused.items():
             self._refuse(model, error)
         self._refuse_what_cannot_fit()
@@ -382,10 +361,7 @@ class KeepAliveBudget:
 
 
 def most_kv_tokens(request: Request, *, context_tokens: int | None) -> int:
-    """The most tokens that a call may hold in the KV cache.
-
-    `context_tokens` is what one call has, prompt and reply together.
-    """
+    """The most tokens of the KV cache for a call; `context_tokens` is its prompt and reply."""
     if not isinstance(request, ChatRequest):
         return 0
     tokens = most_tokens_of(request)

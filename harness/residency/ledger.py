@@ -7,7 +7,7 @@ memory, and an unexpected use costs an unprepared load.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from harness.errors import DoesNotFit
@@ -17,8 +17,7 @@ from harness.inference import MACHINE
 Need = Mapping[str, int]
 """Bytes by device."""
 
-_FORGETTING = 0.95
-"""The share of the longest call's length that still counts after another call."""
+_FORGETTING = 0.95  # the share of the longest call's length that still counts after another call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +106,13 @@ class Ledger:
         """Below 0 if too much is taken."""
         return self.devices[device].room_bytes - self.taken_bytes(device)
 
-    def without(self, model: str) -> Ledger:
-        """The same as if this model were not in memory."""
-        rest = {name: resident for name, resident in self.residents.items() if name != model}
-        return replace(self, residents=rest)
+    def has_room(self, need: Need, *, going: Iterable[str] = ()) -> bool:
+        """Whether so much fits, once these residents have gone."""
+        needs = [self.residents[model].need for model in going]
+        return all(
+            size <= self.free_bytes(device) + sum(gone.get(device, 0) for gone in needs)
+            for device, size in need.items()
+        )
 
 
 # --- what may come, and what waits ----------------------------------------------------------------
@@ -235,15 +237,11 @@ class Wait:
 Decision = Grant | LoadModel | UnloadModel | Wait
 
 
-# --- what can ever fit ----------------------------------------------------------------------------
+# --- what can ever fit, and where -----------------------------------------------------------------
 
 
 def check_fits(model: str, tenants: Mapping[str, Tenant], devices: Mapping[str, Device]) -> None:
-    """Checks that a model fits on its devices beside the pinned models.
-
-    Raises:
-        DoesNotFit: It can never fit; the message has the sum.
-    """
+    """Raises `DoesNotFit`, with the sum, if a model never fits beside the pinned ones."""
     tenant = tenants[model]
     for name, need_bytes in tenant.need.items():
         device = devices[name]
@@ -281,3 +279,30 @@ def _remedy(device: Device, pinned: Collection[str]) -> str:
     if device.reserve_bytes:
         remedies.append("lower the reserve")
     return f"{', '.join(remedies)}, or raise capacity under {capacity_table(device)}"
+
+
+def place(
+    models: Mapping[str, Callable[[str], Need]],
+    devices: Mapping[str, Device],
+    *,
+    needs_taken: Iterable[Need],
+) -> dict[str, str]:
+    """Devices for models, the first choosing first: the GPU with most room, else the machine."""
+    gpus = sorted(devices.keys() - {MACHINE})
+    needs, places = [*needs_taken], dict[str, str]()
+
+    def free_bytes(device: str) -> int:
+        # On GPUs all have room side by side; in the machine they take turns.
+        rivals = () if device == MACHINE else needs
+        return devices[device].room_bytes - sum(need.get(device, 0) for need in rivals)
+
+    for model, need_on in models.items():
+        for gpu in sorted(gpus, key=free_bytes, reverse=True):
+            need = need_on(gpu)
+            if all(size <= free_bytes(device) for device, size in need.items()):
+                needs.append(need)
+                places[model] = gpu
+                break
+        else:
+            places[model] = MACHINE
+    return places

@@ -63,7 +63,12 @@ def why_it_waits(call: WaitingCall, state: BudgetState) -> tuple[PlaceOf, str]:
     ledger = state.ledger
     resident = ledger.residents.get(call.model)
     if resident is not None:
-        return _why_it_waits_for(resident, call, state)
+        model, usage = call.model, {"leases": resident.leases, "kv_tokens": resident.kv_tokens}
+        if full := _what_is_full(state.tenants[model], call, **usage):
+            return full
+        if any(waiting.model == model and waiting.id < call.id for waiting in state.waiting):
+            return "cache", f"KV cache: an earlier call waits for room in the cache of '{model}'"
+        return "memory", f"'{model}' makes way for a model that was waited for longer"
     if ledger.moving is not None:
         return "memory", f"'{ledger.moving.model}' is on the move"
     in_use = [f"'{resident.model}'" for resident in ledger.residents.values() if resident.leases]
@@ -72,17 +77,15 @@ def why_it_waits(call: WaitingCall, state: BudgetState) -> tuple[PlaceOf, str]:
     return "memory", "what is in memory is about to be used again"
 
 
-def _why_it_waits_for(
-    resident: Resident, call: WaitingCall, state: BudgetState
-) -> tuple[PlaceOf, str]:
-    model, tenant = call.model, state.tenants[call.model]
-    if tenant.slots is not None and resident.leases >= tenant.slots:
-        return "slots", f"slots: all {tenant.slots} of '{model}' are taken"
-    if tenant.kv_tokens is not None and resident.kv_tokens + call.kv_tokens > tenant.kv_tokens:
-        return "cache", f"KV cache: the cache of '{model}' is full"
-    if any(waiting.model == model and waiting.id < call.id for waiting in state.waiting):
-        return "cache", f"KV cache: an earlier call waits for room in the cache of '{model}'"
-    return "memory", f"'{model}' makes way for a model that was waited for longer"
+def _what_is_full(
+    tenant: Tenant, call: WaitingCall, *, leases: int, kv_tokens: int
+) -> tuple[PlaceOf, str] | None:
+    """What keeps a call from its resident model; None if there is room for it."""
+    if tenant.slots is not None and leases >= tenant.slots:
+        return "slots", f"slots: all {tenant.slots} of '{tenant.model}' are taken"
+    if tenant.kv_tokens is not None and kv_tokens + call.kv_tokens > tenant.kv_tokens:
+        return "cache", f"KV cache: the cache of '{tenant.model}' is full"
+    return None
 
 
 # --- calls for what is resident ---------------------------------------------------------------
@@ -110,19 +113,13 @@ def _grantable(state: BudgetState, urgent: LoadModel | None) -> Iterator[int]:
             continue
         leases, kv_tokens = usage[call.model]
         tenant = state.tenants[call.model]
-        if not is_crowded or _has_room(tenant, call, leases=leases, kv_tokens=kv_tokens):
+        # A call that is alone has room; if it is too long, its server says so.
+        is_alone = not is_crowded or leases == 0
+        if not is_alone and _what_is_full(tenant, call, leases=leases, kv_tokens=kv_tokens):
+            held_up.add(call.model)
+        else:
             usage[call.model] = leases + 1, kv_tokens + call.kv_tokens
             yield call.id
-        else:
-            held_up.add(call.model)
-
-
-def _has_room(tenant: Tenant, call: WaitingCall, *, leases: int, kv_tokens: int) -> bool:
-    if leases == 0:
-        return True  # if it is too long, its server says so
-    if tenant.slots is not None and leases >= tenant.slots:
-        return False
-    return tenant.kv_tokens is None or kv_tokens + call.kv_tokens <= tenant.kv_tokens
 
 
 # --- calls for what is not ----------------------------------------------------------------------
@@ -157,7 +154,7 @@ def _switch(state: BudgetState) -> LoadModel | Wait:
     if not needed:
         return Wait()
     due_ns = _latest_switch_ns(list(needed.values()), state)
-    idle = [resident for resident in state.ledger.residents.values() if resident.leases == 0]
+    idle = [name for name, resident in state.ledger.residents.items() if resident.leases == 0]
     if not _can_fit(needed, state, going=idle):
         return Wait(until_ns=due_ns)
     choice = Choice(state)
@@ -172,18 +169,10 @@ def _switch(state: BudgetState) -> LoadModel | Wait:
     return best if latest_ns <= state.now_ns else Wait(until_ns=min(latest_ns, due_ns))
 
 
-def _can_fit(models: Iterable[str], state: BudgetState, *, going: Iterable[Resident]) -> bool:
+def _can_fit(models: Iterable[str], state: BudgetState, *, going: Collection[str]) -> bool:
     """Whether one of these models fits after these unloads: much cheaper than the choice."""
-    tenants = [state.tenants[model] for model in models if model in state.tenants]
-    if not tenants:
-        return False
-    free = {name: state.ledger.free_bytes(name) for name in state.ledger.devices}
-    for resident in going:
-        for name, bytes_ in resident.need.items():
-            free[name] += bytes_
-    return any(
-        all(free[name] >= bytes_ for name, bytes_ in tenant.need.items()) for tenant in tenants
-    )
+    tenants = (state.tenants[model] for model in models if model in state.tenants)
+    return any(state.ledger.has_room(tenant.need, going=going) for tenant in tenants)
 
 
 def _of_highest_rank(reasons: Mapping[str, str], tenants: Mapping[str, Tenant]) -> dict[str, str]:
@@ -278,9 +267,9 @@ def _prefetch(state: BudgetState) -> LoadModel | None:
     """The model that is used next, if there is room for it or the forecast frees some."""
     coming = state.forecast.models
     unused = [
-        resident
-        for resident in state.ledger.residents.values()
-        if resident.leases == 0 and resident.model not in coming
+        name
+        for name, resident in state.ledger.residents.items()
+        if resident.leases == 0 and name not in coming
     ]
     missing = coming - state.ledger.residents.keys() - state.failed
     # A load ahead must not delay a call that waits now.
@@ -375,10 +364,7 @@ class Choice:
         )
 
     def stays_until_ns(self, model: str) -> int | None:
-        """When a resident may be evicted for another; None if a call must end first.
-
-        The longest wait is not its concern.
-        """
+        """When a resident may be evicted for another; None if a call must end first."""
         residents = self._state.ledger.residents
         if residents[model].leases:
             return None
@@ -418,13 +404,7 @@ class Choice:
         return tuple(victims)
 
     def _has_room(self, model: str, victims: Collection[str]) -> bool:
-        ledger = self._state.ledger
-        return all(
-            bytes_
-            <= ledger.free_bytes(device)
-            + sum(ledger.residents[victim].need.get(device, 0) for victim in victims)
-            for device, bytes_ in self._tenants[model].need.items()
-        )
+        return self._state.ledger.has_room(self._tenants[model].need, going=victims)
 
     def _cost(self, model: str, victims: Collection[str]) -> tuple[float, bool, int, int]:
         """Seconds of loading to come, and of waiting for victims' calls; then what breaks ties."""
@@ -444,11 +424,9 @@ class Choice:
         return cost_s, bool(busy_s), len(remaining), -self._tenants[model].priority
 
     def _missed(self, resident: Resident) -> tuple[float, bool, int, float, float, str]:
-        """How much a resident is missed; the smallest goes first.
-
-        By what its return and its present calls take; else the lower priority, the later next use,
-        and what is cheap to load again, large, and long unused.
-        """
+        """How much a resident is missed; the smallest goes first."""
+        # By what its return and its present calls take; else the lower priority, the later next
+        # use, and what is cheap to load again, large, and long unused.
         model, tenant = resident.model, self._tenants[resident.model]
         is_busy = resident.leases > 0
         cost_s = (tenant.call_s if is_busy else 0.0) + (

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 
 from harness.errors import EndpointUnreachable, LoadFailed, errors_of
 from harness.inference import MACHINE, Host
 from harness.inference.providers.provider import HostReport
+from harness.inference.providers.server_host import in_time
 from harness.log import log_debug, log_warning
 from harness.residency.ledger import (
-    BudgetState,
     Device,
+    Ledger,
     LoadModel,
     Need,
     Resident,
@@ -22,50 +23,40 @@ from harness.residency.ledger import (
 )
 from harness.trace import Span, Tracer, describe, events
 
-_LOOK_EVERY_S = 10.0
-"""Between two looks whether a model is still where the ledger has it."""
+_LOOK_EVERY_S = 10.0  # between two looks whether a model is still where the ledger has it
 _REPORT_TIMEOUT_S = 5.0
 _BEFORE_A_PREFETCH_S = 0.05
-_LOADS = 3
-"""Of a model that its server lets go at once, before its calls are sent all the same."""
+_LOADS = 3  # of a model that its server lets go at once, before its calls are sent all the same
 
 _NO_ERRORS: Mapping[str, Exception] = {}
 
 
+@dataclass(kw_only=True, eq=False)
 class Residents:
     """Keeps the ledger's entries of models; loads and unloads them, one at a time, each to its end.
 
     The entries are compared with what hosts report. The trace says why a model came or went.
-    `load_began` is called with the model of a load that begins; `changed` when a move is over, or
-    other models are in memory than was thought, with the errors of models that will not come.
-
-    Attributes:
-        tenants: By tag, with what was learned.
-        moving: What is on its way in or out, and the bytes that it takes.
     """
 
-    def __init__(
-        self,
-        tenants: Iterable[Tenant],
-        *,
-        hosts: Mapping[str, Host],
-        devices: Mapping[str, Device],
-        tracer: Tracer,
-        load_began: Callable[[str], None],
-        changed: Callable[[Mapping[str, Exception]], None],
-    ) -> None:
-        self.tenants = {tenant.model: tenant for tenant in tenants}
+    tenants: dict[str, Tenant]
+    """By tag, with what is learned of them."""
+    hosts: Mapping[str, Host]
+    devices: Mapping[str, Device]
+    tracer: Tracer
+    load_began: Callable[[str], None]
+    """Called with the model of a load that begins."""
+    changed: Callable[[Mapping[str, Exception]], None]
+    """Called when a move is over, or other models are in memory than was thought, with the errors
+    of models that will not come."""
+
+    def __post_init__(self) -> None:
         self.moving: Resident | None = None
         self._estimates = dict(self.tenants)
-        self._hosts = dict(hosts)
-        self._devices = devices
-        self._tracer = tracer
-        self._load_began = load_began
-        self._changed = changed
         self._there: dict[str, Resident] = {}
         self._failed: set[str] = set()
-        self._uncalled: set[str] = set()
-        self._wasted: set[str] = set()
+        self._uncalled: set[str] = set()  # came, and no call has used it since
+        self._wasted: set[str] = set()  # loaded ahead, and gone without a call
+        # Apart from the entries: a host may lose a model while calls use it.
         self._leases: Counter[str] = Counter()
         self._kv_tokens: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
@@ -75,12 +66,14 @@ class Residents:
         self._begun = asyncio.Event()
         self._load: tuple[str, Span] | None = None
         self._leaving: asyncio.Task[Exception | None] | None = None
-        self._free: Need = {}
 
     @property
     def entries(self) -> Mapping[str, Resident]:
         """By tag, the models in memory, with the calls that use them."""
-        return self._there
+        return {
+            model: replace(resident, leases=self._leases[model], kv_tokens=self._kv_tokens[model])
+            for model, resident in self._there.items()
+        }
 
     @property
     def failed(self) -> frozenset[str]:
@@ -95,34 +88,16 @@ class Residents:
         self._wasted.discard(model)
         self._leases[model] += 1
         self._kv_tokens[model] += kv_tokens
-        self._recount(model)
 
-    def end_use(
-        self,
-        model: str,
-        *,
-        kv_tokens: int,
-        began_ns: int | None,
-        now_ns: int,
-    ) -> None:
+    def end_use(self, model: str, *, kv_tokens: int, began_ns: int | None, now_ns: int) -> None:
         """A call has ended; `began_ns` is None for one that was given up before it began."""
         self._leases[model] -= 1
         self._kv_tokens[model] -= kv_tokens
         if began_ns is None:
-            self._recount(model)
-        else:
-            self._recount(model, idle_since_ns=now_ns)
-            self.tenants[model] = self.tenants[model].after_call((now_ns - began_ns) / 1e9)
-
-    def _recount(self, model: str, *, idle_since_ns: int | None = None) -> None:
-        resident = self._there.get(model)
-        if resident is not None:  # its host may have lost it meanwhile
-            self._there[model] = replace(
-                resident,
-                leases=self._leases[model],
-                kv_tokens=self._kv_tokens[model],
-                idle_since_ns=resident.idle_since_ns if idle_since_ns is None else idle_since_ns,
-            )
+            return
+        self.tenants[model] = self.tenants[model].after_call((now_ns - began_ns) / 1e9)
+        if model in self._there:  # its host may have lost it meanwhile
+            self._there[model] = replace(self._there[model], idle_since_ns=now_ns)
 
     def expect_other(self) -> None:
         """The forecast has changed: unused models may be loaded ahead again."""
@@ -134,15 +109,19 @@ class Residents:
         """The span of a model's load, while it is being loaded."""
         if self._load is None or self._load[0] != model:
             return None
-        return self._tracer.id_of(self._load[1])
+        return self.tracer.id_of(self._load[1])
 
-    def begin(self, move: LoadModel | UnloadModel, state: BudgetState) -> None:
+    def begin(self, move: LoadModel | UnloadModel) -> None:
         """Starts a move; none may be under way."""
         assert self._move is None, "one move at a time"
         self._move = move
-        self.moving = self._what_moves(move, state)
+        match move:
+            # It leaves the ledger before it leaves the memory, so that no call gets it meanwhile.
+            case LoadModel(evict=(victim, *_)) | UnloadModel(model=victim):
+                self.moving = self._went(victim)
+            case LoadModel(model=model):
+                self.moving = Resident(model=model, need=self.tenants[model].need)
         self._moves[self.moving.model] += 1
-        self._free = {device: state.ledger.free_bytes(device) for device in state.ledger.devices}
         self._begun.set()
 
     async def work(self) -> None:
@@ -153,16 +132,14 @@ class Residents:
             assert self._move is not None
             refused = await self._perform(self._move)
             self._end_move()
-            self._changed(refused)
+            self.changed(refused)
 
     def _end_move(self) -> None:
         self._move = self._load = self.moving = None
 
     async def unload_all(self, *, but: Collection[str], reason: str) -> None:
-        """Unloads the models that do not stay, also after one could not be unloaded.
-
-        To be called when `work` has ended: a move that it left unfinished is over.
-        """
+        """Unloads the models that do not stay, also after one could not be unloaded."""
+        # `work` has ended, so that a move which it left unfinished is over.
         if self._move is not None:
             has_gone = self._leaving is not None and await self._leaving is None
             if self.moving is not None and not has_gone:
@@ -173,38 +150,24 @@ class Residents:
             self._went(model)
             await self._unload_host(model, reason=reason)
 
-    def _what_moves(self, move: LoadModel | UnloadModel, state: BudgetState) -> Resident:
-        match move:
-            # It leaves the ledger before it leaves the memory, so that no call gets it meanwhile.
-            case LoadModel(evict=(victim, *_)) | UnloadModel(model=victim):
-                return self._went(victim)
-            case LoadModel():
-                return Resident(model=move.model, need=state.tenants[move.model].need)
-
     async def _perform(self, move: LoadModel | UnloadModel) -> Mapping[str, Exception]:
-        match move:
-            case LoadModel(evict=(_, *_)):
-                # One; then the policy is asked again: another model may have become idle.
-                return await self._make_room(move)
-            case LoadModel():
-                return await self._bring_in(move)
-            case UnloadModel():
-                await self._take_out(move.reason)
-        return _NO_ERRORS
-
-    async def _make_room(self, move: LoadModel) -> Mapping[str, Exception]:
+        if isinstance(move, UnloadModel):
+            await self._take_out(move.reason)
+            return _NO_ERRORS
+        if not move.evict:
+            return await self._bring_in(move)
+        # One goes; then the policy is asked again: another model may have become idle.
         error = await self._take_out(f"room for {move.model}: {move.reason}", room_for=move.model)
         if error is None:
             return _NO_ERRORS
         self._failed.add(move.model)
-        return {
-            move.model: LoadFailed(
-                f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
-                f"unloaded ({error})",
-                code="model.not-unloaded",
-                endpoint=move.model,
-            )
-        }
+        no_room = LoadFailed(
+            f"'{move.model}' has no room: '{move.evict[0]}' is in its place and could not be "
+            f"unloaded ({error})",
+            code="model.not-unloaded",
+            endpoint=move.model,
+        )
+        return {move.model: no_room}
 
     async def _take_out(self, reason: str, *, room_for: str | None = None) -> Exception | None:
         """Unloads the moving model; returns the error if it stays."""
@@ -228,12 +191,12 @@ class Residents:
         self, model: str, *, reason: str, room_for: str | None = None
     ) -> Exception | None:
         tenant = self.tenants[model]
-        self._tracer.instant(events.Evict(model=model, reason=reason, room_for=room_for))
+        self.tracer.instant(events.Evict(model=model, reason=reason, room_for=room_for))
         try:
             unload = events.UnloadEvent(track=f"model {model}", model=model, reason=reason)
-            with self._tracer.span(unload), errors_of(model):
-                async with asyncio.timeout(tenant.load_timeout_s):
-                    await self._hosts[model].unload()
+            with self.tracer.span(unload), errors_of(model):
+                async with in_time(model, tenant.load_timeout_s, "let go of"):
+                    await self.hosts[model].unload()
         except Exception as error:  # noqa: BLE001 - whatever it is, the ledger must know
             log_warning(
                 "a model could not be unloaded",
@@ -250,7 +213,7 @@ class Residents:
             # Calls that were just granted go out first: an engine in this process blocks it while
             # it loads.
             await asyncio.sleep(_BEFORE_A_PREFETCH_S)
-        began_ns = self._tracer.now_ns()
+        began_ns = self.tracer.now_ns()
         try:
             load = events.LoadEvent(
                 track=f"model {model}",
@@ -260,24 +223,14 @@ class Residents:
                 prefetch=move.is_prefetch,
                 source="measured",
             )
-            with self._tracer.span(load) as span, errors_of(model):
+            with self.tracer.span(load) as span, errors_of(model):
                 self._load = model, span
-                self._load_began(model)
-                async with asyncio.timeout(tenant.load_timeout_s):
-                    await self._hosts[model].load()
-        except TimeoutError:
-            return self._cannot_come(
-                model,
-                LoadFailed(
-                    f"'{model}' was not loaded after {tenant.load_timeout_s:g} s; raise "
-                    "load_timeout_s if it needs longer",
-                    code="model.load-timeout",
-                    endpoint=model,
-                ),
-            )
+                self.load_began(model)
+                async with in_time(model, tenant.load_timeout_s, "load"):
+                    await self.hosts[model].load()
         except Exception as error:  # noqa: BLE001 - the waiting calls raise it, whatever it is
             return self._cannot_come(model, error)
-        load_s = (self._tracer.now_ns() - began_ns) / 1e9
+        load_s = (self.tracer.now_ns() - began_ns) / 1e9
         report = await self._report(model)
         if report is not None and not report.resident:
             if loads < _LOADS:
@@ -302,7 +255,7 @@ class Residents:
             error=describe(error),
         )
         out_of_memory = isinstance(error, LoadFailed) and error.out_of_memory
-        if out_of_memory and self._found_too_large(model, self._free):
+        if out_of_memory and self._found_too_large(model):
             return _NO_ERRORS  # it needs more than estimated; others may make room
         self._failed.add(model)
         return {model: error}
@@ -310,11 +263,9 @@ class Residents:
     # --- what has come or gone --------------------------------------------------------------------
 
     def _came(self, model: str, report: HostReport | None, *, load_s: float | None = None) -> None:
-        """A model is in memory now.
-
-        The host's report overrides the estimate. `load_s` is None if it was there already.
-        """
+        """A model is in memory now; `load_s` is None if it was there already."""
         tenant = self.tenants[model]
+        # The host's report overrides the estimate.
         need = self._said_need(model, report) or tenant.need
         self.tenants[model] = replace(
             tenant, need=need, load_s=tenant.load_s if load_s is None else load_s
@@ -322,10 +273,8 @@ class Residents:
         self._there[model] = Resident(
             model=model,
             need=need,
-            leases=self._leases[model],
-            kv_tokens=self._kv_tokens[model],
-            since_ns=self._tracer.now_ns(),
-            idle_since_ns=self._tracer.now_ns(),
+            since_ns=self.tracer.now_ns(),
+            idle_since_ns=self.tracer.now_ns(),
         )
         self._failed.discard(model)
         self._uncalled.add(model)
@@ -337,21 +286,18 @@ class Residents:
             self._wasted.add(model)
         return self._there.pop(model)
 
-    def _found_too_large(self, model: str, free: Need) -> bool:
-        """Notes that a model did not fit into the free bytes of its devices.
-
-        Returns:
-            Whether it may fit when others have gone.
-        """
-        tenant = self.tenants[model]
-        attributes = {
+    def _found_too_large(self, model: str) -> bool:
+        """Notes that a model did not fit into free bytes; whether it may once others have gone."""
+        tenant, ledger = self.tenants[model], Ledger(devices=self.devices, residents=self._there)
+        free = {device: ledger.free_bytes(device) for device in tenant.need}
+        larger = {
             # More than was free, or it would be tried again in the same room.
             device: min(max(bytes_, free[device] + 1), self._most_room_bytes(model, device))
             for device, bytes_ in tenant.need.items()
         }
-        may_fit = any(attributes[device] > free[device] for device in attributes)
+        may_fit = any(larger[device] > free[device] for device in larger)
         # Else the estimate is as good as before: other programs may have been in its place.
-        need = attributes if may_fit else self._estimates[model].need
+        need = larger if may_fit else self._estimates[model].need
         self.tenants[model] = replace(tenant, need=need)
         return may_fit
 
@@ -361,7 +307,7 @@ class Residents:
         """The report of the model's host; None without one."""
         try:
             async with asyncio.timeout(_REPORT_TIMEOUT_S):
-                return await self._hosts[model].report()
+                return await self.hosts[model].report()
         except EndpointUnreachable as error:
             log_debug("a server is not there", model=model, error=describe(error))
             if not self._leases[model]:
@@ -373,11 +319,11 @@ class Residents:
     async def adopt(self) -> None:
         """Adds the models that were in memory from the start."""
         # All at once: a host that does not answer costs its time limit.
-        models = list(self._hosts)
+        models = list(self.hosts)
         reports = await asyncio.gather(*map(self._report, models))
         for model, report in zip(models, reports, strict=True):
             if report is not None and report.resident:
-                self._tracer.instant(events.Adopt(model, "it was in memory already"))
+                self.tracer.instant(events.Adopt(model, "it was in memory already"))
                 self._came(model, report)
 
     def look_at(self, model: str) -> None:
@@ -393,7 +339,7 @@ class Residents:
                     await self._doubt.wait()
                 models = sorted(self._in_doubt)
             except TimeoutError:
-                models = sorted(self._hosts)
+                models = sorted(self.hosts)
             self._doubt.clear()
             self._in_doubt.clear()
             await asyncio.gather(*map(self._look, models))
@@ -408,7 +354,7 @@ class Residents:
         if report is None or self._moves[model] != moves:
             return
         if report.resident and model not in self._there:
-            self._tracer.instant(events.Adopt(model, "its server has loaded it unasked"))
+            self.tracer.instant(events.Adopt(model, "its server has loaded it unasked"))
             self._came(model, report)
         elif report.resident:
             need = self._said_need(model, report)
@@ -419,10 +365,10 @@ class Residents:
         elif model in self._there:
             del self._there[model]
             reason = "its server has let it go, or has died"
-            self._tracer.instant(events.Evict(model=model, reason=reason))
+            self.tracer.instant(events.Evict(model=model, reason=reason))
         else:
             return
-        self._changed(_NO_ERRORS)
+        self.changed(_NO_ERRORS)
 
     def _said_need(self, model: str, report: HostReport | None) -> Need | None:
         """What a model takes by its host's report; None if that says nothing."""
@@ -451,4 +397,4 @@ class Residents:
     def _most_room_bytes(self, model: str, device: str) -> int:
         """The most that a model can have of a device after all possible evictions."""
         pinned = (t for t in self.tenants.values() if t.pin and t.model != model)
-        return self._devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)
+        return self.devices[device].room_bytes - sum(t.need.get(device, 0) for t in pinned)

@@ -32,7 +32,6 @@ class RubricAdvice:
 
 
 _Remark = tuple[Place, RubricAdvice]
-"""Advice before its line is known."""
 
 
 def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[RubricAdvice, ...]:
@@ -64,9 +63,8 @@ def _remark(place: Place, *, code: str, what: str, remedy: str) -> _Remark:
 
 def _remarks(rubric: Rubric) -> Iterator[_Remark]:
     for index, dimension in enumerate(rubric.dimensions):
-        yield from _on_languages(rubric, dimension, ("dimensions", index))
-        yield from _on_must_not(rubric, dimension, ("dimensions", index))
-        yield from _on_anchors(rubric, dimension, ("dimensions", index))
+        for rule in (_on_languages, _on_must_not, _on_anchors):
+            yield from rule(rubric, dimension, ("dimensions", index))
 
 
 def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:

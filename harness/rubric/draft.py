@@ -175,9 +175,7 @@ def fences_in(markdown: str) -> Iterator[Fence]:
                 rf"(?m)^ {{0,3}}{token.markup}{token.markup[0]}*[ \t]*[\w{{]", token.content
             )
             yield Fence(
-                language=language.strip("{}."),
-                code=token.content,
-                closed=has_end and opens is None,
+                language=language.strip("{}."), code=token.content, closed=has_end and opens is None
             )
 
 

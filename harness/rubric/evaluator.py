@@ -41,11 +41,10 @@ from harness.rubric.verdict import (
 
 
 class Evaluator:
-    """Scores drafts by one rubric.
+    """Scores drafts by one rubric; several models judge as a panel.
 
-    Several models judge as a panel. `noise` is the measured standard deviation of the composites
-    that one draft gets when each of them judges it once: how near to the threshold is too near to
-    tell.
+    `noise` is the measured standard deviation of the composites that one draft gets when each of
+    them judges it once.
 
     Raises:
         ConfigurationInvalid: The rubric needs a judge and there is no evaluator model.
@@ -73,19 +72,11 @@ class Evaluator:
                 code="config.evaluator-missing",
             )
 
-    @property
-    def _repeats(self) -> int:
-        # Worth their calls where the noise was measured, or the rubric asks for them.
-        is_worth = self._noise is not None or "repeats" in self.rubric.model_fields_set
-        return self.rubric.repeats if is_worth else 1
-
     async def evaluate(self, draft: Draft, *, samples: int | None = None) -> Verdict:
         """One verdict.
 
-        Args:
-            draft: What to score.
-            samples: Have it judged so often wherever its scores lie, as calibration needs; None to
-                repeat near the threshold alone.
+        `samples` has it judged so often wherever its scores lie, as calibration needs; None repeats
+        near the threshold alone.
 
         Raises:
             EvaluatorAbstained: The models answered, and no judgement could be read.
@@ -109,7 +100,9 @@ class Evaluator:
 
         # 2. Every model once; more often while chance could decide. A greedy judgement (sample 0)
         #    cannot be averaged with sampled ones.
-        limit = samples or self._repeats
+        # Repeats are worth their calls where the noise was measured, or the rubric asks for them.
+        is_worth = self._noise is not None or "repeats" in rubric.model_fields_set
+        limit = samples or (rubric.repeats if is_worth else 1)
         rounds: list[list[Opinion]] = []
         absent: list[HarnessError] = []
         for sample in range(1, limit + 1) if samples or limit > 1 else (0,):
@@ -133,11 +126,7 @@ class Evaluator:
         return _verdict(rubric, [*checked, *scores], judges=judges)
 
     def checked(self, draft: Draft) -> Checked:
-        """What the checks alone say of a draft: no model is asked.
-
-        Raises:
-            EvaluationFailed: A check could not be made.
-        """
+        """What the checks alone say of a draft: no model is asked."""
         scores = _checked_scores(self.rubric, self._in_its_language(draft))
         if not scores:
             return Checked()
@@ -152,18 +141,13 @@ class Evaluator:
 
     def most_tokens(self, draft: Draft) -> int:
         """The most that one evaluation takes, without repairs and repeats."""
-        dimensions = asked_of(self.rubric, draft)
+        rubric, dimensions = self.rubric, asked_of(self.rubric, draft)
         if not dimensions or not self._models:
             return 0
-        case = Case(
-            rubric=self.rubric,
-            draft=draft,
-            shown=shown(self.rubric, draft),
-            dimensions=dimensions,
-            held={},
-        )
+        seen = shown(rubric, draft)
+        case = Case(rubric=rubric, draft=draft, shown=seen, dimensions=dimensions, held={})
         # What is shown of sources may be as long as it is allowed to be.
-        limit = self.rubric.shorten.payload_chars if case.shown.sources_shortened else 0
+        limit = rubric.shorten.payload_chars if seen.sources_shortened else 0
         tokens = 0
         for dimensions in case.calls:
             request = judge_request(case, dimensions, model="")
@@ -172,9 +156,9 @@ class Evaluator:
         return tokens * len(self._models)
 
     def _in_its_language(self, draft: Draft) -> Draft:
-        if draft.language == self.rubric.language:
-            return draft
-        return replace(draft, language=self.rubric.language)
+        # Not replaced without need: a draft keeps its parts once they are computed.
+        language = self.rubric.language
+        return draft if draft.language == language else replace(draft, language=language)
 
     async def _ask_all(
         self, case: Case, *, sample: int
@@ -262,11 +246,7 @@ def _failure(errors: Sequence[HarnessError]) -> HarnessError:
 def _verdict(
     rubric: Rubric, scores: Sequence[DimensionScore], *, judges: Judges | None = None
 ) -> Verdict:
-    """The verdict by scores of checks and models; dimensions without one are unjudged.
-
-    Raises:
-        EvaluationFailed: There is no score at all.
-    """
+    """The verdict by scores of checks and models; dimensions without one are unjudged."""
     scored = {score.name for score in scores}
     unjudged = tuple(d.name for d in rubric.dimensions if d.name not in scored)
     return reach_verdict(rubric, scores, unjudged=unjudged, judges=judges)

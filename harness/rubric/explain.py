@@ -154,8 +154,7 @@ _LIST = Notice(
     message="must be a list, each item on a line of its own that begins with '- '",
 )
 _MAPPING = Notice(
-    code="rubric.not-fields",
-    message="must be a mapping of names to values, such as 'name: value'",
+    code="rubric.not-fields", message="must be a mapping of names to values, such as 'name: value'"
 )
 _CALL = Notice(
     code="rubric.call-malformed",
@@ -163,8 +162,7 @@ _CALL = Notice(
 )
 _NUMBER = Notice(code="rubric.not-a-number", message="must be a number")
 _NO_SCORE = Notice(
-    code="rubric.anchor-without-score",
-    message="an anchor begins with one score, such as '9: …'",
+    code="rubric.anchor-without-score", message="an anchor begins with one score, such as '9: …'"
 )
 _WHOLE = Notice(code="rubric.not-whole", message="must be a whole number")
 _TRUE_OR_FALSE = Notice(code="rubric.not-true-or-false", message="must be true or false")

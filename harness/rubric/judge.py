@@ -77,8 +77,7 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
 
     Raises:
         EvaluatorAbstained: A dimension has no score that could be read, even after a repair.
-        InferenceError: It could not be asked. Where its context has no room for the longest reply,
-            it is asked again for one that fits, unless that would be too short.
+        InferenceError: It could not be asked.
         LimitReached: A limit leaves no room for a call that is no repair.
     """
     first, *later = case.calls
@@ -149,13 +148,17 @@ async def _read(
     except ReplyEmpty as error:
         raise EvaluatorAbstained(f"'{request.model}' gave no score: {error}") from error
     judgements = _judgements(completion, case, dimensions)
-    incomplete = [d for d in dimensions if _is_incomplete(d, judgements.get(d.name))]
+    # A score stands though a rule has no answer, if a repair does not bring one.
+    incomplete = [
+        d
+        for d in dimensions
+        if d.name not in judgements or not rule_keys(d).keys() <= judgements[d.name].rules.keys()
+    ]
     if incomplete:
         repair = _repair_request(request, completion, case.rubric, incomplete)
         try:
             again = await _answer(repair, incomplete, ask=ask)
         except (LimitReached, InferenceError) as error:
-            # What was read stays, though a rule was left open.
             lacks_a_score = any(d.name not in judgements for d in dimensions)
             if lacks_a_score and not isinstance(error, LimitReached):
                 raise
@@ -186,10 +189,7 @@ async def _answer(request: ChatRequest, dimensions: Sequence[Dimension], *, ask:
 
 
 def _room_after(overflow: ContextOverflow, *, fewest: int) -> int:
-    """The tokens that a context has left; the least of use if the server does not say.
-
-    0 if there are fewer.
-    """
+    """The tokens that a context has left, or 0 if these are too few to be of use."""
     if not overflow.context_tokens or not overflow.prompt_tokens:
         return fewest
     room = overflow.context_tokens - overflow.prompt_tokens
@@ -221,11 +221,6 @@ def _judgements(
 ) -> dict[str, Judgement]:
     cut = completion.finish_reason == "length"
     return read_reply(completion.text, case.rubric, dimensions, draft=case.draft, cut=cut)
-
-
-def _is_incomplete(dimension: Dimension, judgement: Judgement | None) -> bool:
-    """Whether a rule has no answer. A score stands even so, if a repair does not bring one."""
-    return judgement is None or not rule_keys(dimension).keys() <= judgement.rules.keys()
 
 
 def _excerpt(completion: Completion) -> str:

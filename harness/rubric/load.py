@@ -58,18 +58,16 @@ def load_rubric(
 def read_rubric(
     name: str | Path, *, directory: Path = _OWN, refuse: Refuse | None = None
 ) -> RubricFile:
-    """As `load_rubric`, with the lines.
-
-    Raises:
-        RubricInvalid: There is no such rubric, or it has mistakes.
-    """
+    """As `load_rubric`, with the lines."""
     places = directories(directory)
-    is_path = isinstance(name, Path) or name.endswith(ENDINGS)
-    path = Path(name) if is_path else find_rubric(str(name), places)
+    is_path = isinstance(name, Path) or name.endswith(_ENDINGS)
+    path = Path(name) if is_path else _find(str(name), places)
     if path is None:
-        raise RubricInvalid(no_such_rubric(str(name), places), code="rubric.not-found")
+        raise RubricInvalid(_no_such_rubric(str(name), places), code="rubric.not-found")
     if not path.exists():
-        raise RubricInvalid(no_such_file(path, places), code="rubric.not-found", path=path)
+        namesake = _find(path.stem, places)
+        nearest = f"; did you mean {namesake}?" if namesake else ""
+        raise RubricInvalid(f"there is no such file{nearest}", code="rubric.not-found", path=path)
     return _read(path, (), places, refuse)
 
 
@@ -78,12 +76,17 @@ def _read(
 ) -> RubricFile:
     # 1. What stands in the file, merged with the rubric that it extends.
     file = _with_prompts(read_written(path))
-    problems = _filled_in(file)
-    base = base_of(file, (*chain, path), places)
+    problems = [
+        file.fields[name].problem(
+            f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
+        )
+        for name in file.fields.keys() & FILLED_IN
+    ]
+    base = _base_of(file, (*chain, path), places)
     written = file
     if base is not None:
         inherited = _read(base, (*chain, path), places, refuse).written
-        written, misfits = extended(file, _with_checks(inherited, refuse))
+        written, misfits = _extended(file, _with_checks(inherited, refuse))
         problems += misfits
     elif "without" in file.fields:
         problems.append(
@@ -92,12 +95,33 @@ def _read(
                 code="rubric.without-extends",
             )
         )
-    # 2. The rubric that it amounts to.
-    rubric, wrong = validated(written, path, refuse=refuse)
-    if rubric is None or problems or wrong:
-        raise refusal([*problems, *wrong])
+    # 2. The rubric that it amounts to, with all mistakes at once.
+    values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
+    try:
+        context = {"directories": [path.parent], "refuse": refuse}
+        rubric = Rubric.model_validate(values, context=context)
+    except ValidationError as error:
+        wrong = (_problem(problem, written, path) for problem in worth_saying(error.errors()))
+        raise refusal([*problems, *wrong]) from None
+    if problems:
+        raise refusal(problems)
     named = rubric.model_copy(update={"id": path.stem, "sha256": _digest(rubric)})
     return RubricFile(named, written)
+
+
+def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
+    """What is wrong, with the line in the file at `path`."""
+    place = written.at(details["loc"])
+    notice = explain(details)
+    within = details.get("ctx", {}).get("line")
+    if within is not None and place.text_line is not None:
+        place = replace(place, line=place.text_line + within)
+    # Prompts may stand in a file of their own.
+    if place.path == path or details["loc"][:1] == ("prompts",):
+        return place.problem(notice.message, code=notice.code)
+    # The base is sound by itself: this file does not go with it.
+    message = f"{notice.message} (taken over from {place.path}:{place.line})"
+    return written.fields["extends"].problem(message, code=notice.code)
 
 
 def with_prompts(rubric: Rubric, prompts: Mapping[str, str]) -> Rubric:
@@ -134,15 +158,6 @@ def _with_prompts(file: Written) -> Written:
         raise refusal([missing])
     begin = f"for a copy to edit: {_COPY_PROMPTS} FILE"
     return replace(file, value={**file.fields, "prompts": read_written(path, begin=begin)})
-
-
-def _filled_in(file: Written) -> list[Problem]:
-    return [
-        file.fields[name].problem(
-            f"'{name}' is filled in on loading; leave it out", code="rubric.field-filled-in"
-        )
-        for name in file.fields.keys() & FILLED_IN
-    ]
 
 
 def _with_checks(written: Written, refuse: Refuse | None) -> Written:
@@ -213,7 +228,7 @@ class ChosenRubric:
         )
 
 
-ENDINGS = (".yaml", ".yml")
+_ENDINGS = (".yaml", ".yml")
 """How a rubric's file ends; a name that ends so is a path."""
 
 
@@ -222,10 +237,10 @@ def directories(directory: Path) -> tuple[Path, ...]:
     return directory, shipped_directory("rubrics")
 
 
-def find_rubric(name: str, places: Sequence[Path], *, besides: Path | None = None) -> Path | None:
+def _find(name: str, places: Sequence[Path], *, besides: Path | None = None) -> Path | None:
     """The first file of this name, which has no ending; `besides` is left out."""
     for place in places:
-        for ending in ENDINGS:
+        for ending in _ENDINGS:
             path = place / f"{name}{ending}"
             if path.is_file() and not (besides and path.samefile(besides)):
                 return path
@@ -233,28 +248,21 @@ def find_rubric(name: str, places: Sequence[Path], *, besides: Path | None = Non
 
 
 def known_rubrics(places: Sequence[Path]) -> dict[str, Path]:
-    """Every rubric by its name; of two, the one that `find_rubric` finds."""
-    names = {path.stem for place in places for end in ENDINGS for path in place.glob(f"*{end}")}
+    """Every rubric by its name; of two, the one that is loaded by it."""
+    names = {path.stem for place in places for end in _ENDINGS for path in place.glob(f"*{end}")}
     # Files of prompts stand beside rubrics.
     names = {name for name in names if not name.endswith(".prompts")}
-    paths = {name: find_rubric(name, places) for name in sorted(names)}
+    paths = {name: _find(name, places) for name in sorted(names)}
     return {name: path for name, path in paths.items() if path is not None}
 
 
-def no_such_rubric(name: str, places: Sequence[Path]) -> str:
-    """What to say if there is no rubric of this name."""
+def _no_such_rubric(name: str, places: Sequence[Path]) -> str:
     where = f"in {places[0]}/ nor among the rubrics that ship"
-    endings = f"a file is named with its ending, {ENDINGS[0]}"
+    endings = f"a file is named with its ending, {_ENDINGS[0]}"
     nearest = did_you_mean(name, known_rubrics(places))
-    if files := [name + ending for ending in ENDINGS if Path(name + ending).is_file()]:
+    if files := [name + ending for ending in _ENDINGS if Path(name + ending).is_file()]:
         nearest = f"for the file of that name, write '{files[0]}'"
     return f"there is no rubric '{name}' {where}; {nearest}; {endings}"
-
-
-def no_such_file(path: Path, places: Sequence[Path]) -> str:
-    """What to say if there is no file at this path."""
-    namesake = find_rubric(path.stem, places)
-    return "there is no such file" + (f"; did you mean {namesake}?" if namesake else "")
 
 
 _ITS_OWN = ("extends", "without")
@@ -263,26 +271,22 @@ _OF_JUDGING = frozenset({"judge", "anchors", "feedback", "caps", "needs_sources"
 _OF_CHECKING = frozenset({"checks", "caps", "gate"})
 
 
-def base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path | None:
+def _base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path | None:
     """The file that one extends; None when it extends nothing.
 
-    `chain` has the files that led to this one, the last itself. A name is looked for in the file's
-    own folder, then in `places`.
-
-    Raises:
-        RubricInvalid: There is no such rubric, or they extend each other in a circle.
+    `chain` has the files that led to this one, the last itself.
     """
     extends = file.fields.get("extends")
     if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
         return None  # validation says what is wrong with it, if anything is
     name, file_path = extends.value.strip(), chain[-1]
-    if name.endswith(ENDINGS):
+    if name.endswith(_ENDINGS):
         path: Path | None = file_path.parent / name
         missing = f"there is no file {path}; a path starts at the folder of this file"
     else:
         # Not itself: one's own `brief` may extend the `brief` that ships.
-        path = find_rubric(name, (file_path.parent, *places), besides=file_path)
-        missing = no_such_rubric(name, places)
+        path = _find(name, (file_path.parent, *places), besides=file_path)
+        missing = _no_such_rubric(name, places)
         if name == file_path.stem:
             missing = f"there is no rubric '{name}' besides this one"
     links = " → ".join(map(str, (*chain, path)))
@@ -297,7 +301,7 @@ def base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Pat
     raise refusal([problem])
 
 
-def extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
+def _extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]]:
     """A file merged with its base, and what in the file does not fit the base."""
     inherited = {name: field for name, field in base.fields.items() if name not in _ITS_OWN}
     names = _by_name(inherited["dimensions"].items)
@@ -305,8 +309,8 @@ def extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]
     left_out = {
         item.value: item for item in _listed(file, "without") if isinstance(item.value, str)
     }
-    remaining = [dimension for name, dimension in names.items() if name not in left_out]
-    inherited["dimensions"] = replace(inherited["dimensions"], value=remaining)
+    remaining = {name: dimension for name, dimension in names.items() if name not in left_out}
+    inherited["dimensions"] = replace(inherited["dimensions"], value=[*remaining.values()])
     problems = [
         item.problem(
             f"without: the rubric that this extends has no dimension '{name}'; "
@@ -333,8 +337,14 @@ def extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...]
     # 3. Its fields over the base's.
     fields = _fields_over(file.fields, inherited, merged=("scale", "shorten", "prompts"))
     if _listed(file, "dimensions"):
-        dimensions = _dimensions_over(sound, inherited["dimensions"])
-        fields["dimensions"] = replace(file.fields["dimensions"], value=dimensions)
+        changes = _by_name(sound)
+        over = [
+            _dimension_over(changes[name], dimension) if name in changes else dimension
+            for name, dimension in remaining.items()
+        ]
+        # One that stands twice comes here the second time, and is refused for that.
+        new = [d for d in sound if _name(d) not in remaining or d is not changes[_name(d)]]
+        fields["dimensions"] = replace(file.fields["dimensions"], value=[*over, *new])
     elif "dimensions" in file.fields and file.fields["dimensions"].value in (None, []):
         fields["dimensions"] = inherited["dimensions"]
     merged = replace(file, value=fields)
@@ -378,18 +388,6 @@ def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     return scale.get("min", usual.min), scale.get("max", usual.max)
 
 
-def _dimensions_over(changed: Sequence[Written], base: Written) -> list[Written]:
-    """The base's dimensions with what a file changes in them, then the new ones."""
-    changes, inherited = _by_name(changed), _by_name(base.items)
-    merged = [
-        _dimension_over(changes[name], dimension) if name in changes else dimension
-        for name, dimension in inherited.items()
-    ]
-    # One that stands twice comes here the second time, and is refused for that.
-    new = [d for d in changed if _name(d) not in inherited or d is not changes[_name(d)]]
-    return [*merged, *new]
-
-
 def _dimension_over(change: Written, base: Written) -> Written:
     """A dimension over the base's; scored in another way, it keeps only name, weight and floor."""
     dropped: frozenset[str] = frozenset()
@@ -431,33 +429,3 @@ def _by_name(dimensions: Sequence[Written]) -> dict[str, Written]:
 def _name(dimension: Written) -> str:
     name = dimension.fields.get("name")
     return str(name.value).strip() if name is not None and isinstance(name.value, str) else ""
-
-
-def validated(
-    written: Written, path: Path, *, refuse: Refuse | None
-) -> tuple[Rubric | None, list[Problem]]:
-    """The rubric, or what is wrong with it.
-
-    Problems name the lines of `path`, and checks take files from its folder.
-    """
-    context = {"directories": [path.parent], "refuse": refuse}
-    values = {k: v for k, v in written.plain().items() if k not in FILLED_IN}
-    try:
-        return Rubric.model_validate(values, context=context), []
-    except ValidationError as error:
-        problems = worth_saying(error.errors())
-    return None, [_problem(problem, written, path) for problem in problems]
-
-
-def _problem(details: ErrorDetails, written: Written, path: Path) -> Problem:
-    place = written.at(details["loc"])
-    notice = explain(details)
-    within = details.get("ctx", {}).get("line")
-    if within is not None and place.text_line is not None:
-        place = replace(place, line=place.text_line + within)
-    # Prompts may stand in a file of their own.
-    if place.path == path or details["loc"][:1] == ("prompts",):
-        return place.problem(notice.message, code=notice.code)
-    # The base is sound by itself: this file does not go with it.
-    message = f"{notice.message} (taken over from {place.path}:{place.line})"
-    return written.fields["extends"].problem(message, code=notice.code)

@@ -64,17 +64,17 @@ class RubricRecord(BaseModel):
 
     @classmethod
     def read(cls, rubric: Rubric, directory: Path) -> Self | None:
-        """What was written; None if nothing was.
-
-        Raises:
-            InvalidInput: The file is another one.
-        """
+        """What was written; None if nothing was."""
         path = cls.path(rubric, directory)
         return cls.read_file(path) if path.exists() else None
 
     @classmethod
     def read_file(cls, path: Path) -> Self:
-        """As `read`, of any file of this kind, which must be there."""
+        """As `read`, of any file of this kind, which must be there.
+
+        Raises:
+            InvalidInput: The file is another one.
+        """
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
@@ -86,11 +86,7 @@ class RubricRecord(BaseModel):
             ) from error
 
     def write(self, rubric: Rubric, directory: Path) -> None:
-        """Writes it whole or not at all.
-
-        Raises:
-            InvalidInput: It cannot be written.
-        """
+        """Writes it whole or not at all."""
         write_whole(self.path(rubric, directory), self.model_dump_json().encode() + b"\n")
 
 
@@ -102,13 +98,7 @@ class _Measured(RubricRecord):
 
 
 def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noise:
-    """The noise of repeated judgements.
-
-    `composites` has for each draft those of its judgements.
-
-    Raises:
-        InvalidInput: No draft was judged twice.
-    """
+    """The noise of repeated judgements; `composites` has for each draft those of its judgements."""
     repeated = [draft for draft in composites if len(draft) > 1]
     if not repeated:
         raise InvalidInput(
@@ -135,9 +125,6 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
     """The noise of this evaluator by this rubric; if it cannot be used, None and the reason.
 
     The reason is empty if nothing was measured.
-
-    Raises:
-        InvalidInput: The file is no noise file.
     """
     path, file = _Measured.path(rubric, directory), _Measured.read(rubric, directory)
     if file is None:
@@ -153,11 +140,7 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
 
 
 def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
-    """Keeps a measurement, beside those of other evaluators by the same rubric.
-
-    Raises:
-        InvalidInput: The file is no noise file, or cannot be written.
-    """
+    """Keeps a measurement, beside those of other evaluators by the same rubric."""
     file = _Measured.read(rubric, directory)
     stored = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
     remaining = [measurement for measurement in stored if measurement.evaluator != noise.evaluator]

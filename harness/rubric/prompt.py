@@ -50,11 +50,7 @@ _REPLY_SHOWN_CHARS = 2_000
 
 
 def judge_messages(
-    rubric: Rubric,
-    dimensions: Sequence[Dimension],
-    draft: Draft,
-    *,
-    shown: ShownDraft,
+    rubric: Rubric, dimensions: Sequence[Dimension], draft: Draft, *, shown: ShownDraft
 ) -> tuple[Message, ...]:
     """The conversation that asks for a judgement on some of a rubric's dimensions.
 
@@ -81,9 +77,7 @@ def _judge_values(
         "lowest": f"{scale.min:g}",
         "highest": f"{scale.max:g}",
         "step": f"{scale.step:g}",
-        "dimensions": "\n\n".join(
-            _dimension_text(rubric, dimension) for dimension in rubric.judged
-        ),
+        "dimensions": "\n\n".join(_dimension_text(rubric, d) for d in rubric.judged),
         "task": _fenced(draft.task, f"task-{mark}"),
         "target": _fenced("\n\n".join(draft.targets), f"target-{mark}") if draft.targets else "",
         "sources": "\n\n".join(sources),
@@ -120,11 +114,6 @@ def prompt_sha256(rubric: Rubric, calls: Iterable[Sequence[Dimension]]) -> str:
     # The templates too: parts of them depend on the draft, or on its sources.
     texts += [rubric.prompts.template(name) for name in OF_JUDGING]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
-
-
-def focus_of(rubric: Rubric, draft: Draft) -> str:
-    """What a shortened draft must still show: the task, and what dimensions ask."""
-    return "\n".join((draft.task, *(d.judge for d in rubric.judged if d.judge)))
 
 
 def asked_of(rubric: Rubric, draft: Draft) -> tuple[Dimension, ...]:
@@ -166,15 +155,13 @@ def _asked(
     rubric: Rubric, dimensions: Sequence[Dimension], *, explained: bool = True
 ) -> dict[str, str | bool]:
     """The fields that say what to judge, and the shape of the reply."""
-    if len(dimensions) == 1:
-        shape = _shape(rubric, dimensions[0], explained=explained)
-    else:
-        shapes = (f'"{d.name}": {_shape(rubric, d, explained=explained)}' for d in dimensions)
-        shape = "{" + ",\n ".join(shapes) + "}"
+    shapes = {d.name: _shape(rubric, d, explained=explained) for d in dimensions}
+    several = "{" + ",\n ".join(f'"{name}": {shape}' for name, shape in shapes.items()) + "}"
     return {
-        "asked": ", ".join(dimension.name for dimension in dimensions),
-        "part": len(dimensions) < len(rubric.judged),
-        "shape": shape,
+        "asked": ", ".join(shapes),
+        "part": len(shapes) < len(rubric.judged),
+        # Of one alone, its fields, as in the schema.
+        "shape": shapes[dimensions[0].name] if len(shapes) == 1 else several,
     }
 
 
@@ -187,11 +174,8 @@ def _shape(rubric: Rubric, dimension: Dimension, *, explained: bool) -> str:
         '"reason": "<sentence>"',
         '"issues": [{"section": "<heading>", "problem": "<sentence>"}]',
     )
-    fields = [
-        *(reasons if explained else ()),
-        *(f'"{key}": <true or false>' for key in rule_keys(dimension)),
-        f'"score": <{number}>',
-    ]
+    rules = (f'"{key}": <true or false>' for key in rule_keys(dimension))
+    fields = [*(reasons if explained else ()), *rules, f'"score": <{number}>']
     return "{" + ", ".join(fields) + "}"
 
 
@@ -245,7 +229,7 @@ def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
     sources_chars = sum(len(source) + frame_chars for source in sources)
     least_chars = min(sources_chars, round(_LEAST_SOURCES_SHARE * room))
     # 2. The draft, then the sources.
-    focus = focus_of(rubric, draft)
+    focus = "\n".join((draft.task, *(d.judge for d in rubric.judged if d.judge)))
     most_chars = min(room - least_chars, limits.cap or room)
     text = condense(draft.text, budget_chars=over, cap_chars=most_chars, focus=focus)
     shown_sources = condense_toward(
@@ -308,6 +292,10 @@ def scores_of(scale: Scale) -> tuple[float, ...]:
 
 
 def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool) -> JsonSchema:
+    score: JsonSchema = {"type": "number", "minimum": scale.min, "maximum": scale.max}
+    if (scale.max - scale.min) / scale.step < _MOST_STEPS:
+        # Every score by itself: some servers' grammars ignore the bounds of numbers.
+        score = {"enum": list(scores_of(scale))}
     # The reason stands before the score, so that the score follows from it.
     issue = _object({"section": _text(SECTION_CHARS), "problem": _text(PROBLEM_CHARS)})
     reasons = {
@@ -318,16 +306,9 @@ def _judgement_schema(scale: Scale, rules: Mapping[str, str], *, explained: bool
         {
             **(reasons if explained else {}),
             **{key: {"type": "boolean"} for key in rules},
-            "score": _score_schema(scale),
+            "score": score,
         }
     )
-
-
-def _score_schema(scale: Scale) -> JsonSchema:
-    if (scale.max - scale.min) / scale.step >= _MOST_STEPS:
-        return {"type": "number", "minimum": scale.min, "maximum": scale.max}
-    # Every score by itself: some servers' grammars ignore the bounds of numbers.
-    return {"enum": list(scores_of(scale))}
 
 
 def _text(most_chars: int) -> JsonSchema:

@@ -19,43 +19,31 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.rubric.draft import Draft
-from harness.rubric.prompt import (
-    MOST_ISSUES,
-    PROBLEM_CHARS,
-    REASON_CHARS,
-    SECTION_CHARS,
-    rule_keys,
-)
+from harness.rubric.draft import Draft, Finding
+from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS, rule_keys
 from harness.rubric.rubric import Dimension, Rubric, Scale
-from harness.rubric.scoring import Issue, Judgement
+from harness.rubric.scoring import Judgement
 from harness.rubric.verdict import half_up
+from harness.text.languages import NO_WIDTH
 
 _LONGEST = 100_000
 """Characters. Of a longer reply nothing is read: it ran on, and the judge is asked again."""
 
 
 def read_reply(
-    text: str,
-    rubric: Rubric,
-    dimensions: Sequence[Dimension],
-    *,
-    draft: Draft,
-    cut: bool = False,
+    text: str, rubric: Rubric, dimensions: Sequence[Dimension], *, draft: Draft, cut: bool = False
 ) -> dict[str, Judgement]:
     """The judgements in a reply, by dimension; missing and doubtful ones are left out.
 
-    Never raises. Of one dimension alone, the reply need not give the name. What also stands in the
-    draft, its task or its sources counts only if the reply says nothing else. `cut` says whether
-    the reply broke off, so that its last number may not be whole.
+    Of one dimension alone, the reply need not give the name. `cut` says whether it broke off.
     """
     if len(text) > _LONGEST:
         return {}
-    if cut:
+    if cut:  # its last number may not be whole
         text = text.rstrip("0123456789./ \t")
     # 1. What the reply states: in JSON, and behind labels outside of it.
     reader = _ReplyReader(rubric, dimensions)
-    unquoted = _blanked(text.translate(_NO_WIDTH), *_COPIES)
+    unquoted = _blanked(_with_widths(text), *_COPIES)
     # Of a reply that is one fence, the fence is no quotation.
     quotations = _QUOTATIONS if _ONE_FENCE.fullmatch(unquoted) else (_CODE, *_QUOTATIONS)
     reader.read_json(unquoted)
@@ -65,7 +53,7 @@ def read_reply(
     copied: set[tuple[str, float]] = set()
     if re.search(r"\w", _FENCE_MARK.sub("", _without(text, reader.objects + spans))):
         claims = _ReplyReader(rubric, dimensions)
-        data = f"{draft.text}\n{draft.evidence}".translate(_NO_WIDTH)
+        data = _with_widths(f"{draft.text}\n{draft.evidence}")
         claims.read_json(data)
         claims.read_lines(_without(data, claims.objects))
         # By its score: a copy may be typed in another form.
@@ -94,21 +82,14 @@ class _Statement:
 
 def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
     """The judgement of which all statements on a dimension have the score; None if in doubt."""
-    of_dimension = [statement for statement in statements if statement.name == name]
+    every = [statement for statement in statements if statement.name == name]
     # Of one dimension alone, a total may be all there is, but does not stand for what it has.
-    of_dimension = [
-        statement for statement in of_dimension if not statement.is_total
-    ] or of_dimension
-    if len({statement.judgement.score for statement in of_dimension}) != 1:
-        return None
-    return (
-        None
-        if any(statement.is_doubtful for statement in of_dimension)
-        else of_dimension[0].judgement
-    )
+    counted = [statement for statement in every if not statement.is_total] or every
+    is_agreed = len({statement.judgement.score for statement in counted}) == 1
+    is_doubtful = any(statement.is_doubtful for statement in counted)
+    return counted[0].judgement if is_agreed and not is_doubtful else None
 
 
-_NO_WIDTH = dict.fromkeys((0xAD, 0xFEFF, 0x2060, *range(0x200B, 0x2010)), " ")
 _COPIES = (
     # Data between its marks, which models copy; up to the end if it is not closed.
     re.compile(
@@ -131,6 +112,13 @@ _QUOTATIONS = (
         "|[\u300c\u300e][^\u300d\u300f]{1,2000}[\u300d\u300f]|\u2018[^\u2019\n]{1,400}\u2019(?!\\w)"
     ),
 )
+
+
+def _with_widths(text: str) -> str:
+    """The text with blanks in place of signs that no reader sees."""
+    # Not behind a dash: with a blank behind it, the minus of -3 would be one that opens a score.
+    text = re.sub(rf"([-\u2013\u2014])[{NO_WIDTH}]+(?=\.?\d)", r"\1", text)
+    return re.sub(f"[{NO_WIDTH}]", " ", text)
 
 
 def _blanked(text: str, *patterns: re.Pattern[str]) -> str:
@@ -208,7 +196,7 @@ class _ReplyReader:
             elif key in self._wrappers:
                 yield from self._judgements(inner, limits)
         # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
-        label = next((v.text for k in _NAME_KEYS if isinstance(v := value.get(k), _Leaf)), None)
+        label = next((v for k in _NAME_KEYS if isinstance(v := value.get(k), str)), None)
         is_issue = "problem" in value and not any(key in value for key in _REASON_KEYS)
         if not places and not is_issue:
             places = [(self._alone if label is None else self._find(label), value)]
@@ -219,22 +207,19 @@ class _ReplyReader:
     def _judgement(
         self, name: str, value: _Value, beside: Mapping[str, _Value], limits: Sequence[float]
     ) -> Judgement | None:
-        leaf = _score_in(value, name)
-        if name not in self._rules or leaf is None:
+        number = _ALONE.fullmatch(_score_in(value, name))
+        if name not in self._rules or number is None:
             return None
         members = value if isinstance(value, dict) else {}
-        number = _ALONE.fullmatch(leaf.text)
         limits = self._limits_of(members) or limits
-        score = _on_scale(number, self._scales[name], limits) if number else None
-        if number is None or score is None:
+        score = _on_scale(number, self._scales[name], limits)
+        if score is None:
             return None
         # `{"relevance": 8, "relevance_reason": "…"}`
         if not members:
             members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
         return Judgement(
             score=score,
-            start=leaf.start + number.start("number"),
-            end=leaf.start + number.end("number"),
             reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
             issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
             rules=_answers(members, self._rules[name]),
@@ -245,7 +230,7 @@ class _ReplyReader:
         scale = members.get("scale")
         values = [members.get(key) for key in _MOST_KEYS if not self._find(key)]
         values += [scale.get("max")] if isinstance(scale, dict) else []
-        texts = [value.text for value in values if isinstance(value, _Leaf)]
+        texts = (value for value in values if isinstance(value, str))
         return [number for text in texts if (number := _highest_in(text))]
 
     # --- labelled scores
@@ -253,7 +238,8 @@ class _ReplyReader:
     def read_lines(self, text: str) -> None:
         """Takes in the labelled scores of a text without its JSON and quotations."""
         self._text, self._name, self._turns = text, self._alone, [0]
-        self._limits = _limits_in(text)
+        ends = (limit[limit.lastgroup or 0].casefold() for limit in _LIMIT.finditer(text))
+        self._limits = [n for end in ends if (n := _POINTS.get(end) or _highest_in(end))]
         before = len(self.statements)
         for line in re.finditer(r"[^\n]+", text):
             is_row = line[0].lstrip().startswith("|")
@@ -329,8 +315,7 @@ class _ReplyReader:
         score = _on_scale(number, self._scales[name], limits) if name in self._rules else None
         # Among several dimensions, a total belongs to the whole.
         if score is not None and (self._alone or not is_total):
-            place, end = number.span("number")
-            judgement = Judgement(score=score, start=place, end=end)
+            judgement = Judgement(score=score)
             statement = _Statement(name, start, number.end(), judgement, is_total=is_total)
             self.statements.append(statement)
 
@@ -372,17 +357,9 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A text, a number, `true` or `null`, without quotes, and where it stands."""
-
-    text: str
-    start: int
-    end: int
-
-
-_Value = _Leaf | list["_Value"] | dict[str, "_Value"] | None
-"""None for what a key that stands twice says."""
+_Value = str | list["_Value"] | dict[str, "_Value"] | None
+"""A text, a number, `true` or `null` without quotes, or what has several; None for what a key that
+stands twice says."""
 
 
 def _token(text: str, position: int) -> re.Match[str]:
@@ -412,7 +389,7 @@ def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
             item, end = _value(token, depth=depth + 1)
             items.append(item)
             continue
-        key, colon = _leaf(token).text.strip().casefold(), _token(text, end)
+        key, colon = _leaf(token).strip().casefold(), _token(text, end)
         if colon["mark"] != ":":
             raise ValueError
         value, end = _value(_token(text, colon.end()), depth=depth + 1)
@@ -421,43 +398,41 @@ def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
     return members if opening == "{" else items, token.end()
 
 
-def _leaf(token: re.Match[str]) -> _Leaf:
+def _leaf(token: re.Match[str]) -> str:
     if token["mark"]:
         raise ValueError
     if token["bare"]:
-        text = token["bare"].rstrip()
-        return _Leaf(text, token.start("bare"), token.start("bare") + len(text))
-    start, end = token.start("text") + 1, token.end("text") - 1
+        return token["bare"].rstrip()
     text = token["text"][1:-1]
     try:
         text = json.loads(f'"{text}"', strict=False)
     except ValueError:
         text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
     # Half a pair of surrogates is no text.
-    return _Leaf(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), start, end)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _score_in(value: _Value, name: str) -> _Leaf | None:
-    """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`; None if two keys could be the score's."""
+def _score_in(value: _Value, name: str) -> str:
+    """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`; empty if two keys could be the score's."""
     if not isinstance(value, dict):
-        return value if isinstance(value, _Leaf) else None
+        return value if isinstance(value, str) else ""
     keys = [key for key in (*_SCORE_KEYS, f"{name}_score", name) if key in value]
-    return _score_in(value[keys[0]], name) if len(keys) == 1 else None
+    return _score_in(value[keys[0]], name) if len(keys) == 1 else ""
 
 
 def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
-    texts = (value.text for key in keys if isinstance(value := members.get(key), _Leaf))
+    texts = (value for key in keys if isinstance(value := members.get(key), str))
     return next((" ".join(text.split()) for text in texts if text.strip()), "")
 
 
-def _issues(value: _Value) -> Iterator[Issue]:
+def _issues(value: _Value) -> Iterator[Finding]:
     """The issues of a list of objects or texts, or of a text that does not say there are none."""
     for item in value if isinstance(value, list) else [value]:
         members = item if isinstance(item, dict) else {"problem": item}
         problem = _first_text(members, (*_PROBLEM_KEYS, "description", *_REASON_KEYS))
         section = _first_text(members, ("section", "heading", "location"))
         if problem and problem.casefold().strip(" .") not in {"none", "no issues", "n/a", "null"}:
-            yield Issue(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
+            yield Finding(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
 
 
 def _answers(members: Mapping[str, _Value], keys: Mapping[str, str]) -> dict[str, bool]:
@@ -467,7 +442,7 @@ def _answers(members: Mapping[str, _Value], keys: Mapping[str, str]) -> dict[str
     return {
         key: meant[word]
         for key, value in answers.items()
-        if isinstance(value, _Leaf) and (word := value.text.strip().casefold()) in meant
+        if isinstance(value, str) and (word := value.strip().casefold()) in meant
     }
 
 
@@ -557,11 +532,6 @@ scale`, `\u6ee1\u52065\u5206`."""
 _LIMIT_BESIDE = re.compile(rf"[ \t*_]*+\({_RANGE}", re.IGNORECASE)
 """The same behind a label: `(1-5)`, which elsewhere may be a range of anything."""
 _POINTS = {"three": 3.0, "four": 4.0, "five": 5.0, "six": 6.0, "seven": 7.0, "ten": 10.0}
-
-
-def _limits_in(text: str) -> list[float]:
-    ends = (limit[limit.lastgroup or 0].casefold() for limit in _LIMIT.finditer(text))
-    return [number for end in ends if (number := _POINTS.get(end) or _highest_in(end))]
 
 
 def _highest_in(text: str) -> float | None:

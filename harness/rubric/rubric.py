@@ -221,15 +221,14 @@ class Prompts(BaseModel):
         """By name, the templates in place of those that ship."""
         return {name: text for name, text in self if text is not None}  # type: ignore[misc]
 
-    def template(self, name: PromptName) -> str:
-        """The one of this name: its own, or the one that ships."""
-        replacement: str | None = getattr(self, name)
-        return shipped_prompts()[name] if replacement is None else replacement
-
     @property
     def in_force(self) -> dict[PromptName, str]:
         """All templates by name, its own before those that ship."""
         return {**shipped_prompts(), **self.own}
+
+    def template(self, name: PromptName) -> str:
+        """The one of this name that is in force."""
+        return self.in_force[name]
 
     @property
     def of_judging(self) -> dict[PromptName, str]:
@@ -286,6 +285,11 @@ class Dimension(BaseModel):
     """Whether a draft may pass without its score, which the verdict then says: a judged dimension's
     if there is no evaluator, a checked one's if there is nothing to check it by, such as
     sources."""
+
+    @field_validator("judge", "feedback", mode="before")
+    @classmethod
+    def _refuse_empty(cls, text: object, info: ValidationInfo) -> object:
+        return _text_after_colon(text, info)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -381,6 +385,11 @@ class Rubric(BaseModel):
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
 
+    @field_validator("extends", mode="before")
+    @classmethod
+    def _refuse_empty(cls, name: object, info: ValidationInfo) -> object:
+        return _text_after_colon(name, info)
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         _refuse_any(self._mistakes())
@@ -467,6 +476,14 @@ class Rubric(BaseModel):
     def checked(self) -> tuple[Dimension, ...]:
         """The dimensions that code scores."""
         return tuple(d for d in self.dimensions if d.checks)
+
+
+def _text_after_colon(text: object, info: ValidationInfo) -> object:
+    # In a file, a name with nothing behind it is a text that was forgotten; in Python, None says
+    # that there is none.
+    if text is None and info.context is not None:
+        raise ValueError("nothing is there")  # put into words by `explain`
+    return text
 
 
 def _off_scale(

@@ -20,27 +20,16 @@ from harness.rubric.rubric import Cap, Dimension, Rubric
 from harness.rubric.verdict import ECHO, Combine, DimensionScore, Judges, SingleJudgement, half_up
 
 
-@dataclass(frozen=True, slots=True)
-class Issue:
-    """One thing that an evaluator model wants changed."""
-
-    problem: str
-    section: str = ""
-    """The section's heading as the model wrote it; empty if it named none."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
     """What an evaluator model said of one dimension, before code makes a score of it."""
 
     score: float
     """On the dimension's scale and step."""
-    start: int
-    """Where in the reply the score's number begins, and where it ends."""
-    end: int
     reason: str = ""
     """Why the score is not higher; empty if the model did not say."""
-    issues: tuple[Issue, ...] = ()
+    issues: tuple[Finding, ...] = ()
+    """What it wants changed; sections are headings as it wrote them, which may not be there."""
     rules: Mapping[str, bool] = field(default_factory=dict)
     """Whether each cap's statement is true of the draft, by its key in the reply; those that the
     model left open are missing."""
@@ -63,14 +52,12 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
     The floor holds for each check: the score is that of the lowest if that is under it.
     """
     grades = [check.grade(draft) for check in dimension.checks]
-    grade = mean_of(grades)
+    grade, scale = mean_of(grades), dimension.scale or rubric.scale
     if grade.unjudged:
         return None
-    scale = dimension.scale or rubric.scale
 
     def points(share: float) -> float:
-        if scale.is_pass_fail:
-            return scale.at(float(share >= 1))
+        share = float(share >= 1) if scale.is_pass_fail else share
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
@@ -101,12 +88,15 @@ def judged_score(
     dimension: Dimension, judgement: Judgement, draft: Draft, *, held: Iterable[Held]
 ) -> DimensionScore:
     """The score of a dimension by a model's judgement; `held` are the caps that checks apply."""
+    messages = [issue.message for issue in judgement.issues]
+    places = [section_named(issue.section or "", draft.sections) for issue in judgement.issues]
+    titles = [None if place is None else draft.sections[place].title for place in places]
     score = DimensionScore(
         name=dimension.name,
         score=judgement.score,
         source="judged",
-        reason=judgement.reason or "; ".join(issue.problem for issue in judgement.issues),
-        findings=tuple(dict.fromkeys(located(issue, draft) for issue in judgement.issues)),
+        reason=judgement.reason or "; ".join(messages),
+        findings=tuple(dict.fromkeys(map(Finding, messages, titles, places))),
     )
     # One that the evaluator left open does not apply.
     true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
@@ -153,13 +143,6 @@ _LEAST_OF_A_TITLE = 8
 _NUMBERING = re.compile(
     r"(?:section |chapter |part )?\(?(?:\d+(?:[. ]\d+)*|[ivx]+(?=[.)]))[.):]*\s+"
 )
-
-
-def located(issue: Issue, draft: Draft) -> Finding:
-    """The issue as a finding about its section, or about the whole draft."""
-    index = section_named(issue.section, draft.sections)
-    title = None if index is None else draft.sections[index].title
-    return Finding(issue.problem, title, index)
 
 
 def section_named(heading: str, sections: Sequence[Section]) -> int | None:

@@ -120,7 +120,8 @@ def filled(template: str, values: Mapping[str, str | bool], *, before: Collectio
         return block["then"] if values[block["asked"]] else block["otherwise"] or ""
 
     def value(field: re.Match[str]) -> str:
-        return field[0][1:] if field["escape"] else str(values[field["words"]])
+        # Two braces that an `{if …}` stood between are no field's.
+        return field[0][1:] if field["escape"] else str(values.get(field["words"], field[0]))
 
     texts = []
     for paragraph, names, may_hide in _paragraphs(template):
@@ -176,10 +177,6 @@ def faults_in(name: PromptName, template: str) -> list[Fault]:
     return [*misplaced, *unknown, *([] if misplaced else _lacking(template, FIELDS[name]))]
 
 
-def _line(template: str, field: re.Match[str]) -> int:
-    return template.count("\n", 0, field.start("words"))
-
-
 _MARK = r"(?<!\\)\{ *(?:if +\w+|else|end) *\}"
 _INNER = rf"(?:(?!{_MARK}|{_BLANK.pattern}).)*"
 _WHOLE_IF = re.compile(
@@ -205,7 +202,7 @@ def _unknown(template: str, fields: Fields) -> Iterator[Fault]:
     flags = fields.flags.split()
     reported: set[tuple[str, int]] = set()
     for field in FIELD.finditer(template):
-        words, line = field["words"].split(), _line(template, field)
+        words, line = field["words"].split(), template.count("\n", 0, field.start("words"))
         is_asked = words[0] == "if" and len(words) == 2
         name = words[1] if is_asked else field["words"]
         allowed = [*fields.texts, *flags] if is_asked else fields.texts

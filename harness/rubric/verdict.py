@@ -214,7 +214,12 @@ def reach_verdict(
     Raises:
         EvaluationFailed: All dimensions were left out.
     """
-    by_name = {score.name: _on_shared_scale(rubric, score) for score in scores}
+    by_name = {
+        score.name: score
+        if rubric.scale_of(score.name) is rubric.scale
+        else replace(score, shared=rubric.shared(score.name, score.score))
+        for score in scores
+    }
     counted = [d for d in rubric.dimensions if d.name in by_name]
     echo = [ECHO] if ECHO in by_name else []
     if not by_name:
@@ -248,12 +253,6 @@ def reach_verdict(
     )
 
 
-def _on_shared_scale(rubric: Rubric, score: DimensionScore) -> DimensionScore:
-    if rubric.scale_of(score.name) is rubric.scale:
-        return score
-    return replace(score, shared=rubric.shared(score.name, score.score))
-
-
 def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
     """The mean in as few digits as decide like all of them: 7.95 does not pass as 8."""
     # In floats, a mean of 8 may come out just below 8.
@@ -270,9 +269,7 @@ def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
 def weighted_mean(rubric: Rubric, scores: Iterable[DimensionScore]) -> float:
     """The composite before it is rounded; at least one score is needed."""
     weights = {d.name: d.weight for d in rubric.dimensions}
-    counted = [
-        (rubric.shared(score.name, score.score), weights.get(score.name, 1)) for score in scores
-    ]
+    counted = [(rubric.shared(s.name, s.score), weights.get(s.name, 1)) for s in scores]
     return sum(score * weight for score, weight in counted) / sum(w for _, w in counted)
 
 

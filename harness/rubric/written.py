@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,7 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
     Raises:
         RubricInvalid: It is missing, is no mapping in YAML, or has a name twice.
     """
-
-    def invalid(message: str, line: int | None = None, *, code: str) -> RubricInvalid:
-        return RubricInvalid(message, code=code, path=path, line=line)
-
+    invalid = partial(RubricInvalid, path=path)
     try:
         # A byte more than is allowed shows that it is too long.
         content = read_bytes(path, max_bytes=_MOST_BYTES + 1)
@@ -109,25 +107,27 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
         raise invalid(f"cannot be read ({error.strerror})", code="rubric.unreadable") from error
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise invalid("not UTF-8 text; save it as UTF-8", line, code="rubric.not-utf-8") from error
+        raise invalid(
+            "not UTF-8 text; save it as UTF-8", line=line, code="rubric.not-utf-8"
+        ) from error
     try:
         reading = _YamlNodes(path, _Loader(text))
         root = reading.root()
     except yaml.MarkedYAMLError as error:
         notice, at_line = explain_yaml(error, text)
-        raise invalid(notice.message, at_line, code=notice.code) from error
+        raise invalid(notice.message, line=at_line, code=notice.code) from error
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise invalid(
             "it holds a control character, which is not text; delete the line and write it again",
-            line,
+            line=line,
             code="rubric.control-character",
         ) from error
     except RecursionError as error:
-        raise invalid("the values are nested too deeply", 1, code="rubric.too-deep") from error
+        raise invalid("the values are nested too deeply", line=1, code="rubric.too-deep") from error
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
-        raise invalid(f"it holds {holds}; {begin}", 1, code="rubric.no-fields")
+        raise invalid(f"it holds {holds}; {begin}", line=1, code="rubric.no-fields")
     if reading.problems:
         raise refusal(reading.problems)  # which of the two is meant is unknown
     return root
@@ -160,9 +160,7 @@ class _YamlNodes:
         self._path = path
         self._loader = loader
         self._count = 0
-
-    def _invalid(self, message: str, line: int, *, code: str) -> RubricInvalid:
-        return RubricInvalid(message, code=code, path=self._path, line=line)
+        self._invalid = partial(RubricInvalid, path=path)
 
     def root(self) -> Written:
         try:
@@ -170,7 +168,7 @@ class _YamlNodes:
         except (ValueError, OverflowError) as error:  # such as "\U00110000"
             raise self._invalid(
                 f"a character is written by a number that none has ({error})",
-                self._loader.line + 1,
+                line=self._loader.line + 1,
                 code="rubric.no-such-character",
             ) from error
         return Written(None, self._path, 1) if node is None else self._written(node, 1)
@@ -180,7 +178,7 @@ class _YamlNodes:
         if self._count > _MOST_VALUES:
             raise self._invalid(
                 f"it holds more than {_MOST_VALUES:,} values, which no rubric does",
-                line,
+                line=line,
                 code="rubric.too-many-values",
             )
         value: Any
@@ -198,20 +196,20 @@ class _YamlNodes:
         return Written(value, self._path, line, cut, text_line)
 
     def _fields(self, node: yaml.MappingNode) -> dict[str, Written]:
-        self._note_repeated(node)
+        self._check_names(node)
         self._loader.flatten_mapping(node)  # puts what `<<` names before the fields of its own
         return {
             key.value: self._written(value, key.start_mark.line + 1) for key, value in node.value
         }
 
-    def _note_repeated(self, node: yaml.MappingNode) -> None:
+    def _check_names(self, node: yaml.MappingNode) -> None:
         lines: dict[str, int] = {}
         for key, _ in node.value:
             line = key.start_mark.line + 1
             if not isinstance(key, yaml.ScalarNode):
                 raise self._invalid(
                     "a field's name is a plain word, such as 'title'",
-                    line,
+                    line=line,
                     code="rubric.name-not-plain",
                 )
             if key.value in lines:
@@ -223,7 +221,7 @@ class _YamlNodes:
                 field = Written(None, self._path, line)
                 self.problems.append(field.problem(message, code="rubric.duplicate-field"))
                 return  # without that '- ', all that follows stands twice
-            lines.setdefault(key.value, line)
+            lines[key.value] = line
 
     def _scalar(self, node: yaml.Node, line: int) -> object:
         try:
@@ -231,7 +229,7 @@ class _YamlNodes:
         # What the library raises at `!!int` without digits, `!!bool x` and `!!timestamp x`.
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             message = f"a value cannot be read ({error}); put it in quotes"
-            raise self._invalid(message, line, code="rubric.value-unreadable") from error
+            raise self._invalid(message, line=line, code="rubric.value-unreadable") from error
 
 
 def _cut_behind(node: yaml.Node) -> str:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Optional
 
 import orjson
-from pydantic import TypeAdapter
 
 from harness.errors import InvalidInput, NodeFailed
 from harness.files import write_whole
@@ -32,6 +31,7 @@ from harness.rubric import ChosenRubric, Scored, at_any_threshold, load_noise
 from harness.rubric.evaluator import is_judged_enough
 from harness.session.batch_files import (
     ROWS,
+    SCORED,
     SCORES,
     USES,
     BatchFiles,
@@ -68,7 +68,6 @@ from harness.trace.records import label_of, node_of_all
 from harness.trace.run_trace import is_going
 from harness.trace.secrets import Redactor
 
-_SCORED = TypeAdapter(Scored)
 _NO_NOISE = (None, "")
 _DRAWN_ROWS = 200
 """Of a larger batch no timeline is drawn at the end: it would take longer than the last rows."""
@@ -283,15 +282,14 @@ class Batch:
         earlier, inputs, form = self._earlier, self._inputs, self._form
         before: list[MadeBefore] = []
         if earlier is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            surroundings = await surroundings.beside(earlier.outputs)
-            before = [*self._made_before(earlier, surroundings)]
+            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            before = [*self._made_before(earlier, now)]
 
         def reused(node: str, number: int, output: str) -> object:
             """What an earlier part has of a score, for the same output."""
             state = self._states[node]
             call = self._call_of(state, number, {"output": output})
-            stored = earlier and earlier.outputs.find(call, changes=surroundings.change_since)
+            stored = earlier and earlier.outputs.find(call, changes=now.change_since)
             assert isinstance(stored, tuple)
             return orjson.loads(state.step.form.encode(stored[0]))
 
@@ -355,17 +353,17 @@ class Batch:
         begun: list[str] = []
         counts: Counter[str] = Counter()
         rows = len(self._rows.given)
-        if self._earlier is not None and self._recorded is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            surroundings = await surroundings.beside(self._earlier.outputs)
-            made = self._made_before(self._earlier, surroundings)
+        earlier = self._earlier
+        if earlier is not None and self._recorded is not None:
+            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+            made = self._made_before(earlier, now)
             counts.update(chain.from_iterable(valid for _, valid, *_ in made))
             counts[self.node] = rows
-        elif self._earlier is not None:
+        elif earlier is not None:
             foreseen = await rehearse(
                 self._graph,
                 self._inputs,
-                self._earlier,
+                earlier,
                 settings=self._settings,
                 backends=self._backends,
                 through=ROWS if self._rows.pipeline else None,
@@ -373,7 +371,7 @@ class Batch:
             again = tuple(remake for remake in foreseen.made_again if self._is_given(remake.node))
             begun = [*(remake.node for remake in again), *foreseen.unfinished]
             # What only has another threshold is decided anew, and asks no judge.
-            decided = await self._judged_enough(self._earlier, again={r.node for r in again})
+            decided = await self._judged_enough(earlier, again={r.node for r in again})
             again = tuple(remake for remake in again if remake.node not in decided)
             counts.update(map(node_of_all, foreseen.kept))
         rows_again = sum(
@@ -514,7 +512,7 @@ class Batch:
             last = earlier.outputs.last(SCORES, number)
             if label not in again or made_of in again or last is None or last.value is None:
                 continue
-            verdict = _SCORED.validate_python(last.value).verdict
+            verdict = SCORED.validate_python(last.value).verdict
             sha256 = verdict.rubric_sha256
             if sha256 not in thresholds or not is_judged_enough(verdict, chosen.rubric):
                 continue
@@ -560,8 +558,8 @@ class Batch:
         earlier, recorded, table = self._earlier, _Recorded(), self._rows
         assert isinstance(table, BatchRows)
         if earlier is not None:
-            surroundings = Surroundings(self._settings, self._backends)
-            for number, _, made, _ in self._made_before(earlier, surroundings):
+            now = Surroundings(self._settings, self._backends)
+            for number, _, made, _ in self._made_before(earlier, now):
                 if ROWS in made:
                     name, uses = self._order[number], made.get(USES, {}).items()
                     recorded.values[name] = made[ROWS]

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.errors import HarnessError, InvalidInput, NodeFailed
 from harness.files import writing
 from harness.rows import Row, RowFile, replace_rows, rows_saved, write_rows
+from harness.rubric import Scored
 from harness.session.batch_rows import (
     BatchRows,
     DraftRows,
@@ -39,6 +40,8 @@ from harness.trace.records import error_class
 from harness.trace.run_trace import RunLock
 from harness.trace.secrets import Redactor
 
+SCORED = TypeAdapter(Scored)
+"""Reads what the node `scores` gave."""
 ROWS = "rows"
 """The node that calls the pipeline."""
 SCORES = "scores"
@@ -197,15 +200,14 @@ class OutputForm:
         }
 
     def cells(self, line: Line) -> dict[str, Any]:
-        """A line as a table has it."""
-        cells = {
+        """A line as a table has it, by column."""
+        return {
             **{name: line[name] for name in ("row", "id", "file", "line")},
             **{f"inputs.{name}": text_of(value) for name, value in line["inputs"].items()},
             "output": text_of(line["output"]),
             "models": text_of(line["models"]),
             "outdated": line.get("outdated", ""),  # of one type in Parquet
         }
-        return {name: cells.get(name) for name in self.columns}
 
     def passed(self) -> Iterable[bool]:
         """Whether each draft passed, as far as that is known, where drafts are judged."""
@@ -342,7 +344,8 @@ class BatchFiles:
         assert self.failures_path is not None
         rows = [self._cleaned(asdict(failure)) for failure in self._form.failures]
         if rows:
-            replace_rows(self.failures_path, rows, columns=_FAILURE_COLUMNS).close()
+            with replace_rows(self.failures_path, rows, columns=_FAILURE_COLUMNS):
+                pass
         else:
             with writing(self.failures_path):
                 self.failures_path.unlink()
@@ -405,8 +408,13 @@ class BatchFiles:
             return
         line = self._form.lines[number] = self._line(number, made)
         self._is_replaced |= self._outdated.pop(number, None) is not None
-        if self._file is not None:
-            self._file.append(self._written(line))
+        if self._file is None:
+            return
+        written = self._written(line)
+        if self._is_json or self._file.columns == self._form.columns:
+            self._file.append(written)
+        else:  # a table of further scores, which all rows have a column for
+            self._write_all()
 
     def _line(self, number: int, made: Made) -> dict[str, Any]:
         return self._form.line(number, self._order[number], made)
@@ -433,7 +441,10 @@ class BatchFiles:
             self._failed.append(self._cleaned(asdict(failure)))
 
     def _written(self, line: Line) -> dict[str, Any]:
-        return self._cleaned(line if self._is_json else self._form.cells(line))
+        if self._is_json:
+            return self._cleaned(line)
+        cells = self._form.cells(line)
+        return self._cleaned({name: cells.get(name) for name in self._form.columns})
 
     def _cleaned(self, row: Line) -> dict[str, Any]:
         data = orjson.dumps(row, default=lambda v: dict(v) if isinstance(v, Mapping) else str(v))

@@ -94,7 +94,8 @@ def _write(
         write_rows(output, ({name: line.get(name) for name in columns} for line in lines))
     else:
         is_csv = output.suffix.lower() == ".csv"
-        replace_rows(output, lines, columns=columns if is_csv else ["id"]).close()
+        with replace_rows(output, lines, columns=columns if is_csv else ["id"]):
+            pass
     with writing(failures_of(output)):
         failures_of(output).unlink(missing_ok=True)
     write_rows(failures_of(output), failures)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -30,6 +33,7 @@ from harness.graph.state import NO_DIGEST, digest_of_value
 from harness.graph.values import digest
 from harness.rows import Row, listed, read_rows
 from harness.rubric import Draft
+from harness.rubric.checks.target import texts_of
 from harness.trace.records import node_of_all
 
 Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
@@ -44,8 +48,11 @@ _PLACES = 3
 """Of rows with the same mistake."""
 _EPOCH = "~"
 """In a row's name, before the number of its epoch; the first has none."""
-_COLUMN = re.compile(r"\{\{\s*([^{}\"'\s]+)\s*\}\}|\{([^{}\"'\s]+)\}")
+_BRACES = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}|\{\s*([^{}]+?)\s*\}")
 """The first group is of two braces, which are text: `{{a}}` is `{a}`."""
+_TABLE = "a table is a .csv, .jsonl (one object a line) or .parquet file"
+_NAME = re.compile(r"[^\"'\s]+")
+"""What in braces stands for a column even if there is none of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +209,8 @@ class BatchRows(NoCode):
         inputs: The rows; see `Pipeline.batch`, as are all others that are not here.
         shard: The part of the rows to take; all if None.
         epochs: How often each row is run.
-        check: Raises `InvalidInput` for a row that does not fit, for another reason.
+        check: Raises `InvalidInput` for a row that does not fit, for another reason; gets the row
+            and all columns of the table.
 
     Attributes:
         identity: For the manifest: the shard, and a digest of all rows of the table, in any order.
@@ -226,7 +234,7 @@ class BatchRows(NoCode):
         seed: int = 0,
         shard: Shard | None = None,
         epochs: int = 1,
-        check: Callable[[Row], object] = bool,
+        check: Callable[[Row, AbstractSet[str]], object] = lambda _, __: None,
     ) -> None:
         pipeline.check()
         self.pipeline = pipeline
@@ -253,6 +261,9 @@ class BatchRows(NoCode):
             # A larger sample by the same seed holds the smaller one.
             drawn = random.Random(seed).sample(range(len(rows)), len(rows))[:sample]  # noqa: S311
             rows = [rows[n] for n in sorted(drawn)]
+        if "epoch" not in self._names:
+            rows = _epochs_apart(rows)
+        self._columns = {name for row in rows if isinstance(row, Row) for name in row.fields}
         self.given: dict[str, Row] = {}
         self.refused: list[RowFailure] = []
         ids: set[str] = set()
@@ -287,7 +298,7 @@ class BatchRows(NoCode):
             text=text_of(output),
             task=text_of(values[0]) if len(values) == 1 else "\n\n".join(named),
             sources=row.sources,
-            targets=tuple(map(text_of, listed(target))) if target is not None else (),
+            targets=texts_of(listed(target)) if target is not None else (),
         )
 
     def reference(self, name: str) -> str:
@@ -310,7 +321,7 @@ class BatchRows(NoCode):
                     code="batch.input-missing",
                 )
         bind_inputs(self.pipeline, values)
-        self._check(row)
+        self._check(row, self._columns)
         held = sorted((name, digest_of_value(value)) for name, value in values.items())
         if any(digest == NO_DIGEST for _, digest in held):
             held = [("", row.place)]  # such values cannot be compared
@@ -325,23 +336,80 @@ class BatchRows(NoCode):
     def _inputs(self, row: Row) -> dict[str, object]:
         """The columns that are inputs, and what is set for all, with the row's columns in it."""
         fields = {name: value for name, value in row.fields.items() if name in self._names}
-        if not fields and not any(
-            _COLUMN.search(str(template)) for template in self._every.values()
-        ):
+        if not fields and not any(map(self._has_column, self._every.values())):
             # With defaults for all inputs, every row would be the same.
             if row.line is None:
                 raise row.refusal(
-                    "it is one text, and no input takes it: say --set INPUT=@{path}; a table is a "
-                    ".csv, .jsonl (one object a line) or .parquet file, or - for JSON Lines from a "
-                    "pipe",
+                    f"it is one text, and no input takes it: say --set INPUT=@{{path}}; {_TABLE}, "
+                    "or - for JSON Lines from a pipe",
                     code="batch.no-table",
                 )
             raise row.refusal(
                 f"none of its columns ({', '.join(row.fields)}) is an input "
-                f"({', '.join(sorted(self._names))}); say --columns INPUT=COLUMN",
+                f"({', '.join(sorted(self._names))}); say --columns INPUT=COLUMN, or write "
+                "{COLUMN} into what is set for every row",
                 code="batch.no-input",
             )
-        return fields | {name: _filled(row, name, value) for name, value in self._every.items()}
+        return fields | {
+            name: self._filled(row, name, value) for name, value in self._every.items()
+        }
+
+    def _has_column(self, template: object) -> bool:
+        text = template if isinstance(template, str) else ""
+        return any(map(self._is_column, _BRACES.finditer(text)))
+
+    def _is_column(self, match: re.Match[str]) -> bool:
+        """Whether braces stand for a column, perhaps a misspelt one; others are text, as JSON."""
+        doubled, column = match.groups()
+        if doubled or column in self._columns:
+            return (doubled or column) in self._columns
+        is_name = match[0] == f"{{{column}}}" and _NAME.fullmatch(column) is not None
+        return is_name or bool(get_close_matches(column, self._columns, cutoff=0.8))
+
+    def _filled(self, row: Row, name: str, value: object) -> object:
+        """An input of every row, with this row's columns in it."""
+        if not isinstance(value, str):
+            return value
+
+        def cell(match: re.Match[str]) -> str:
+            doubled, column = match[1], match[2]
+            if doubled in row.fields:
+                problem = f"{match[0]} stands for no column; write {{{doubled}}}"
+                raise row.refusal(problem, code="batch.no-column")
+            if doubled:
+                return match[0][1:-1] if _NAME.fullmatch(doubled) else match[0]
+            if column in row.fields:
+                return str(row.fields[column])
+            if not self._is_column(match):
+                return match[0]
+            hint = f"; it is one text, {_TABLE}" if row.line is None else ""
+            if column not in self._columns and row.line is not None:
+                hint = f"; {did_you_mean(column, self._columns)}"
+            problem = f"it has no '{column}', which {match[0]} stands for{hint}"
+            raise row.refusal(problem, code="batch.no-column")
+
+        text = _BRACES.sub(cell, value)
+        if value.startswith("@@"):
+            return text[1:]
+        if not value.startswith("@"):  # a row's own text names no file
+            return text
+        path = Path(text[1:]) if text == value else row.beside(text[1:])
+        return read_text(f"input '{name}'", path)
+
+
+def _epochs_apart(rows: Sequence[Row | InvalidInput]) -> list[Row | InvalidInput]:
+    """Gives rows of one id that are epochs of it ids of their own, and the old one as group.
+
+    So are outputs of evaluations, and logs of Inspect AI.
+    """
+    ids = Counter(row.id for row in rows if isinstance(row, Row) and "epoch" in row.fields)
+    apart: list[Row | InvalidInput] = []
+    for row in rows:
+        if isinstance(row, Row) and ids[row.id] > 1:
+            id_ = f"{row.id} epoch {row.fields.get('epoch')}"
+            row = replace(row, fields={"group": row.id, **row.fields, "id": id_})  # noqa: PLW2901
+        apart.append(row)
+    return apart
 
 
 def _name_of(refused: RowFailure) -> str:
@@ -414,29 +482,18 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
-def _filled(row: Row, name: str, value: object) -> object:
-    """An input of every row, with this row's columns in it."""
-    if not isinstance(value, str):
-        return value
+def _is_missing(value: object) -> bool:
+    """Whether a value stands for none, as pandas writes these: NaN, NA, NaT."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    if isinstance(value, str):
+        return not value
+    return value is None or type(value).__name__ in {"NAType", "NaTType"}
 
-    def cell(match: re.Match[str]) -> str:
-        doubled, column = match[1], match[2]
-        if doubled in row.fields:
-            problem = f"{match[0]} stands for no column; write {{{doubled}}}"
-            raise row.refusal(problem, code="batch.no-column")
-        if doubled:
-            return match[0][1:-1]
-        if column not in row.fields:
-            problem = f"it has no '{column}', which {match[0]} stands for"
-            raise row.refusal(problem, code="batch.no-column")
-        return str(row.fields[column])
 
-    text = _COLUMN.sub(cell, value)
-    if value.startswith("@@"):
-        return text[1:]
-    if not value.startswith("@"):  # a row's own text names no file
-        return text
-    return read_text(f"input '{name}'", Path(text[1:]) if text == value else row.beside(text[1:]))
+def _plain(value: Any) -> Any:  # noqa: ANN401 - of any library
+    """A number of NumPy as one of Python."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _rows_of(
@@ -448,7 +505,13 @@ def _rows_of(
     for number, source in enumerate(inputs, start=1):
         if isinstance(source, Mapping):
             ours = {theirs: mine for mine, theirs in columns.items()}
-            fields = {ours.get(name, name): value for name, value in source.items()}
+            renamed = ((ours.get(name, name), value) for name, value in source.items())
+            # Of an input, None is a value; of what says something about the row it is none.
+            fields = {
+                name: value if name in whole else _plain(value)
+                for name, value in renamed
+                if name in whole or not _is_missing(value)
+            }
             row = Row(fields=fields, path=Path("inputs"), line=number)
             try:
                 orjson.dumps(fields, default=str)

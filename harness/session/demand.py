@@ -27,24 +27,6 @@ _JUDGING = frozenset({"wiggum", "evaluate"})
 """The methods of a `Run` that judge."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Players:
-    """The models behind the roles of a run. Fallbacks are left out."""
-
-    roles: Roles
-    memory: tuple[str, ...] = ()
-    """Tags of the endpoints that embed passages and rank them."""
-
-    def of(self, role: str) -> tuple[str, ...]:
-        """The tags of a role's models: several for a panel of evaluators; empty if it has none."""
-        return self.memory if role == MEMORY else self.roles.tags(role)
-
-    def of_all(self, roles: Sequence[str]) -> tuple[str, ...]:
-        """The tags of all these, each stretch of one model once."""
-        tags = itertools.chain.from_iterable(map(self.of, roles))
-        return tuple(tag for tag, _ in itertools.groupby(tags))
-
-
 def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
     """By node, the roles that a call of it asks, each once; None where the node does not say.
 
@@ -57,21 +39,47 @@ def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
     return {name: roles and tuple(dict.fromkeys(roles)) for name, roles in declared.items()}
 
 
+def needed_roles(graph: Graph) -> dict[str, str]:
+    """The roles that nodes declare, and which node does."""
+    needed = {}
+    for node in graph.nodes.values():
+        roles = node.policies.over(graph.policies).models or ()
+        for role in roles:
+            # A node that declares both revises: without an evaluator, code alone checks.
+            if role != EVALUATOR or PRODUCER not in roles:
+                needed[role] = f"node '{node.name}' ({node.path}:{node.line})"
+    return needed
+
+
+def models_of(names: Sequence[str], roles: Roles, memory: Sequence[str]) -> tuple[str, ...]:
+    """Tags of the models of these roles, each stretch of one model once; no fallbacks.
+
+    `memory` are the endpoints that embed passages and rank them.
+    """
+    tags = (memory if name == MEMORY else roles.tags(name) for name in names)
+    return _stretches(itertools.chain.from_iterable(tags))
+
+
+def _stretches(tags: Iterable[str]) -> tuple[str, ...]:
+    return tuple(tag for tag, _ in itertools.groupby(tags))
+
+
 def judges(graph: Graph) -> bool:
     """Whether a node is seen to judge: by what it declares, or else by the names in its code.
 
     What a function that it calls does, shows only when it is called.
     """
-
-    def judges_one(name: str, roles: tuple[str, ...] | None) -> bool:
+    for name, roles in demand_of(graph).items():
         if roles is not None:
-            return EVALUATOR in roles
+            if EVALUATOR in roles:
+                return True
+            continue
         code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
-        return code is not None and (
+        if code is not None and (
             not _JUDGING.isdisjoint(code.co_names) or EVALUATOR in code.co_consts
-        )
-
-    return any(judges_one(*node) for node in demand_of(graph).items())
+        ):
+            return True
+    return False
 
 
 def check_roles(roles: Iterable[str], graph: Graph) -> None:
@@ -115,17 +123,16 @@ class CallDemand:
         was_surprised: Whether it asked a model that was not expected then.
     """
 
-    def __init__(self, uses: Sequence[str], *, players: Players, moved: Callable[[], None]) -> None:
+    def __init__(self, uses: Sequence[str], *, roles: Roles, moved: Callable[[], None]) -> None:
         self._expected = tuple(uses)
-        self._players = players
+        self._roles = roles
         self._moved = moved
         self.restart()
 
     @property
     def ahead(self) -> tuple[str, ...]:
         """Tags, the present or next one first, each stretch of one model once."""
-        tags = itertools.groupby((*self._loop, *self._ahead))
-        return tuple(tag for tag, _ in tags)
+        return _stretches((*self._loop, *self._ahead))
 
     def restart(self) -> None:
         """The call begins, or a further attempt of it."""
@@ -157,8 +164,8 @@ class CallDemand:
 
         `rounds` is how many evaluations it may still make.
         """
-        judges = self._players.of(EVALUATOR) if is_judged else ()
-        turn = [*self._players.of(PRODUCER), *judges]
+        judges = self._roles.tags(EVALUATOR) if is_judged else ()
+        turn = [*self._roles.tags(PRODUCER), *judges]
         self._loops += 1
         self._loop_models |= frozenset(turn)
         self._loop = (turn * rounds)[len(turn) - len(judges) if has_draft else 0 :]
@@ -181,37 +188,35 @@ class Forecaster:
 
     A node that has not begun is a strand, behind those of the nodes that it waits for; one that is
     mapped is a strand for all items still to come, and one for each that is under way. What is
-    nested in a node belongs to its strand. Says nothing before the first call begins: until then a
-    run that is resumed, or has a cache, finds out what it need not do. `expect` is told the
-    forecast when it has changed: soon, and once for all that happens in one step of the event loop.
+    nested in a node belongs to its strand. `expect` receives each forecast that differs.
     """
 
     def __init__(
         self,
         graph: Graph,
-        demand: Mapping[str, tuple[str, ...] | None],
         *,
-        players: Players,
+        roles: Roles,
+        memory: Sequence[str] = (),
         expect: Callable[[Forecast], None],
     ) -> None:
-        self._players = players
+        self._roles = roles
         self._expect = expect
         self._nodes = {
             name: _NodeAhead(
                 name=name,
-                uses=players.of_all(roles or ()),
-                is_all=roles is not None,
+                uses=models_of(names or (), roles, memory),
+                is_all=names is not None,
                 total=None if graph.nodes[name].is_mapped else 1,
-                after=ancestors(graph, name),
+                after=_ancestors(graph, name),
             )
-            for name, roles in demand.items()
-            if roles != ()
+            for name, names in demand_of(graph).items()
+            if names != ()
         }
-        self._left = len(graph.nodes)
+        self._nodes_left = len(graph.nodes)
         self._under_way: dict[str, CallDemand] = {}
         # Passages are also embedded in the background.
-        self._asks_unseen = bool(players.memory)
-        self._told = NOTHING_KNOWN
+        self._asks_unseen = bool(memory)
+        self._last_forecast = NOTHING_KNOWN
         self._has_begun = False
         self._is_to_tell = False
 
@@ -237,7 +242,7 @@ class Forecaster:
         if ahead is None:
             return
         ahead.begun.add(item)
-        call = CallDemand(ahead.uses, players=self._players, moved=self._tell_soon)
+        call = CallDemand(ahead.uses, roles=self._roles, moved=self._tell_soon)
         self._under_way[label_of(node, item)] = ahead.calls[item] = call
 
     def ends(self, node: str, item: int | None) -> None:
@@ -245,7 +250,7 @@ class Forecaster:
         self._tell_soon()
         ahead = self._nodes.get(node)
         if item is None:
-            self._left -= 1
+            self._nodes_left -= 1
             self._nodes.pop(node, None)
         if ahead is None:
             return
@@ -263,16 +268,19 @@ class Forecaster:
     # --- what is told -----------------------------------------------------------------------------
 
     def _tell_soon(self) -> None:
+        # Before the first call begins, a run that is resumed, or has a cache, still finds out what
+        # it need not do.
         if self._has_begun and not self._is_to_tell:
             self._is_to_tell = True
+            # Once for all that happens in one step of the event loop.
             asyncio.get_running_loop().call_soon(self._tell)
 
     def _tell(self) -> None:
         self._is_to_tell = False
         # When all is over, what stays in memory is for the budget to say, which closes.
-        forecast = self._forecast() if self._left else NOTHING_KNOWN
-        if forecast != self._told:
-            self._told = forecast
+        forecast = self._forecast() if self._nodes_left else NOTHING_KNOWN
+        if forecast != self._last_forecast:
+            self._last_forecast = forecast
             self._expect(forecast)
 
     def _forecast(self) -> Forecast:
@@ -314,7 +322,7 @@ class _NodeAhead:
             yield Strand(name=label_of(self.name, item), uses=call.ahead)
 
 
-def ancestors(graph: Graph, name: str) -> tuple[str, ...]:
+def _ancestors(graph: Graph, name: str) -> tuple[str, ...]:
     """All nodes that a node waits for, directly or not."""
     ancestry: dict[str, None] = {}
     open_ = [name]

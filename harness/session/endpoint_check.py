@@ -28,7 +28,8 @@ from harness.inference import (
 from harness.inference.completion import StructuredMode
 from harness.inference.providers.provider import NEVER, Switch
 from harness.inference.providers.server_host import ServerFacts
-from harness.session.models import check_tags, open_models
+from harness.session.connections import check_tags
+from harness.session.models import open_models
 from harness.session.settings import Settings
 from harness.session.trust import facts_of
 from harness.trace import Tracer
@@ -139,20 +140,20 @@ async def _unusable(
 ) -> EndpointCheck:
     """What can be said of an endpoint that does not answer."""
     problem = error.statement
+    notice = Notice(code=error.code, message=problem)
     match error:
         case EndpointUnreachable() | CallTimeout(limit="connect_timeout_s"):
-            return replace(blank, error=Notice(code=error.code, message=problem), reachable=False)
+            return replace(blank, error=notice, reachable=False)
         case InferenceError():
             facts = await facts_of(endpoint, environment)
             if facts.ready is False and facts.reachable:
                 problem += "; the server says that it is not ready"
             if isinstance(error, ModelNotFound) and facts.models:
                 problem += "; " + did_you_mean(endpoint.model_id, facts.models)
-            why = Notice(code=error.code, message=problem)
-            return replace(_with_facts(blank, facts), error=why)
+            return replace(_with_facts(blank, facts), error=replace(notice, message=problem))
         case _:
             # What is written down is wrong: it was not even tried.
-            return replace(blank, error=Notice(code=error.code, message=problem))
+            return replace(blank, error=notice)
 
 
 def _with_facts(check: EndpointCheck, facts: ServerFacts) -> EndpointCheck:

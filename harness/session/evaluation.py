@@ -26,7 +26,6 @@ from harness.rubric import (
     with_prompts,
 )
 from harness.rubric.calibration.calibration_files import Calibration
-from harness.session.casting import warn_of_no_price
 from harness.session.open_run import OpenRun
 from harness.session.roles import PRODUCER
 from harness.session.tenancy import slots_of
@@ -96,12 +95,11 @@ async def evaluate(
     """One verdict, recorded like a loop's; see `Run.evaluate`, and `Batch` for `checks_only`."""
     rubric, is_open = chosen.rubric, False
     if checks_only:
-        rubric, is_open = (
-            rubric.without_judges(),
-            not all(dimension.optional for dimension in rubric.judged),
-        )
+        # Without its judge, a draft can be known to fail, but not to pass.
+        is_open = not all(dimension.optional for dimension in rubric.judged)
+        rubric = rubric.without_judges()
     if rubric.judged:
-        await opened.seat()
+        await opened.casting.seat()
     # With a fixed number of samples, noise decides nothing: they may be what it is measured by.
     noise = noise_of(opened, chosen) if samples is None else None
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
@@ -109,11 +107,11 @@ async def evaluate(
     with tracer.span(events.Evaluate(draft_sha256=tracer.content(draft.text))) as span:
         verdict = await evaluator.evaluate(draft, samples=samples)
         span.set(**verdict_attributes(verdict), findings=tracer.excerpt(reasons_in(verdict)))
-    opened.served.before()
+    opened.casting.check_replies()
     return Scored(
         verdict=replace(verdict, rubric_sha256=chosen.rubric.sha256),
         passed=None if is_open and not verdict.below_floor else verdict.passed,
-        evaluator=", ".join(opened.roles.calibrated),
+        evaluator=", ".join(opened.casting.roles.calibrated),
         samples=samples,
     )
 
@@ -130,21 +128,19 @@ async def run_loop(
     policy: LoopPolicy,
     revise: RevisionMode,
     max_output_tokens: int | None,
-    candidates: int | None,
-    finalists: int | None,
+    candidates: int,
+    finalists: int,
     rounds: Sequence[Round],
     key: str,
 ) -> WiggumResult:
     """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`."""
     # 1. Whatever can be wrong with the arguments, before any model is asked.
-    rubric, defaults = chosen.rubric, opened.settings.evaluation
-    several = defaults.candidates or rubric.candidates if candidates is None else candidates
-    offered = defaults.finalists or rubric.finalists if finalists is None else finalists
+    rubric = chosen.rubric
     seed = first_seed(opened.settings.seed)
     check_sources(rubric, by_section(sources)[0])
     noise = noise_of(opened, chosen)
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
-    producer = opened.roles.model(PRODUCER)
+    producer = opened.casting.roles.model(PRODUCER)
     endpoint = opened.casting.models.endpoints[producer]
     at_once = endpoint.max_parallel or slots_of(endpoint)
     reviser = Reviser(
@@ -155,8 +151,8 @@ async def run_loop(
         mode=revise,
         shorten_over=rubric.shorten.revise_over,
         prompts=rubric.prompts,
-        candidates=several,
-        finalists=offered,
+        candidates=candidates,
+        finalists=finalists,
         at_once=at_once,
         first_seed=seed,
         check=evaluator.checked,
@@ -172,12 +168,8 @@ async def run_loop(
     draft_span, selection = None, None
     if drafts is not None and not rounds:
         if len(drafts) != 1:
-            candidates_given = [
-                Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)
-            ]
-            selection = best_of(
-                candidates_given, base=first, check=evaluator.checked, finalists=offered
-            )
+            numbered = [Candidate(number=n, text=text) for n, text in enumerate(drafts, start=1)]
+            selection = best_of(numbered, base=first, check=evaluator.checked, finalists=finalists)
             first = replace(first, text=selection.best.text)
         meter.check_room(evaluator.most_tokens(first), what="the evaluation of the draft")
     elif not rounds:
@@ -195,8 +187,8 @@ async def run_loop(
             meter=meter,
             tracer=opened.trace,
             max_rounds=policy.max_rounds,
-            candidates=several,
-            finalists=offered,
+            candidates=candidates,
+            finalists=finalists,
             at_once=at_once,
             base_seed=seed + 1,
         )
@@ -218,12 +210,12 @@ async def run_loop(
         tracer=opened.trace,
         draft_span=draft_span,
         first_drafts=selection,
-        finalists=offered,
+        finalists=finalists,
         rounds=rounds,
         key=key,
     )
-    opened.served.before()
-    warn_of_no_price(meter, opened.casting)
+    opened.casting.check_replies()
+    opened.warn_of_no_price(meter)
     opened.loops.append(result)
     return result
 
@@ -238,7 +230,7 @@ def evaluator_of(opened: OpenRun, rubric: Rubric, *, ask: Ask, noise: Noise | No
     return Evaluator(
         rubric,
         ask=ask,
-        models=opened.roles.evaluators,
+        models=opened.casting.roles.evaluators,
         combine=(pool and pool.combine) or "mean",
         noise=None if noise is None else noise.deviation,
     )
@@ -252,31 +244,29 @@ def noise_of(opened: OpenRun, chosen: ChosenRubric) -> Noise | None:
     Raises:
         InvalidInput: A file cannot be read.
     """
-    rubric, evaluator = chosen.rubric, ", ".join(opened.roles.calibrated)
+    rubric, evaluator = chosen.rubric, ", ".join(opened.casting.roles.calibrated)
     key = rubric.sha256, chosen.directory, evaluator
     if key in opened.noises:
         return opened.noises[key]
     noise, why_not = None, ""
     calibration = Calibration.read(rubric, chosen.directory)
-    differs = calibration.differences(rubric, evaluator) if calibration else ()
-    if calibration and differs:
+    if calibration and (differs := calibration.differences(rubric, evaluator)):
         problem = (
             f"{calibration.path(rubric, chosen.directory)} is of another state: what differs is "
             f"{' and '.join(differs)}. The error rate that was claimed for pass_at "
             f"{calibration.at.threshold:g} does not hold here; tune it again with 'harness rubric "
             "tune'"
         )
-        notice = Notice(code="evaluator.calibration-differs", message=problem)
-        opened.warn(notice)
+        opened.warn(Notice(code="evaluator.calibration-differs", message=problem))
     if evaluator and rubric.judged:
         noise, why_not = load_noise(rubric, evaluator, directory=chosen.directory)
     if why_not:
-        notice = Notice(code="evaluator.noise-unusable", message=why_not)
-        opened.warn(notice)
+        opened.warn(Notice(code="evaluator.noise-unusable", message=why_not))
     if noise is not None:
-        deviation, drafts, judgements = noise.deviation, noise.drafts, noise.judgements
         opened.trace.instant(
-            events.EvaluatorNoise(rubric.id, noise.evaluator, deviation, drafts, judgements)
+            events.EvaluatorNoise(
+                rubric.id, noise.evaluator, noise.deviation, noise.drafts, noise.judgements
+            )
         )
     opened.noises[key] = noise
     return noise

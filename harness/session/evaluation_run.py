@@ -6,23 +6,22 @@ It is a batch whose rows are repeated for each epoch and whose outputs are score
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
-
-from pydantic import TypeAdapter
 
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import read_text
 from harness.graph import Graph
 from harness.inference import Backend, Limits
 from harness.rows import Row
-from harness.rubric import ChosenRubric, Rubric, Scored
+from harness.rubric import ChosenRubric, Rubric
 from harness.rubric.calibration.score_figures import Reducer, Sample, ScoreSummary, summaries
 from harness.rubric.checks import Match, Target
 from harness.session.batch import Batch
-from harness.session.batch_files import SCORES, BatchResult, Line, Made, OutputForm
+from harness.session.batch_files import SCORED, SCORES, BatchResult, Line, Made, OutputForm
 from harness.session.batch_rows import BadRows, BatchRows, Inputs, epoch_of, target_of, text_of
 from harness.session.evaluation import choose_rubric
 from harness.session.own_loop import in_own_loop
@@ -32,8 +31,6 @@ from harness.session.run import Run
 from harness.session.scorers import ScoreFunction, Scorer, refuse_twice, scorers_of
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Sink
-
-_SCORED = TypeAdapter(Scored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +217,12 @@ class Evaluation:
         if self.rubric is not None:
             chosen = choose_rubric(self.rubric, rubrics=settings.rubrics)
             refuse_twice([chosen.rubric.id, *(scorer.name for scorer in self.scorers)])
+            if "passed" in {dimension.name for dimension in chosen.rubric.dimensions}:
+                raise InvalidInput(
+                    f"dimension 'passed' of rubric '{chosen.rubric.id}' has the name of the score "
+                    "that says whether an output passes; rename it",
+                    code="evaluation.dimension-passed",
+                )
         rows = BatchRows(
             self.pipeline,
             self.dataset,
@@ -264,7 +267,9 @@ def _of_prompt(name: str) -> Pipeline[str]:
     return pipeline
 
 
-def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: Row) -> None:
+def _check_target(
+    scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: Row, columns: AbstractSet[str]
+) -> None:
     """Refuses a row whose target is missing, or is none that a scorer can compare with."""
     compare = [(scorer.name, scorer.function) for scorer in scorers if scorer.needs_target]
     for dimension in chosen.rubric.checked if chosen else ():
@@ -273,10 +278,14 @@ def _check_target(scorers: Sequence[Scorer], chosen: ChosenRubric | None, row: R
     target = target_of(row)
     for name, function in compare:
         if target is None:
-            *_, other = ["COLUMN", *row.fields]
+            remedy = "fill it in, or leave out such rows (--bad-rows skip, bad_rows='skip')"
+            if "target" not in columns:
+                remedy = (
+                    "add a column `target`, or name the one that is (--columns target=COLUMN, "
+                    "columns={'target': 'COLUMN'})"
+                )
             raise row.refusal(
-                f"it has no 'target', which '{name}' needs; add a column `target`, or name another "
-                f"(--columns target={other}, columns={{'target': '{other}'}})",
+                f"it has no 'target', which '{name}' needs; {remedy}",
                 code="evaluation.no-target",
             )
         if isinstance(function, Match) and (fault := function.fault_of(target)):
@@ -307,11 +316,14 @@ class EvaluationForm(OutputForm):
         self._evaluation = evaluation
         self._success = thresholds_of(chosen.rubric) if chosen else {}
         self.about = {"evaluation": {"reduce": evaluation.reduce, "success": self._success}}
+        self._parts: dict[str, dict[str, None]] = {s.name: {} for s in evaluation.scorers}
 
     @cached_property
     def columns(self) -> list[str]:
-        """See `OutputForm.columns`."""
-        names = [*self._success, *(scorer.name for scorer in self._evaluation.scorers)]
+        """See `OutputForm.columns`; a scorer that returns several has more once it has run."""
+        names = [*self._success]
+        for scorer, parts in self._parts.items():
+            names += parts or [scorer]
         places = {"id": ["epoch"], "output": ["target", "group"]}
         further = [*(f"scores.{name}" for name in names), "scores", "reasons"]
         columns = [c for column in super().columns for c in (column, *places.get(column, ()))]
@@ -325,7 +337,7 @@ class EvaluationForm(OutputForm):
         scores: dict[str, float] = {}
         judged: dict[str, Any] = {}
         if made.get(SCORES):
-            scored = _SCORED.validate_python(made[SCORES])
+            scored = SCORED.validate_python(made[SCORES])
             verdict = scored.verdict
             rubric = verdict.rubric
             scores = {rubric: verdict.composite, f"{rubric}.passed": float(verdict.passed)}
@@ -343,7 +355,11 @@ class EvaluationForm(OutputForm):
                 ],
             }
         for scorer in self._evaluation.scorers:
-            scores |= made[scorer.node] or {}
+            parts = made[scorer.node] or {}
+            scores |= parts
+            if parts.keys() - self._parts[scorer.name]:
+                self._parts[scorer.name].update(dict.fromkeys(parts))
+                vars(self).pop("columns", None)
         group = text_of(row.fields.get(self._evaluation.group, ""))
         own = {"target": target_of(row), "group": group, "scores": scores, **judged}
         head = {"row": number, "id": row.id, "epoch": epoch_of(name)}
@@ -353,7 +369,7 @@ class EvaluationForm(OutputForm):
     def cells(self, line: Line) -> dict[str, Any]:
         """See `OutputForm.cells`."""
         scores, target = line["scores"], line["target"]
-        more = {
+        return super().cells(line) | {
             "epoch": line["epoch"],
             "group": line["group"],
             "target": "" if target is None else text_of(target),
@@ -361,8 +377,6 @@ class EvaluationForm(OutputForm):
             "scores": text_of(scores),
             **{f"scores.{name}": score for name, score in scores.items()},
         }
-        cells = super().cells(line) | more
-        return {name: cells.get(name) for name in self.columns}
 
     def figures(self) -> dict[str, float]:
         """The mean of each score."""

@@ -4,68 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
-from dataclasses import dataclass, field, replace
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from harness.errors import (
-    ConfigurationInvalid,
-    HarnessError,
-    ModelFileInvalid,
-    Notice,
-    did_you_mean,
-    errors_of,
-)
+from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice
 from harness.inference import (
     Backend,
     Client,
     Endpoint,
-    Host,
     ScriptedBackend,
     provider_of,
     server_address,
 )
 from harness.inference.client import Route
 from harness.inference.gate import Gate, Lease, Replica
-from harness.inference.providers.http import Access
 from harness.inference.providers.registry import (
-    connect,
-    host_of,
     knowledge_of,
     metrics_source,
     served_metadata,
     slots_source,
 )
-from harness.inference.reply_store import ReplyCache, reply_identity
+from harness.inference.reply_store import ReplyCache
 from harness.inference.request import Request
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.tool_offers import ToolKnowledge
 from harness.log import log_warning
-from harness.residency import KeepAliveBudget, Tenant, check_fits
-from harness.session.heartbeat import heartbeat
-from harness.session.machine_speed import machine_speed_recorded
-from harness.session.run_counters import Sampled, device_sources, sampling
+from harness.residency import KeepAliveBudget
+from harness.session.connections import OpenedEndpoint, check_tags, open_endpoint
+from harness.session.monitoring import (
+    Sampled,
+    device_sources,
+    heartbeat,
+    record_machine_speed,
+    sampling,
+)
 from harness.session.separation import check_fallbacks
 from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import (
     check_managed,
-    devices_of,
-    file_footprint,
-    is_managed,
+    describe_budget,
     kv_bytes_of,
+    open_budget,
     placed,
-    tenant_of,
 )
-from harness.session.trust import api_key_of, known_secrets, not_allowed
+from harness.session.trust import known_secrets
 from harness.text_store import TextStore
-from harness.trace import Clock, RunTrace, SharedTracer, Tracer, describe, events, monotonic
+from harness.trace import RunTrace, SharedTracer, Tracer, events
 from harness.trace.secrets import Redactor
 
 CALL_CACHE = "calls.sqlite"
@@ -102,13 +88,16 @@ def describe_endpoints(endpoints: Mapping[str, Endpoint], tracer: Tracer) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenModels:
-    """Models that calls can be made to."""
+    """Models that calls can be made to; `open_models` closes them."""
 
     client: Client
     budget: KeepAliveBudget | None
     """None if no models share memory."""
-    speed_recorded: Callable[..., AbstractAsyncContextManager[None]]
-    """See `machine_speed_recorded`; of a `tracer`."""
+    traces: Path
+    """Where runs land."""
+    opened: Mapping[str, OpenedEndpoint]
+    sampled: Mapping[str, Sampled]
+    """The servers whose counters are read, by address."""
     _heart: ExitStack = field(default_factory=ExitStack)
 
     @asynccontextmanager
@@ -124,21 +113,44 @@ class OpenModels:
         assert isinstance(tracer, SharedTracer), "they were opened for one run"
         for tag in required:
             if error := routes[tag].error:
+                # One error for all runs: its traceback must not grow with each.
                 raise error.with_traceback(None)
         _warn_of_fallbacks(routes, required, warn)
         for route in routes.values():
             route.gate.try_again()
         if self.budget is not None:
-            _describe_budget(self.budget, trace)
-        async with self.speed_recorded(tracer=trace):
+            describe_budget(self.budget, trace)
+        # One heart for all runs: the first that opens starts it, the last that closes ends it.
+        if not tracer.has_runs:
+            self._heart.enter_context(heartbeat(tracer))
+        try:
+            with tracer.heard_by(trace):
+                yield self
+        finally:
             if not tracer.has_runs:
-                self._heart.enter_context(heartbeat(tracer))
-            try:
-                with tracer.heard_by(trace):
-                    yield self
-            finally:
-                if not tracer.has_runs:
-                    self._heart.close()
+                self._heart.close()
+        await self.record_speed(trace)
+
+    async def record_speed(self, tracer: Tracer) -> None:
+        """Records, at the end of a run, the limits of its models' speed."""
+        usable = [entry.endpoint for entry in self.opened.values() if entry.error is None]
+        await record_machine_speed(
+            usable, directory=self.traces, tracer=tracer, file_of=self._served_file
+        )
+
+    async def _served_file(self, endpoint: Endpoint) -> Path | None:
+        """The GGUF file of a server's model, if it was called and the file is on this machine.
+
+        Other servers are not asked.
+        """
+        entry = self.opened[endpoint.tag]
+        sampled = self.sampled.get(entry.server or "")
+        if sampled is None or not sampled.called.is_set():
+            return None
+        metadata = await served_metadata(endpoint, api_key=entry.api_key)
+        if metadata is None or metadata.path is None or not metadata.path.endswith(".gguf"):
+            return None
+        return Path(metadata.path)
 
 
 @asynccontextmanager
@@ -207,15 +219,21 @@ async def open_models(
                     opening = OpenedEndpoint(
                         endpoint=endpoint, backend=ScriptedBackend(()), error=error
                     )
-            for replica in opening.replicas or (opening,):
-                stack.push_async_callback(replica.backend.aclose)
+            for server in opening.servers:
+                stack.push_async_callback(server.backend.aclose)
             if opening.host is not None:
                 stack.push_async_callback(opening.host.aclose)
             opened[tag] = opening
 
         # 2. What they have in common.
-        tenants = await _tenants(opened.values(), required=required)
-        budget = _open_budget(opened.values(), tenants, required, settings, tracer)
+        hosts = {tag: (of.endpoint, of.host) for tag, of in opened.items() if of.host is not None}
+        budget = await open_budget(
+            hosts,
+            required=required,
+            settings=settings.budget,
+            tracer=tracer,
+            left=[tag for tag, of in opened.items() if of.endpoint.url is not None],
+        )
         if budget:
             await stack.enter_async_context(budget.opened())
         sampled = _to_sample(opened.values()) if sample_every_s else {}
@@ -227,33 +245,26 @@ async def open_models(
         await stack.enter_async_context(
             sampling([*sampled.values(), *devices], tracer=tracer, every_s=sample_every_s)
         )
-        usable = [entry.endpoint for entry in opened.values() if entry.error is None]
-        speed_recorded = partial(
-            machine_speed_recorded,
-            usable,
-            directory=settings.traces,
-            file_of=partial(_served_file, opened=opened, sampled=sampled),
-        )
-        await stack.enter_async_context(speed_recorded(tracer=tracer))
         knowledge = _knowledge(endpoints)
 
         # 3. The way to each.
         routes = {}
         for tag, opening in opened.items():
             is_scripted = opening.endpoint.backend == "scripted"
-            ones = opening.replicas or (opening,)
-            called = [sampled[of.server].called for of in ones if of.server in sampled]
+            servers = opening.servers
+            called = [sampled[of.server].called for of in servers if of.server in sampled]
+            is_counted = budget is not None and tag in budget.tenants
             gate = Gate(
                 max_parallel=opening.endpoint.max_parallel,
                 max_queue=opening.endpoint.max_queue,
                 max_outage_s=opening.endpoint.max_outage_s,
-                replicas=[_replica(of) for of in ones],
-                lease=_lease(opening, budget=budget if tag in tenants else None, called=called),
+                replicas=[_replica(of) for of in servers],
+                lease=_lease(opening, budget=budget if is_counted else None, called=called),
                 tracer=tracer,
             )
             routes[tag] = Route(
                 endpoint=opening.endpoint,
-                backends=tuple(of.backend for of in ones),
+                backends=tuple(of.backend for of in servers),
                 gate=gate,
                 schemas=None if is_scripted else knowledge[tag][0],
                 tools=None if is_scripted else knowledge[tag][1],
@@ -262,11 +273,16 @@ async def open_models(
                 error=opening.error,
             )
         _warn_of_fallbacks(routes, required, warn)
-        yield OpenModels(
+        models = OpenModels(
             client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn),
             budget=budget,
-            speed_recorded=speed_recorded,
+            traces=settings.traces,
+            opened=opened,
+            sampled=sampled,
         )
+        yield models
+        # Not after an error: the measurement takes a third of a second.
+        await models.record_speed(tracer)
 
 
 def _warn_of_fallbacks(
@@ -323,95 +339,16 @@ def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:
             return ReplyCache(TextStore(settings.traces / CALL_CACHE, clean=redactor.clean))
 
 
-def check_tags(tags: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:
-    """Raises `ConfigurationInvalid` for a tag that no endpoint has."""
-    for tag in tags:
-        if tag not in endpoints:
-            raise ConfigurationInvalid(
-                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
-                code="endpoint.unknown",
-            )
-
-
-async def _tenants(
-    opened: Iterable[OpenedEndpoint], *, required: Collection[str]
-) -> dict[str, Tenant]:
-    """The tenants of the budget.
-
-    If a server cannot be asked now, its model is called without being counted, unless the run
-    requires it.
-    """
-    hosts = {
-        entry.endpoint.tag: (entry.endpoint, entry.host)
-        for entry in opened
-        if entry.host is not None
-    }
-    # Side by side: a server that does not answer is not waited for once for each of its models.
-    results = await asyncio.gather(
-        *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
-    )
-    tenants = {}
-    for tag, tenant in zip(hosts, results, strict=True):
-        if isinstance(tenant, Tenant):
-            tenants[tag] = tenant
-        elif tag in required or not isinstance(tenant, HarnessError):
-            raise tenant
-        else:
-            log_warning(
-                "a model is not counted in the memory budget",
-                code="budget.model-not-counted",
-                endpoint=tag,
-                error=describe(tenant),
-            )
-    return tenants
-
-
-def _open_budget(
-    opened: Iterable[OpenedEndpoint],
-    tenants: Mapping[str, Tenant],
-    required: Collection[str],
-    settings: Settings,
-    tracer: Tracer,
-) -> KeepAliveBudget | None:
-    if not tenants and settings.budget.capacity_bytes is None:
-        return None
-    named = [device for tenant in tenants.values() for device in tenant.need]
-    devices = devices_of(settings.budget, named=named)
-    for model in tenants:
-        if model in required or tenants[model].pin:
-            check_fits(model, tenants, {device.name: device for device in devices})
-    hosts = {entry.endpoint.tag: entry.host for entry in opened if entry.host is not None}
-    budget = KeepAliveBudget(
-        devices=devices,
-        tenants=tenants.values(),
-        hosts={tag: hosts[tag] for tag in tenants},
-        tracer=tracer,
-        max_wait_s=settings.budget.max_wait_s,
-        left=[entry.endpoint.tag for entry in opened if entry.endpoint.url is not None],
-        outlives_runs=isinstance(tracer, SharedTracer),
-    )
-    _describe_budget(budget, tracer)
-    return budget
-
-
-def _describe_budget(budget: KeepAliveBudget, tracer: Tracer) -> None:
-    for device in budget.ledger.devices.values():
-        room, reserve = device.room_bytes, device.reserve_bytes
-        tracer.instant(
-            events.Budget(device=device.name, capacity_bytes=room, reserve_bytes=reserve)
-        )
-
-
 def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
     """The servers that have counters, by address; each once, on the track of its first tag."""
     sampled: dict[str, Sampled] = {}
-    for server in (replica for entry in opened for replica in entry.replicas or (entry,)):
-        if server.server is None or server.server in sampled:
+    for of in (of for entry in opened for of in entry.servers):
+        if of.server is None or of.server in sampled:
             continue
-        source = metrics_source(server.endpoint, server.backend, api_key=server.api_key)
+        source = metrics_source(of.endpoint, of.backend, api_key=of.api_key)
         if source is not None:
-            track = f"server {server.endpoint.tag} {server.name}".rstrip()
-            sampled[server.server] = Sampled(source=source, track=track)
+            track = f"server {of.endpoint.tag} {of.name}".rstrip()
+            sampled[of.server] = Sampled(source=source, track=track)
     return sampled
 
 
@@ -422,24 +359,6 @@ def _processes(opened: Iterable[OpenedEndpoint]) -> dict[str, Callable[[], int |
         for entry in opened
         if entry.error is None and (process := provider_of(entry.endpoint).process) is not None
     }
-
-
-async def _served_file(
-    endpoint: Endpoint, *, opened: Mapping[str, OpenedEndpoint], sampled: Mapping[str, Sampled]
-) -> Path | None:
-    """The GGUF file of a server's model, if the server was called and the file is on this machine.
-
-    Other servers are not asked.
-    """
-    entry = opened[endpoint.tag]
-    if entry.server is None or not (
-        entry.server in sampled and sampled[entry.server].called.is_set()
-    ):
-        return None
-    metadata = await served_metadata(endpoint, api_key=entry.api_key)
-    if metadata is None or metadata.path is None or not metadata.path.endswith(".gguf"):
-        return None
-    return Path(metadata.path)
 
 
 def _knowledge(
@@ -461,86 +380,3 @@ def _knowledge(
         )
         for tag, endpoint in endpoints.items()
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedEndpoint:
-    """An endpoint and its backend; of one that was not connected here, no more is known."""
-
-    endpoint: Endpoint
-    backend: Backend
-    api_key: str | None = field(default=None, repr=False)
-    server: str | None = None
-    """The identity of its server: two tags may have models on one."""
-    host: Host | None = None
-    """Loads its model, if the budget counts it."""
-    identity: str | None = None
-    """The key of its cached replies; None for no cache."""
-    error: HarnessError | None = None
-    """Why it cannot be used; None if it can."""
-    name: str = ""
-    """Of a replica, as traces show it."""
-    replicas: tuple[OpenedEndpoint, ...] = ()
-    """Of an endpoint with `urls`, each; it is itself the first of them."""
-
-
-def open_endpoint(
-    endpoint: Endpoint,
-    *,
-    environment: Mapping[str, str],
-    cached: bool,
-    clock: Clock,
-) -> OpenedEndpoint:
-    """Connects to nothing yet.
-
-    Raises:
-        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
-        ModelFileInvalid: Its file is missing or not a GGUF.
-    """
-    if endpoint.urls:
-        for replica in endpoint.replicas.values():
-            api_key_of(replica, environment)  # before any of them holds anything
-        how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
-        replicas = tuple(
-            replace(how(replica), name=name) for name, replica in endpoint.replicas.items()
-        )
-        return replace(replicas[0], endpoint=endpoint, name="", replicas=replicas)
-    api_key = api_key_of(endpoint, environment)
-    # Files are read first: as long as they can be wrong, there is nothing to close.
-    identity = reply_identity(endpoint) if cached else None
-    file_footprint(endpoint)
-
-    def check(url: str) -> None:
-        for refusal in not_allowed(endpoint, environment, url=url):
-            raise refusal
-
-    access = Access(api_key=api_key, clock=clock, check_address=check)
-    reached = endpoint.filled_in(environment)
-    backend = connect(reached, access)
-    host = host_of(reached, backend, access) if is_managed(endpoint) else None
-    return OpenedEndpoint(
-        endpoint=endpoint,
-        backend=backend,
-        api_key=api_key,
-        server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
-        host=host,
-        identity=identity,
-    )
-
-
-@asynccontextmanager
-async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
-    """The host that loads the model of an endpoint that `is_managed`, outside of a run.
-
-    Raises:
-        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
-        ModelFileInvalid: Its file is missing or not a GGUF.
-    """
-    opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)
-    assert opened.host is not None
-    try:
-        with errors_of(endpoint.tag):
-            yield opened.host
-    finally:
-        await opened.host.aclose()
-        await opened.backend.aclose()

@@ -1,38 +1,55 @@
-"""The one place that joins the parts of a run, and closes them again."""
+"""One part of a run while it goes on: opens its parts, closes them, and writes its audit line.
+
+Who makes and closes what:
+
+- `Setup` is what settings and backends come to. It opens nothing.
+- `SharedParts` belong to a session (`session.py`), which opens and closes them. Without a session a
+  run opens the same for itself.
+- `OpenRun` is one part of a run. `open_run` makes it, opens what it holds in the order of its
+  fields, and closes that in reverse.
+- `Run` (`run.py`) is what one call of a node sees of it, and closes nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any, Literal, Self
 
-from harness.errors import ConfigurationInvalid, Notice
-from harness.inference import NOTHING, Backend, Client, Limits, Meter, Spent
+from harness.errors import ConfigurationInvalid, InvalidInput, Notice, did_you_mean
+from harness.graph.state import Use
+from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent
 from harness.inference.limits import merged
 from harness.inference.meter import token_prices
 from harness.inference.reply_store import KeptReplies
-from harness.log import log_warning, warnings_heard_by
+from harness.log import log_notice, log_warning, warnings_heard_by
 from harness.metrics import otel_metrics
 from harness.residency import KeepAliveBudget
 from harness.rubric import Noise
-from harness.session.audit import audit_line
-from harness.session.casting import Casting, ServedModels, warn_of_no_price
 from harness.session.mcp_tools import McpServers
-from harness.session.models import describe_endpoints
+from harness.session.models import OpenModels, describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary, PassageStore
-from harness.session.roles import Roles
-from harness.session.settings import Settings
-from harness.session.setup import Setup, SharedParts
+from harness.session.result import all_passed
+from harness.session.roles import Casting, Roles, cast_roles, check_evaluators, with_backends
+from harness.session.separation import ComparedModels
+from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
+from harness.session.trust import check_store, known_secrets, warn_of_secrets
 from harness.threads import to_its_end
 from harness.trace import (
     AUDIT_LOG,
+    Call,
     CallGroup,
+    Journal,
+    RunEnded,
     RunTrace,
     Sink,
     TraceOptions,
+    Tracer,
     append_line,
     calls_of,
     describe,
@@ -40,34 +57,178 @@ from harness.trace import (
     group_calls,
     monotonic,
 )
+from harness.trace.calls import call_group
 from harness.wiggum import RecordedLoop, WiggumResult
+
+RunVerdict = Literal[
+    "PASS", "FAIL", "DONE", "SKIPPED", "ERROR", "WAITING", "STOPPED", "INTERRUPTED"
+]
+"""PASS: every loop, or every draft of a scoring batch, passed. DONE: it finished, and nothing was
+judged. SKIPPED: it finished, and the node that gives its result was skipped. ERROR: the run did not
+finish. WAITING, STOPPED, INTERRUPTED: for an answer, at a limit, by a person; it may be resumed.
+"""
+
+
+# --- before anything is open ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRun:
-    """The parts of a run that goes on."""
+class Setup:
+    """Settings and backends as a run uses them, or all runs of a session."""
 
-    trace: RunTrace
-    client: Client
-    casting: Casting
-    """Which model plays which role, and the run's warnings."""
-    warn: Callable[[Notice], None]
-    """Adds a warning to the log, the timeline, and the result."""
-    served: ServedModels
-    """Compares the models that the servers name in their replies."""
-    seat: Callable[[], Awaitable[None]]
-    """Before a judgement: readies the evaluators, if that was not done when the run began."""
-    meter: Meter
-    """What calls took, and may take."""
-    replies: KeptReplies
-    """Replies for nodes that have not ended, for when the run is resumed."""
-    passages: PassageLibrary
-    mcp: McpServers
-    surroundings: Surroundings
-    """What calls of nodes use, for when the run is resumed."""
-    budget: KeepAliveBudget | None
-    """None if no models share memory."""
     settings: Settings
+    """Their roles as the backends play them."""
+    endpoints: Mapping[str, Endpoint]
+    compared: ComparedModels
+    environment: Mapping[str, str]
+    """Holds the API keys that endpoints name."""
+    backends: Mapping[str, Backend] | None
+    trace_options: TraceOptions
+    facts: dict[str, Use | None] = field(default_factory=dict)
+    """See `Surroundings`."""
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        backends: Mapping[str, Backend] | None,
+        environment: Mapping[str, str],
+    ) -> Self:
+        """The setup; warns of secrets that files would hold.
+
+        Raises:
+            NotTrusted: Credentials or passages may not be sent to the store of the memory.
+        """
+        endpoints = known_endpoints(settings, backends)
+        memory, trace = settings.memory, settings.trace
+        named = trace.secrets
+        check_store(memory.path, written_in=memory.written_in, environment=environment)
+        warn_of_secrets(endpoints.values(), environment=environment, named=named)
+        roles = with_backends(settings.roles, backends or {})
+        return cls(
+            settings=settings.model_copy(update={"roles": roles}),
+            endpoints=endpoints,
+            compared=ComparedModels(endpoints, same_family=settings.separation.same_family),
+            environment=environment,
+            backends=backends,
+            trace_options=TraceOptions(
+                content=trace.content,
+                durability=trace.durability,
+                on_failure=trace.on_failure,
+                timelines=trace.timelines,
+                secrets=known_secrets(endpoints.values(), environment=environment, named=named),
+            ),
+        )
+
+    def required(self, roles: Roles, needed_roles: Mapping[str, str]) -> frozenset[str]:
+        """Tags of the endpoints that must be usable; for `needed_roles`, see `Roles.required`."""
+        tags = roles.in_use | roles.required(needed_roles)
+        return tags | _models_of(self.settings.memory, self.endpoints)
+
+    def opened(
+        self,
+        tracer: Tracer,
+        *,
+        required: Collection[str],
+        warn: Callable[[Notice], None] | None = None,
+    ) -> AbstractAsyncContextManager[OpenModels]:
+        """See `open_models`."""
+        return open_models(
+            self.endpoints,
+            settings=self.settings,
+            environment=self.environment,
+            backends=self.backends,
+            required=required,
+            tracer=tracer,
+            sample_every_s=self.settings.trace.sample_ms / 1000,
+            warn=warn,
+        )
+
+
+def _models_of(memory: MemorySettings, endpoints: Mapping[str, Endpoint]) -> set[str]:
+    """The tags of the endpoints that embed and rank passages."""
+    if (unknown := next((tag for tag in memory.models if tag not in endpoints), None)) is None:
+        return set(memory.models)
+    if unknown == memory.rerank:
+        raise ConfigurationInvalid(
+            f"[memory] rerank is '{unknown}', which is not an endpoint; "
+            + did_you_mean(unknown, endpoints),
+            code="memory.reranker-unknown",
+        )
+    raise ConfigurationInvalid(
+        f"[memory] embedder is '{unknown}', which is not an endpoint; "
+        + did_you_mean(unknown, [*OFFLINE_EMBEDDERS, *endpoints]),
+        code="memory.embedder-unknown",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedParts:
+    """What the runs of a session have in common."""
+
+    setup: Setup
+    models: OpenModels
+    store: PassageStore
+    """Of use if it is kept; otherwise each run has its own."""
+    observers: Sequence[Sink]
+    """Of every run."""
+    meter: Meter
+    """What all runs take together."""
+    tenants: Limits | Mapping[str, Limits] | None
+    """The same for each tenant; or by name, and then only those exist."""
+    _tenant_meters: dict[str, Meter] = field(default_factory=dict)
+
+    def meter_of(self, tenant: str | None) -> Meter:
+        """The scope that a tenant's runs are inside of; without a tenant, the session's."""
+        if tenant is None:
+            return self.meter
+        if not isinstance(tenant, str):
+            raise InvalidInput(
+                f"tenant is {tenant!r:.80}; give its name, a text", code="session.tenant-not-text"
+            )
+        limits = self.tenants
+        if isinstance(limits, Mapping):
+            if tenant not in limits:
+                raise InvalidInput(
+                    f"no tenant is called '{tenant}'; {did_you_mean(tenant, limits)}",
+                    code="session.tenant-unknown",
+                )
+            limits = limits[tenant]
+        if (meter := self._tenant_meters.get(tenant)) is not None:
+            return meter
+        title = f"tenant '{tenant}'"
+        meter = self.meter.inside(limits or Limits(), whose="tenant", title=title)
+        # Another thread may ask at the same time what the tenant spent: one meter counts for both.
+        return self._tenant_meters.setdefault(tenant, meter)
+
+
+# --- a part of a run ------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, eq=False)
+class OpenRun:
+    """One part of a run that goes on."""
+
+    settings: Settings
+    task: str
+    """What the run is for."""
+    tenant: str | None
+    trace: RunTrace
+    casting: Casting = field(init=False)
+    """Which model plays which role."""
+    budget: KeepAliveBudget | None = field(init=False)
+    """None if no models share memory."""
+    meter: Meter = field(init=False)
+    """What calls took, and may take."""
+    replies: KeptReplies = field(init=False)
+    """Replies for nodes that have not ended, for when the run is resumed."""
+    client: Client = field(init=False)
+    passages: PassageLibrary = field(init=False)
+    mcp: McpServers = field(init=False)
+    surroundings: Surroundings = field(init=False)
+    """What calls of nodes use, for when the run is resumed."""
+
+    warnings: list[Notice] = field(default_factory=list)
     loops: list[WiggumResult] = field(default_factory=list)
     earlier_loops: list[RecordedLoop] = field(default_factory=list)
     """Loops of earlier parts of the run, in nodes that were not called again; known when all nodes
@@ -81,10 +242,26 @@ class OpenRun:
     noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
     """The evaluators' noise, by rubric, the folder of its files, and evaluators."""
 
-    @property
-    def roles(self) -> Roles:
-        """As cast."""
-        return self.casting.roles
+    def warn(self, notice: Notice) -> None:
+        """Adds a warning to the log, the timeline, and the result."""
+        self.warnings.append(notice)
+        with warnings_heard_by(self.trace.warned):
+            log_notice(notice.message, code=notice.code)
+
+    def warn_of_no_price(self, meter: Meter) -> None:
+        """Warns, once, that a cost limit had no effect because no price is known."""
+        for scope in meter.chain:
+            spent = scope.spent
+            if scope.limits.max_cost_usd is None or spent.cost_usd is not None:
+                continue
+            notice = Notice(
+                code="limits.cost-unbounded",
+                message=f"{scope.limits.said('cost')} had no effect: no call's price is known; "
+                "write usd_per_million_input_tokens and usd_per_million_output_tokens under the "
+                "endpoints",
+            )
+            if spent.unpriced_calls and notice not in self.warnings:
+                self.warn(notice)
 
 
 @asynccontextmanager
@@ -113,17 +290,15 @@ async def open_run(
     ends.
 
     Args:
-        settings: What to open.
+        settings: See `Pipeline.run_async`, as for backends, observers and limits.
         name: The pipeline's.
         task: What the run is for, for the audit log.
         environment: Holds the API keys that endpoints name.
-        backends: Ready-made backends by tag, beside those of the settings. A backend with a role's
-            name as its tag plays that role, over the settings.
-        observers: Receive each record of the run as it happens.
-        limits: Limits of the whole run; each overrides the same limit of the settings.
-        command_limits: Limits of this part alone, inside those of the run.
-        needed_roles: Roles that must have a usable model before the block begins, and the nodes
-            that need them.
+        backends: By tag.
+        observers: Of each record.
+        limits: Of the whole run; each overrides the same limit of the settings.
+        command_limits: Of this part alone, inside those of the run.
+        needed_roles: Roles that must have a usable model, and the nodes that need them.
         resume: The journal of a run to resume.
         spent: The use of earlier parts of the run.
         produces: Whether drafts are also written, not only judged; see `Roles`.
@@ -132,14 +307,6 @@ async def open_run(
         surroundings: Of these settings, if earlier parts of the run were compared with them.
         shared: Of the session that it is a run of, whose settings and backends count.
         tenant: For whom the session makes it.
-
-    Raises:
-        ConfigurationInvalid: The settings contradict themselves, a role has no model, or runs
-            cannot be written.
-        InvalidInput: The run to resume is still going.
-        SameModel: Producer and evaluator, or their fallbacks, are one model.
-        SameFamily: They are of one family, and the settings refuse that.
-        ModelFileInvalid: An embedded model's file is missing or not a GGUF.
     """
     # 1. Mistakes that the settings alone show, before there is a run.
     early: list[tuple[str, Mapping[str, object]]] = []
@@ -150,163 +317,100 @@ async def open_run(
 
     with warnings_heard_by(keep):
         setup = Setup.of(settings, backends, environment) if shared is None else shared.setup
-    endpoints, settings = setup.endpoints, setup.settings
-    casting = Casting(endpoints, settings, produces=produces, models=setup.compared)
+    settings = setup.settings
+    roles = cast_roles(setup.endpoints, settings, produces=produces)
     if judges:
-        casting.check()
-    needed = setup.required(casting.roles, needed_roles or {})
-    trace = _start_record(settings, name, setup.trace_options, observers, resume=resume)
+        check_evaluators(roles, setup.compared)
+    needed = setup.required(roles, needed_roles or {})
+    run = OpenRun(
+        settings=settings,
+        task=task,
+        tenant=tenant,
+        trace=_start_record(settings, name, setup.trace_options, observers, resume=resume),
+    )
     began_ns = monotonic()
-    opened: OpenRun | None = None
+    run.casting = Casting(
+        roles,
+        setup.compared,
+        settings=settings,
+        task=task,
+        environment=environment,
+        tracer=run.trace,
+        warn=run.warn,
+    )
     try:
         async with AsyncExitStack() as stack:
             # 2. The record first, so that everything after it is recorded.
-            await stack.enter_async_context(_recorded(trace))
+            await stack.enter_async_context(_recorded(run.trace))
             for message, details in early:
-                trace.warned(message, details)
-            describe_endpoints(endpoints, trace)
-            casting.tracer = trace
-            seat = partial(casting.seat, environment=environment, task=task)
+                run.trace.warned(message, details)
+            describe_endpoints(setup.endpoints, run.trace)
             if judges:
-                await seat()
+                await run.casting.seat()
             else:
-                await casting.ask_servers(environment=environment, judges=False)
+                await run.casting.ask_servers(judges=False)
+            # 3. The models, and what stands around the calls to them.
             opening = (
-                setup.opened(trace, required=needed, warn=casting.warn)
+                setup.opened(run.trace, required=needed, warn=run.warn)
                 if shared is None
-                else shared.models.serving(trace, required=needed, warn=casting.warn)
+                else shared.models.serving(run.trace, required=needed, warn=run.warn)
             )
             models = await stack.enter_async_context(opening)
-            meter = Meter(
+            run.budget = models.budget
+            run.meter = Meter(
                 limits=merged(limits, settings.limits.limits),
-                prices=token_prices(endpoints),
+                prices=token_prices(setup.endpoints),
                 before=spent,
                 clock=monotonic,
                 began_ns=began_ns,
-                tracer=trace,
+                tracer=run.trace,
                 around=None if shared is None else shared.meter_of(tenant),
             )
-            served = ServedModels(casting)
             if command_limits is not None:
-                meter = meter.inside(command_limits, whose="command")
-            stack.callback(warn_of_no_price, meter, casting)
-            replies = KeptReplies(
-                endpoints,
-                trace=trace,
+                run.meter = run.meter.inside(command_limits, whose="command")
+            # After all that may still make calls has closed: it is registered before those.
+            stack.callback(run.warn_of_no_price, run.meter)
+            run.replies = KeptReplies(
+                setup.endpoints,
+                trace=run.trace,
                 resumed=resume is not None,
                 is_wanted=settings.trace.is_resumable,
-                warn=casting.warn,
+                warn=run.warn,
             )
-            stack.callback(replies.close)
-            client = replace(
+            stack.callback(run.replies.close)
+            run.client = replace(
                 models.client,
-                tracer=trace,
-                warn=casting.warn,
+                tracer=run.trace,
+                warn=run.warn,
                 noticed=set(),
-                meter=meter,
-                replies=replies,
-                before_call=served.before,
-                after_reply=served.look_at,
+                meter=run.meter,
+                replies=run.replies,
+                before_call=run.casting.check_replies,
+                after_reply=run.casting.look_at,
             )
+            # 4. What nodes use beside them.
             if shared is not None and shared.store.is_kept:
-                store = shared.store
+                store = shared.store  # closed with the session
             else:
-                store = PassageStore(settings.memory, ask=client.embed)
+                store = PassageStore(settings.memory, ask=run.client.embed)
                 stack.push_async_callback(store.aclose)
-            passages = PassageLibrary(
+            run.passages = PassageLibrary(
                 store,
-                tracer=trace,
-                ask=client.embed,
-                rank=client.rerank,
-                warn=casting.warn,
+                tracer=run.trace,
+                ask=run.client.embed,
+                rank=run.client.rerank,
+                warn=run.warn,
             )
-            mcp = McpServers(trace)
-            stack.push_async_callback(mcp.aclose)
-            opened = OpenRun(
-                trace=trace,
-                client=client,
-                casting=casting,
-                warn=casting.warn,
-                served=served,
-                seat=seat,
-                meter=meter,
-                replies=replies,
-                passages=passages,
-                mcp=mcp,
-                surroundings=surroundings
-                or Surroundings(
-                    settings, setup.backends, environment=environment, facts=setup.facts
-                ),
-                budget=models.budget,
-                settings=settings,
+            run.mcp = McpServers(run.trace)
+            stack.push_async_callback(run.mcp.aclose)
+            run.surroundings = surroundings or Surroundings(
+                settings, setup.backends, environment=environment, facts=setup.facts
             )
-            yield opened
+            yield run
     finally:
-        # 3. The audit log's line, now that the journal is closed and can be read.
-        await to_its_end(
-            partial(
-                _conclude, trace, settings, task=task, tenant=tenant, casting=casting, opened=opened
-            )
-        )
-
-
-@asynccontextmanager
-async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
-    """The trace's block, which ends in a thread: drawing a long run takes a while."""
-    trace.__enter__()
-    try:
-        with warnings_heard_by(trace.warned):
-            yield
-    except BaseException as error:
-        await to_its_end(partial(trace.__exit__, type(error), error, error.__traceback__))
-        raise
-    await to_its_end(partial(trace.__exit__, None, None, None))
-
-
-def _conclude(
-    trace: RunTrace,
-    settings: Settings,
-    *,
-    task: str,
-    tenant: str | None,
-    casting: Casting,
-    opened: OpenRun | None,
-) -> None:
-    """Sums up the calls, and adds the run's line to the audit log.
-
-    A record that cannot be read or written must not cost the run's result, or hide its error.
-    """
-    path = trace.journal_path.parent / AUDIT_LOG
-    if trace.failure is not None:
-        lost = f"the journal lacks what came last ({trace.failure.strerror}): {trace.journal_path}"
-        casting.warnings.append(Notice(code="trace.journal-incomplete", message=lost))
-    journal = trace.journal()
-    if journal is None:
-        return
-    try:
-        calls = calls_of(journal.spans())
-        if opened is not None:
-            opened.models.extend(group_calls(calls, by=lambda call: call.model))
-        line = audit_line(
-            journal,
-            calls=calls,
-            task=task,
-            casting=casting,
-            loops=opened.loops if opened else (),
-            earlier_loops=opened.earlier_loops if opened else (),
-            scored=opened.scored if opened else (),
-            figures=opened.figures if opened else {},
-            tenant=tenant,
-            content=settings.trace.content,
-        )
-        append_line(path, trace.redactor.clean_line(dump_json(line) + b"\n"))
-    except Exception as error:  # noqa: BLE001 - as above
-        log_warning(
-            "the run is not in the audit log",
-            code="audit.not-written",
-            path=str(path),
-            error=describe(error),
-        )
+        # 5. The audit log's line, now that the journal is closed and can be read. In a thread, and
+        # to its end also when the run is cancelled: reading a long journal takes a while.
+        await to_its_end(partial(_conclude, run))
 
 
 def _start_record(
@@ -328,3 +432,118 @@ def _start_record(
             "harness.toml to a directory that can be written",
             code="config.traces-unwritable",
         ) from error
+
+
+@asynccontextmanager
+async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
+    """The trace's block, which ends in a thread: drawing a long run takes a while."""
+    trace.__enter__()
+    try:
+        with warnings_heard_by(trace.warned):
+            yield
+    except BaseException as error:
+        await to_its_end(partial(trace.__exit__, type(error), error, error.__traceback__))
+        raise
+    await to_its_end(partial(trace.__exit__, None, None, None))
+
+
+# --- after all is closed --------------------------------------------------------------------------
+
+
+def _conclude(run: OpenRun) -> None:
+    """Sums up the calls, and adds the run's line to the audit log."""
+    trace = run.trace
+    path = trace.journal_path.parent / AUDIT_LOG
+    if trace.failure is not None:
+        lost = f"the journal lacks what came last ({trace.failure.strerror}): {trace.journal_path}"
+        run.warnings.append(Notice(code="trace.journal-incomplete", message=lost))
+    journal = trace.journal()
+    if journal is None:
+        return
+    try:
+        calls = calls_of(journal.spans())
+        run.models.extend(group_calls(calls, by=lambda call: call.model))
+        line = _audit_line(run, journal, calls)
+        append_line(path, trace.redactor.clean_line(dump_json(line) + b"\n"))
+    # A record that cannot be read or written must not cost the run's result, or hide its error.
+    except Exception as error:  # noqa: BLE001
+        log_warning(
+            "the run is not in the audit log",
+            code="audit.not-written",
+            path=str(path),
+            error=describe(error),
+        )
+
+
+def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[str, object]:
+    """The run's result in figures, without the texts of drafts and replies.
+
+    The journal has the rest. Names that end in `_s` are seconds.
+    """
+    started, ended = journal.started, journal.ended
+    use = call_group(calls)
+    entries = (
+        *(_earlier_entry(loop) for loop in run.earlier_loops),
+        *(_loop_entry(loop) for loop in run.loops),
+    )
+    last: Mapping[str, Any] = entries[-1] if entries else {}
+    passed = all(run.scored) if run.scored else all_passed([*run.earlier_loops, *run.loops])
+    is_skipped = any(notice.code == "run.result-skipped" for notice in run.warnings)
+    roles, separation = run.casting.roles, run.casting.separation
+    return {
+        "run_id": started.run_id,
+        "timestamp": datetime.fromtimestamp(started.wall_ns / 1e9, tz=UTC).isoformat(),
+        "pipeline": started.name,
+        "task": run.task if run.settings.trace.content == "full" else "",
+        "producer_model": roles.producer,
+        "evaluator_model": ", ".join(roles.evaluators) or None,  # None when only code checked
+        "separation": separation.relation if separation is not None else None,
+        "warnings": [asdict(notice) for notice in run.warnings],
+        "run_duration_s": journal.duration_ns / 1e9,
+        "input_tokens": use.input_tokens,
+        "output_tokens": use.output_tokens,
+        "wiggum_scores": last.get("scores", ()),
+        "stop_reason": last.get("stop_reason"),
+        "loops": entries,
+        **({"evaluation": run.figures} if run.figures else {}),
+        **({"tenant": run.tenant} if run.tenant else {}),
+        "final": _final(ended, is_skipped=is_skipped, passed=passed),
+        "error": ended.error if ended else "killed",
+    }
+
+
+def _final(ended: RunEnded | None, *, is_skipped: bool, passed: bool | None) -> RunVerdict:
+    match ended:
+        case RunEnded(status="ok") if is_skipped:
+            return "SKIPPED"
+        case RunEnded(status="ok"):
+            return "DONE" if passed is None else "PASS" if passed else "FAIL"
+        case RunEnded(status="waiting"):
+            return "WAITING"
+        case RunEnded(status="stopped"):
+            return "STOPPED"
+        case RunEnded(status="cancelled"):
+            return "INTERRUPTED"
+        case _:
+            return "ERROR"
+
+
+def _loop_entry(loop: WiggumResult) -> dict[str, Any]:
+    return {
+        "rubric": loop.rubric.id,
+        "rubric_sha256": loop.rubric.sha256,
+        "stop_reason": loop.stop_reason,
+        "best_round": loop.best.number,
+        "scores": tuple(round_.verdict.composite for round_ in loop.rounds),
+    }
+
+
+def _earlier_entry(loop: RecordedLoop) -> dict[str, Any]:
+    """A loop of an earlier part, as the journal has it."""
+    return {
+        "rubric": loop.rubric,
+        "rubric_sha256": loop.rubric_sha256,
+        "stop_reason": loop.stop_reason or "cancelled",
+        "best_round": loop.best_round,
+        "scores": loop.composites,
+    }

@@ -16,6 +16,7 @@ from harness.inference import Backend, Limits
 from harness.session.batch import Batch
 from harness.session.batch_files import BatchResult
 from harness.session.batch_rows import BatchRows, Inputs
+from harness.session.open_run import SharedParts
 from harness.session.own_loop import in_own_loop
 from harness.session.pipeline_run import PipelineRun
 from harness.session.result import RunResult
@@ -23,7 +24,6 @@ from harness.session.resume import Origin
 from harness.session.run import Run
 from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
-from harness.session.setup import SharedParts
 from harness.trace import Journal, Sink
 
 if TYPE_CHECKING:
@@ -278,35 +278,15 @@ async def run_pipeline(
     named: Mapping[str, object],
     *,
     shared: SharedParts | None = None,
-    tenant: str | None = None,
-    resume: str | Path | None = None,
-    answers: Mapping[str, object] | None = None,
-    asker: Asker | None = None,
-    limits: Limits | None = None,
-    settings: Settings | None = None,
-    backends: Mapping[str, Backend] | None = None,
-    observers: Sequence[Sink] = (),
-    origin: Origin | None = None,
+    **options: Any,  # noqa: ANN401 - as there
 ) -> RunResult[ResultT]:
     """See `Pipeline.run_async`, or `Session.run` if there are shared parts."""
-    options = {
-        "resume": resume,
-        "answers": answers,
-        "asker": asker,
-        "limits": limits,
-        "settings": settings,
-        "backends": backends,
-        "observers": observers or None,
-        "origin": origin,
-        "tenant": tenant,
-    }
     if not isinstance(inputs, Mapping | None):
         raise InvalidInput(
             f"inputs are {type(inputs).__name__}; give a mapping of names to values, or inputs by "
             "name",
             code="pipeline.inputs-not-mapping",
         )
-    arguments = {**(inputs or {}), **named}
     if inputs is None:
         _refuse_inputs_among(pipeline, options)
     elif twice := inputs.keys() & named.keys():
@@ -314,7 +294,10 @@ async def run_pipeline(
             f"input '{min(twice)}' is given twice, in the mapping and by name",
             code="pipeline.input-given-twice",
         )
-    if resume is not None and not isinstance(resume, str | Path):
+    resume, answers = options.get("resume"), options.get("answers")
+    limits, backends = options.get("limits"), options.get("backends")
+    observers = options.get("observers", ())
+    if not isinstance(resume, str | Path | None):
         raise InvalidInput(
             f"resume is {type(resume).__name__}; give a run's id, 'latest', or its file",
             code="resume.not-a-run",
@@ -322,34 +305,40 @@ async def run_pipeline(
     check_limits(limits)
     check_backends(backends)
     check_observers(observers)
+    if shared is None:
+        settings = settings_or_default(options.get("settings"))
+    else:
+        settings, backends = shared.setup.settings, shared.setup.backends
+        observers = (*shared.observers, *observers)
     run = PipelineRun(
         graph=pipeline,
-        settings=settings_or_default(settings) if shared is None else shared.setup.settings,
+        settings=settings,
         limits=limits,
         own_limits=pipeline.limits,
         max_parallel=pipeline.max_parallel,
-        backends=backends if shared is None else shared.setup.backends,
+        backends=backends,
         shared=shared,
-        tenant=tenant,
-        observers=observers if shared is None else (*shared.observers, *observers),
-        asker=asker,
-        origin=origin,
+        tenant=options.get("tenant"),
+        observers=observers,
+        asker=options.get("asker"),
+        origin=options.get("origin"),
     )
-    if resume is None:
-        if answers:
-            raise InvalidInput(
-                "an answer belongs to a run that asked; name the run to resume",
-                code="answer.without-run",
-            )
-        return await run.begin(arguments)
-    return await run.resume(resume, arguments, answers=answers or {})
+    arguments = {**(inputs or {}), **named}
+    if resume is not None:
+        return await run.resume(resume, arguments, answers=answers or {})
+    if answers:
+        raise InvalidInput(
+            "an answer belongs to a run that asked; name the run to resume",
+            code="answer.without-run",
+        )
+    return await run.begin(arguments)
 
 
 def _refuse_inputs_among(pipeline: Pipeline, options: Mapping[str, object]) -> None:
     """An option with the name of an input is ambiguous."""
     parameters = graph_inputs(pipeline)
     for name, value in options.items():
-        if value is not None and name in parameters:
+        if name in parameters and value not in (None, (), []):
             raise InvalidInput(
                 f"'{name}' is an input of '{pipeline.name}' and an option of run; give inputs as a "
                 f'mapping, run({{"{name}": …}}), beside which {name}= is the option',
@@ -365,20 +354,13 @@ def _check_parallel(max_parallel: int | None) -> None:
         )
 
 
-def check_batch(
-    *,
-    sample: int | None = None,
-    max_parallel: int | None = None,
-    limits: object = None,
-    backends: object = None,
-    observers: object = (),
-    **_: object,
-) -> None:
+def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch`
     """Raises `InvalidInput` unless the options of a run over rows, as far as given, are valid."""
-    check_limits(limits)
-    check_backends(backends)
-    check_observers(observers)
-    _check_parallel(max_parallel)
+    check_limits(options.get("limits"))
+    check_backends(options.get("backends"))
+    check_observers(options.get("observers", ()))
+    _check_parallel(options.get("max_parallel"))
+    sample = options.get("sample")
     if sample is not None and sample < 1:
         raise InvalidInput(
             f"sample={sample} draws no row; give 1 or more", code="batch.sample-not-positive"

@@ -28,8 +28,8 @@ from harness.graph.state import Places
 from harness.inference import NOTHING, Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
-from harness.session.demand import Forecaster, Players, demand_of, judges
-from harness.session.open_run import OpenRun, open_run
+from harness.session.demand import Forecaster, judges, needed_roles
+from harness.session.open_run import OpenRun, SharedParts, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
 from harness.session.resume import (
@@ -44,10 +44,8 @@ from harness.session.resume import (
     remembered_in,
     rename_notices,
 )
-from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.run import Run
 from harness.session.settings import IN_PROCESS, Settings, check_workers
-from harness.session.setup import SharedParts
 from harness.session.surroundings import Surroundings
 from harness.text_store import TextStore
 from harness.trace import Record, Sink, describe, events, monotonic
@@ -63,7 +61,7 @@ class _RunPart:
     """The starting point of one part of a run."""
 
     inputs: Mapping[str, object]
-    given: frozenset[str]
+    stated: frozenset[str]
     """Inputs that were given, now or in an earlier part; the others have their defaults."""
     limits: Limits
     """Limits that were given, now or in an earlier part."""
@@ -111,14 +109,13 @@ class PipelineRun:
     async def begin(self, inputs: Mapping[str, object]) -> RunResult:
         """A new run."""
         self.graph.check()
-        return await self._run(
-            _RunPart(
-                inputs=bind_inputs(self.graph, inputs),
-                given=frozenset(inputs),
-                limits=merged(self.limits),
-                origin=self.origin,
-            )
+        part = _RunPart(
+            inputs=bind_inputs(self.graph, inputs),
+            stated=frozenset(inputs),
+            limits=merged(self.limits),
+            origin=self.origin,
         )
+        return await self._run(part)
 
     async def resume(
         self,
@@ -140,24 +137,25 @@ class PipelineRun:
             result = await result_if_nothing_to_do(graph, values, earlier, surroundings)
             if result is not None:
                 return result
-        return await self._run(
-            _RunPart(
-                inputs=values,
-                given=names,
-                limits=merged(self.limits, earlier.limits),
-                origin=self.origin or earlier.origin,
-                answers={**earlier.answers, **answered},
-                earlier=earlier,
-                surroundings=surroundings,
-            )
+        part = _RunPart(
+            inputs=values,
+            stated=names,
+            limits=merged(self.limits, earlier.limits),
+            origin=self.origin or earlier.origin,
+            answers={**earlier.answers, **answered},
+            earlier=earlier,
+            surroundings=surroundings,
         )
+        return await self._run(part)
 
     async def _run(self, part: _RunPart) -> RunResult:
         started_ns = monotonic()
+        earlier = part.earlier
         ended: Execution | None = None
         opened: OpenRun | None = None
         await _turn_to_open()
         try:
+            # 1. All that the run needs is open inside this block.
             async with open_run(
                 self.settings,
                 name=self.graph.name,
@@ -169,29 +167,33 @@ class PipelineRun:
                 observers=(*self.observers, self._note_retry),
                 limits=merged(part.limits, self.own_limits),
                 command_limits=part.origin.limits if part.origin else None,
-                needed_roles=_needed_roles(self.graph),
+                needed_roles=needed_roles(self.graph),
                 produces=self.produces,
                 judges=judges(self.graph),
-                resume=part.earlier.journal.path if part.earlier else None,
-                spent=part.earlier.spent if part.earlier else NOTHING,
+                resume=earlier.journal.path if earlier else None,
+                spent=earlier.spent if earlier else NOTHING,
                 surroundings=part.surroundings,
             ) as opened:
-                if part.earlier is not None:
-                    part.earlier.check_unchanged()
-                    for notice in part.earlier.notices:
+                # 2. Only now that the journal is this part's, no other process writes to it.
+                if earlier is not None:
+                    earlier.check_unchanged()
+                    for notice in earlier.notices:
                         opened.warn(notice)
-                    opened.replies.ask_anew(part.earlier.misled)
+                    opened.replies.ask_anew(earlier.misled)
                 run = events.RunSpanEvent(
                     label=self.graph.name, max_parallel=self.max_parallel, tenant=self.tenant
                 )
                 with opened.trace.span(run):
+                    # 3. What a resume needs goes before the first node.
                     await self._record_beginning(opened, part)
-                    if part.earlier is not None:
-                        await _remember_again(opened, part.earlier)
+                    if earlier is not None:
+                        await _remember_again(opened, earlier)
+                    # 4. The nodes.
                     ended = await self._execute(opened, part)
                     opened.trace.flush()  # so that observers have heard all of it
                     opened.scored.extend(self.scored())
                     opened.figures.update(self.figures())
+                    # 5. How it ended: a failure is raised here, so that journal and span say so.
                     record_outcome(opened.trace, ended)
                     for notice in result_notices(self.graph, ended):
                         opened.warn(notice)
@@ -207,6 +209,7 @@ class PipelineRun:
             if opened is not None and ended is not None:
                 error.result = self._result(opened, ended, part, started_ns=started_ns)
             raise
+        # 6. Only now that all is closed, the use of each model and the files are known.
         return self._result(opened, ended, part, started_ns=started_ns)
 
     def _note_retry(self, record: Record) -> None:
@@ -218,7 +221,7 @@ class PipelineRun:
         record_beginning(
             trace,
             self.graph,
-            {name: part.inputs[name] for name in part.inputs if name in part.given},
+            {name: value for name, value in part.inputs.items() if name in part.stated},
             origin=part.origin,
             limits=part.limits,
             content=self.settings.trace.content,
@@ -238,18 +241,9 @@ class PipelineRun:
         await trace.persisted()
 
     async def _execute(self, opened: OpenRun, part: _RunPart) -> Execution:
-        earlier, trace = part.earlier, opened.trace
-
-        forecaster = self._forecaster(opened)
-
-        def run_of(call: NodeCall) -> Run:
-            return Run(
-                opened,
-                call,
-                earlier=earlier.loops if earlier else None,
-                demand=None if forecaster is None else forecaster.call(call.label),
-            )
-
+        earlier, trace, budget = part.earlier, opened.trace, opened.budget
+        places = Places(self.max_parallel)
+        forecaster: Forecaster | None = None
         async with AsyncExitStack() as stack:
             cache = TextStore(
                 self.settings.traces / OUTPUT_CACHE,
@@ -262,27 +256,27 @@ class PipelineRun:
                 clean=trace.redactor.clean,
             )
             stack.push_async_callback(cache.aclose)
-            executor: Executor = InProcess()
-            execution = self.settings.execution
-            if execution.engine != IN_PROCESS:
-                check_workers(execution, os.environ)
-                open_executor: OpenExecutor = load_plugin("executors", execution.engine, callable)
-                workers = open_executor(
-                    execution.address,
-                    tracer=trace,
-                    content=self.settings.trace.content,
-                    give_again=opened.replies.give_again,
+            executor = await self._executor(opened, stack)
+            if budget is not None:
+                forecaster = Forecaster(
+                    self.graph,
+                    roles=opened.casting.roles,
+                    memory=opened.passages.models,
+                    expect=partial(budget.expect, run=trace.run_id),
                 )
-                executor = on_demand = OnDemand(workers)
-                stack.push_async_callback(on_demand.aclose)
-                if asks_for_workers(self.graph):
-                    await on_demand.opened()  # what is wrong with it is told before the first call
-            places = Places(self.max_parallel)
-            if opened.budget is not None:
-                serving = opened.budget.serving(
+                serving = budget.serving(
                     trace.run_id, lend=places.lend, max_parallel=self.max_parallel
                 )
                 stack.enter_context(serving)
+
+            def run_of(call: NodeCall) -> Run:
+                return Run(
+                    opened,
+                    call,
+                    earlier=earlier.loops if earlier else None,
+                    demand=None if forecaster is None else forecaster.call(call.label),
+                )
+
             ended = await execute(
                 self.graph,
                 part.inputs,
@@ -306,14 +300,24 @@ class PipelineRun:
                 opened.warn(notice)
         return ended
 
-    def _forecaster(self, opened: OpenRun) -> Forecaster | None:
-        """Forecasts calls for the budget; None without a budget."""
-        budget = opened.budget
-        if budget is None:
-            return None
-        players = Players(roles=opened.roles, memory=opened.passages.models)
-        expect = partial(budget.expect, run=opened.trace.run_id)
-        return Forecaster(self.graph, demand_of(self.graph), players=players, expect=expect)
+    async def _executor(self, opened: OpenRun, stack: AsyncExitStack) -> Executor:
+        """Calls the nodes: here, or those that ask for it on workers, which the stack closes."""
+        execution = self.settings.execution
+        if execution.engine == IN_PROCESS:
+            return InProcess()
+        check_workers(execution, os.environ)
+        open_executor: OpenExecutor = load_plugin("executors", execution.engine, callable)
+        workers = open_executor(
+            execution.address,
+            tracer=opened.trace,
+            content=self.settings.trace.content,
+            give_again=opened.replies.give_again,
+        )
+        on_demand = OnDemand(workers)
+        stack.push_async_callback(on_demand.aclose)
+        if asks_for_workers(self.graph):
+            await on_demand.opened()  # what is wrong with it is told before the first call
+        return on_demand
 
     def _result(
         self, opened: OpenRun, ended: Execution, part: _RunPart, *, started_ns: int
@@ -347,7 +351,7 @@ class PipelineRun:
             files=RunFiles.beside(trace.journal_path),
             separation=casting.separation,
             evaluator_pool=casting.pool,
-            warnings=tuple(casting.warnings),
+            warnings=tuple(opened.warnings),
         )
 
 
@@ -376,30 +380,14 @@ def _deadline_s(meter: Meter) -> float | None:
     return rest.amount + _WRAP_UP_S if rest.amount > 0 else 0.0
 
 
-def _needed_roles(graph: Graph) -> dict[str, str]:
-    """The roles that nodes declare, and which node does.
-
-    A node that declares producer and evaluator revises: without an evaluator, code alone checks.
-    """
-    needed = {}
-    for node in graph.nodes.values():
-        roles = node.policies.over(graph.policies).models or ()
-        for role in roles:
-            if role != EVALUATOR or PRODUCER not in roles:
-                needed[role] = f"node '{node.name}' ({node.path}:{node.line})"
-    return needed
-
-
 _OPENING: dict[asyncio.AbstractEventLoop, tuple[asyncio.Lock, list[None]]] = {}
 """By loop, and with an entry for each run that waits."""
 
 
 async def _turn_to_open() -> None:
-    """Returns to one run at a time, each in its own turn of the event loop.
-
-    To open one holds the loop for some milliseconds: fifty that begin together would hold it for a
-    quarter of a second.
-    """
+    """Returns to one run at a time, each in its own turn of the event loop."""
+    # To open a run holds the loop for some milliseconds: fifty that begin together would hold it
+    # for a quarter of a second.
     loop = asyncio.get_running_loop()
     lock, waiting = _OPENING.setdefault(loop, (asyncio.Lock(), []))
     waiting.append(None)
@@ -408,5 +396,6 @@ async def _turn_to_open() -> None:
             await asyncio.sleep(0)
     finally:
         waiting.pop()
+        # A lock that was waited for refers to its loop: kept, it would keep closed loops alive.
         if not waiting:
             del _OPENING[loop]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -163,17 +164,15 @@ def record_beginning(
     )
     parameters = graph_inputs(graph)
     for name, value in inputs.items():
-        try:
+        event = events.InputEvent(input=name)
+        with suppress(TypeError):  # it has no form in JSON
             data = value_form(parameters[name].annotation).encode(value)
-        except TypeError:
-            tracer.instant(events.InputEvent(input=name))
-        else:
             event = events.InputEvent(
                 input=name,
                 value_sha256=tracer.content(data.decode()),
                 digest=tracer.excerpt(digest(data)),
             )
-            tracer.instant(event)
+        tracer.instant(event)
 
 
 def record_outcome(tracer: Tracer, ended: Execution) -> None:

@@ -261,7 +261,7 @@ class Run:
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         if role == EVALUATOR:
-            await self._opened.seat()
+            await self._opened.casting.seat()
         model = self._opened.casting.model(role)
         on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
         request, reply_type = chat_request(
@@ -433,8 +433,7 @@ class Run:
             raise InvalidInput(
                 "the document is empty; there is nothing to remember", code="memory.document-empty"
             )
-        passages = self._passages()
-        return await passages.remember(
+        return await self._passages().remember(
             document, title=title, source=source, quality=quality, metadata=metadata
         )
 
@@ -468,8 +467,7 @@ class Run:
             MemoryStoreFailed: The store cannot be read.
             InferenceError: The endpoint that embeds gave no vectors.
         """
-        passages = self._passages()
-        return await passages.recall(
+        return await self._passages().recall(
             query,
             limit=limit,
             mode=mode,
@@ -494,8 +492,7 @@ class Run:
 
         Below 3, a batch of search results is not worth another round (the Novelty Gate).
         """
-        passages = self._passages()
-        return await passages.novelty(as_texts(texts))
+        return await self._passages().novelty(as_texts(texts))
 
     async def wiggum(
         self,
@@ -562,27 +559,39 @@ class Run:
         call_key = self._call.key("wiggum")
         if not isinstance(sources, Mapping):
             sources = as_texts(sources)
+        drafts = None if draft is None else as_texts(draft)
         policy = LoopPolicy(max_rounds=max_rounds, revise_from=revise_from)
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
-        drafts = None if draft is None else as_texts(draft)
+
+        # 1. What judges and what is sampled.
         chosen = await self._choose(rubric, prompts, whole=True)
-        several = (
-            candidates or self._opened.settings.evaluation.candidates or chosen.rubric.candidates
-        )
-        if several not in (None, 1):
+        is_judged = bool(chosen.rubric.judged)
+        if is_judged:
+            await self._opened.casting.seat()
+        defaults = self._opened.settings.evaluation
+        if candidates is None:
+            candidates = defaults.candidates or chosen.rubric.candidates
+        if finalists is None:
+            finalists = defaults.finalists or chosen.rubric.finalists
+        if candidates != 1:
+            # They are sampled by seeds that are made of the run's.
             self._call.use(self._opened.surroundings.noted("seed"))
+
+        # 2. The rounds that the loop had in earlier parts of the run.
         # With another model a loop begins again: its rounds would be of both.
         players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
         call_key = "-".join([call_key, *(player.digest for player in players.values())])
         about = [text for part in by_section(sources) for text in part]
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, drafts)
-        rounds_left = max(max_rounds - len(before), 0)
-        has_draft = drafts is not None and not before
+
+        # 3. The loop, within its limits.
         forecast: AbstractContextManager[None] = nullcontext()
         if self._demand is not None:
             forecast = self._demand.revising(
-                rounds=rounds_left, has_draft=has_draft, is_judged=bool(chosen.rubric.judged)
+                rounds=max(max_rounds - len(before), 0),
+                has_draft=drafts is not None and not before,
+                is_judged=is_judged,
             )
         with forecast, self._opened.meter.loop(limits) as meter:
             return await run_loop(
@@ -664,9 +673,9 @@ class Run:
             self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
         return passages
 
-    def _asks(self, model: str | None) -> None:
+    def _asks(self, model: str) -> None:
         """Tells the forecast of a call of a model that begins."""
-        if self._demand is not None and model is not None:
+        if self._demand is not None:
             self._demand.asks(model)
 
     def _rounds_before(
@@ -681,11 +690,12 @@ class Run:
                 first = drafts[0] if drafts and len(drafts) == 1 else rounds[0].draft
                 check_rounds(rounds, Draft(text=first, task=""), rubric)
         except InvalidInput as error:
-            notice = Notice(
-                code="resume.loop-anew",
-                message=f"a loop of node '{self._call.label}' begins again: {error}",
+            self._opened.warn(
+                Notice(
+                    code="resume.loop-anew",
+                    message=f"a loop of node '{self._call.label}' begins again: {error}",
+                )
             )
-            self._opened.warn(notice)
             return ()
         return rounds
 
@@ -704,6 +714,4 @@ class Run:
 
         chosen, uses = await asyncio.to_thread(choose)
         self._call.use(uses)
-        if chosen.rubric.judged:
-            await self._opened.seat()
         return chosen

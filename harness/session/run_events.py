@@ -95,10 +95,10 @@ class RunEvents(Stream[RunEvent, RunResult]):
             most=_MOST_WAITING,
             missed=lambda number: RunEvent(kind="missed", missed=number),
         )
-        super().__init__(partial(_told, run, queue), queue)
+        super().__init__(partial(_run_observed, run, queue), queue)
 
 
-async def _told(
+async def _run_observed(
     run: Callable[[Sink], Coroutine[Any, Any, RunResult]], queue: Told[RunEvent]
 ) -> RunResult:
     result = await run(_Observer(queue))
@@ -112,7 +112,7 @@ class _Observer:
     hears_text = True
 
     def __init__(self, queue: Told[RunEvent]) -> None:
-        self._told = queue
+        self._queue = queue
         self._open: dict[int, SpanStarted] = {}
         self._attempts: dict[str, int] = {}
 
@@ -188,4 +188,4 @@ class _Observer:
         while around is not None and not (attempt := events.NodeAttempt.of(around)):
             around = self._open.get(around.parent or 0)
         label = attempt.label if around is not None and attempt is not None else node
-        self._told.tell(RunEvent(kind=kind, node=label, **fields_), key=piece_of)
+        self._queue.tell(RunEvent(kind=kind, node=label, **fields_), key=piece_of)

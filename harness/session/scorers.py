@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -54,7 +55,8 @@ class Scorer:
         for part, value in parts.items():
             if getattr(value, "shape", None) == ():  # a number of NumPy or PyTorch
                 parts[part] = value.item()
-        wrong = [v for v in parts.values() if not (isinstance(v, Real) and math.isfinite(v))]
+        numbers = [v for v in parts.values() if isinstance(v, Real | Decimal)]
+        wrong = len(numbers) < len(parts) or not all(map(math.isfinite, numbers))
         if wrong or not parts:
             raise EvaluationFailed(
                 f"scorer '{self.name}' returned {result!r:.80}; it must return a finite number, "

@@ -1,18 +1,15 @@
 """Separation: no model judges its own output, nor, unless allowed, its family's.
 
-Models are compared, not tags, and fallbacks count: a producer whose fallback is the evaluator's
-model could judge itself.
-
-A pool has several evaluators, so that no one model's bias affects every run. Those too close to the
-producer are left out; then one is drawn, the same for the same seed, settings and models, or all
-judge together as a panel.
+Models are compared, not tags. Of a pool of evaluators, those too close to the producer are left
+out; then one is drawn, the same for the same seed, settings and models, or all judge together as a
+panel.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.errors import (
@@ -32,12 +29,18 @@ from harness.inference.model_identity import (
     metadata_from,
     model_identity,
     relation_of,
+    serve_alike,
 )
+from harness.inference.providers.registry import provider_of, served_metadata
 from harness.rubric.verdict import Combine
-from harness.session.roles import EVALUATOR, PRODUCER
 from harness.session.settings import SameFamilyRule
+from harness.session.trust import api_key_of
+from harness.trace import Tracer, events
 
 _CLOSEST_FIRST: tuple[Relation, ...] = ("same", "family", "unknown", "different")
+
+Chain = tuple[str, ...]
+"""Tags from a role's endpoint to the one that answers: one tag, or two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +71,22 @@ class Separation:
 
 
 class ComparedModels:
-    """The models behind a run's endpoints. A model file is read when it is first compared.
+    """The models behind endpoints, for one run or for all runs of a session.
 
-    A served model is known by its name only, until `take_word` says more.
-
-    Attributes:
-        asked: Tags of the endpoints whose servers were asked.
-        asking: Held while they are.
+    A model file is read when it is first compared. A served model is known by its name until its
+    server is asked.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
         self.endpoints = endpoints
         self.same_family = same_family
-        self.asked: set[str] = set()
-        self.asking = asyncio.Lock()
         self._identities: dict[str, ModelIdentity] = {}
+        self._asked: set[str] = set()
+        # Runs of a session share these models: while one asks, the others wait for the answers.
+        self._asking = asyncio.Lock()
 
     def identity(self, tag: str) -> ModelIdentity:
-        """The model of an endpoint.
-
-        Raises:
-            ModelFileInvalid: Its file cannot be read.
-        """
+        """The model of an endpoint."""
         if tag not in self._identities:
             endpoint = self.endpoints[tag]
             self._identities[tag] = model_identity(endpoint, _file_metadata(endpoint))
@@ -100,6 +97,30 @@ class ComparedModels:
         chains = (chain for tag in tags for chain in chains_from(tag, self.endpoints))
         return tuple(self.endpoints[tag] for tag in dict.fromkeys(chain[-1] for chain in chains))
 
+    async def ask_servers(
+        self, endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], tracer: Tracer
+    ) -> None:
+        """Asks the servers of endpoints which models they have, each endpoint once.
+
+        If a server does not answer within seconds, the settings count.
+
+        Raises:
+            ConfigurationInvalid: Replicas of an endpoint serve different models.
+        """
+        async with self._asking:
+            to_ask = {
+                endpoint.tag: endpoint
+                for endpoint in endpoints
+                if provider_of(endpoint).served and endpoint.tag not in self._asked
+            }
+            if not to_ask:
+                return
+            with tracer.span(events.AskServers([*to_ask])) as span:
+                metadata = await _reported_models(to_ask.values(), environment)
+                span.set(told=list(metadata))
+            self.take_word(metadata)
+            self._asked |= to_ask.keys()
+
     def take_word(self, metadata_by_tag: Mapping[str, ModelMetadata]) -> None:
         """Replaces what is known of models with what their servers say, by tag."""
         for tag, metadata in metadata_by_tag.items():
@@ -107,6 +128,7 @@ class ComparedModels:
 
     def kinship(self, producer: str, evaluator: str) -> Kinship:
         """The closest relation of any two models that the two can reach."""
+        # Fallbacks count: a producer whose fallback is the evaluator's model could judge itself.
         pairs = [
             Kinship(
                 relation=self._relation(mine[-1], theirs[-1]),
@@ -128,12 +150,7 @@ class ComparedModels:
         return None
 
     def refuse_kin(self, producer: str, evaluator: str) -> Kinship:
-        """The relation of the two, if they may judge each other.
-
-        Raises:
-            SameModel: They, or endpoints that can answer for them, are one model.
-            SameFamily: They are of one family, and the settings refuse that.
-        """
+        """The relation of the two, if they may judge each other; else raises `refusal`."""
         kinship = self.kinship(producer, evaluator)
         objection = self.objection(kinship)
         if objection is not None:
@@ -178,7 +195,7 @@ class ComparedModels:
         """That servers say so, as the end of a sentence; empty if the settings do."""
         reporting = [
             role
-            for role, chain in ((PRODUCER, kinship.producer), (EVALUATOR, kinship.evaluator))
+            for role, chain in (("producer", kinship.producer), ("evaluator", kinship.evaluator))
             if self.identity(chain[-1]).source == "server"
         ]
         if len(reporting) == 2:
@@ -213,6 +230,36 @@ def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
         'model of another family, or set same_family = "allow" under [separation] in harness.toml: '
         "every result will then say so"
     )
+
+
+async def word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMetadata | None:
+    """The model that an endpoint's server says it has; None without an answer, or a key."""
+    try:
+        api_key = api_key_of(endpoint, environment)
+    except ConfigurationInvalid:
+        return None  # the first call says so
+    return await served_metadata(endpoint, api_key=api_key)
+
+
+async def _reported_models(
+    endpoints: Iterable[Endpoint], environment: Mapping[str, str]
+) -> dict[str, ModelMetadata]:
+    """What the servers say, by tag; of replicas, what the first that answers says."""
+    replicas = [
+        (endpoint.tag, name, replica)
+        for endpoint in endpoints
+        for name, replica in endpoint.replicas.items()
+    ]
+    answers = await asyncio.gather(*(word_on(replica, environment) for *_, replica in replicas))
+    reported: dict[str, ModelMetadata] = {}
+    for (tag, name, _), metadata in zip(replicas, answers, strict=True):
+        if metadata is not None and not serve_alike(reported.setdefault(tag, metadata), metadata):
+            raise ConfigurationInvalid(
+                f"the replica {name} of endpoint '{tag}' serves another model than the first that "
+                "answered; give it an endpoint of its own",
+                code="endpoint.replicas-differ",
+            )
+    return reported
 
 
 def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
@@ -254,20 +301,10 @@ def drawn_evaluator(members: tuple[str, ...], seed: str) -> str:
 def evaluator_pool(
     tags: tuple[str, ...], *, producer: str | None, models: ComparedModels
 ) -> EvaluatorPool:
-    """The tags that may evaluate the producer's output, before one is drawn.
-
-    If the producer is None, it is ambiguous, and no tag is left out.
-
-    Raises:
-        ConfigurationInvalid: No tag is left.
-        ModelFileInvalid: A model's file cannot be read.
-    """
-    excluded = {}
-    if producer is not None:
-        for tag in tags:
-            reason = _why_not(producer, tag, models)
-            if reason is not None:
-                excluded[tag] = reason
+    """The tags that may evaluate the producer's output, before one is drawn; refused if empty."""
+    # Without a clear producer there is none to be too close to.
+    reasons_by_tag = {tag: producer and _why_not(producer, tag, models) for tag in tags}
+    excluded = {tag: reason for tag, reason in reasons_by_tag.items() if reason}
     members = tuple(tag for tag in tags if tag not in excluded)
     if not members:
         reasons = "; ".join(f"'{tag}': {reason}" for tag, reason in excluded.items())
@@ -292,16 +329,8 @@ def _why_not(producer: str, tag: str, models: ComparedModels) -> str | None:
     return f"it and the producer '{producer}' {objection}{over}"
 
 
-Chain = tuple[str, ...]
-"""Tags from a role's endpoint to the one that answers: one tag, or two."""
-
-
 def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
-    """Holds every fallback against the endpoints there are.
-
-    Raises:
-        ConfigurationInvalid: One does not exist.
-    """
+    """Refuses a fallback that does not exist."""
     for tag, endpoint in endpoints.items():
         for fallback in endpoint.fallback:
             if fallback not in endpoints:
@@ -313,8 +342,6 @@ def check_fallbacks(endpoints: Mapping[str, Endpoint]) -> None:
 
 
 def chains_from(tag: str, endpoints: Mapping[str, Endpoint]) -> tuple[Chain, ...]:
-    """One chain to every endpoint that can answer for this one, itself first.
-
-    A fallback's own fallbacks are not among them: two endpoints may stand in for each other.
-    """
+    """One chain to every endpoint that can answer for this one, itself first."""
+    # Without a fallback's own fallbacks: two endpoints may stand in for each other.
     return ((tag,), *((tag, fallback) for fallback in endpoints[tag].fallback))

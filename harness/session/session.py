@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from harness.errors import InvalidInput, did_you_mean
+from harness.errors import InvalidInput
 from harness.graph import Asker
 from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits, Meter, Spent
 from harness.inference.meter import token_prices
 from harness.log import warnings_heard_by
-from harness.session.casting import Casting
+from harness.session.open_run import Setup, SharedParts
 from harness.session.own_loop import Background, in_background, refuse_running_loop
 from harness.session.passages import PassageStore
 from harness.session.pipeline import (
@@ -28,9 +28,9 @@ from harness.session.pipeline import (
 )
 from harness.session.result import RunResult
 from harness.session.resume import Origin
+from harness.session.roles import cast_roles
 from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
-from harness.session.setup import Setup, SharedParts
 from harness.trace import Redactor, SharedTracer, Sink, monotonic
 
 
@@ -68,12 +68,12 @@ class Session:
     warnings.
     """
 
-    def __init__(self, parts: SharedParts, tenants: TenantMeters) -> None:
+    def __init__(self, parts: SharedParts) -> None:
         self._parts = parts
-        self._tenants = tenants
         self._loop = asyncio.get_running_loop()
+        # Of callers, each inside `run`.
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._ended = asyncio.Event()
+        self._a_run_ended = asyncio.Event()
         self._is_open = True
 
     async def run(
@@ -119,7 +119,8 @@ class Session:
             )
         named = {name: value for name, value in options.items() if name not in _OPTIONS}
         chosen = {name: value for name, value in options.items() if name in _OPTIONS}
-        self._tenants.meter_of(chosen.get("tenant"))
+        # An unknown tenant is refused before the run has a journal.
+        self._parts.meter_of(chosen.get("tenant"))
         task = asyncio.current_task()
         assert task is not None, "a coroutine is run by a task"
         self._tasks.add(task)
@@ -127,7 +128,7 @@ class Session:
             return await run_pipeline(pipeline, inputs, named, shared=self._parts, **chosen)
         finally:
             self._tasks.discard(task)
-            self._ended.set()
+            self._a_run_ended.set()
 
     def events(
         self,
@@ -146,16 +147,19 @@ class Session:
 
     def spent(self, tenant: str | None = None) -> Spent:
         """What calls took since the session was opened: all, or those made for a tenant."""
-        return self._tenants.meter_of(tenant).spent
+        return self._parts.meter_of(tenant).spent
 
     async def _end(self) -> None:
         self._is_open = False
+        # Not this task, should it be a run's: it would wait for itself.
         tasks = self._tasks - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        while self._tasks & tasks:  # whose callers may go on for long
-            self._ended.clear()
-            await self._ended.wait()
+        # Until the runs have ended, not until the tasks have: these are their callers', and may go
+        # on for long.
+        while self._tasks & tasks:
+            self._a_run_ended.clear()
+            await self._a_run_ended.wait()
 
 
 @asynccontextmanager
@@ -196,11 +200,11 @@ async def open(  # noqa: A001 - harness.open
     check_backends(backends)
     check_observers(observers)
     _check_limit(limits)
+    _check_tenants(tenants)
     setup = Setup.of(settings, backends, os.environ)
-    casting = Casting(setup.endpoints, setup.settings, models=setup.compared)
     tracer = SharedTracer()
     tracer.redactor = Redactor(setup.trace_options.secrets)
-    required = setup.required(casting.roles, {})
+    required = setup.required(cast_roles(setup.endpoints, setup.settings), {})
     with warnings_heard_by(tracer.warned):
         async with setup.opened(tracer, required=required) as models:
             meter = Meter(
@@ -211,7 +215,6 @@ async def open(  # noqa: A001 - harness.open
                 tracer=tracer,
                 whose="session",
             )
-            meters = TenantMeters(tenants, around=meter)
             metered = replace(models.client, meter=meter)
             store = PassageStore(settings.memory, ask=metered.embed)
             parts = SharedParts(
@@ -219,12 +222,14 @@ async def open(  # noqa: A001 - harness.open
                 models=models,
                 store=store,
                 observers=observers,
-                meter_of=meters.meter_of,
+                meter=meter,
+                tenants=tenants,
             )
-            session = Session(parts, meters)
+            session = Session(parts)
             try:
                 yield session
             finally:
+                # The runs end before what they share is closed: the store, then the models.
                 try:
                     await session._end()  # noqa: SLF001 - the two are one
                 finally:
@@ -238,46 +243,14 @@ def closed() -> InvalidInput:
     )
 
 
-class TenantMeters:
-    """The scopes of a session's tenants, inside the session's own."""
-
-    def __init__(self, limits: Limits | Mapping[str, Limits] | None, *, around: Meter) -> None:
-        if not isinstance(limits, Limits | Mapping | None):
-            raise InvalidInput(
-                f"tenants is {limits!r:.80}; give Limits(…), or a mapping of names to them",
-                code="session.tenants-invalid",
-            )
-        for limit in limits.values() if isinstance(limits, Mapping) else [limits]:
-            _check_limit(limit)
-        self._limits = limits
-        self._around = around
-        self._meters: dict[str, Meter] = {}
-
-    def meter_of(self, tenant: str | None) -> Meter:
-        """A tenant's scope; without one, the session's.
-
-        Raises:
-            InvalidInput: It is not among the tenants that were named.
-        """
-        if tenant is None:
-            return self._around
-        if not isinstance(tenant, str):
-            raise InvalidInput(
-                f"tenant is {tenant!r:.80}; give its name, a text", code="session.tenant-not-text"
-            )
-        limits = self._limits
-        if isinstance(limits, Mapping):
-            if tenant not in limits:
-                raise InvalidInput(
-                    f"no tenant is called '{tenant}'; {did_you_mean(tenant, limits)}",
-                    code="session.tenant-unknown",
-                )
-            limits = limits[tenant]
-        if (known := self._meters.get(tenant)) is not None:
-            return known
-        title = f"tenant '{tenant}'"
-        meter = self._around.inside(limits or Limits(), whose="tenant", title=title)
-        return self._meters.setdefault(tenant, meter)  # another thread may ask what it spent
+def _check_tenants(tenants: object) -> None:
+    if not isinstance(tenants, Limits | Mapping | None):
+        raise InvalidInput(
+            f"tenants is {tenants!r:.80}; give Limits(…), or a mapping of names to them",
+            code="session.tenants-invalid",
+        )
+    for limits in tenants.values() if isinstance(tenants, Mapping) else [tenants]:
+        _check_limit(limits)
 
 
 def _check_limit(limits: object) -> None:

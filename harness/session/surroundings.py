@@ -4,10 +4,6 @@ Each has a name in the record of a call: `model:ROLE` what plays a role, `fallba
 endpoint that answered in its place, `place:ROLE:TAG` the addresses of an endpoint's servers,
 `reply:ROLE:TAG` the model that a server named, `rubric:NAME`, `prompts:NAME` (of that rubric),
 `seed`, `candidates`, `embedder` and `reranker`.
-
-A role is compared by the settings that change replies, not by its endpoint's name. A pool counts as
-a whole, whichever member was drawn. Another address is no change if the server there reports the
-model that answered before.
 """
 
 from __future__ import annotations
@@ -38,9 +34,9 @@ from harness.inference.providers.registry import server_facts
 from harness.inference.reply_store import reply_settings
 from harness.inference.request import Request
 from harness.rubric import load_rubric
-from harness.session.casting import word_on
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles, with_backends
+from harness.session.separation import word_on
 from harness.session.settings import OFFLINE_EMBEDDERS, Settings
 from harness.session.trust import api_key_of, refusal_to_run
 
@@ -51,10 +47,10 @@ class Surroundings:
     """The models, rubrics and settings of one run, or of one that is rehearsed.
 
     Args:
-        settings: As for the run.
+        settings: As for the run, as are the backends.
         backends: Ready-made backends by tag.
         environment: Holds the API keys of servers that are asked for their models.
-        facts: What has which name; runs with the same settings may share it.
+        facts: The uses by name; runs with the same settings may share them.
     """
 
     def __init__(
@@ -69,7 +65,7 @@ class Surroundings:
         self._environment = environment
         self._endpoints = known_endpoints(settings, backends)
         self._roles = Roles(self._endpoints, with_backends(settings.roles, backends or {}))
-        self._now = {} if facts is None else facts
+        self._uses_now = {} if facts is None else facts
         self._served: dict[str, ModelMetadata] = {}
         self._changes: dict[tuple[tuple[str, str], ...], str | None] = {}
 
@@ -98,12 +94,12 @@ class Surroundings:
         if isinstance(rubric, str | Path):
             names = [f"rubric:{rubric}", *([f"prompts:{rubric}"] if whole else [])]
         for name in names:
-            self._now.pop(name, None)  # the file may have been edited meanwhile
+            self._uses_now.pop(name, None)  # the file may have been edited meanwhile
         return self.noted(*names, *(["candidates"] if whole else []))
 
     def noted(self, *names: str) -> dict[str, Use]:
         """What has these names, to be noted by a call; in doubt as unknown, which is no match."""
-        uses = {name: self._one(name) for name in names}
+        uses = {name: self._use_now(name) for name in names}
         return {
             name: use or Use(_UNKNOWN)
             for name, use in uses.items()
@@ -131,7 +127,7 @@ class Surroundings:
             return None  # whichever answered is valid, if it is of the role's definition
         if kind == "place":
             return self._move(role, tag, uses)
-        before, current = uses[name], self._one(name)
+        before, current = uses[name], self._use_now(name)
         if current is not None and current.digest == before:
             return None
         subject = {
@@ -161,12 +157,15 @@ class Surroundings:
 
     def _move(self, role: str, tag: str, uses: Mapping[str, str]) -> str | None:
         """Whether a model at another address is another model, or may be."""
-        current, before = self._one(f"place:{role}:{tag}"), uses[f"place:{role}:{tag}"].split(",")
+        place = f"place:{role}:{tag}"
+        current, before = self._use_now(place), uses[place].split(",")
+        # 1. Without an address now, or with one of those before, it has not moved.
         if current is None or not {*before}.isdisjoint(current.digest.split(",")):
             return None
+        # 2. Another address is no change if the server there reports the model that answered.
         model = uses.get(f"reply:{role}:{tag}", "")
-        reported = [self._served.get(member) for member in self._answering(role, tag)]
-        if any(word is not None and _reports(word, model) for word in reported):
+        served = [self._served.get(member) for member in self._answering(role, tag)]
+        if any(metadata is not None and _reports(metadata, model) for metadata in served):
             return None
         return (
             f"its model for '{role}' has another address, and the server there does not report "
@@ -180,9 +179,10 @@ class Surroundings:
             for kind, role, tag in (name.split(":", 2) for name in uses if name.count(":") > 1):
                 if kind == "place" and self._move(role, tag, uses) is not None:
                     tags |= dict.fromkeys(self._answering(role, tag))
+        # Replicas serve one model: the first answers for all.
         firsts = (next(iter(self._endpoints[tag].replicas.values())) for tag in tags)
-        metadata = await asyncio.gather(*(self._reported(first) for first in firsts))
-        self._served |= {tag: word for tag, word in zip(tags, metadata, strict=True) if word}
+        answers = await asyncio.gather(*(self._reported(first) for first in firsts))
+        self._served |= {tag: answer for tag, answer in zip(tags, answers, strict=True) if answer}
         return self
 
     async def _reported(self, endpoint: Endpoint) -> ModelMetadata | None:
@@ -201,23 +201,23 @@ class Surroundings:
 
     # --- as they are ----------------------------------------------------------------------------
 
-    def _one(self, name: str) -> Use | None:
+    def _use_now(self, name: str) -> Use | None:
         """What has a name now; None if nothing has, or it cannot be read."""
-        if name not in self._now:
+        if name not in self._uses_now:
             try:
-                self._now[name] = self._read(name)
+                self._uses_now[name] = self._read(name)
             except (HarnessError, OSError):
-                self._now[name] = None
-        return self._now[name]
+                self._uses_now[name] = None
+        return self._uses_now[name]
 
     def _read(self, name: str) -> Use | None:  # noqa: PLR0911 - one for each kind
         kind, _, rest = name.partition(":")
         role, _, tag = rest.partition(":")
         match kind:
             case "model":
-                return self._player(rest)
+                return self._role_use(rest)
             case "fallback":
-                return self._of(tag) if tag in self._stand_ins(role) else None
+                return self._endpoint_use(tag) if tag in self._stand_ins(role) else None
             case "place":
                 addresses = [
                     _short(server_address(url).encode())
@@ -226,7 +226,7 @@ class Surroundings:
                 ]
                 return Use(",".join(sorted(addresses))) if addresses else None
             case "rubric" | "prompts":
-                return self._text(kind, rest)
+                return self._rubric_use(kind, rest)
             case "seed":
                 seed = self._settings.seed
                 return Use(_NONE if seed is None else str(seed))
@@ -235,10 +235,12 @@ class Surroundings:
                 return Use(f"{chosen.candidates} {chosen.finalists}")
             case "embedder":
                 embedder = self._settings.memory.embedder
-                return Use(embedder) if embedder in OFFLINE_EMBEDDERS else self._of(embedder)
+                return (
+                    Use(embedder) if embedder in OFFLINE_EMBEDDERS else self._endpoint_use(embedder)
+                )
             case "reranker":
                 reranker = self._settings.memory.rerank
-                return Use(_NONE) if reranker is None else self._of(reranker)
+                return Use(_NONE) if reranker is None else self._endpoint_use(reranker)
             case _:
                 return None
 
@@ -248,28 +250,31 @@ class Surroundings:
         )
 
     def _answering(self, role: str, tag: str) -> tuple[str, ...]:
-        """The endpoint itself; those that play the role now if it does not, as under a new name."""
+        """The endpoint itself; those that play the role now if it does not."""
+        # Then it may have a new name.
         players = self._roles.tags(role)
         return (tag,) if tag in {*players, *self._stand_ins(role)} else players
 
-    def _player(self, role: str) -> Use | None:
-        members = [self._of(tag) for tag in self._roles.tags(role)]
+    def _role_use(self, role: str) -> Use | None:
+        members = [self._endpoint_use(tag) for tag in self._roles.tags(role)]
         if len(members) < 2:
             return members[0] if members else None
+        # A pool counts as a whole, whichever member was drawn.
         combine = self._settings.evaluation.panel
         data = orjson.dumps([combine, *sorted(member.digest for member in members)])
         names = sorted(str(member.parts.get("model_id")) for member in members)
         return Use(_short(data), {"pool": " ".join(names), "panel": str(combine or _NONE)})
 
-    def _of(self, tag: str) -> Use:
+    def _endpoint_use(self, tag: str) -> Use:
         endpoint = self._endpoints[tag]
+        # By the settings that change replies, not by the endpoint's name.
         settings = reply_settings(endpoint)
-        parts = {name: _word(value) for name, value in settings.items()}
+        parts = {name: _as_text(value) for name, value in settings.items()}
         return Use(
             _short(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)), {"endpoint": tag, **parts}
         )
 
-    def _text(self, kind: str, name: str) -> Use:
+    def _rubric_use(self, kind: str, name: str) -> Use:
         rubric = load_rubric(
             name,
             directory=self._settings.rubrics,
@@ -294,5 +299,5 @@ def _short(data: bytes) -> str:
     return digest(data)[:16]
 
 
-def _word(value: Any) -> str:  # noqa: ANN401 - JSON
+def _as_text(value: Any) -> str:  # noqa: ANN401 - JSON
     return value if isinstance(value, str) else orjson.dumps(value).decode()

@@ -1,10 +1,10 @@
-"""Turns settings and endpoints into the budget's input: devices, models and their sizes."""
+"""The memory that models share: their sizes, the devices, and the budget made of both."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from harness.errors import ConfigurationInvalid, HarnessError, InferenceError, errors_of
@@ -16,23 +16,24 @@ from harness.hardware import (
     read_gguf_header,
     split_footprint,
 )
-from harness.hardware.gpus import read_gpus
-from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes
-from harness.hardware.offload import dealt_footprints
+from harness.hardware.footprint import dealt_footprints
+from harness.hardware.machine import MACHINE_SHARE, machine_memory_bytes, read_gpus
 from harness.inference import MACHINE, Endpoint, Host, provider_of, server_address
 from harness.inference.endpoint import AUTO, FILE_BACKENDS, GPU_NAME
 from harness.inference.providers.registry import loading_of
 from harness.inference.providers.server_host import CLEARING_UP_S
-from harness.residency import Device, Need, Tenant
-from harness.residency.placement import place
+from harness.log import log_warning
+from harness.residency import Device, KeepAliveBudget, Need, Tenant, check_fits
+from harness.residency.ledger import place
 from harness.session.roles import EVALUATOR
 from harness.session.settings import BudgetSettings, DeviceSettings, Settings
+from harness.trace import SharedTracer, Tracer, describe, events
 
 _DISK_BYTES_PER_S = 1_000_000_000
 """Of a common disk: a guess, until a load was measured."""
 _SHORTEST_LOAD_S = 0.1
 _ASKING_S = 10.0
-"""Longest that a server may take to say how large a model is."""
+"""Longest that a server may take to say how large a model is, or which it has."""
 _GRACE_S = CLEARING_UP_S + 5.0
 """Of the budget's own limit beyond the host's, whose error says more once it has cleared up."""
 
@@ -43,11 +44,7 @@ def is_managed(endpoint: Endpoint) -> bool:
 
 
 def check_managed(endpoints: Iterable[Endpoint]) -> None:
-    """Refuses two managed models at a server that holds one: each would replace the other.
-
-    Raises:
-        ConfigurationInvalid: There are two; the budget could not tell which of them is there.
-    """
+    """Refuses two managed models at a server that holds one: each would replace the other."""
     managed: dict[str, str] = {}
     for endpoint in endpoints:
         if not endpoint.manage or endpoint.url is None or not provider_of(endpoint).holds_one_model:
@@ -63,11 +60,7 @@ def check_managed(endpoints: Iterable[Endpoint]) -> None:
 
 
 def file_footprint(endpoint: Endpoint) -> Footprint | None:
-    """What a model from a file takes; None for one that has none here.
-
-    Raises:
-        ModelFileInvalid: The file is missing or not a GGUF.
-    """
+    """What a model from a file takes; None for one that has none here."""
     if endpoint.path is None:
         return None
     header = read_gguf_header(endpoint.path)
@@ -75,11 +68,7 @@ def file_footprint(endpoint: Endpoint) -> Footprint | None:
 
 
 def kv_bytes_of(endpoint: Endpoint) -> Callable[[int], int] | None:
-    """What a prompt of so many tokens takes of its cache; None if it is not known to the byte.
-
-    Raises:
-        ModelFileInvalid: The file is missing or not a GGUF.
-    """
+    """What a prompt of so many tokens takes of its cache; None if it is not known to the byte."""
     header = None if endpoint.path is None else read_gguf_header(endpoint.path)
     if header is None or not header.exact_caches:
         return None
@@ -92,11 +81,7 @@ def slots_of(endpoint: Endpoint) -> int | None:
 
 
 def is_split(endpoint: Endpoint) -> bool:
-    """Whether several devices compute its layers.
-
-    Raises:
-        ModelFileInvalid: The file is missing or not a GGUF.
-    """
+    """Whether several devices compute its layers."""
     if endpoint.path is None or endpoint.device == MACHINE or endpoint.gpu_layers is None:
         return len(endpoint.shares) > 1
     return first_gpu_layer(read_gguf_header(endpoint.path), endpoint.gpu_layers) > 0
@@ -110,14 +95,8 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
         ModelFileInvalid: Its file is missing or not a GGUF.
         InferenceError: Its server cannot be asked, or does not say it in time.
     """
-    try:
-        async with asyncio.timeout(_ASKING_S):
-            need = await _need_of(endpoint, host)
-    except TimeoutError as error:
-        raise InferenceError(
-            f"its server did not report the size of its model within {_ASKING_S:g} s",
-            endpoint=endpoint.tag,
-        ) from error
+    async with time_to_report(endpoint, "the size of its model"):
+        need = await _need_of(endpoint, host)
     slots = slots_of(endpoint)
     return Tenant(
         model=endpoint.tag,
@@ -130,6 +109,18 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
         pin=endpoint.pin,
         priority=endpoint.priority,
     )
+
+
+@asynccontextmanager
+async def time_to_report(endpoint: Endpoint, what: str) -> AsyncIterator[None]:
+    """A time limit for what a server is asked about its memory."""
+    try:
+        async with asyncio.timeout(_ASKING_S):
+            yield
+    except TimeoutError as error:
+        raise InferenceError(
+            f"its server did not report {what} within {_ASKING_S:g} s", endpoint=endpoint.tag
+        ) from error
 
 
 async def _need_of(endpoint: Endpoint, host: Host) -> Need:
@@ -204,11 +195,7 @@ def _need_on(endpoint: Endpoint, where: str | dict[str, float]) -> Need:
 
 
 def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
-    """The devices of the settings and of endpoints; `machine` is the first.
-
-    Raises:
-        ConfigurationInvalid: The capacity of a device is unknown.
-    """
+    """The devices of the settings and of endpoints; `machine` is the first."""
     capacity_bytes = settings.capacity_bytes or int(machine_memory_bytes() * MACHINE_SHARE)
     devices = [
         Device(name=MACHINE, capacity_bytes=capacity_bytes, reserve_bytes=settings.reserve_bytes)
@@ -229,3 +216,82 @@ def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tupl
             Device(name=name, capacity_bytes=size_bytes, reserve_bytes=device.reserve_bytes)
         )
     return tuple(devices)
+
+
+# --- the budget -----------------------------------------------------------------------------------
+
+
+async def open_budget(
+    hosts: Mapping[str, tuple[Endpoint, Host]],
+    *,
+    required: Collection[str],
+    settings: BudgetSettings,
+    tracer: Tracer,
+    left: Collection[str],
+) -> KeepAliveBudget | None:
+    """The budget that managed models share; None without any, and without a capacity.
+
+    Args:
+        hosts: By tag, the endpoints that `is_managed`, and what loads their models.
+        required: Tags of the models that a run needs for certain.
+        settings: The devices' capacities.
+        tracer: Sees every load; that of a session outlives its runs.
+        left: Tags of models that stay in memory when the budget closes: those of other servers.
+
+    Raises:
+        ConfigurationInvalid: The size of a required model, or a device's capacity, is unknown.
+        InferenceError: The server of a required model does not say what it takes.
+        DoesNotFit: A required or pinned model is larger than its device.
+    """
+    tenants = await _tenants(hosts, required=required)
+    if not tenants and settings.capacity_bytes is None:
+        return None
+    named = [device for tenant in tenants.values() for device in tenant.need]
+    devices = devices_of(settings, named=named)
+    for model in tenants:
+        if model in required or tenants[model].pin:
+            check_fits(model, tenants, {device.name: device for device in devices})
+    budget = KeepAliveBudget(
+        devices=devices,
+        tenants=tenants.values(),
+        hosts={tag: hosts[tag][1] for tag in tenants},
+        tracer=tracer,
+        max_wait_s=settings.max_wait_s,
+        left=left,
+        outlives_runs=isinstance(tracer, SharedTracer),
+    )
+    describe_budget(budget, tracer)
+    return budget
+
+
+def describe_budget(budget: KeepAliveBudget, tracer: Tracer) -> None:
+    """Records, at the beginning of a trace, the memory that models share."""
+    for device in budget.ledger.devices.values():
+        room, reserve = device.room_bytes, device.reserve_bytes
+        tracer.instant(
+            events.Budget(device=device.name, capacity_bytes=room, reserve_bytes=reserve)
+        )
+
+
+async def _tenants(
+    hosts: Mapping[str, tuple[Endpoint, Host]], *, required: Collection[str]
+) -> dict[str, Tenant]:
+    """By tag. A model whose server cannot be asked now is not counted, unless it is required."""
+    # Side by side: a server that does not answer is not waited for once for each of its models.
+    results = await asyncio.gather(
+        *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
+    )
+    tenants = {}
+    for tag, tenant in zip(hosts, results, strict=True):
+        if isinstance(tenant, Tenant):
+            tenants[tag] = tenant
+        elif tag in required or not isinstance(tenant, HarnessError):
+            raise tenant
+        else:
+            log_warning(
+                "a model is not counted in the memory budget",
+                code="budget.model-not-counted",
+                endpoint=tag,
+                error=describe(tenant),
+            )
+    return tenants

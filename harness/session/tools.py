@@ -236,6 +236,7 @@ def _read(tool: Tool) -> UsableTool:
             read = model.model_validate(values)
         except ValidationError as error:
             raise ToolFailed(_wrong(error, [*parameters]), outcome="invalid") from error
+        # No limit holds against such a number: `euros > 100` is false of "nan".
         if place := next(_not_finite(read), None):
             raise ToolFailed(f"{place}: give a finite number", outcome="invalid")
         names = zip(model.model_fields, parameters, strict=True)
@@ -254,10 +255,7 @@ def _read(tool: Tool) -> UsableTool:
 
 
 def _not_finite(value: object, place: str = "") -> Iterator[str]:
-    """Where a number is infinite or none, as a model's "nan" becomes one, and its type allows none.
-
-    No limit holds against it: `euros > 100` is false.
-    """
+    """Where a number is infinite or none, as a model's "nan" becomes, and its type allows none."""
     inside: Iterable[tuple[object, object]] = ()
     match value:
         case float() | Decimal() if not isfinite(value):

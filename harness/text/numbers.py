@@ -16,7 +16,7 @@ from decimal import Decimal
 from functools import cache
 from importlib.resources import files
 
-from harness.text.languages import has_trait
+from harness.text.languages import NO_WIDTH, has_trait
 
 Value = Decimal | str
 """A number to compare by; a date, or a version such as 3.11.2, stays a text."""
@@ -25,7 +25,7 @@ _DECIMAL_MARKS = ".,\u066b"
 _GROUP_MARKS = "'\u2019\u066c\u00a0\u2009\u202f"
 _NUMBER = re.compile(
     # A minus stands behind nothing that a range, a name or a date may end with.
-    rf"(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=\d)"
+    rf"(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=[{NO_WIDTH}]*\d)"
     rf"|(?<!\d)(?:\d{{4}}(?:-\d\d-\d\d(?!\d)|年\d\d?月\d\d?日)|\d\d?/\d\d?/\d{{4}})"
     rf"|(?:\d+|(?<![\w.,])\.\d+)(?:[{_DECIMAL_MARKS}{_GROUP_MARKS}]\d+|[ ]\d{{3}}(?!\d))*"
 )

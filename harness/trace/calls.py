@@ -263,11 +263,8 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     calls = [call for call in calls if not call.was_refused]
     done = [call for call in calls if call.status == "ok" and not call.from_cache]
     statuses = [call.status for call in calls]
-    asked = [call.input_tokens or 0 for call in done]
-    written = [call.output_tokens for call in done]
-    asked_with_cache = sum(
-        tokens for call, tokens in zip(done, asked, strict=True) if call.cached_tokens is not None
-    )
+    # The share is of the calls whose server reports it.
+    known_prompt_tokens = sum(c.input_tokens or 0 for c in done if c.cached_tokens is not None)
     cached = known_sum(call.cached_tokens for call in done)
     drafted = known_sum(call.draft_tokens for call in done)
     accepted = known_sum(call.accepted_tokens for call in done)
@@ -282,17 +279,17 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         unfinished=statuses.count("unfinished"),
         from_cache=sum(call.from_cache for call in calls),
         cut=sum(call.was_cut for call in done),
-        uncounted=written.count(None),
+        uncounted=sum(call.output_tokens is None for call in done),
         unreliable=sum(call.has_unreliable_latency for call in done),
         ttft=percentiles_of(call.ttft_ns for call in done),
         itl_mean=percentiles_of(call.itl_mean_ns for call in done),
         itl_max_ns=max(filter(None, (call.itl_max_ns for call in done)), default=None),
         duration=percentiles_of(call.duration_ns for call in done),
-        input_tokens=sum(asked),
+        input_tokens=sum(call.input_tokens or 0 for call in done),
         cached_tokens=cached,
-        cached_share=_share(cached, asked_with_cache),
+        cached_share=_share(cached, known_prompt_tokens),
         cache_saved_usd=sum(saved) if saved else None,
-        output_tokens=sum(filter(None, written)),
+        output_tokens=sum(call.output_tokens or 0 for call in done),
         draft_tokens=drafted,
         accepted_tokens=accepted,
         accepted_share=_share(accepted, drafted),
@@ -300,17 +297,8 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         ignored_schemas=schemas.count("ignored"),
         dropped=tuple(dict.fromkeys(name for call in done for name in call.dropped)),
         decode_tokens_per_s=_decode_rate(done),
-        **{f"{name}_ns": total_ns for name, total_ns in _phase_sums(calls).items()},
+        **{f"{name}_ns": sum(call.phase_ns(name) for call in calls) for name in PHASES},
     )
-
-
-def _phase_sums(calls: Iterable[Call]) -> dict[str, int]:
-    sums = dict.fromkeys(PHASES, 0)
-    for call in calls:
-        for name, parts in call.phases.items():
-            for part in parts:
-                sums[name] += part.end_ns - part.start_ns
-    return sums
 
 
 def _decode_rate(done: Sequence[Call]) -> float | None:
@@ -446,16 +434,16 @@ def _charge(
     call: Request | ReplyAgain, prices: EndpointEvent | None
 ) -> tuple[PriceBasis, float] | None:
     """What one call cost by its tokens: by the settings, else by the list."""
-    asked = call.input_tokens
-    answered = 0 if isinstance(call, Embed) else call.output_tokens
-    per_asked = prices.usd_per_million_input_tokens if prices else None
-    per_answered = prices.usd_per_million_output_tokens if prices else None
+    prompt_tokens = call.input_tokens
+    reply_tokens = 0 if isinstance(call, Embed) else call.output_tokens
+    per_input = prices.usd_per_million_input_tokens if prices else None
+    per_output = prices.usd_per_million_output_tokens if prices else None
     # Settings with only one of the two prices are ignored: the sum would pass for the whole.
-    if per_asked is None or per_answered is None:
+    if per_input is None or per_output is None:
         return None if call.cost_usd is None else ("price list", call.cost_usd)
-    if asked is None or answered is None:
+    if prompt_tokens is None or reply_tokens is None:
         return None
-    return "tokens", (asked * per_asked + answered * per_answered) / 1e6
+    return "tokens", (prompt_tokens * per_input + reply_tokens * per_output) / 1e6
 
 
 def _per_million(usd: float | None, tokens: int) -> float | None:

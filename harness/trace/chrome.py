@@ -1,33 +1,20 @@
 """The Chrome Trace export: JSON that Perfetto and `chrome://tracing` open.
 
-The importers require that times are microseconds relative to the run's start (an epoch would lose
-its fraction), that process and thread ids are small, that complete events on one thread nest, and
-that no value is NaN, which would abort the whole load. A group of tracks is a process, the only
-kind of group in this format. Integers from 2**63 on are misread; Perfetto's own format keeps them.
+The importers require that complete events on one thread nest, and that no value is NaN, which would
+abort the whole load. Integers from 2**63 on are misread; Perfetto's own format keeps them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from harness.files import whole_file
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
-from harness.trace.summary_tracks import SUMMED, SummaryTracks
-from harness.trace.timeline import (
-    Arrows,
-    Lane,
-    Lanes,
-    excerpts_of,
-    on_lane,
-    shown_counter,
-    slice_title,
-    span_arguments,
-    track_rank,
-)
+from harness.trace.timeline import Lane, TimelineDrawing, on_lane, slice_title, track_rank
 
 _BATCH = 500
 
@@ -60,20 +47,12 @@ def write_chrome_trace(journal: Journal, path: Path) -> None:
 
 def chrome_events(journal: Journal) -> Iterator[Event]:
     """The events of a run, in the order they began; a track is named before its first event."""
-    origin_ns = journal.started.time_ns
-    lanes = Lanes(f"run {journal.started.name}")
-    arrows, excerpts = Arrows(journal.flows), excerpts_of(journal)
-    run_id = journal.started.run_id
-    threads = _Threads(origin_ns)
-    summary = SummaryTracks()
-    yield from threads.names(lanes.track(None))
-    for item in chain(journal.items(SpanRecord, Instant, CounterSet), summary.counters()):
+    drawing, threads = TimelineDrawing(journal), _Threads(journal.started.time_ns)
+    yield from threads.names(drawing.lanes.track(None))
+    for item, lane in drawing.items():
+        if lane.number >= threads.named:
+            yield from threads.names(lane)
         if type(item) is SpanRecord:
-            if item.name in SUMMED:
-                summary.add(item)
-            lane = lanes.place(item)
-            if lane.number >= threads.named:
-                yield from threads.names(lane)
             yield {
                 "ph": "X",
                 **threads.place(lane, item.start_ns),
@@ -81,10 +60,10 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "name": slice_title(item),
                 # The kind of span, whatever its title: to color, filter and sum by.
                 "cat": item.name,
-                "args": span_arguments(item, lane, excerpts=excerpts, run_id=run_id),
+                "args": drawing.arguments(item, lane),
             }
             # Arrows at the span's very beginning: what lies inside it begins later.
-            for end in arrows.at(item, lanes):
+            for end in drawing.arrows(item):
                 place = threads.place(end.mark or lane, item.start_ns)
                 if end.mark:
                     yield {"ph": "i", "s": "t", **place, "name": end.name}
@@ -97,7 +76,6 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                     "name": end.name,
                 }
         elif type(item) is Instant:
-            lane = lanes.of(item.span)
             yield {
                 "ph": "i",
                 "s": "t",
@@ -106,50 +84,44 @@ def chrome_events(journal: Journal) -> Iterator[Event]:
                 "args": dict(item.attributes),
             }
         elif type(item) is CounterSet:
-            counter = shown_counter(item)
-            lane = lanes.of(item.span, item.track)
-            yield from threads.names(lane)
+            place = threads.place(lane, item.time_ns)
             yield {
                 "ph": "C",
-                "pid": threads.processes[lane.track],
-                "ts": (item.time_ns - origin_ns) / 1000,
+                "pid": place["pid"],
+                "ts": place["ts"],
                 # Counters of one process differ by their names alone.
                 "name": on_lane(item.name, lane),
                 # Perfetto names the counter "name key".
-                "args": {counter.unit: counter.value},
+                "args": {item.unit: item.value},
             }
 
 
 class _Threads:
-    """Tracks as processes, lanes as threads, both with small numbers.
-
-    Attributes:
-        processes: By track.
-        named: How many lanes have their names: all below this number.
-    """
+    """Tracks as processes, lanes as threads."""
 
     def __init__(self, origin_ns: int) -> None:
-        self.processes: dict[str, int] = {}
+        # A process is the only kind of group in this format. Importers require small numbers.
+        self._processes: dict[str, int] = {}
         self.named = 0
+        """How many lanes have their names: all below this number."""
         self._origin_ns = origin_ns
 
     def place(self, lane: Lane, time_ns: int) -> Event:
         """Where and when an event is drawn."""
+        # Microseconds since the run's start: an epoch would lose its fraction.
         ts = (time_ns - self._origin_ns) / 1000
-        return {"pid": self.processes[lane.track], "tid": lane.number + 1, "ts": ts}
+        return {"pid": self._processes[lane.track], "tid": lane.number + 1, "ts": ts}
 
     def names(self, lane: Lane) -> Iterator[Event]:
-        """The metadata of a lane, when it is new: lanes are numbered as they appear."""
-        if lane.number < self.named:
-            return
+        """The metadata of a new lane; lanes are numbered as they appear."""
         self.named += 1
         thread = lane.number + 1
-        if lane.track not in self.processes:
-            self.processes[lane.track] = process = len(self.processes) + 1
+        if lane.track not in self._processes:
+            self._processes[lane.track] = process = len(self._processes) + 1
             rank = track_rank(lane.track) * 1_000_000 + process
             yield _metadata("process_name", process, 0, name=lane.track)
             yield _metadata("process_sort_index", process, 0, sort_index=rank)
-        process = self.processes[lane.track]
+        process = self._processes[lane.track]
         yield _metadata("thread_name", process, thread, name=on_lane(lane.track, lane))
         yield _metadata("thread_sort_index", process, thread, sort_index=lane.index)
 

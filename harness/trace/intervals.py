@@ -30,19 +30,7 @@ def length_ns(intervals: Iterable[Interval]) -> int:
 
 def common(some: Iterable[Interval], beside: Iterable[Interval]) -> list[Interval]:
     """Where one of the first overlaps with one of the second."""
-    mine, theirs = union(some), union(beside)
-    shared: list[Interval] = []
-    i = j = 0
-    while i < len(mine) and j < len(theirs):
-        start_ns = max(mine[i].start_ns, theirs[j].start_ns)
-        end_ns = min(mine[i].end_ns, theirs[j].end_ns)
-        if start_ns < end_ns:
-            shared.append(Interval(start_ns=start_ns, end_ns=end_ns))
-        if mine[i].end_ns < theirs[j].end_ns:
-            i += 1
-        else:
-            j += 1
-    return shared
+    return [part for parts in parts_within(union(some), beside) for part in parts]
 
 
 def parts_within(
@@ -94,6 +82,11 @@ def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
             stretches.append((Interval(start_ns=since_ns, end_ns=time_ns), depth))
         depth, since_ns = depth + step, time_ns
     return stretches
+
+
+def most_at_once(intervals: Iterable[Interval]) -> int:
+    """How many of them lie over one moment, at most."""
+    return max((depth for _, depth in depths(intervals)), default=0)
 
 
 def mean_depths(intervals: Sequence[Interval]) -> list[float]:

@@ -136,9 +136,15 @@ class Journal:
         self.started = first.started
         self.ended = files[-1].ended
         self.parts = len(files)
-        self._parts = [_JournalPart(file, number=n, of=len(files)) for n, file in enumerate(files)]
+        self._files = files
+        # From the clock of each part to that of the first, which is the run's.
+        self._shifts_ns = [0, *((f.started.joined_ns or 0) - f.started.time_ns for f in files[1:])]
         self.resumed_ns = files[-1].started.joined_ns if len(files) > 1 else None
-        self.flows = tuple(flow for part in self._parts for flow in part.flows())
+        self.flows = tuple(
+            Flow(flow.name, self._id_of(flow.source, part), self._id_of(flow.target, part))
+            for part, file in enumerate(files)
+            for flow in file.flows
+        )
 
     def items(self, *kinds: type[Item]) -> Iterator[Item]:
         """Everything, in the order it was recorded; a span comes after its parent.
@@ -153,9 +159,10 @@ class Journal:
         Raises:
             JournalInvalid: A line in the middle of a part's file is not a record.
         """
-        if len(self._parts) == 1:
-            return self._parts[0].file.items(kinds or _ITEMS)
-        return (item for part in self._parts for item in part.items(kinds or _ITEMS))
+        parts = [file.items(kinds or _ITEMS) for file in self._files]
+        if len(parts) == 1:
+            return parts[0]
+        return (self._moved(item, part) for part, items in enumerate(parts) for item in items)
 
     def spans(self) -> Iterator[SpanRecord]:
         """The spans alone, in the order of `items`."""
@@ -178,58 +185,42 @@ class Journal:
     @property
     def last_ns(self) -> int:
         """The time of the last record, on the run's clock."""
-        return self._parts[-1].file.last_ns + self._parts[-1].shift_ns
+        return self._files[-1].last_ns + self._shifts_ns[-1]
 
     @property
     def last_wall_ns(self) -> int:
         """The time of the last record in Unix time, by the clock of the last part's machine."""
-        last = self._parts[-1]
-        started = last.file.started
-        return self.last_ns - last.shift_ns - started.time_ns + started.wall_ns
+        last = self._files[-1]
+        return last.last_ns - last.started.time_ns + last.started.wall_ns
 
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files it is read from."""
-        return tuple(part.file.path for part in self._parts)
+        return tuple(file.path for file in self._files)
 
     @property
     def duration_ns(self) -> int:
         """From the first record to the last, without the pauses before it was resumed."""
         return self.last_ns - self.started.time_ns
 
+    def _moved(self, item: Item, part: int) -> Item:
+        """An item of a part, on the run's clock."""
+        shift_ns = self._shifts_ns[part]
+        if type(item) is SpanRecord:
+            return item._replace(
+                id=self._id_of(item.id, part),
+                parent=None if item.parent is None else self._id_of(item.parent, part),
+                start_ns=item.start_ns + shift_ns,
+                end_ns=item.end_ns + shift_ns,
+            )
+        if isinstance(item, Instant | CounterSet):
+            span = None if item.span is None else self._id_of(item.span, part)
+            return item._replace(time_ns=item.time_ns + shift_ns, span=span)
+        return item
 
-class _JournalPart:
-    """One file of a run, with the run's clock and ids: file `number` of `of`, from 0."""
-
-    def __init__(self, file: JournalFile, *, number: int, of: int) -> None:
-        self.file = file
-        self._number = number
-        self._of = of
-        self.shift_ns = part_shift_ns(file.started) if number else 0
-
-    def flows(self) -> Iterator[Flow]:
-        for flow in self.file.flows:
-            yield Flow(flow.name, self.id_of(flow.source), self.id_of(flow.target))
-
-    def items(self, kinds: Collection[type[Item]]) -> Iterator[Item]:
-        """Every item of these classes, on the run's clock."""
-        for item in self.file.items(kinds):
-            if type(item) is SpanRecord:
-                yield item._replace(
-                    id=self.id_of(item.id),
-                    parent=None if item.parent is None else self.id_of(item.parent),
-                    start_ns=item.start_ns + self.shift_ns,
-                    end_ns=item.end_ns + self.shift_ns,
-                )
-            elif isinstance(item, Instant | CounterSet):
-                span = None if item.span is None else self.id_of(item.span)
-                yield item._replace(time_ns=item.time_ns + self.shift_ns, span=span)
-            else:
-                yield item
-
-    def id_of(self, span: int) -> int:
-        """Ids count from 1 in each part; interleaved, no two are the same in the run."""
-        return (span - 1) * self._of + self._number + 1
+    def _id_of(self, span: int, part: int) -> int:
+        # Ids count from 1 in each part; interleaved, no two are the same in the run.
+        return (span - 1) * self.parts + part + 1
 
 
 def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
@@ -370,12 +361,6 @@ def _decoded(line: bytes, path: Path, number: int) -> Record:
         return decode(line, number=number)
     except ValueError as error:
         raise JournalInvalid(f"{error}; {HINT}", path=path, line=number) from error
-
-
-def part_shift_ns(part: RunStarted) -> int:
-    """The offset from the times of a resuming part to the run's."""
-    assert part.joined_ns is not None, "as readers make sure"
-    return part.joined_ns - part.time_ns
 
 
 def part_path(journal: Path, part: int) -> Path:

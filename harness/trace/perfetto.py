@@ -4,9 +4,8 @@ A third of the size of the Chrome trace, with names and groups for tracks. The f
 packets, so a file that is cut off keeps every whole packet. Field numbers are from
 `protos/perfetto/trace/**` in google/perfetto.
 
-A slice is two packets: its beginning with all its attributes, and its end. The end is written when
-the next slice on the lane shows that nothing more can lie in it, so that packets nest even where
-times are equal. Names and texts that recur are written once and referred to by number.
+A slice is two packets: its beginning with all its attributes, and its end. Names and texts that
+recur are written once and referred to by number.
 """
 
 from __future__ import annotations
@@ -14,22 +13,17 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 
 from harness.files import whole_file
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
-from harness.trace.summary_tracks import SUMMED, SummaryTracks
 from harness.trace.timeline import (
-    Arrows,
     Lane,
-    Lanes,
-    excerpts_of,
+    TimelineDrawing,
     on_lane,
-    shown_counter,
     slice_title,
-    span_arguments,
     track_around,
     track_rank,
 )
@@ -59,7 +53,7 @@ def _varint(number: int) -> bytes:
 
 
 def _tag(field: int, wire_type: int) -> bytes:
-    return _varint(field << 3 | wire_type)
+    return _SHORT_VARINTS[field << 3 | wire_type]
 
 
 def _integer(field: int, number: int) -> bytes:
@@ -73,7 +67,10 @@ def _text(field: int, value: str) -> bytes:
 
 def _message(field: int, body: bytes) -> bytes:
     """A field that holds a message, or bytes."""
-    return _tag(field, 2) + _varint(len(body)) + body
+    # Most of a file is made here: `_tag` and `_varint` without their calls.
+    size = len(body)
+    digits = _SHORT_VARINTS[size] if size < _DIGIT else _varint(size)
+    return _SHORT_VARINTS[field << 3 | 2] + digits + body
 
 
 def _fixed64(field: int, number: int) -> bytes:
@@ -95,10 +92,9 @@ _ROOT = 1
 _MOST_TRACKS = 10**8
 """Of one kind; with it, ranks still have 32 bits."""
 
-_PACKET = _tag(1, 2)
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
 # start afresh or go on.
-_TIMESTAMP, _TRACK_EVENT = _tag(8, 0), _tag(11, 2)
+_TIMESTAMP = _tag(8, 0)
 _SEQUENCE, _STATE_BEGINS, _STATE_GOES_ON = _integer(10, 1), _integer(13, 3), _integer(13, 2)
 _IN_SEQUENCE = _SEQUENCE + _STATE_GOES_ON
 # TrackEvent: its type, then fields that are written often.
@@ -133,58 +129,48 @@ def perfetto_packets(journal: Journal) -> Iterator[bytes]:
 
 class _Packets:
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._origin_ns = journal.started.time_ns
-        self._lanes = Lanes(f"run {journal.started.name}")
-        self._arrows, self._excerpts = Arrows(journal.flows), excerpts_of(journal)
+        self._run_id, self._origin_ns = journal.started.run_id, journal.started.time_ns
+        self._drawing = TimelineDrawing(journal)
         self._tracks = _Tracks()
         self._counters: dict[tuple[int, str, str], bytes] = {}
         # Definitions that the next packet must hold before it refers to them by number.
         fresh = self._fresh = list[bytes]()
         self._categories, self._names = _Interned(1, fresh), _Interned(2, fresh)
         self._keys, self._texts = _Interned(3, fresh), _Interned(29, fresh)
-        # Encoded before: whole annotations of words, and the beginnings of those of integers.
-        self._said: dict[tuple[str, str], bytes] = {}
-        self._integers: dict[str, bytes] = {}
 
     def all(self) -> Iterator[bytes]:
         yield _message(1, _SEQUENCE + _STATE_BEGINS)
-        yield self._tracks.root(self._journal.started.run_id)
-        yield from self._tracks.describe(self._lanes.track(None))
-        summary = SummaryTracks()
-        items = self._journal.items(SpanRecord, Instant, CounterSet)
-        for item in chain(items, summary.counters()):
+        yield self._tracks.root(self._run_id)
+        lanes = self._drawing.lanes
+        yield from self._tracks.describe(lanes.track(None))
+        for item, lane in self._drawing.items():
+            if lane.number >= len(self._tracks.on):
+                yield from self._tracks.describe(lane)
             if type(item) is SpanRecord:
-                if item.name in SUMMED:
-                    summary.add(item)
-                lane = self._lanes.place(item)
-                if lane.number >= len(self._tracks.on):
-                    yield from self._tracks.describe(lane)
+                # Ends are written when the next slice on the lane shows that nothing more can lie
+                # before them, so that packets nest even where times are equal.
                 for end_ns in lane.ended:
                     yield self._end(lane, end_ns)
                 yield from self._begin(item, lane)
             elif type(item) is Instant:
-                on = self._tracks.on[self._lanes.of(item.span).number]
+                on = self._tracks.on[lane.number]
                 event = self._name(item.name) + self._annotations(item.attributes)
                 yield self._packet(item.time_ns, _INSTANT + on + event)
             elif type(item) is CounterSet:
-                yield from self._count(item)
-        for lane in self._lanes.close():
+                yield from self._count(item, lane)
+        for lane in lanes.close():
             for end_ns in lane.ended:
                 yield self._end(lane, end_ns)
 
     def _begin(self, span: SpanRecord, lane: Lane) -> Iterator[bytes]:
-        arguments = span_arguments(
-            span, lane, excerpts=self._excerpts, run_id=self._journal.started.run_id
-        )
         event = (
             _BEGIN
             + self._tracks.on[lane.number]
             + self._name(slice_title(span))
             + (self._categories.field(_CATEGORY, span.name) or _text(22, span.name))
-            + self._annotations(arguments)
+            + self._annotations(self._drawing.arguments(span, lane))
         )
-        for end in self._arrows.at(span, self._lanes):
+        for end in self._drawing.arrows(span):
             arrow = _fixed64(_FLOW if end.leaves else _LAST_FLOW, end.number)
             if end.mark:
                 mark = _INSTANT + self._tracks.on[end.mark.number] + self._name(end.name)
@@ -194,14 +180,11 @@ class _Packets:
         yield self._packet(span.start_ns, event)
 
     def _end(self, lane: Lane, end_ns: int) -> bytes:
-        body = _TIMESTAMP + _varint(end_ns - self._origin_ns) + self._tracks.ends[lane.number]
-        # Two numbers and a track: always short.
-        return _PACKET + _SHORT_VARINTS[len(body)] + body
+        time = _TIMESTAMP + _varint(end_ns - self._origin_ns)
+        # Nothing in it refers to a text by number.
+        return _message(1, time + _SEQUENCE + _message(11, _END + self._tracks.on[lane.number]))
 
-    def _count(self, counter: CounterSet) -> Iterator[bytes]:
-        counter = shown_counter(counter)
-        lane = self._lanes.of(counter.span, counter.track)
-        yield from self._tracks.describe(lane)
+    def _count(self, counter: CounterSet, lane: Lane) -> Iterator[bytes]:
         key = (lane.number, counter.name, counter.unit)
         if key not in self._counters:
             name = f"{on_lane(counter.name, lane)} {counter.unit}"
@@ -210,10 +193,11 @@ class _Packets:
             if scale := _OF_A_SCALE.fullmatch(counter.unit):
                 # Scores on one track share an axis, which a counter at the scale's end draws out.
                 about += _text(7, counter.unit)
-                first = self._lanes.track(lane.track).number
-                if counter.name != "scale" and (first, "scale", counter.unit) not in self._counters:
-                    end = counter._replace(name="scale", value=float(scale[1]), span=None)
-                    yield from self._count(end._replace(track=lane.track))
+                first = self._drawing.lanes.track(lane.track)
+                is_drawn = (first.number, "scale", counter.unit) in self._counters
+                if counter.name != "scale" and not is_drawn:
+                    end = counter._replace(name="scale", value=float(scale[1]))
+                    yield from self._count(end, first)
             uuid, packet = self._tracks.add(name, lane.track, _message(8, about))
             self._counters[key] = _TRACK + _varint(uuid)
             yield packet
@@ -228,41 +212,15 @@ class _Packets:
             # interned_data: a text is defined by the first packet that refers to it.
             body += _message(12, b"".join(self._fresh))
             self._fresh.clear()
-        body += _TRACK_EVENT + _varint(len(event)) + event
-        return _PACKET + _varint(len(body)) + body
+        return _message(1, body + _message(11, event))
 
     def _name(self, name: str) -> bytes:
         return self._names.field(_NAME, name) or _text(23, name)
 
     def _annotations(self, attributes: Attributes) -> bytes:
         """Every attribute except None as a DebugAnnotation."""
-        parts = []
-        for key, value in attributes.items():
-            if type(value) is int and value in _INT64:
-                body = (self._integers.get(key) or self._integer(key)) + _varint(value)
-                size = len(body)  # a name may be long
-                size_digits = _SHORT_VARINTS[size] if size < _DIGIT else _varint(size)
-                parts.append(_ANNOTATION + size_digits + body)
-            elif type(value) is str:
-                # Most are words that recur.
-                parts.append(self._said.get((key, value)) or self._word(key, value))
-            elif value is not None:
-                parts.append(_message(4, self._annotation(key, value)))
-        return b"".join(parts)
-
-    def _integer(self, key: str) -> bytes:
-        """An integer's annotation without its value."""
-        beginning = (self._keys.field(_KEY, key) or _text(10, key)) + _INTEGER
-        if len(self._integers) < _MOST:
-            self._integers[key] = beginning
-        return beginning
-
-    def _word(self, key: str, value: str) -> bytes:
-        """A text's whole annotation."""
-        whole = _message(4, self._annotation(key, value))
-        if len(value) <= _SHORT and len(self._said) < _MOST:
-            self._said[key, value] = whole
-        return whole
+        entries = attributes.items()
+        return b"".join([_message(4, self._annotation(k, v)) for k, v in entries if v is not None])
 
     def _annotation(self, key: str, value: object) -> bytes:
         return (self._keys.field(_KEY, key) or _text(10, key)) + self._value(value)
@@ -287,25 +245,19 @@ class _Tracks:
         self._groups: dict[str, int] = {}
         self.on: list[bytes] = []
         """By lane: the field that puts an event on it."""
-        self.ends: list[bytes] = []
-        """By lane: a slice's end without its time."""
 
     def root(self, name: str) -> bytes:
         """The packet of the group around all others: viewers sort tracks without one by name."""
         return _descriptor(_ROOT, name, _IN_GIVEN_ORDER)
 
     def describe(self, lane: Lane) -> Iterator[bytes]:
-        """The packets that describe a lane, when it is new: lanes are numbered as they appear."""
-        if lane.number < len(self.on):
-            return
+        """The packets that describe a new lane; lanes are numbered as they appear."""
         yield from self._group(lane.track)
         uuid, packet = self.add(
             on_lane(lane.track, lane), lane.track, _integer(12, lane.index) + _NOT_MERGED
         )
         yield packet
         self.on.append(_TRACK + _varint(uuid))
-        # Nothing in it refers to a text by number.
-        self.ends.append(_SEQUENCE + _message(11, _END + self.on[-1]))
 
     def _group(self, track: str) -> Iterator[bytes]:
         """The packets that describe a track's group, and the groups around it, if new."""

@@ -1,8 +1,6 @@
 """Removes runs, and packs the journals of runs that ended.
 
-A run's files are those named by its id and a dot. Its journal goes first, by a rename to a name
-that readers do not look for: from then on the run is gone, as a whole. If a kill leaves others of
-its files, `finish_removals` removes them.
+A run's files are those named by its id and a dot.
 """
 
 from __future__ import annotations
@@ -167,6 +165,8 @@ def remove_run(run: StoredRun) -> bool:
             drawn = [run.journal.with_suffix(ending) for ending, _ in TIMELINES.values()]
             paths = [*run.paths, *drawn, moved]
             with writing(run.journal):
+                # First, to a name that readers do not look for: from then on the run is gone, as a
+                # whole. If a kill leaves others of its files, `finish_removals` removes them.
                 run.journal.replace(moved)
                 try:
                     _unlink(paths)

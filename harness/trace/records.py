@@ -3,9 +3,6 @@
 Times are integer nanoseconds of the run's own clock; `RunStarted` ties that clock to the wall. A
 span that had ended when its line was written is one record; a longer one has a record for its
 beginning and one for its end, so a killed run still shows what it was doing.
-
-Named tuples rather than dataclasses: making a frozen dataclass takes three times as long, and a
-long run has millions of records.
 """
 
 from __future__ import annotations
@@ -52,6 +49,10 @@ class Interval:
 
 _NONE: Attributes = {}
 _NO_INPUTS: Mapping[str, str] = {}
+
+
+# Named tuples rather than dataclasses: making a frozen dataclass takes three times as long, and a
+# long run has millions of records.
 
 
 class RunStarted(NamedTuple):

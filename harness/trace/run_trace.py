@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 from secrets import token_hex
 from typing import Literal, Self
@@ -25,13 +24,7 @@ from harness.log import log_warning
 from harness.trace.chrome import write_chrome_trace
 from harness.trace.clock import Clock, monotonic
 from harness.trace.journal import Durability, JournalWriter, OnFailure, sync_path
-from harness.trace.journal_reader import (
-    JOURNAL_SUFFIX,
-    Journal,
-    journal_of,
-    next_part,
-    part_path,
-)
+from harness.trace.journal_reader import JOURNAL_SUFFIX, Journal, journal_of, next_part, part_path
 from harness.trace.perfetto import write_perfetto_trace
 from harness.trace.records import SCHEMA_VERSION, Instant, RunEnd, RunEnded, RunStarted, describe
 from harness.trace.secrets import Redactor
@@ -249,22 +242,16 @@ def _next_part(run: Journal, started: RunStarted) -> tuple[Path, RunStarted]:
 class RunLock:
     """Locks a run against a resume by another process, until it is released or its process ends.
 
-    An advisory lock on the journal's file (`man 2 flock`): everyone can still read and write it. If
-    files cannot be locked, as in some network directories, the run continues without it.
-
-    Raises:
-        InvalidInput: The run is held already.
-        OSError: The journal cannot be opened.
-
-    Attributes:
-        is_certain: Whether the file could be locked.
+    Raises `InvalidInput` if the run is held already, `OSError` if its journal cannot be opened.
     """
 
     def __init__(self, journal: Path) -> None:
         # For writing, although nothing is written: over NFS, no other file can be locked.
         self._descriptor: int | None = os.open(journal, os.O_RDWR)
         self.is_certain = True
+        """Whether the file could be locked."""
         try:
+            # Advisory (`man 2 flock`): everyone can still read and write the file.
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.fstat(self._descriptor).st_nlink:
                 raise BlockingIOError  # it was replaced or deleted after it was opened
@@ -276,6 +263,7 @@ class RunLock:
                 path=journal,
             ) from error
         except OSError as error:
+            # In some network directories nothing can be locked: the run goes on without it.
             self.is_certain = False
             log_warning(
                 "the run's journal cannot be locked, so another process could resume it",
@@ -284,7 +272,6 @@ class RunLock:
                 error=str(error),
             )
         _held.add(self)
-        _let_go_in_children()
 
     def release(self) -> None:
         """Releases the run; a second time does nothing."""
@@ -302,11 +289,10 @@ def is_going(journal: Path) -> bool:
     return False
 
 
-@cache
-def _let_go_in_children() -> None:
-    # A forked child has the lock too, and might outlive a process that was killed.
-    def release_all() -> None:
-        for lock in _held:
-            lock.release()
+def _release_all() -> None:
+    for lock in _held:
+        lock.release()
 
-    os.register_at_fork(after_in_child=release_all)
+
+# A forked child has the locks too, and might outlive a process that was killed.
+os.register_at_fork(after_in_child=_release_all)

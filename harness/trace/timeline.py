@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
+from harness.trace.events import NodeAttempt
 from harness.trace.journal_reader import Journal
-from harness.trace.records import Content, CounterSet, Flow, SpanRecord, title
+from harness.trace.records import Content, CounterSet, Flow, Instant, SpanRecord, title
 
 _NOWHERE = -1
 
@@ -34,28 +36,23 @@ _KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
 """In this order; with many rows, nodes take many screens."""
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
-    """One line of the timeline.
+    """One line of the timeline."""
 
-    Attributes:
-        number: Counted from 0 over all lanes, in the order they were needed.
-        track: The name people read.
-        index: 0 for a track's first lane, counted up for spans that overlap.
-        ended: When the slices end that the last placed one has closed, innermost first: for a
-            format that draws a slice by its two ends.
-        free_ns: Nothing drawn so far reaches beyond.
-        open: The slices in which another may still be nested, outermost first.
-    """
-
-    __slots__ = ("ended", "free_ns", "index", "number", "open", "track")
-
-    def __init__(self, number: int, track: str, index: int) -> None:
-        self.number = number
-        self.track = track
-        self.index = index
-        self.ended = _OVER
-        self.free_ns: int | None = None
-        self.open: list[_Slice] = []
+    number: int
+    """Counted from 0 over all lanes, in the order they were needed."""
+    track: str
+    """The name people read."""
+    index: int
+    """0 for a track's first lane, counted up for spans that overlap."""
+    ended: list[int] = field(default_factory=lambda: _OVER)
+    """When the slices end that the last placed one has closed, innermost first: for a format that
+    draws a slice by its two ends."""
+    free_ns: int | None = None
+    """Nothing drawn so far reaches beyond."""
+    open: list[_Slice] = field(default_factory=list)
+    """The slices in which another may still be nested, outermost first."""
 
 
 class _Slice:
@@ -182,46 +179,88 @@ class ArrowEnd(NamedTuple):
     """Where it leaves from a mark of its own instead, at the moment the slice begins."""
 
 
-class Arrows:
-    """The arrows of a run: each leaves where something was over, or inside a slice that goes on.
+class TimelineDrawing:
+    """A run as timelines show it: each span, instant and counter on its lane, and the arrows."""
 
-    Perfetto draws an arrow from the end of its source. So one that leaves while its source goes on,
-    as every call does, leaves from a mark of its own. One that would run backwards in time is left
-    out.
-    """
-
-    def __init__(self, flows: Sequence[Flow]) -> None:
-        self._count = len(flows)
+    def __init__(self, journal: Journal) -> None:
+        self.lanes = Lanes(f"run {journal.started.name}")
+        self._journal = journal
+        texts = islice(journal.items(Content), _MOST_TEXTS)
+        self._excerpts = {c.sha256: _excerpt(c.text) for c in texts if type(c) is Content}
         self._leaving: dict[int, list[ArrowEnd]] = {}
         self._arriving: dict[int, list[tuple[int, Flow]]] = {}
         self._drawn: dict[int, tuple[int, int]] = {}  # of sources: start and end
-        for number, flow in enumerate(flows, start=1):
+        for number, flow in enumerate(journal.flows, start=1):
             ends = self._leaving.setdefault(flow.source, [])
             if flow.name != _CALL:
                 ends.append(ArrowEnd(number, flow.name, leaves=True))
             self._arriving.setdefault(flow.target, []).append((number, flow))
 
-    def at(self, span: SpanRecord, lanes: Lanes) -> Iterable[ArrowEnd]:
+    def items(self) -> Iterator[tuple[SpanRecord | Instant | CounterSet, Lane]]:
+        """In the order they began; counters of the whole run's activity come last."""
+        summary = SummaryTracks()
+        items = self._journal.items(SpanRecord, Instant, CounterSet)
+        for item in chain(items, summary.counters()):
+            if type(item) is SpanRecord:
+                summary.add(item)
+                yield item, self.lanes.place(item)
+            elif type(item) is CounterSet:
+                yield shown_counter(item), self.lanes.of(item.span, item.track)
+            elif type(item) is Instant:
+                yield item, self.lanes.of(item.span)
+
+    def arrows(self, span: SpanRecord) -> Iterable[ArrowEnd]:
         """The ends at a span, which was placed last."""
         has_any = span.id in self._arriving or span.id in self._leaving
-        return self._ends(span, lanes) if has_any else ()
+        return self._ends(span) if has_any else ()
 
-    def _ends(self, span: SpanRecord, lanes: Lanes) -> Iterator[ArrowEnd]:
-        own_lane = lanes.lane_of(span.id)
+    def _ends(self, span: SpanRecord) -> Iterator[ArrowEnd]:
+        own_lane = self.lanes.lane_of(span.id)
         for number, (name, source, _) in self._arriving.get(span.id, ()):
             if source not in self._drawn or self._drawn[source][0] > span.start_ns:
-                continue
-            lane = lanes.lane_of(source)
+                continue  # it would run backwards in time
+            lane = self.lanes.lane_of(source)
             goes_on = self._drawn[source][1] > span.start_ns
+            # Perfetto draws an arrow from the end of its source. So one that leaves while its
+            # source goes on, as every call does, leaves from a mark of its own.
             if name == _CALL or (goes_on and lane is not own_lane):
-                # A number of its own: the one that left with its source leads nowhere.
-                yield ArrowEnd(self._count + number, name, leaves=True, mark=lane)
-                yield ArrowEnd(self._count + number, name, leaves=False)
-            else:
-                yield ArrowEnd(number, name, leaves=False)
+                # With a number of its own: the one that left with its source leads nowhere.
+                number += len(self._journal.flows)  # noqa: PLW2901
+                yield ArrowEnd(number, name, leaves=True, mark=lane)
+            yield ArrowEnd(number, name, leaves=False)
         if span.id in self._leaving:
             self._drawn[span.id] = span.start_ns, span.end_ns
             yield from self._leaving[span.id]
+
+    def arguments(self, span: SpanRecord, lane: Lane) -> dict[str, object]:
+        """What a click on a slice shows: its id, its attributes, how it ended.
+
+        The span must be the last one placed on the lane.
+        """
+        arguments: dict[str, object] = {"span": span.id, **span.attributes}
+        # Alone on its lane, it is not drawn in its parent.
+        if span.parent is not None and len(lane.open) == 1:
+            arguments["parent"] = span.parent
+        # Both are visible.
+        arguments.pop("track", None)
+        arguments.pop("label", None)
+        if span.status != "ok":
+            arguments["status"] = span.status
+        if span.error:
+            arguments["error"] = span.error
+        if span.name == "chat":
+            for name in _IN_MS:
+                if isinstance(value := arguments.get(f"{name}_ns"), int):
+                    arguments[f"{name}_ms"] = round(value / 1e6, 1)
+        if self._excerpts:
+            for name, value in span.attributes.items():
+                if name.endswith("_sha256") and isinstance(value, str) and value in self._excerpts:
+                    del arguments[name]
+                    arguments[name.removesuffix("_sha256")] = self._excerpts[value]
+                    # The command that prints all of it; a part of the id is enough to name a run.
+                    run_id = self._journal.started.run_id
+                    arguments["whole"] = f"harness trace show {span.id} {run_id[-12:]}"
+        return arguments
 
 
 _PHASE_TITLES = {
@@ -286,12 +325,6 @@ _LONGEST, _HEAD = 110, 35
 and differ at their ends. With this little, the files of 10,000 calls grow by a fifth."""
 
 
-def excerpts_of(journal: Journal) -> dict[str, str]:
-    """What slices show of a run's texts, by hash; of the first hundred thousand."""
-    texts = islice(journal.items(Content), _MOST_TEXTS)
-    return {content.sha256: _excerpt(content.text) for content in texts if type(content) is Content}
-
-
 def _excerpt(text: str) -> str:
     if len(text) <= _LONGEST:
         return text
@@ -299,34 +332,51 @@ def _excerpt(text: str) -> str:
     return f"{text[:_HEAD]} […] {text[_HEAD + 5 - _LONGEST :]}"
 
 
-def span_arguments(
-    span: SpanRecord, lane: Lane, *, excerpts: Mapping[str, str], run_id: str
-) -> dict[str, object]:
-    """What a click on a slice shows: its id, its attributes, how it ended.
+# --- counters of a whole run's activity, at the top of its timeline -------------------------------
 
-    Without `track` and `label`, which are visible, and without its parent's id where it is drawn
-    in its parent. A text stands for its hash, shortened, and then the command that prints all. The
-    span must be the last one placed on the lane.
-    """
-    arguments: dict[str, object] = {"span": span.id, **span.attributes}
-    # Alone on its lane, it is not drawn in its parent.
-    if span.parent is not None and len(lane.open) == 1:
-        arguments["parent"] = span.parent
-    arguments.pop("track", None)
-    arguments.pop("label", None)
-    if span.status != "ok":
-        arguments["status"] = span.status
-    if span.error:
-        arguments["error"] = span.error
-    if span.name == "chat":
-        for name in _IN_MS:
-            if isinstance(value := arguments.get(f"{name}_ns"), int):
-                arguments[f"{name}_ms"] = round(value / 1e6, 1)
-    if excerpts:
-        for name, value in span.attributes.items():
-            if name.endswith("_sha256") and isinstance(value, str) and value in excerpts:
-                del arguments[name]
-                arguments[name.removesuffix("_sha256")] = excerpts[value]
-                # A part of the id is enough to name a run.
-                arguments["whole"] = f"harness trace show {span.id} {run_id[-12:]}"
-    return arguments
+_IN_FLIGHT, _RATE, _WAITING = "calls", "decoding", "nodes"
+_UNITS = {_IN_FLIGHT: "in flight", _RATE: "tokens/s", _WAITING: "waiting for a place"}
+"""Timelines show both in one: `calls in flight`."""
+
+
+class SummaryTracks:
+    """Adds up spans. Keeps 16 bytes for each beginning and end of one that counts."""
+
+    def __init__(self) -> None:
+        self._times = {name: array("q") for name in _UNITS}
+        self._steps = {name: array("d") for name in _UNITS}
+        self._tokens: dict[int, int] = {}
+
+    def add(self, span: SpanRecord) -> None:
+        """A span, a call before its phases; only calls, their decoding and nodes count."""
+        match span.name:
+            case "chat" if span.attributes.get("from_cache") is not True:
+                self._put(_IN_FLIGHT, span.start_ns, span.end_ns, 1.0)
+                tokens = span.attributes.get("output_tokens")
+                if isinstance(tokens, int) and tokens > 1:
+                    self._tokens[span.id] = tokens
+            case "decode" if span.duration_ns > 0 and span.parent in self._tokens:
+                # The first token is there when decoding begins.
+                rate = (self._tokens[span.parent] - 1) * 1e9 / span.duration_ns
+                self._put(_RATE, span.start_ns, span.end_ns, rate)
+            case "node":
+                if waited_ns := NodeAttempt.read(span).waited_ns:
+                    self._put(_WAITING, span.start_ns - waited_ns, span.start_ns, 1.0)
+
+    def counters(self) -> Iterator[CounterSet]:
+        """Each quantity whenever it changes, on the run's own track."""
+        for name, unit in _UNITS.items():
+            value = drawn = 0.0
+            edges = sorted(zip(self._times[name], self._steps[name], strict=True))
+            following = [time_ns for time_ns, _ in edges[1:]]
+            for (time_ns, step), next_ns in zip_longest(edges, following):
+                value += step
+                # Only the last value at one moment, and only if it shows: viewers draw every
+                # change.
+                if time_ns != next_ns and (level := round(value, 1)) != drawn:
+                    drawn = level
+                    yield CounterSet(name, unit, time_ns, drawn, None, None)
+
+    def _put(self, name: str, start_ns: int, end_ns: int, step: float) -> None:
+        self._times[name].extend((start_ns, end_ns))
+        self._steps[name].extend((step, -step))

@@ -82,8 +82,7 @@ async def revise_until_met(
 
     Raises:
         InvalidInput: The rounds are of another draft or another rubric.
-        HarnessError: The first draft could not be evaluated, so there is no round to return: mostly
-            `EvaluationFailed`, or an `InferenceError` of the evaluator's.
+        HarnessError: The first draft could not be evaluated, so there is no round to return.
     """
     rubric = evaluator.rubric
     check_rounds(rounds, first_draft, rubric)
@@ -142,11 +141,7 @@ def check_sources(rubric: Rubric, sources: Sequence[str]) -> None:
 
 
 def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) -> None:
-    """Checks that a loop with this draft and rubric can continue these rounds.
-
-    Raises:
-        InvalidInput: They are of another draft or another rubric.
-    """
+    """Raises `InvalidInput` if a loop with this draft and rubric cannot continue these rounds."""
     if not rounds:
         return
     if [round_.number for round_ in rounds] != list(range(1, len(rounds) + 1)):
@@ -292,8 +287,7 @@ class _RunningLoop:
     ) -> None:
         """Adds the round of a draft: of several finalists, of the one with the highest verdict.
 
-        `step` is None for the first draft; `written_in` is the id of the span that it was written
-        in.
+        `step` is None for the first draft; `written_in` is the id of its span.
         """
         # What was spent since the last verdict.
         drafting = self.meter.lap()

@@ -207,11 +207,7 @@ def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
 
 
 def best_round(rounds: Sequence[Round]) -> Round:
-    """The round whose verdict has the greatest rank; the earlier of equals.
-
-    Raises:
-        ValueError: There are no rounds.
-    """
+    """The round of at least one whose verdict has the greatest rank; the earlier of equals."""
     return max(rounds, key=lambda r: (r.verdict.rank, -r.number))
 
 

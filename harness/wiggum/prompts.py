@@ -227,11 +227,7 @@ are few, and all are shown."""
 def located(
     focus: Sequence[DimensionScore], sections: Sequence[Section]
 ) -> dict[int, tuple[str, ...]] | None:
-    """The findings about each section, by index, each once.
-
-    None if one concerns the whole draft, or a dimension failed without findings: rewriting single
-    sections cannot fix that.
-    """
+    """The findings about each section, by index; None where rewriting sections cannot help."""
     scores: dict[int, dict[str, DimensionScore]] = {}
     for score in focus:
         if not score.findings:
@@ -241,7 +237,12 @@ def located(
             if index is None:
                 return None
             scores.setdefault(index, {}).setdefault(finding.message, score)
-    return {index: _first_of(messages) for index, messages in sorted(scores.items())}
+    placed = {}
+    for index, messages in sorted(scores.items()):
+        checked = [text for text, score in messages.items() if score.source == "checked"]
+        left_out = checked[_CHECKED_SHOWN:]
+        placed[index] = tuple(text for text in messages if text not in left_out)
+    return placed
 
 
 def listed(focus: Sequence[DimensionScore]) -> tuple[str, ...]:
@@ -291,24 +292,17 @@ def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:
     return namesakes[0] if len(namesakes) == 1 else None
 
 
-def _first_of(messages: Mapping[str, DimensionScore]) -> tuple[str, ...]:
-    checked = [text for text, score in messages.items() if score.source == "checked"]
-    return tuple(text for text in messages if text not in checked[_CHECKED_SHOWN:])
-
-
 _PASSAGE_CHARS = 600
 
 
 def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: int) -> str:
     """The sources that share the most words with some texts, nearest first, as one text.
 
-    Sources are whole as long as they fit: fragments of many mislead a small model more than the
-    whole of one. If the nearest source alone is too long, its nearest passages are shown. If all
-    sources fit they stay in their order, so that prompts begin alike for a prefix cache. A later
-    text of `to` only decides between sources that are equally near to the earlier ones. The result
-    is about `limit_chars` long at most.
+    A later text of `to` only decides between sources that are equally near to the earlier ones. The
+    result is about `limit_chars` long at most.
     """
     every = list(dict.fromkeys(sources))
+    # In their order, so that prompts begin alike for a prefix cache.
     if sum(len(source) for source in every) <= limit_chars:
         return "\n\n".join(every)
     matters = [matter_of(text) for text in to]
@@ -316,6 +310,7 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     chosen: list[str] = []
     for source in by_nearness:
         room = limit_chars - sum(len(text) for text in chosen)
+        # Whole: fragments of many mislead a small model more than the whole of one.
         if len(source) <= room:
             chosen.append(source)
         elif not chosen:
@@ -325,9 +320,8 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
 
 def _nearest_passages(source: str, matters: Sequence[frozenset[str]], limit_chars: int) -> str:
     """The passages that share the most words with some texts, in the order of the source."""
-    passages = [
-        passage.text for passage in passages_of(source, max_chars=min(_PASSAGE_CHARS, limit_chars))
-    ]
+    most_chars = min(_PASSAGE_CHARS, limit_chars)
+    passages = [passage.text for passage in passages_of(source, max_chars=most_chars)]
     by_nearness = sorted(
         range(len(passages)), key=lambda index: _nearness(matters, passages[index]), reverse=True
     )

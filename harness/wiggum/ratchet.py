@@ -111,9 +111,8 @@ def select(
 ) -> Selection:
     """Takes, section by section, the candidate that the checks rank highest.
 
-    A candidate is taken only if it raises the draft's rank; in an `undecided` section, only if it
-    does not lower it. So the result never ranks below `base`. A model criticized the `undecided`
-    sections: checks cannot tell whether they gained. The second finalist is made of the second-best
+    A candidate is taken only if it raises the draft's rank; in an `undecided` section, which a
+    model criticized, only if it does not lower it. The second finalist is made of the second-best
     candidates, and so on.
     """
     climbs = [
@@ -140,10 +139,10 @@ def gains(checked: Checked, *, over: tuple[bool, bool, float], undecided: bool) 
 def best_of(
     drafts: Sequence[Candidate], *, base: Draft, check: Callable[[Draft], Checked], finalists: int
 ) -> Selection:
-    """Takes the first drafts that the checks rank highest; of equals, the first.
+    """Takes the first drafts that the checks rank highest; the text of `base` does not count.
 
     In the best one, a section of another draft takes the place of its namesake where that raises
-    the rank. The text of `base` does not count.
+    the rank.
     """
     scores = {
         draft.number: check(replace(base, text=draft.text, cut=draft.cut))

@@ -18,15 +18,7 @@ from pydantic_core import from_json
 
 from harness.errors import InvalidInput
 from harness.rubric import Rubric, Verdict
-from harness.trace import (
-    Instant,
-    Journal,
-    NodeOutput,
-    SpanRecord,
-    SpanStatus,
-    Tracer,
-    events,
-)
+from harness.trace import Instant, Journal, NodeOutput, SpanRecord, SpanStatus, Tracer, events
 from harness.trace.records import label_of
 from harness.wiggum.policy import Round
 
@@ -126,11 +118,7 @@ class RecordedLoop:
 
 
 def recorded_loops(journal: Journal) -> tuple[RecordedLoop, ...]:
-    """The loops of a journal, in the order in which they began.
-
-    Raises:
-        JournalInvalid: The journal is damaged.
-    """
+    """The loops of a journal, in the order in which they began."""
     return loops_in(events.Events(journal.items(SpanRecord, Instant)))
 
 
@@ -149,49 +137,37 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
         rounds.setdefault(round_.span, []).append(round_)
     nodes = {node.id: node.caption for node in recorded[events.NodeAttempt]}
     details = {stop.span: stop.detail or "" for stop in recorded[events.StopEvent]}
-    return tuple(
-        _loop(
-            spans,
-            node=nodes.get(spans[0].parent or 0),
-            scores=[score for span in spans for score in scores.get(span.id, ())],
-            rounds=[tuple(rounds.get(span.id, ())) for span in spans],
-            stop_detail=details.get(spans[-1].id, ""),
+    loops = []
+    for spans in parts.values():
+        of_parts = [tuple(rounds.get(span.id, ())) for span in spans]
+        # Each part sums up those before it, unless it was killed before it had written their rounds
+        # down again: the one with the most rounds counts, the last of equals.
+        longest = max(range(len(spans)), key=lambda part: (len(of_parts[part]), part))
+        loop = spans[longest]
+        composites: Iterable[float] | None = loop.composites
+        # A killed loop did not write its composites; its evaluations did.
+        if composites is None:
+            composites = (score for span in spans for score in scores.get(span.id, ()))
+        loops.append(
+            RecordedLoop(
+                key=loop.key,
+                node=nodes.get(spans[0].parent or 0),
+                rubric=loop.rubric,
+                rubric_sha256=loop.rubric_sha256,
+                composites=tuple(float(n) for n in composites if isinstance(n, int | float)),
+                best_round=loop.best_round,
+                passed=loop.passed,
+                stop_reason=loop.stop_reason,
+                stop_detail=details.get(spans[-1].id, ""),
+                status=spans[-1].status,
+                duration_ns=sum(span.duration_ns for span in spans),
+                prompts_sha256=loop.prompts_sha256,
+                task_sha256=loop.task_sha256,
+                prompt_sha256=loop.prompt_sha256,
+                rounds=of_parts[longest],
+            )
         )
-        for spans in parts.values()
-    )
-
-
-def _loop(
-    parts: Sequence[events.LoopEvent],
-    *,
-    node: str | None,
-    scores: Sequence[float],
-    rounds: Sequence[tuple[events.RoundEvent, ...]],
-    stop_detail: str,
-) -> RecordedLoop:
-    # Each part sums up those before it, unless it was killed before it had written their rounds
-    # down again: the one with the most rounds counts, the last of equals.
-    longest = max(range(len(parts)), key=lambda part: (len(rounds[part]), part))
-    loop = parts[longest]
-    # A killed loop did not write its composites; its evaluations did.
-    composites = scores if loop.composites is None else loop.composites
-    return RecordedLoop(
-        key=loop.key,
-        node=node,
-        rubric=loop.rubric,
-        rubric_sha256=loop.rubric_sha256,
-        composites=tuple(float(score) for score in composites if isinstance(score, int | float)),
-        best_round=loop.best_round,
-        passed=loop.passed,
-        stop_reason=loop.stop_reason,
-        stop_detail=stop_detail,
-        status=parts[-1].status,
-        duration_ns=sum(span.duration_ns for span in parts),
-        prompts_sha256=loop.prompts_sha256,
-        task_sha256=loop.task_sha256,
-        prompt_sha256=loop.prompt_sha256,
-        rounds=rounds[longest],
-    )
+    return tuple(loops)
 
 
 def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
@@ -249,9 +225,6 @@ def earlier_loops(
     """Reads the loops of a run that is resumed.
 
     `lost` says whether records are missing, so that rounds may be: open loops then begin again.
-
-    Raises:
-        JournalInvalid: The journal is damaged.
     """
     loops = [loop for loop in recorded_loops(journal) if loop.key]
     # A node with an output is made again only if it changed, and its loops have other keys then.
@@ -280,28 +253,19 @@ def _around(label: str) -> Iterator[str]:
 
 
 def texts_of(loops: Iterable[RecordedLoop], journal: Journal) -> dict[object, str]:
-    """The texts that the records of loops refer to, by their digests, as far as there are any.
-
-    Raises:
-        JournalInvalid: The journal is damaged.
-    """
+    """The texts that the records of loops refer to, by their digests, as far as there are any."""
     hashes: set[object] = set()
     for loop in loops:
         hashes |= {loop.task_sha256, loop.prompt_sha256}
-        hashes |= {
-            text for round_ in loop.rounds for text in (round_.draft_sha256, round_.round_sha256)
-        }
+        for round_ in loop.rounds:
+            hashes |= {round_.draft_sha256, round_.round_sha256}
     return journal.texts(hashes - {None})
 
 
 def rounds_in(
     loop: RecordedLoop, texts: Mapping[object, str], journal: Journal
 ) -> tuple[Round, ...]:
-    """The rounds of a loop, by the texts of `texts_of`.
-
-    Raises:
-        InvalidInput: They cannot be restored, as in `rounds_from`.
-    """
+    """The rounds of a loop, by the texts of `texts_of`; raises as `rounds_from`."""
     return tuple(_round(round_, texts, journal) for round_ in loop.rounds)
 
 

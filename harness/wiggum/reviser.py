@@ -30,7 +30,7 @@ from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.trace import Tracer
 from harness.wiggum.policy import Round, check_choice
-from harness.wiggum.prompts import RevisionPrompts, located, place_of, without_criticized
+from harness.wiggum.prompts import RevisionPrompts, cited, located, place_of, without_criticized
 from harness.wiggum.ratchet import (
     Candidate,
     Finalist,
@@ -62,12 +62,10 @@ _FREQUENCY_PENALTY = 0.2
 class Reviser:
     """Revises the drafts of a loop with the producer model.
 
-    It has no state: the same rounds lead to the same prompts. Every prompt lists all
-    `requirements`, so that a draft does not lose in one dimension what it gains in another. A call
-    has at most `max_output_tokens` of room; a short section gets less, about twice its length, and
-    so does everything if this is None. A draft of more characters than `shorten_over` is shown as
-    an outline, with what has to change in full. Of several candidates `check` chooses. `at_once` is
-    the number of calls that the model answers at once; None if unknown.
+    It has no state: the same rounds lead to the same prompts. A call has at most
+    `max_output_tokens` of room; a short section gets less, about twice its length, and so does
+    everything if this is None. Of several candidates `check` chooses. `at_once` is the number of
+    calls that the model answers at once; None if unknown.
 
     Raises:
         InvalidInput: The mode or a number is none.
@@ -226,9 +224,10 @@ class Reviser:
         return await self._chosen(
             draft,
             [
-                self._place(
-                    request,
-                    text_of=partial(_fitting, before=bodies[index]),
+                SampledPlace(
+                    request=request,
+                    read=partial(self._read, text_of=partial(_fitting, before=bodies[index])),
+                    base_seed=request.seed or 0,
                     section=index,
                     afresh=self.prompts.afresh(draft, index, rounds),
                 )
@@ -237,7 +236,8 @@ class Reviser:
             criticized={index: (bodies[index], findings[index]) for index in requests},
             put=partial(put_sections, draft.text),
             how="sections",
-            undecided=_judged_sections(focus, draft),
+            # What a model criticized: checks cannot tell whether it gained.
+            undecided=set(cited([s for s in focus if s.source == "judged"], draft.sections)),
         )
 
     async def _edited(
@@ -255,42 +255,22 @@ class Reviser:
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
-        places = [self._place(request, text_of=applied)]
-        return await self._chosen(draft, places, how="edits", undecided=_judged(focus))
+        read = partial(self._read, text_of=applied)
+        place = SampledPlace(request=request, read=read, base_seed=request.seed or 0)
+        return await self._chosen(draft, [place], how="edits", undecided=_judged(focus))
 
     async def _written_anew(
         self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
     ) -> Selection:
         request = self._whole_request(draft, focus, rounds)
         findings = [finding.message for score in focus for finding in score.findings]
+        read = partial(self._read, text_of=partial(_fitting, before=draft.text))
         return await self._chosen(
             draft,
-            [self._place(request, text_of=partial(_fitting, before=draft.text))],
+            [SampledPlace(request=request, read=read, base_seed=request.seed or 0)],
             criticized={None: (draft.text, findings)},
             how="whole",
             undecided=_judged(focus),
-        )
-
-    def _place(
-        self,
-        request: ChatRequest,
-        *,
-        text_of: Callable[[str], str],
-        section: int | None = None,
-        afresh: str = "",
-    ) -> SampledPlace:
-        """What candidates are sampled for; `text_of` makes the text to put there of the reply."""
-
-        def read(completion: Completion) -> tuple[str, bool]:
-            text, cut = self._read(completion)
-            return text_of(text), cut
-
-        return SampledPlace(
-            request=request,
-            read=read,
-            base_seed=request.seed or 0,
-            section=section,
-            afresh=afresh,
         )
 
     async def _chosen(
@@ -338,12 +318,11 @@ class Reviser:
                 how=how,
             )
         usable = [candidate for candidate in sampled if candidate.text]
+        texts = {candidate.section: candidate.text for candidate in usable}
         try:
-            text = (
-                put({candidate.section: candidate.text for candidate in usable}) if usable else ""
-            )
+            text = put(texts) if texts else ""
         except InvalidInput as error:
-            raise self._misfit(error, [candidate.text for candidate in usable]) from error
+            raise self._misfit(error, texts.values()) from error
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
         return Selection(finalists=(only,), how=how)
 
@@ -382,14 +361,14 @@ class Reviser:
 
         return settles
 
-    def _read(self, completion: Completion) -> tuple[str, bool]:
-        """A reply, without its broken end if it was cut; and whether it is broken still."""
+    def _read(self, completion: Completion, *, text_of: Callable[[str], str]) -> tuple[str, bool]:
+        """What `text_of` makes of a reply without its broken end; whether it is broken still."""
         text = completion.text.strip()
         # Only a cut is mended here: other endings that are not whole are errors.
         if completion.finish_reason == "length":
-            return without_broken_end(text), is_broken(text)
+            return text_of(without_broken_end(text)), is_broken(text)
         check_whole(completion, endpoint=self._model)
-        return text, False
+        return text_of(text), False
 
     def _misfit(self, error: InvalidInput, replies: Iterable[str]) -> ReplyInvalid:
         return ReplyInvalid(
@@ -408,11 +387,6 @@ def _fitting(reply: str, *, before: str) -> str:
 def _judged(focus: Sequence[DimensionScore]) -> set[int | None]:
     """The whole draft, if a model criticized it: checks cannot tell whether it gained."""
     return {None} if any(score.source == "judged" for score in focus) else set()
-
-
-def _judged_sections(focus: Sequence[DimensionScore], draft: Draft) -> set[int | None]:
-    judged = (score for score in focus if score.source == "judged")
-    return {place_of(finding, draft.sections) for score in judged for finding in score.findings}
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")

@@ -81,12 +81,14 @@ async def sample(
                 and not any(map(place.is_enough, latest))
             ):
                 numbers = range(len(candidates) + 1, min(len(candidates) + wave, times) + 1)
+                # Equal prompts follow each other, for prefix caches.
+                order = (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
                 async with asyncio.TaskGroup() as group:
                     tasks = {
                         number: group.create_task(
                             _once(place, ask) if times == 1 else _one(place, number, ask, tracer)
                         )
-                        for number in _order(place, numbers)
+                        for number in order
                     }
                 results = [tasks[number].result() for number in numbers]
                 latest = [candidate for candidate, _ in results]
@@ -110,11 +112,6 @@ async def sample(
 def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
     first = failed.exceptions[0]
     return _first_of(first) if isinstance(first, ExceptionGroup) else first
-
-
-def _order(place: SampledPlace, numbers: Sequence[int]) -> Sequence[int]:
-    # Equal prompts follow each other, for prefix caches.
-    return (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
 
 
 async def _once(place: SampledPlace, ask: Ask) -> tuple[Candidate, HarnessError | None]:

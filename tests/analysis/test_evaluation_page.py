@@ -11,7 +11,8 @@ import pytest
 
 from harness import Evaluation, ScriptedBackend, Settings
 from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
-from harness.analysis.run_page import html_of, run_page_of
+from harness.analysis.html_page import html_of
+from harness.analysis.run_page import run_page_of
 from tests.chromium import Chromium
 
 NASTY = "</script><img src=x onerror=\"window.ran='yes'\"><script>window.ran='yes'</script>"

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from manual_clock import ManualClock
 
-from harness.analysis.run_page import RunPage, html_of, page_json, run_page_of, word_changes
+from harness.analysis.html_page import html_of
+from harness.analysis.run_page import RunPage, page_json, run_page_of, word_changes
 from harness.trace import (
     Content,
     Flow,
@@ -154,7 +155,7 @@ def test_warnings_and_second_tries_are_events_with_their_place(tmp_path: Path) -
         Instant(1, "retry", 20, {"model": "small", "detail": "503", "delay_s": 0.5}),
         RunEnded(50, "error", "Boom"),
     )
-    said = [(one.kind, one.time_ns, one.where, one.said) for one in page.events]
+    said = [(one.kind, one.time_ns, one.where, one.message) for one in page.events]
     assert said == [("warning", 10, "text", "slow"), ("retry", 20, "text", "503")]
     assert page.events[1].figures == (("model", "small"), ("delay_s", "0.5"))
     assert (page.status, page.report.error) == ("error", "Boom")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from demo import ROOT
 
-from harness.analysis.run_page import html_of, page_json, run_page_of
+from harness.analysis.html_page import html_of
+from harness.analysis.run_page import page_json, run_page_of
 from harness.trace import Content, Instant, NodeOutput, Record, RunEnded, sha256_of
 from tests.chromium import Chromium
 from tests.sample_runs import span, write_journal

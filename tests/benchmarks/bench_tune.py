@@ -36,11 +36,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.rubric.calibration.bounds import (
+    AtThreshold,
     Risk,
     RiskAim,
-    Steps,
     most_wrong,
-    named_step,
+    named_threshold,
     upper_bound,
 )
 
@@ -52,6 +52,18 @@ SCALE = 10
 
 Drafts = tuple[NDArray[np.float64], NDArray[np.bool_]]
 """Scores, and whether people reject the draft."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What the thresholds of many label sets do: `(sets, drafts)`, from the strictest on."""
+
+    thresholds: NDArray[np.float64]
+    accepted: NDArray[np.int64]
+    wrong: NDArray[np.int64]
+    drafts: int
+    rejects: NDArray[np.int64]
+    """`(sets,)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +189,7 @@ class Truth:
 
 
 def label_sets(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
-    """As `steps_of`, for many label sets at once: `(sets, drafts)`."""
+    """Of many label sets at once: `(sets, drafts)`."""
     order = np.argsort(-scores, axis=-1)
     scores, wrong = (np.take_along_axis(a, order, -1) for a in (scores, wrong))
     count = scores.shape[-1]
@@ -211,7 +223,22 @@ def drawn(
 
 
 def by_harness(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:
-    return named_step(steps, aim)
+    named = []
+    for number, accepted in enumerate(steps.accepted):
+        rows = [
+            AtThreshold(
+                threshold=float(steps.thresholds[number, place]),
+                accepted=place + 1,
+                wrong=int(steps.wrong[number, place]),
+                drafts=steps.drafts,
+                rejects=int(steps.rejects[number]),
+            )
+            # Of drafts with one score, the last one's place has the count of all.
+            for place in np.flatnonzero(accepted == np.arange(1, steps.drafts + 1))
+        ]
+        step = named_threshold(rows, aim)
+        named.append(step.accepted - 1 if step else -1)
+    return np.array(named)
 
 
 def by_observed_rate(steps: Steps, aim: RiskAim) -> NDArray[np.int64]:
@@ -306,7 +333,7 @@ def measured(population: Population, draws: int, generator: np.random.Generator)
                 )
             if population.per_source > 1:
                 every = label_sets(*(array[:, :drafts] for array in sets))
-                holds, share = held(every, named_step(every, aim), truth, aim)
+                holds, share = held(every, by_harness(every, aim), truth, aim)
                 by = "as if independent"
                 rows.append(Row(**kind, drafts=drafts, procedure=by, holds=holds, named=share))
                 pointwise = ("one bound, as if independent", "harness: bound at a fixed threshold")
@@ -396,7 +423,7 @@ def many_looks(draws: int, generator: np.random.Generator) -> dict[str, float]:
     for name, sets in kinds.items():
         for how, looks in (("", len(sets)), (", undivided", 1)):
             aim = RiskAim(target=0.1, looks=looks)
-            named = [named_step(label_sets(*one), aim) >= 0 for one in sets]
+            named = [by_harness(label_sets(*one), aim) >= 0 for one in sets]
             false[name + how] = float(np.any(named, axis=0).mean())
     return false
 

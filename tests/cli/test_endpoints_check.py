@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command import NOBODY, Done, harness, interrupt, serving
-from golden import printed
+from golden import assert_shown, printed
 from servers.emulated import Answer, Asked
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import MODEL, OpenAIServer
@@ -51,8 +51,7 @@ def test_what_stands_in_the_way_of_an_endpoint_is_told_with_its_remedy(tmp_path:
     unset = {"url": DEAD["url"], "api_key_env": "NO_KEY"}
     done = check(cwd=tmp_path, endpoints={"dead": DEAD, "unset": unset})
     assert done.exit_code == 1
-    assert f"\ndead: nothing answers at {NOBODY}/v1/chat/completions" in done.stdout
-    assert "\nunset: endpoint 'unset' takes its key from NO_KEY" in done.stdout
+    assert_shown("endpoints check", "out of reach", done)
 
 
 def test_only_those_that_are_named_are_tried(tmp_path: Path) -> None:
@@ -93,10 +92,6 @@ def test_ctrl_c_ends_it_and_a_terminal_is_told_what_is_being_done(tmp_path: Path
 NAMES = ("meta-llama/Llama-3.1-8B-Instruct", "qwen2.5:7b-instruct-q4_K_M", "gpt-4o", "m")
 
 
-def table_of(*checks: EndpointCheck) -> str:
-    return printed(partial(print_checks, checks))
-
-
 def column(name: str, **fields: object) -> EndpointCheck:
     seen = {"reachable": True, "context_tokens": 131_072, "dropped": ("temperature", "top_p")}
     return EndpointCheck(
@@ -104,34 +99,20 @@ def column(name: str, **fields: object) -> EndpointCheck:
     )
 
 
-def cells(table: str, title: str) -> list[str]:
-    """What stands in a row, folded or not."""
-    rows = [line.strip("│").split("│") for line in table.splitlines() if line.startswith("│")]
-    first = next(n for n, row in enumerate(rows) if row[0].strip() == title)
-    found = [cell.strip() for cell in rows[first][1:]]
-    for row in rows[first + 1 :]:
-        if row[0].strip():
-            break
-        found = [whole + cell.strip() for whole, cell in zip(found, row[1:], strict=True)]
-    return found
+UNSEEN = EndpointCheck(tag="dead", backend="vllm", model_id="m", reachable=False, error="dead")
+SEEN = column("[red]m", slots=1, models=tuple("abcdefgh"), error="[bold]no")
 
 
-def test_four_endpoints_can_be_read_in_100_characters_and_five_are_two_tables() -> None:
-    table = table_of(*(column(name) for name in NAMES))
-    assert cells(table, "model") == list(NAMES)
-    assert cells(table, "context, tokens") == ["131,072"] * 4
-    five = table_of(*(column(name) for name in (*NAMES, "fifth")))
-    assert (table.count("reachable"), five.count("reachable")) == (1, 2)
-    assert max(map(len, (table + five).splitlines())) <= 100
-
-
-def test_what_was_seen_stands_in_words_beside_what_was_not_and_is_no_markup() -> None:
-    unseen = EndpointCheck(tag="dead", backend="vllm", model_id="m", reachable=False, error="dead")
-    seen = column("[red]m", slots=1, models=tuple("abcdefgh"), error="[bold]no")
-    table = table_of(seen, unseen)
-    assert cells(table, "reachable") == ["yes", "no"]
-    assert cells(table, "slots") == ["1", "-"]
-    assert cells(table, "models there") == ["a, b, c, d, e and 3 more", "-"]
-    assert cells(table, "model") == ["[red]m", "m"]
-    assert ": [bold]no\n" in table
-    assert "timings" not in table
+@pytest.mark.parametrize(
+    ("case", "checks"),
+    [
+        ("five endpoints", [column(name) for name in (*NAMES, "fifth")]),
+        ("seen and unseen", [SEEN, UNSEEN]),
+    ],
+)
+def test_endpoints_stand_side_by_side_in_100_characters(
+    case: str, checks: list[EndpointCheck]
+) -> None:
+    table = printed(partial(print_checks, checks))
+    assert max(map(len, table.splitlines())) <= 100
+    assert_shown("endpoints check", case, table)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from command import NOBODY, Done, harness, serving
+from golden import assert_shown
 from servers.openai_dialects import DIALECTS
 from servers.openai_server import OpenAIServer
 
@@ -74,8 +75,7 @@ def test_standard_input_is_a_document_with_what_the_options_say(tmp_path: Path) 
 
 def test_lines_are_passages_and_those_before_a_mistake_are_stored(tmp_path: Path) -> None:
     done = memory("add", "-", "--jsonl", cwd=tmp_path, stdin=LINES + "oops\n")
-    assert (done.exit_code, done.stdout) == (2, "2 new; 2 passages in the store\n")
-    assert done.stderr.startswith("harness: standard input:4: ")
+    assert_shown("memory", "add: a line that is none", done)
     got = memory("get", "d1", cwd=tmp_path).json
     assert (got["title"], got["text"]) == ("Foxes", "They hunt voles.")
     assert (got["source"], got["quality"]) == ("standard input", None)
@@ -90,55 +90,45 @@ def test_lines_of_standard_input_are_not_taken_for_a_document(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("field", "code", "named"),
+    ("field", "code"),
     [
-        pytest.param('"titel": "y"', "passage.malformed", "'title'", id="misspelt"),
-        pytest.param('"quality": 11', "passage.quality-out-of-range", "11", id="quality"),
-        pytest.param('"created": "2026-01-01T00:00"', "passage.no-time-zone", "zone", id="zone"),
+        ('"titel": "y"', "passage.malformed"),
+        ('"quality": 11', "passage.quality-out-of-range"),
+        ('"created": "2026-01-01T00:00"', "passage.no-time-zone"),
     ],
 )
 def test_a_line_that_is_no_passage_is_told_with_its_number(
-    tmp_path: Path, field: str, code: str, named: str
+    tmp_path: Path, field: str, code: str
 ) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(f'{{"text": "fine"}}\n\n{{"text": "x", {field}}}\n')
     with pytest.raises(InvalidInput) as caught:
         list(passages_in(files_of([str(path)]), Defaults(), jsonl=False))
-    assert (caught.value.path, caught.value.line) == (path, 3)
-    assert (caught.value.code, named in str(caught.value)) == (code, True)
+    assert (caught.value.path, caught.value.line, caught.value.code) == (path, 3, code)
+    assert_shown("memory", f"add: {field}", str(caught.value), masks={str(tmp_path): "/place"})
 
 
 def test_a_refused_passage_is_told_and_the_others_are_stored(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text(f"# Fine\n\nOtters float.\n\n# News\n\n{HIDDEN}\n")
     done = memory("add", "a.md", cwd=tmp_path)
-    assert (done.exit_code, done.stdout) == (1, "1 new, 1 refused; 1 passages in the store\n")
-    assert done.stderr.startswith("harness: refused 'News': ")
-
+    assert_shown("memory", "add: a refused passage", done)
     (refused,) = memory("add", "a.md", "--json", cwd=tmp_path).json["refused"]
     assert (refused["title"], refused["code"]) == ("News", "injection.hidden-characters")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        pytest.param(["nothing.md"], "nothing.md: ", id="missing"),
-        pytest.param(["data"], "data: ", id="binary"),
-        pytest.param(["text", "--metadata", "title=x"], "title", id="field"),
-        pytest.param(["text", "--metadata", "x=1e999"], "1e999", id="number"),
-    ],
+    "arguments", ["nothing.md", "data", "text --metadata title=x", "text --metadata x=1e999"]
 )
-def test_what_cannot_be_added_is_told(tmp_path: Path, arguments: list[str], named: str) -> None:
+def test_what_cannot_be_added_is_told(tmp_path: Path, arguments: str) -> None:
     (tmp_path / "data").write_bytes(b"a\0b")
     (tmp_path / "text").write_text("text")
-    done = memory("add", *arguments, cwd=tmp_path)
-    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert named in done.stderr
+    done = memory("add", *arguments.split(), cwd=tmp_path)
+    assert_shown("memory", f"add: {arguments}", done)
 
 
 def test_the_configuration_names_the_store_and_how_it_is_made(tmp_path: Path) -> None:
     nowhere = harness("memory", "add", "-", "--json", cwd=tmp_path, stdin="text")
-    assert nowhere.exit_code == 2
-    assert "--store DIR" in nowhere.stderr
+    assert_shown("memory", "no store", nowhere.stderr)
     (tmp_path / "harness.toml").write_text('[memory]\npath = "here"\nlanguage = "german"\n')
     assert memory("add", "-", cwd=tmp_path, stdin="Alte Häuser am Fluss.").exit_code == 0
     stats = memory("stats", "--json", cwd=tmp_path).json
@@ -170,22 +160,23 @@ def test_an_add_that_is_told_to_end_keeps_what_it_stored(tmp_path: Path) -> None
 
 def test_a_search_finds_the_part_of_a_document_or_says_that_there_is_none(made: Path) -> None:
     done = memory("search", "float on the back", cwd=made)
-    assert done.exit_code == 0
-    for shown in ("Otters", "They float on their backs.", "notes/guide.md"):
-        assert shown in done.stdout
+    assert_shown("memory", "search", done)
     narrow = memory("search", "float on the back", cwd=made, columns=80).stdout
     assert max(map(len, narrow.splitlines())) <= 80
     assert "They float on their backs." in narrow
-    done = memory("search", "quarterly shipping revenue", cwd=made)
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert done.stderr
+    none = memory("search", "quarterly shipping revenue", cwd=made)
+    assert_shown("memory", "search: nothing", none)
 
 
 def test_a_filter_that_no_passage_satisfies_is_said(made: Path) -> None:
-    done = memory("search", "float", "--where", "source=brief", cwd=made)
-    assert done.stderr == "no passage has source=brief\n"
-    done = memory("search", "quarterly revenue", "--where", "year=2024", cwd=made)
-    assert done.stderr == "no passage is relevant\n"
+    for query, where in (
+        ("float", ["source=brief"]),
+        ("quarterly revenue", ["year=2024"]),
+        ("foxes", ["year=2024", "year>2"]),
+    ):
+        options = [part for pair in where for part in ("--where", pair)]
+        done = memory("search", query, *options, cwd=made)
+        assert_shown("memory", f"search: {query} {' '.join(where)}", done)
 
 
 def test_a_secret_where_an_excerpt_ends_is_not_printed_in_part(tmp_path: Path) -> None:
@@ -219,12 +210,6 @@ def test_a_search_keeps_to_its_filter(
     assert {hit["title"] for hit in hits} == found
 
 
-def test_a_filter_is_values_or_a_range(made: Path) -> None:
-    done = memory("search", "foxes", "--where", "year=2024", "--where", "year>2", cwd=made)
-    assert done.exit_code == 2
-    assert "'year'" in done.stderr
-
-
 def test_turns_are_added_from_lines_and_shown(tmp_path: Path) -> None:
     lines = "\n".join(
         json.dumps({"text": text, "turn": {"conversation": "c", "position": n, "speaker": "Ann"}})
@@ -249,10 +234,8 @@ def test_a_search_by_words_has_no_cosines(made: Path) -> None:
 
 def test_a_deleted_passage_is_gone_and_others_stay(place: Path) -> None:
     done = memory("delete", "d1", "d9", cwd=place)
-    assert (done.exit_code, done.stdout) == (1, "1 deleted\n")
-    assert done.stderr.endswith(": d9\n")
-    done = memory("compact", cwd=place)
-    assert (done.exit_code, " MB before, " in done.stdout) == (0, True)
+    assert_shown("memory", "delete", done)
+    assert_shown("memory", "compact", memory("compact", cwd=place), masks={r"\d+\.\d+": "0"})
     gone = memory("get", "d1", cwd=place)
     assert gone.exit_code == 2
     assert "'d1'" in gone.stderr
@@ -262,8 +245,7 @@ def test_a_deleted_passage_is_gone_and_others_stay(place: Path) -> None:
 @pytest.mark.parametrize("command", ["search x", "get x", "delete x", "rebuild"])
 def test_looking_into_a_store_that_is_not_there_makes_none(tmp_path: Path, command: str) -> None:
     done = memory(*command.split(), cwd=tmp_path)
-    assert done.exit_code == 2
-    assert done.stderr.startswith("harness: kept: ")
+    assert_shown("memory", f"no store: {command}", done)
     assert not (tmp_path / "kept").exists()
 
 
@@ -306,7 +288,8 @@ def test_stats_say_what_there_is(made: Path) -> None:
     stats = memory("stats", "--json", cwd=made).json
     assert (stats["passages"], stats["unembedded"]) == (5, 0)
     assert "wordllama" in stats["embedder"]
-    assert "passages" in memory("stats", cwd=made).stdout
+    masks = {r"(bytes|embedder) .*": r"\1"}
+    assert_shown("memory", "stats", memory("stats", cwd=made), masks=masks)
 
 
 def test_what_became_one_is_counted(tmp_path: Path) -> None:

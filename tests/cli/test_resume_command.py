@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command import Done, harness
+from golden import assert_shown
 from pipelines import ASKS, FAILS, WAITS
 
 from harness import NodeFailed, Pipeline, Run, ScriptedBackend, Settings
@@ -79,8 +80,7 @@ def resumed(project: Path, *options: str, run: str = "latest") -> Done:
 
 def test_a_run_that_waits_says_what_to_type_and_goes_on_when_that_is_typed(project: Path) -> None:
     waiting = asks(project)
-    assert waiting.exit_code == 4
-    assert "'ship' asks: Ship this? (yes or no)" in waiting.stderr
+    assert_shown("resume", "waiting", waiting)
     typed = next(line for line in waiting.stderr.splitlines() if line.startswith("To answer: "))
     *_, run_id, option, answer = typed.split()
     assert (option, answer) == ("--answer", "yes")
@@ -94,40 +94,39 @@ def test_a_run_that_waits_says_what_to_type_and_goes_on_when_that_is_typed(proje
 
 
 @pytest.mark.parametrize(
-    ("typed", "environment", "code", "shown"),
+    ("typed", "environment", "code", "result"),
     [
-        pytest.param("perhaps\nyes\n", {}, 0, "TEA shipped", id="after a slip"),
-        pytest.param("\x04", {}, 4, "To answer: ", id="Ctrl-D"),
-        pytest.param("", {"SIGNAL": "2"}, 130, "interrupted", id="Ctrl-C"),
+        pytest.param("perhaps\nyes\n", {}, 0, "TEA shipped\n", id="after a slip"),
+        pytest.param("\x04", {}, 4, "", id="Ctrl-D"),
+        pytest.param("", {"SIGNAL": "2"}, 130, "", id="Ctrl-C"),
     ],
 )
 def test_on_a_terminal_a_question_is_asked_at_once(
-    project: Path, typed: str, environment: dict[str, str], code: int, shown: str
+    project: Path, typed: str, environment: dict[str, str], code: int, result: str
 ) -> None:
     task = ("--task", "tea")
     done = harness("run", "asks.py", *task, cwd=project, typed=typed, **environment)
-    assert done.exit_code == code, done.stderr
-    assert shown in done.stdout + done.stderr
+    assert (done.exit_code, done.stdout) == (code, result), done.stderr
     assert done.stderr.count("(yes or no) ") == max(1, len(typed.splitlines()))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "named"),
+    ("arguments", "code"),
     [
-        pytest.param("--answer perhaps", "answer.invalid", "'perhaps'", id="answer's kind"),
-        pytest.param("--answer yes --answer no", "option.given-twice", "'ship/ask'", id="twice"),
-        pytest.param("--file fails.py", "resume.other-pipeline", "'fails'", id="another pipeline"),
+        ("--answer perhaps", "answer.invalid"),
+        ("--answer yes --answer no", "option.given-twice"),
+        ("--file fails.py", "resume.other-pipeline"),
     ],
 )
 def test_a_mistake_is_answered_before_anything_runs(
-    project: Path, arguments: str, code: str, named: str
+    project: Path, arguments: str, code: str
 ) -> None:
     asks(project)
     before = {path: path.read_bytes() for path in (project / "traces").iterdir()}
     done = resumed(project, *arguments.split(), "--json")
     assert done.exit_code == 2
     assert done.code.startswith(code), done.code
-    assert named in done.stderr
+    assert_shown("resume", f"refused: {arguments}", done.stderr)
     assert {path: path.read_bytes() for path in (project / "traces").iterdir()} == before
 
 
@@ -152,31 +151,19 @@ def test_a_failed_run_says_what_failed_and_what_was_left_out_and_can_be_resumed(
     assert (failure["node"], failure["type"], failure["code"]) == ("loud[1]", "ValueError", None)
     (skip,) = said["skips"]
     assert (skip["node"], skip["because_of"]) == ("joined", "loud[1]")
-    failed = resumed(project)
-    assert failed.exit_code == 1
-    assert "node 'loud[1]' failed: ValueError: b is bad (fails.py:11)" in failed.stderr
-    assert "joined: 'loud[1]' failed" in failed.stderr
+    assert_shown("resume", "failed", resumed(project))
     (project / "mended").touch()
     (project / "made").unlink()
-    done = resumed(project)
-    assert done.exit_code == 0, done.stderr
-    assert "A B C" in done.stdout
-    assert "2 node calls were done before" in done.stderr
+    assert_shown("resume", "resumed after a failure", resumed(project))
     assert (project / "made").read_text() == "b\n"
 
 
 def test_a_finished_run_that_is_resumed_runs_only_what_changed_and_says_so(project: Path) -> None:
     (project / "mended").touch()
     fails(project)
-    done = resumed(project)
-    assert done.exit_code == 0
-    assert "A B C\n" in done.stdout
-    assert "The run had finished" in done.stderr
+    assert_shown("resume", "finished", resumed(project))
     (project / "fails.py").write_text(FAILS.replace('" ".join', '" and ".join'))
-    done = resumed(project)
-    assert "A and B and C" in done.stdout
-    assert "3 node calls were done before; made again:" in done.stderr
-    assert "joined: its code changed" in done.stderr
+    assert_shown("resume", "finished and changed", resumed(project))
     assert sorted((project / "made").read_text().split()) == ["a", "b", "c"]
 
 
@@ -184,9 +171,7 @@ def test_a_node_that_ends_the_process_ends_the_run_and_not_with_its_exit_code(
     project: Path,
 ) -> None:
     done = harness("run", "leaves.py", cwd=project)
-    assert done.exit_code == 1
-    assert "leaves.py:11: quits called sys.exit(3)" in done.stderr
-    assert "resume 2" in done.stderr
+    assert_shown("resume", "left by sys.exit", done)
     said = resumed(project, "--json").json
     assert said["status"] == "failed"
     assert said["error"] == {"type": "SystemExit", "code": "run.left", "message": "3"}
@@ -202,25 +187,24 @@ def test_a_run_stopped_at_a_limit_has_an_exit_code_of_its_own(project: Path) -> 
     assert "--max-seconds" not in harness("run", "waits.py", cwd=project).stderr
     (project / "harness.toml").unlink()
     stopped = harness("run", "waits.py", "--max-seconds", "0.2", cwd=project)
-    assert stopped.exit_code == 3
-    assert "second: " in stopped.stderr
-    (typed,) = (line for line in stopped.stderr.splitlines() if line.startswith("To go on"))
-    assert "resume 2" in typed
-    assert typed.endswith(" --max-seconds …")
+    assert_shown("resume", "stopped", stopped)
     again = resumed(project, "--max-seconds", "0.2", "--json")
     assert again.json["status"] == "stopped"
     (project / "go").touch()
     done = resumed(project, "--max-seconds", "600")
-    assert done.exit_code == 0, done.stderr
-    assert "done at last" in done.stdout
+    assert (done.exit_code, done.stdout) == (0, "done at last\n"), done.stderr
 
 
 # --- from elsewhere ------------------------------------------------------------------------------
 
 
-def test_what_is_said_to_be_typed_finds_a_run_that_landed_elsewhere(project: Path) -> None:
+@pytest.mark.parametrize(("here", "there"), [("", "my runs"), ("our runs", "")])
+def test_what_is_said_to_be_typed_finds_a_run_that_landed_elsewhere(
+    project: Path, here: str, there: str
+) -> None:
     (project / "other").mkdir()
-    (project / "other/harness.toml").write_text('traces = "my runs"\n')
+    for folder, traces in (("other", there), (".", here)):
+        (project / folder / "harness.toml").write_text(traces and f'traces = "{traces}"')
     ended = asks(project, "--config", "other/harness.toml")
     (said,) = (line for line in ended.stderr.splitlines() if "resume 2" in line)
     typed = shlex.split(said[said.index("resume 2") :])
@@ -233,7 +217,7 @@ def test_a_pipeline_that_moved_is_named_anew(project: Path) -> None:
     lost = resumed(project, "--answer", "yes", "--json")
     assert (lost.exit_code, lost.code) == (2, "run.file-gone")
     done = resumed(project, "--answer", "yes", "--file", "moved.py")
-    assert "TEA shipped" in done.stdout
+    assert done.stdout == "TEA shipped\n"
 
 
 def test_a_run_from_python_needs_its_file(project: Path) -> None:
@@ -248,7 +232,7 @@ def test_a_run_from_python_needs_its_file(project: Path) -> None:
     unknown = resumed(project, "--answer", "yes", "--json")
     assert (unknown.exit_code, unknown.code) == (2, "run.file-unknown")
     done = resumed(project, "--answer", "yes", "--file", "asks.py")
-    assert "TEA shipped" in done.stdout
+    assert done.stdout == "TEA shipped\n"
 
 
 # --- with a memory -------------------------------------------------------------------------------
@@ -342,8 +326,7 @@ def test_a_dry_run_says_what_would_be_made_again_and_why_and_what_it_took(much: 
     assert again.pop("reason").startswith("its code changed: 'asked' (much.py:5)")
     took = {"calls": 1, "input_tokens": 60_000, "output_tokens": 1, "cost_usd": None}
     assert again == {"node": "asked", "steps": [], **took}
-    assert shown.exit_code == 0
-    assert "60,000" in shown.stdout
+    assert_shown("resume", "a dry run", shown)
     assert sorted((much / "traces").iterdir()) == files
 
 
@@ -353,11 +336,11 @@ def test_a_dry_run_lists_nodes_that_were_renamed_and_new_ones(much: Path) -> Non
     (much / "harness.toml").write_text('[endpoints.producer]\nbackend = "scripted"\n')
 
     found = resumed(much, "--dry-run", "--json").json
-    shown = resumed(much, "--dry-run").stdout
+    shown = resumed(much, "--dry-run")
 
     assert (found["made_again"], found["new"]) == ([], ["more"])
     assert found["renamed"] == {"question": "asked"}
-    assert all(one in shown for one in ("'asked'", "question", "more"))
+    assert_shown("resume", "a dry run with a renamed node", shown)
 
 
 def test_much_is_not_made_again_unasked(much: Path) -> None:

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import random
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,8 +14,6 @@ import pytest
 from command import NOBODY, harness, serving
 from judging import DRAFTS, SCORES, Judge, alone, calls_of, judged
 from judging import RUBRIC as RUBRIC_OF_JUDGE
-from loopback_judge import RUBRIC, draft, loopback_judge, score_of
-from servers.emulated import Answer, Asked
 
 ROWS = [
     {"id": name, "draft": text, "task": f"Write {name}.", "sources": [f"Source of {name}."]}
@@ -310,29 +303,6 @@ def test_a_judge_that_fails_on_all_is_not_asked_about_each(
     assert [one["code"] for one in failures] == ["call.server-error"] * (asked - 1)
 
 
-class Leaves(Judge):
-    """A judge whose server goes down before its second judgement."""
-
-    async def respond(self, asked: Asked, answer: Answer) -> None:
-        if calls_of(self) > 1:
-            self._server.close()
-            answer.drop()
-        await super().respond(asked, answer)
-
-
-def test_a_judge_that_goes_down_fails_no_draft_and_the_same_command_goes_on(table: Path) -> None:
-    given = ("score", "notes.yaml", "drafts.jsonl", "--output", "out.csv", "--max-parallel", "1")
-    with serving(Leaves()) as server:
-        endpoint = {"url": f"{server.root}/v1", "model_id": "judge", "structured": "enforced"}
-        away = {"evaluator": {**endpoint, "max_outage_s": 0.2}}
-        first = harness("rubric", *given, "--json", cwd=table, endpoints=away)
-
-    assert (first.exit_code, "max_outage_s" in first.json["stopped"]) == (3, True)
-    assert [one["id"] for one in first.json["drafts"]] == ["good.md"]
-    assert not (table / "out.csv.failures.jsonl").exists()
-    assert judged(*given, cwd=table)[1] == 2
-
-
 # --- samples ---------------------------------------------------------------------------------
 
 
@@ -368,44 +338,3 @@ def test_many_drafts_are_summed_up_and_shown_one_by_one_if_that_is_asked_for(dra
     assert done.stderr.count("scores ") == 20
     detailed, calls = judged("score", *given, "--verbose", cwd=drafts)
     assert (detailed.text.count("Composite"), calls) == (60, 0)
-
-
-# --- kills -----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_killed_at_any_time_it_goes_on_with_no_row_lost_and_none_judged_for_nothing(
-    tmp_path: Path,
-) -> None:
-    count, parallel, kills = 500, 16, 8
-    (tmp_path / "notes.yaml").write_text(RUBRIC)
-    with (tmp_path / "drafts.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["id", "draft"], *([n, draft(n)] for n in range(count))])
-    command = [sys.executable, "-m", "harness", "rubric", "score", "notes.yaml", "drafts.csv"]
-    options = ["--output", "out.csv", "--max-parallel", str(parallel)]
-    chance = random.Random(1)
-    with loopback_judge(0.05) as (endpoints, seen):
-        environment = {**os.environ, "HARNESS_ENDPOINTS": endpoints}
-
-        def start() -> subprocess.Popen[bytes]:
-            quiet = subprocess.DEVNULL
-            return subprocess.Popen(
-                [*command, *options], cwd=tmp_path, env=environment, stdout=quiet, stderr=quiet
-            )
-
-        for number in range(kills):
-            with start() as running:
-                # As soon as some more are judged, in the midst of others.
-                wanted = min(count - 40, sum(seen().values()) + chance.randint(5, 45))
-                while sum(seen().values()) < wanted and running.poll() is None:
-                    time.sleep(chance.uniform(0.01, 0.05))
-                assert running.poll() is None, number
-                running.kill()
-        with start() as last:
-            assert last.wait() == 0
-        asked = seen()
-
-    rows = kept(tmp_path / "out.csv")
-    assert sorted(int(row["id"]) for row in rows) == list(range(count))
-    assert all(float(row["composite"]) == score_of(int(row["id"])) for row in rows)
-    assert sum(asked.values()) - count <= kills * parallel

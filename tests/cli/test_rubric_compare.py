@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command import Done, harness
+from golden import assert_shown
 from judging import DRAFTS, judged
 from judging import RUBRIC as NOTES
 
@@ -69,20 +71,10 @@ def test_of_two_evaluators_the_better_one_is_named_and_equal_ones_are_not(here: 
 
 def test_what_is_said_stands_in_words_for_people(here: Path) -> None:
     done = compare(here, "labels.csv", "bad.csv", "--target", "15%")
-    equal = compare(here, "labels.csv", "good.csv").text
+    equal = compare(here, "labels.csv", "good.csv")
 
-    assert done.exit_code == 0
-    for part in (
-        "Scores of 200 drafts in 200 groups",
-        "Agreement with people",
-        "By the first alone: ",
-        "First: essay, labels. Second: essay, bad.",
-        "Thresholds at which at most 15% of the accepted are wrong, 90% sure, of both at once:",
-        "first:",
-        "; its pass_at 7 accepts",
-    ):
-        assert part in done.text
-    assert "cannot tell" in equal
+    assert_shown("rubric compare", "two evaluators", done)
+    assert_shown("rubric compare", "equal ones", equal)
 
 
 def test_two_rubrics_are_compared_on_the_same_scores(here: Path) -> None:
@@ -163,7 +155,7 @@ def test_without_labels_the_shift_of_scores_is_told_and_nothing_counts_as_a_look
         + "".join(f"{row[0]},{max(0, float(row[1]) - 1)},{row[2]},essay\n" for row in rows[1:])
     )
     found = compare(here, "bad.csv", "lower.csv", "--json").json
-    said = compare(here, "bad.csv", "lower.csv").text
+    said = compare(here, "bad.csv", "lower.csv")
     again = harness("rubric", "compare", "lower.csv", "lower.csv", cwd=here)
 
     assert found["people"] is None
@@ -171,8 +163,8 @@ def test_without_labels_the_shift_of_scores_is_told_and_nothing_counts_as_a_look
     assert clear["difference"]["low"] < -0.8 > clear["difference"]["value"] > -1.01
     assert useful["difference"]["value"] == 0 == len(found["only_second"])
     assert found["only_first"]
-    assert f"By the first alone: {len(found['only_first'])}: d" in said
-    assert (again.exit_code, "By the" in again.text) == (0, False)
+    assert_shown("rubric compare", "without labels", said)
+    assert_shown("rubric compare", "the same scores", again)
     assert not (here / "rubrics/essay.attempts.json").exists()
 
 
@@ -218,7 +210,7 @@ def test_rows_without_an_id_are_paired_by_their_inputs(tmp_path: Path) -> None:
     evaluation(tmp_path / "g.jsonl", questions(0, 1, other="x"))
     refused = harness("rubric", "compare", "d.jsonl", "g.jsonl", "--json", cwd=tmp_path)
     assert (refused.exit_code, refused.code) == (2, "compare.no-pairs")
-    assert "'q: What is 0?' and 'other: x; q: What is 0?'" in refused.text
+    assert_shown("rubric compare", "no pairs", refused.stderr)
 
 
 def test_rows_without_a_partner_are_counted(tmp_path: Path) -> None:
@@ -226,33 +218,47 @@ def test_rows_without_a_partner_are_counted(tmp_path: Path) -> None:
     evaluation(tmp_path / "b.jsonl", questions(*[1] * 10))
     done = harness("rubric", "compare", "a.jsonl", "b.jsonl", cwd=tmp_path)
     found = harness("rubric", "compare", "a.jsonl", "b.jsonl", "--json", cwd=tmp_path).json
-    assert "20 of 30 rows of A have no partner in B." in done.text
-    assert "of B have" not in done.text
+    assert_shown("rubric compare", "rows without a partner", done)
     assert found["without_partner"] == [20, 0]
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "problem"),
+    ("name", "text"),
     [
-        ("cut.json", '{"version": 2, "eval": {"mod', "Unterminated string"),
-        ("a.json", '{"a": 1}', "nor a whole result of Inspect AI or promptfoo; give scores"),
-        ("a.jsonl", '{"a": 1}\n', "its rows are none of an evaluation, as the other's are (a)"),
-        ("cut.jsonl", '{"id": "t.csv:2", "ep', "not JSON"),
-        ("cut.eval", "PK no", "it is no log of Inspect"),
+        ("cut.json", '{"version": 2, "eval": {"mod'),
+        ("a.json", '{"a": 1}'),
+        ("a.jsonl", '{"a": 1}\n'),
+        ("cut.jsonl", '{"id": "t.csv:2", "ep'),
+        ("cut.eval", "PK no"),
     ],
 )
-def test_a_broken_file_is_named_on_either_side(
-    tmp_path: Path, name: str, text: str, problem: str
-) -> None:
+def test_a_broken_file_is_named_on_either_side(tmp_path: Path, name: str, text: str) -> None:
     evaluation(tmp_path / "ours.jsonl", questions(0, 1))
     (tmp_path / name).write_text(text)
     for files in (("ours.jsonl", name), (name, "ours.jsonl")):
         refused = harness("rubric", "compare", *files, cwd=tmp_path)
-        assert refused.exit_code == 2
-        said = " ".join(refused.stderr.split())
-        assert name in said
-        assert problem in said
-        assert "ours" not in said
+        assert_shown("rubric compare", f"broken: {name}", refused)
+
+
+@pytest.mark.parametrize("more", [(), ("--rubric", "essay")], ids=["rows", "drafts"])
+def test_a_pipe_is_read_once_and_sides_have_their_names(here: Path, more: tuple[str, ...]) -> None:
+    if more:
+        text = "id,score.clear\nd1,7\nd2,8\n"
+    else:
+        evaluation(here / "rows.jsonl", questions(0, 1, 1))
+        text = (here / "rows.jsonl").read_text()
+    ending = "csv" if more else "jsonl"
+    (here / f"b.{ending}").write_text(text)
+    os.mkfifo(pipe := here / f"a.{ending}")
+    # What is in a pipe stays there as long as it is open for anyone.
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    pipe.write_text(text)
+    done = harness("rubric", "compare", pipe.name, f"b.{ending}", *more, "--json", cwd=here)
+    os.close(reader)
+
+    assert done.exit_code == 0, done.stderr
+    sides = ("essay, a.csv", "essay, b.csv") if more else ("a.jsonl", "b.jsonl")
+    assert tuple(done.json["sides"]) == sides
 
 
 def test_a_reducer_that_needs_more_epochs_is_refused(tmp_path: Path) -> None:
@@ -267,7 +273,5 @@ def test_a_reducer_that_needs_more_epochs_is_refused(tmp_path: Path) -> None:
 def test_what_two_rows_or_equal_scores_cannot_tell_is_a_dash(tmp_path: Path) -> None:
     for name in ("a.jsonl", "b.jsonl"):
         evaluation(tmp_path / name, questions(1, 1))
-    text = harness("rubric", "compare", "a.jsonl", "b.jsonl", cwd=tmp_path).text
-    assert "nan" not in text
-    cells = [cell.strip() for cell in text.split("│")]
-    assert cells[-6:-1] == ["1.00", "1.00", "+0.00 (-)", "cannot tell", "-"]
+    shown = harness("rubric", "compare", "a.jsonl", "b.jsonl", cwd=tmp_path)
+    assert_shown("rubric compare", "equal scores of two rows", shown)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from golden import assert_shown
 from judging import DRAFTS, RUBRIC, alone, judged
 
 from harness.cli.rubric_noise import meaning
@@ -56,9 +57,7 @@ def test_it_is_said_in_words_and_kept_among_ones_own_rubrics(drafts: Path) -> No
     (drafts / "rubrics").mkdir()
     (drafts / "rubrics/notes.yaml").write_text(RUBRIC)
     done, _ = judged("noise", "notes", "good.md", cwd=drafts, score=scattered())
-    assert "6.3 7.8 7.0 8.5 9.3" in done.text
-    assert "standard deviation of 1.19 points (5 judgements, 1 draft)" in done.text
-    assert "Kept in rubrics/notes.noise.json" in done.text
+    assert_shown("rubric noise", "measured", done.stdout)
     assert (drafts / "rubrics/notes.noise.json").is_file()
 
 
@@ -98,25 +97,17 @@ def measured(deviation: float, between: float | None = 1.0) -> Noise:
     return Noise(evaluator="judge", deviation=deviation, drafts=3, judgements=15, between=between)
 
 
-def told(noise: Noise, **more: object) -> str:
-    by = rubric(**more)
-    return " ".join(meaning(noise, by))
-
-
-def test_the_figures_are_those_of_a_normal_distribution() -> None:
-    said = told(measured(0.5), repeats=4)
-    assert "up to 1.4 apart in 95 of 100 cases" in said
-    assert "judged up to 4 times (repeats)." in said
-
-
 @pytest.mark.parametrize(
-    ("noise", "said"),
+    ("case", "noise", "more"),
     [
-        pytest.param(measured(0, 0), "that is no judgement", id="frozen"),
-        pytest.param(measured(0, 1), "one is enough", id="none"),
-        pytest.param(measured(0.5, 0.3), "does not tell these drafts apart", id="drafts alike"),
+        ("judged up to four times", measured(0.5), {"repeats": 4}),
+        ("frozen", measured(0, 0), {}),
+        ("none", measured(0, 1), {}),
+        ("drafts alike", measured(0.5, 0.3), {}),
+        ("drafts apart", measured(0.5, 2.0), {}),
     ],
 )
-def test_a_judge_that_tells_nothing_apart_is_called_that(noise: Noise, said: str) -> None:
-    assert said in told(noise)
-    assert said not in told(measured(0.5, 2.0))
+def test_the_figures_are_of_a_normal_distribution_and_a_judge_that_tells_nothing_apart_is_told(
+    case: str, noise: Noise, more: dict[str, object]
+) -> None:
+    assert_shown("rubric noise", case, "\n".join(meaning(noise, rubric(**more))))

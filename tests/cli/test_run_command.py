@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import NOBODY, harness
+from golden import assert_shown
 from pipelines import ASKS, CHATS, ECHO, FILLS, WAITS
 from sample_runs import load_run
 
@@ -53,11 +54,7 @@ def project(tmp_path: Path) -> Path:
 
 def test_a_pipeline_runs_and_says_where_its_files_are(project: Path) -> None:
     done = harness("run", "echo.py", "--task", "tea", cwd=project)
-    assert done.exit_code == 0, done.stderr
-    assert "TEA" in done.stdout
-    (journal,) = (project / "traces").glob("2*.jsonl")
-    assert f"traces/{journal.name}" in done.stderr
-    assert done.stdout.split() == ["[", '"TEA"', "]"]
+    assert_shown("run", "a list is its result", done)
 
 
 def test_a_run_with_no_room_for_its_journal_stops_and_says_so(project: Path) -> None:
@@ -198,34 +195,35 @@ def test_what_may_be_run(project: Path, arguments: list[str], result: object) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "named"),
+    ("arguments", "code"),
     [
-        pytest.param("ehco.py", "pipeline.no-file", "'echo.py'", id="misspelt file"),
-        pytest.param("syntax.py", "pipeline.syntax-error", "syntax.py:2: ", id="syntax"),
-        pytest.param("raises.py", "pipeline.import-failed", "raises.py:2: ", id="import"),
-        pytest.param("exits.py", "pipeline.exits-on-import", "3", id="exits on import"),
-        pytest.param("negative.py", "pipeline.policy-negative", "negative.py:3: ", id="policy"),
-        pytest.param("two.py", "pipeline.not-one", "two.py:echo, two.py:other", id="several"),
-        pytest.param("two.py:ehco", "pipeline.unknown", "'echo'", id="misspelt pipeline"),
-        pytest.param("cycle.py", "pipeline.cycle", "b → a → b", id="cycle"),
-        pytest.param("echo.py", "pipeline.input-missing", "'task'", id="missing input"),
-        pytest.param("echo.py --set tsk=x", "pipeline.unknown-input", "'task'", id="unknown"),
-        pytest.param("echo.py --task x --set times=y", "pipeline.input-", "'times'", id="type"),
-        pytest.param("echo.py --set task", "option.malformed", "'task'", id="no value"),
-        pytest.param("echo.py --task x --set task=y", "option.given-", "'task'", id="twice"),
-        pytest.param("echo.py --set task=@latin.txt", "file.not-utf8", "byte 2", id="latin"),
-        pytest.param("rubs.py", "node.failed", "rubrics/mine.yaml:3: 'nmae'", id="rubric"),
-        pytest.param("chats.py --config file.toml", "model.file-", "none.gguf", id="no model file"),
+        ("ehco.py", "pipeline.no-file"),
+        ("syntax.py", "pipeline.syntax-error"),
+        ("raises.py", "pipeline.import-failed"),
+        ("exits.py", "pipeline.exits-on-import"),
+        ("negative.py", "pipeline.policy-negative"),
+        ("two.py", "pipeline.not-one"),
+        ("two.py:ehco", "pipeline.unknown"),
+        ("cycle.py", "pipeline.cycle"),
+        ("echo.py", "pipeline.input-missing"),
+        ("echo.py --set tsk=x", "pipeline.unknown-input"),
+        ("echo.py --task x --set times=y", "pipeline.input-invalid"),
+        ("echo.py --set task", "option.malformed"),
+        ("echo.py --task x --set task=y", "option.given-twice"),
+        ("echo.py --set task=@latin.txt", "file.not-utf8"),
+        ("rubs.py", "node.failed"),
+        ("chats.py --config file.toml", "model.file-invalid"),
     ],
 )
 def test_a_mistake_is_answered_in_one_line_with_exit_code_2(
-    project: Path, arguments: str, code: str, named: str
+    project: Path, arguments: str, code: str
 ) -> None:
     done = harness("run", *arguments.split(), "--json", cwd=project)
-    assert done.exit_code == 2
-    assert done.code.startswith(code), done.code
-    assert named in done.stderr
+    assert (done.exit_code, done.code) == (2, code)
     assert done.json["run_id"] is not None or done.stderr.count("\n") == 1
+    # Python words one of them; of three nodes that fail, any may be told.
+    masks = {"(syntax.py:2: ).*": r"\1…", r"\[\d\]| \(and \d more.*": ""}
+    assert_shown("run", arguments, done.stderr, masks={str(project): "/project", **masks})
 
 
 def test_producer_and_evaluator_on_one_model_are_refused_by_name(project: Path) -> None:
@@ -234,8 +232,7 @@ def test_producer_and_evaluator_on_one_model_are_refused_by_name(project: Path) 
     (project / "judges.py").write_text(CHATS.replace('"producer"', '"evaluator"'))
     done = harness("run", "judges.py", *roles, "--json", cwd=project, endpoints=endpoints)
     assert (done.exit_code, done.code) == (2, "roles.same-model")
-    assert "producer 'a'" in done.stderr
-    assert "evaluator 'b'" in done.stderr
+    assert_shown("run", "one model in two roles", done.stderr)
 
 
 def test_an_unreachable_endpoint_says_which_url_was_tried(project: Path) -> None:
@@ -243,7 +240,7 @@ def test_an_unreachable_endpoint_says_which_url_was_tried(project: Path) -> None
     done = harness("run", "chats.py", "--json", cwd=project, endpoints=endpoints)
     assert done.exit_code == 1
     assert [one["code"] for one in done.json["failures"]] == ["call.unreachable"] * 3
-    assert f"{NOBODY}/v1/chat/completions" in done.stderr
+    assert all(f"{NOBODY}/v1/chat" in one["message"] for one in done.json["failures"])
 
 
 def test_a_failure_is_reported_as_json_too_with_the_run_to_look_at(project: Path) -> None:

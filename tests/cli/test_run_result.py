@@ -16,7 +16,7 @@ from rich.console import Console
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, print_rounds, rounds_as_json
-from harness.cli.run_result import print_failure, print_result, result_fields, spent_line
+from harness.cli.run_result import print_failure, print_result, result_fields
 from harness.inference import Spent
 from harness.session import RunResult
 from harness.trace import Journal
@@ -53,7 +53,11 @@ def shown(result: RunResult, *, width: int = 100) -> str:
 
 @pytest.mark.parametrize(
     ("program", "said"),
-    [("/there/bin/harness", "bin/harness trace"), ("/there/__main__.py", "-m harness trace")],
+    [
+        ("/there/bin/harness", "bin/harness trace"),
+        ("/my place/bin/harness", "my place/bin/harness' trace"),
+        ("/there/__main__.py", "-m harness trace"),
+    ],
 )
 def test_the_next_steps_are_typed_as_the_command_was(
     result: RunResult, program: str, said: str, monkeypatch: pytest.MonkeyPatch
@@ -64,22 +68,46 @@ def test_the_next_steps_are_typed_as_the_command_was(
     assert said in " ".join(shown(result).split())
 
 
+SPENT = Spent(
+    calls=3, input_tokens=1_200, output_tokens=90, estimated_calls=1, cost_usd=0.0125,
+    unpriced_calls=1,
+)  # fmt: skip
+CHANGED: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "tried again": {"retries": {"findings[2]": 2, "writer": 1}},
+    "resumed": {"parts": 2, "replies_used_again": 3},
+    "markup in its text": {"result": "[bold]x[/bold] ]"},
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
 def test_a_report_has_the_text_the_rounds_what_was_asked_to_change_the_models_and_the_files(
+    result: RunResult, case: str
+) -> None:
+    text = shown(replace(result, **CHANGED[case]))
+    assert_shown("run report", case, text, masks=masks(result))
+
+
+def test_a_failed_run_says_what_was_spent_and_how_its_figures_were_come_by(
     result: RunResult,
 ) -> None:
-    masks = {
+    failed = replace(result, status="failed", spent=SPENT)
+    text = printed(partial(print_failure, failed))
+    assert_shown("run report", "failed", text, masks=masks(result))
+
+
+def masks(result: RunResult) -> dict[str, str]:
+    return {
         str(result.files.journal.parent): "traces",
-        result.run_id: "RUN",
         r"\d+\.\d s": "0.0 s",
-        r" [^ ]+ (view|trace \w+) RUN .*": r" harness \1 RUN",
+        r"\S+( -m harness)? (view|trace \w+) \d+T.*": r"harness \2 RUN",
     }
-    assert_shown("run report", shown(result), masks=masks)
 
 
 def test_the_rounds_of_a_recorded_run_have_all_that_its_report_shortens(result: RunResult) -> None:
     journal = Journal(result.files.journal)
 
-    assert_shown("trace rounds", printed(partial(print_rounds, journal), width=100))
+    assert_shown("trace rounds", "two rounds", printed(partial(print_rounds, journal), width=100))
     (loop,) = rounds_as_json(journal)
     said = as_json(result)["loops"][0]
     as_written = json.loads(json.dumps(loop, default=str))
@@ -105,30 +133,9 @@ def test_a_long_change_is_shown_from_where_it_begins():
     assert "word0 word1" in str(change.shown())
 
 
-def test_figures_say_how_they_were_come_by(result: RunResult) -> None:
-    tokens = {"input_tokens": 1_200, "output_tokens": 90, "estimated_calls": 1}
-    spent = Spent(calls=3, **tokens, cost_usd=0.0125, unpriced_calls=1)
-    said = (
-        "The run took 0.0 s; calls: 3; tokens in: about 1,200, out: about 90; dollars: 0.0125, "
-        "without 1 of the calls, whose price is unknown."
-    )
-    failed = replace(result, status="failed", spent=spent)
-    assert said in " ".join(printed(partial(print_failure, failed)).split())
-
-
-def test_what_was_tried_again_is_said_to_people_and_to_scripts(result: RunResult) -> None:
-    again = replace(result, retries={"findings[2]": 2, "writer": 1})
-    said = shown(again)
-    assert [name for name in ("findings[2]: 2", "writer: 1") if name not in said] == []
-    assert as_json(again)["retries"] == again.retries
-
-
-def test_a_resumed_run_says_what_was_not_asked_again(result: RunResult) -> None:
-    resumed = replace(result, parts=2, replies_used_again=3)
-    assert "3 replies" in shown(resumed)
-    assert "All 2 parts of the run took" in spent_line(resumed)
-    assert "none of them" not in shown(resumed)
-    assert as_json(resumed)["replies_used_again"] == 3
+def test_json_says_what_was_tried_or_not_asked_again(result: RunResult) -> None:
+    assert as_json(replace(result, retries={"writer": 1}))["retries"] == {"writer": 1}
+    assert as_json(replace(result, replies_used_again=3))["replies_used_again"] == 3
 
 
 def test_the_result_is_printed_apart_from_all_the_rest(result: RunResult) -> None:
@@ -139,9 +146,14 @@ def test_the_result_is_printed_apart_from_all_the_rest(result: RunResult) -> Non
 
 
 def test_every_reason_to_stop_has_words(result: RunResult) -> None:
-    for reason in get_args(StopReason):
-        loop = replace(result.loops[0], stop_reason=reason, stop_detail="what there is to say")
-        assert f"Stopped: {reason} (" in shown(replace(result, loops=(loop,)))
+    loops = [
+        replace(result.loops[0], stop_reason=reason, stop_detail="what there is to say")
+        for reason in get_args(StopReason)
+    ]
+    lines = shown(replace(result, loops=tuple(loops))).splitlines()
+    stops = [line for line in lines if line.startswith("Stopped: ")]
+    assert len(stops) == len(loops)
+    assert_shown("run report", "reasons to stop", "\n".join(stops))
 
 
 def test_json_has_what_each_round_changed_and_took(result: RunResult) -> None:
@@ -155,7 +167,5 @@ def test_json_has_what_each_round_changed_and_took(result: RunResult) -> None:
     assert (second["unjudged"], second["gates"]) == (["relevance"], [])
 
 
-def test_paths_are_not_folded_and_markup_in_a_text_is_printed_as_it_is(result: RunResult) -> None:
-    text = shown(replace(result, result="[bold]x[/bold] ]"), width=60)
-    assert f"{result.files.journal}, .json, .pftrace" in text
-    assert "[bold]x[/bold] ]" in text
+def test_paths_are_not_folded(result: RunResult) -> None:
+    assert f"{result.files.journal}, .json, .pftrace" in shown(result, width=60)

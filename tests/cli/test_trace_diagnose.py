@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from golden import printed
+from golden import assert_shown, printed
 
 from harness.analysis import Diagnosis, RunFinding
 from harness.analysis.finding import Expected
@@ -41,55 +41,8 @@ def diagnosis(*findings: RunFinding, **more: Any) -> Diagnosis:
     return Diagnosis(**{**usual, "findings": findings, **more})
 
 
-def shown(*findings: RunFinding, **more: Any) -> str:
-    return printed(partial(print_findings, diagnosis(*findings, **more)))
-
-
-def test_a_finding_is_printed_with_its_owner_its_moves_and_its_spans() -> None:
-    text = shown(FINDING, FINDING, checked=("queueing", "retries"), unexplained=TIME[1])
-
-    lines = [line.rstrip() for line in text.splitlines()]
-    assert [line for line in lines if line[:1].isdigit()] == [
-        "1. queueing  warning, routing",
-        "2. queueing  warning, routing",
-    ]
-    assert "   - start vLLM with a larger --max-num-seqs" in lines
-    assert lines.count("   spans 6, 8") == 2
-    assert "'[bold]small'" in text
-    assert "Looked for by 2 rules: calls that failed" in text
-    assert "The largest part that none explains: 20% the nodes' own code" in " ".join(text.split())
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({}, "Nothing was found."),
-        ({"status": "cancelled"}, "Looked for by 0 rules, up to its end: calls"),
-    ],
-    ids=["nothing found", "cut short"],
-)
-def test_nothing_found_is_said_with_what_cannot_be_seen(more: Any, said: str) -> None:
-    assert said in shown(**more)
-
-
-def test_where_the_time_went_is_said_whatever_was_found() -> None:
-    said = (
-        "Where the 10.0 s of the critical path went: 80% models wrote replies; 20% the nodes' own"
-    )
-    assert said in shown()
-    assert said in shown(FINDING)
-    assert (
-        "Findings count all nodes" in shown(),
-        "Findings count all nodes" in shown(FINDING),
-    ) == (
-        False,
-        True,
-    )
-
-
-@pytest.mark.parametrize(("bound", "told"), [("unknown", False), ("compute", True)])
-def test_a_limit_that_was_passed_has_no_verdict_and_no_prediction(bound: Any, told: Any) -> None:
-    limit = SpeedLimit(
+def limit(bound: Any) -> SpeedLimit:
+    return SpeedLimit(
         model="small",
         device="machine",
         calls=3,
@@ -105,14 +58,27 @@ def test_a_limit_that_was_passed_has_no_verdict_and_no_prediction(bound: Any, to
         compute_share=1.488,
         bound=bound,
     )
-    text = " ".join(shown(speed_limits=(limit,)).split())
-    assert ("Computing is the limit." in text, "Predicted" in text) == (told, told)
-    assert ("could not be told" in text) != told
 
 
-def test_what_was_not_examined_is_said() -> None:
-    text = shown(not_examined=("where prompts were the same: no texts were recorded",))
-    assert "Not examined: where prompts were the same: no texts were recorded." in text
+CASES = {
+    "two findings": diagnosis(
+        FINDING, FINDING, checked=("queueing", "retries"), unexplained=TIME[1]
+    ),
+    "nothing found": diagnosis(),
+    "cut short": diagnosis(status="cancelled"),
+    "a limit that was passed": diagnosis(speed_limits=(limit("compute"),)),
+    "an unknown limit": diagnosis(speed_limits=(limit("unknown"),)),
+    "not examined": diagnosis(
+        not_examined=("where prompts were the same: no texts were recorded",)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_findings_are_printed_with_their_owner_moves_and_spans_and_what_was_not_seen(
+    case: str,
+) -> None:
+    assert_shown("diagnosis", case, printed(partial(print_findings, CASES[case])))
 
 
 def test_json_holds_everything_that_was_found() -> None:

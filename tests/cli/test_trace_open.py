@@ -21,7 +21,7 @@ import pytest
 from command import COMMAND, harness, interrupt
 from demo import ROOT
 
-from harness.cli.trace_show import span_shown
+from harness.cli.trace import span_shown
 from harness.trace import Journal
 from tests.chromium import Chromium
 

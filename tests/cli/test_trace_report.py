@@ -61,31 +61,26 @@ def shown(report: RunReport) -> str:
 def test_a_report_says_where_the_time_the_tokens_and_the_money_went(tmp_path: Path) -> None:
     # By hand: 250 ms and 50 waits of 20 ms; 12,345 ms and 100 of them; 1 s before any call. So 152
     # tokens in 16.595 s, 51 of them in time; 8.42 dollars an hour for 16.595 s.
-    report = report_on(tmp_path)
-    assert_shown("trace report", shown(report), masks={report.run_id: "RUN"})
-
-
-def test_a_model_without_a_price_is_said_to_have_none(tmp_path: Path) -> None:
-    with RunTrace(tmp_path, name="essay", clock=ManualClock()) as trace:
-        call(trace, ManualClock(), model="small", wait_ms=1, output=2)
-    text = shown(report_of(Journal(trace.journal_path)))
-    assert "Cost: unknown; no price was found for small." in text
+    assert_shown("trace report", "two calls in a loop", shown(report_on(tmp_path)))
 
 
 @pytest.mark.parametrize(
-    ("usd", "said"), [(0.0081, "0.008100 dollars saved"), (-0.012, "0.0120 dollars lost")]
+    ("case", "costs"),
+    [
+        ("no price", {}),
+        ("a cache that saved", {"cost_usd": 0.01, "cache_saved_usd": 0.0081}),
+        ("a cache that cost", {"cost_usd": 0.01, "cache_saved_usd": -0.012}),
+    ],
 )
-def test_what_a_providers_cache_of_prompts_saved_is_told(
-    tmp_path: Path, usd: float, said: str
+def test_a_report_says_what_a_call_cost_and_what_the_providers_cache_saved(
+    tmp_path: Path, case: str, costs: dict[str, float]
 ) -> None:
     with (
         RunTrace(tmp_path, name="essay", clock=ManualClock()) as trace,
         trace.span("chat", model="claude") as chat,
     ):
-        chat.set(input_tokens=4_000, cached_tokens=3_000, output_tokens=9)
-        chat.set(cost_usd=0.01, cache_saved_usd=usd)
-    text = " ".join(shown(report_of(Journal(trace.journal_path))).split())
-    assert f"Prompt cache of claude: 3,000 of 4,000 tokens read from it, {said}." in text
+        chat.set(input_tokens=4_000, cached_tokens=3_000, output_tokens=9, **costs)
+    assert_shown("trace report", case, shown(report_of(Journal(trace.journal_path))))
 
 
 def test_it_fits_eighty_columns_and_cuts_nothing_off(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from golden import printed
+from golden import assert_shown, printed
 from manual_clock import ManualClock
 
-from harness.cli.trace_show import SpanShown, print_span, span_shown
+from harness.cli.trace import SpanShown, print_span, span_shown
 from harness.errors import InvalidInput
 from harness.trace import Journal, RunTrace, TraceOptions
 
@@ -42,19 +42,7 @@ def shown(span: SpanShown) -> str:
 
 
 def test_a_call_is_shown_with_its_place_its_figures_and_its_texts(tmp_path: Path) -> None:
-    lines = [line.rstrip() for line in shown(span_shown(journal_of(tmp_path), 2)).splitlines()]
-    assert lines == [
-        "text[3] / text[3] · producer",
-        "chat, span 2: 0.04 s from second 0.25",
-        "ttft    12.3 ms",
-        "decode  0.04 s from second 0.25",
-        "",
-        "prompt",
-        "Say [bold]something[/bold].",
-        "",
-        "reply",
-        "Something.",
-    ]
+    assert_shown("trace show", "a call", shown(span_shown(journal_of(tmp_path), 2)))
 
 
 def test_a_script_gets_nanoseconds_and_texts_by_name(tmp_path: Path) -> None:
@@ -79,15 +67,14 @@ def test_how_it_ended_is_shown_if_not_well(tmp_path: Path) -> None:
         trace.span("work"),
     ):
         raise ValueError("no good")
-    text = shown(span_shown(Journal(trace.journal_path), 1))
-    assert "work, span 1, error: 0.00 s" in text
-    assert "ValueError: no good" in text
+    assert_shown("trace show", "an error", shown(span_shown(Journal(trace.journal_path), 1)))
 
 
 @pytest.mark.parametrize("wanted", [99, "text[2]", "findings[2]"])
 def test_a_span_that_is_not_there_is_refused_with_labels_that_are(
     wanted: int | str, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidInput, match=r"calls of nodes: text\[3\]$") as raised:
+    with pytest.raises(InvalidInput) as raised:
         span_shown(journal_of(tmp_path), wanted)
     assert raised.value.code == "trace.no-such-span"
+    assert_shown("trace show", f"no span {wanted}", str(raised.value))

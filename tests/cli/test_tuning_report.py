@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command import Done, harness
+from golden import assert_shown
 
 from tests.chromium import Chromium
 
@@ -31,6 +32,7 @@ DRAFT = 'It says <script>alert("&")</script>.\n\nAnd more of draft {}.'
 
 
 PLACES = (("clear", 0), ("useful", 2))
+ORIGIN = {r"\d{4}-\d\d-\d\d \d\d:\d\d UTC": "DATE", r"harness \d+\.\d+\S*": "harness VERSION"}
 
 
 def directory(path: Path) -> Path:
@@ -79,50 +81,22 @@ def page(here: Path) -> str:
 def texts(here: Path) -> str:
     """What a reader reads, with what is said of plots."""
     body = page(here).partition("<body>")[2]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
-
-
-def test_the_claim_stands_first(reported: tuple[Path, Any]) -> None:
-    here, found = reported
-    own, named = found["own"], found["named"]
-    first = re.findall(r"<p[^>]*>(.*?)</p>", page(here))[0]
-
-    trials, wrong = own["accepted"], own["wrong"]
-    assert unescape(first).startswith(
-        f"pass_at 7 accepts {trials} of 150: {wrong} of {trials} ({100 * wrong / trials:.3g}%) of "
-        f"the accepted are wrong. At most {100 * found['own_bound']:.3g}% are, 90% sure, if it was "
-        f"chosen before these labels were seen. Threshold {named['threshold']:g} accepts "
+    lines = re.sub(r"</(p|tr|h\d|li|figure|dd|text)>", "\n", body)
+    return "\n".join(
+        " ".join(unescape(re.sub(r"<[^>]+>", " ", line)).split())
+        for line in lines.splitlines()
+        if re.sub(r"<[^>]+>", "", line).strip()
     )
-    assert "Claim: at most 10% of the accepted are wrong, 90% sure" in first
 
 
-def test_every_figure_is_that_of_the_json_and_of_the_terminal(reported: tuple[Path, Any]) -> None:
+def test_the_page_says_the_claim_first_and_every_figure_of_the_terminal(
+    reported: tuple[Path, Any],
+) -> None:
     here, found = reported
-    printed = tune(here).text
-    said = texts(here)
 
-    for one in found["agreements"]:
-        r, person = one["estimates"]["pearson"], one["ceiling"]
-        assert f"{r['value']:.2f} ({r['low']:.2f} to {r['high']:.2f})" in said
-        assert f" {person:.2f} " in said
-    auc = found["discrimination"]
-    line = f"{auc['value']:.2f} ({auc['low']:.2f} to {auc['high']:.2f}) of pairs (AUC)"
-    assert line in said
-    assert line in printed
-
-
-def test_it_says_what_its_figures_come_from(reported: tuple[Path, Any]) -> None:
-    here, found = reported
-    made = found["origin"]
-
-    for name, value in made.items():
-        if name != "Date":
-            assert f"{name} {value}" in texts(here)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", made["Date"])
-    assert made["Labels"].startswith("labels.jsonl, 150 of 150 drafts")
-    assert found["rubric_sha256"] in made["Rubric"]
-    assert made["Evaluator"] == "judge"
-    assert "fixed sequence" in made["Method"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", found["origin"]["Date"])
+    assert_shown("tuning report", "accepted", texts(here), masks=ORIGIN)
+    assert_shown("tuning report", "in the terminal", tune(here))
 
 
 def test_the_curve_passes_through_every_threshold(reported: tuple[Path, Any]) -> None:
@@ -179,48 +153,36 @@ def test_a_secret_in_a_draft_is_not_in_the_page(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("case", "more"),
     [
-        pytest.param((), "of the accepted are wrong", id="accepted"),
-        pytest.param(("--of", "rejected"), "of those that people reject are", id="rejected"),
-        pytest.param(("--of", "all"), "of all are accepted and wrong", id="all"),
-        pytest.param(("--target", "2%"), "No threshold allows the claim: at most 2%", id="none"),
+        ("rejected", ("--of", "rejected")),
+        ("all", ("--of", "all")),
+        ("none", ("--target", "2%")),
     ],
 )
-def test_the_rate_is_of_what_is_asked_for(here: Path, more: tuple[str, ...], said: str) -> None:
+def test_the_rate_is_of_what_is_asked_for(here: Path, case: str, more: tuple[str, ...]) -> None:
     done = tune(here, *more)
 
     assert done.exit_code == 0
-    assert said in texts(here).partition("Drafts that count")[0]
+    claim, _, _ = texts(here).partition("Drafts that count")
+    assert_shown("tuning report", case, claim, masks=ORIGIN)
 
 
-def test_what_labels_do_not_have_is_said_and_not_drawn(here: Path) -> None:
-    (here / "few.csv").write_text("id,accept,score\n1,yes,8\n2,yes,8\n")
-    done = tune(here, labels="few.csv")
-    said = texts(here)
+@pytest.mark.parametrize(
+    ("case", "labels", "figures"),
+    [
+        ("decisions alone", "id,accept,score\n1,yes,8\n2,yes,8\n", 2),
+        ("no curve", "id,accept,score.clear,score.useful\n1,yes,8,1\n2,no,9,1\n", 1),
+    ],
+)
+def test_what_labels_do_not_have_is_said_and_not_drawn(
+    here: Path, case: str, labels: str, figures: int
+) -> None:
+    (here / "few.csv").write_text(labels)
 
-    assert done.exit_code == 0
-    assert "Evaluator not named" in said
-    assert "At the least 36 more are missing" in said
-    assert "The labels have no scores by people, only decisions." in said
-    assert "people accept 2, in the median 8; people reject 0." in said
-    assert page(here).count("<figure>") == 2
-
-
-def test_drafts_that_no_threshold_accepts_have_no_curve(here: Path) -> None:
-    (here / "low.csv").write_text("id,accept,score.clear,score.useful\n1,yes,8,1\n2,no,9,1\n")
-
-    assert tune(here, labels="low.csv").exit_code == 0
-    assert "2 of them fail at every threshold" in texts(here)
-    assert "No threshold allows the claim" in texts(here)
-    assert page(here).count("<figure>") == 1
-
-
-def test_a_threshold_that_these_labels_set_has_no_bound_by_them(here: Path) -> None:
-    tune(here, "--write")
-    tune(here)
-
-    assert "It was set by these labels" in texts(here)
+    assert tune(here, labels="few.csv").exit_code == 0
+    assert page(here).count("<figure>") == figures
+    assert_shown("tuning report", case, texts(here), masks=ORIGIN)
 
 
 @pytest.mark.slow

@@ -67,6 +67,7 @@ VERDICTS = {
             combine="median",
         )
     ),
+    "cut": verdict(9, passed=False),
     "shortened": verdict(judges=judges(shortened=Shortened(before_chars=9_000, after_chars=6_000))),
     "sources shortened": verdict(
         judges=judges(sources_shortened=Shortened(before_chars=55_000, after_chars=14_000))
@@ -78,13 +79,7 @@ def test_why_a_draft_passed_or_not_and_what_is_to_be_known_of_it_are_said() -> N
     lines = []
     for name, one in VERDICTS.items():
         lines += [f"{name}: {decision(one, RUBRIC)}", *(f"  {x}" for x in remarks(one, RUBRIC))]
-    assert_shown("verdicts", "\n".join(lines))
-
-
-def test_a_draft_that_did_not_pass_though_its_scores_suffice_was_cut() -> None:
-    good = verdict(composite=9.0, passed=False, below_floor=(), gates=())
-
-    assert decision(good, RUBRIC) == "not passed (its reply was cut)"
+    assert_shown("verdicts", "decisions and remarks", "\n".join(lines))
 
 
 def test_the_reason_and_every_finding_is_told_once() -> None:
@@ -101,15 +96,10 @@ def test_the_reason_and_every_finding_is_told_once() -> None:
         spread=0.25,
         capped=("at most 6: one-line bullets",),
     )
-    assert list(why_not_more(judged)) == [
-        "It rambles.",
-        "“Costs”: no figure",
-        "held down: at most 6: one-line bullets",
-    ]
-    assert points(judged) == "6.5 ±0.25"
     why = "3 words; at least 5 are needed"
     checked = replace(judged, source="checked", reason=why, findings=(Finding(why),), capped=())
-    assert list(why_not_more(checked)) == [why]
+    lines = [line for one in (judged, checked) for line in (points(one), *why_not_more(one))]
+    assert_shown("verdicts", "why a score is not higher", "\n".join(lines))
 
 
 @pytest.mark.parametrize(

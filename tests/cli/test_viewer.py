@@ -12,19 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from manual_clock import ManualClock
 
-from harness.cli.viewer import LoopbackServer, TraceViewer
+from harness.cli.viewer import LoopbackServer, timeline_site
 from harness.errors import InvalidInput
-
-SHOW = """\
-import sys
-from pathlib import Path
-from harness.cli.trace_open import show_timeline
-
-try:
-    show_timeline(Path(sys.argv[1]), open_browser=False)
-except KeyboardInterrupt:
-    sys.exit(130)
-"""
 
 
 def cookie(url):
@@ -61,7 +50,7 @@ def open_page(url):
 @contextmanager
 def serving(trace, clock):
     """A viewer and the thread in which it serves."""
-    with TraceViewer(trace, clock=clock, first_page_s=600, grace_s=5) as viewer:
+    with LoopbackServer(timeline_site(trace), clock=clock, first_page_s=600, grace_s=5) as viewer:
         thread = Thread(target=viewer.serve_until_closed)
         thread.start()
         yield viewer, thread
@@ -165,7 +154,7 @@ def test_another_account_of_this_machine_sees_nothing(viewer, path, shown):
 
 
 def test_no_other_port_of_this_machine_is_shown_its_cookie(viewer):
-    with TraceViewer(viewer.site["/localtrace"]) as second:
+    with LoopbackServer(timeline_site(viewer.site["/localtrace"])) as second:
         names = [urlsplit(one.url).hostname for one in (viewer, second)]
     # A browser's cookies are those of a name, whatever the port.
     assert len(set(names)) == 2
@@ -228,19 +217,19 @@ def test_an_answer_that_takes_long_keeps_it_serving():
 
 @pytest.mark.slow
 def test_ctrl_c_ends_it_at_once_though_a_page_is_open(trace):
-    command = [sys.executable, "-c", SHOW, trace]
+    command = [sys.executable, "-m", "harness", "trace", "open", trace, "--no-browser"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         said = process.stderr.readline()
         with open_page(said.split()[2]):
             process.send_signal(signal.SIGINT)
             _, errors = process.communicate(timeout=10)
-    assert (process.returncode, errors) == (130, "")
+    assert (process.returncode, errors) == (0, "closed\n")
 
 
 def test_what_cannot_be_shown_is_said_before_anything_is_served(trace, viewer, monkeypatch):
     def refusal(path, **options):
         with pytest.raises(InvalidInput) as caught:
-            TraceViewer(path, **options)
+            LoopbackServer(timeline_site(path), **options)
         return caught.value.code
 
     assert refusal(trace.with_name("none.json")) == "viewer.trace-missing"

@@ -11,7 +11,7 @@ from threading import Thread
 import pytest
 from sample_runs import span, write_journal
 
-from harness.cli.viewer import TraceViewer
+from harness.cli.viewer import LoopbackServer, timeline_site
 from harness.trace import TIMELINES, Journal
 from harness.trace.calls import PHASES
 from harness.trace.perfetto import write_perfetto_trace
@@ -28,7 +28,7 @@ def test_a_recorded_run_is_shown_and_no_one_else_is_asked_for_anything(tmp_path)
     tracks = [e["args"]["name"] for e in events if e["name"] in ("process_name", "thread_name")]
     with (
         Chromium(tmp_path / "profile", width=1600, height=2000) as browser,
-        TraceViewer(RECORDED, grace_s=1) as viewer,
+        LoopbackServer(timeline_site(RECORDED), grace_s=1) as viewer,
     ):
         thread = Thread(target=viewer.serve_until_closed, daemon=True)
         thread.start()
@@ -56,7 +56,7 @@ def test_the_slice_of_a_span_is_selected_and_zoomed_to(tmp_path):
 
     with (
         Chromium(tmp_path / "profile", width=1600, height=900) as browser,
-        TraceViewer(path, at=at, grace_s=1) as viewer,
+        LoopbackServer(timeline_site(path, at=at), grace_s=1) as viewer,
     ):
         thread = Thread(target=viewer.serve_until_closed, daemon=True)
         thread.start()
@@ -88,7 +88,7 @@ def test_the_phases_of_a_call_have_clearly_different_colors(tmp_path, form):
 
     with (
         Chromium(tmp_path / "profile", width=1600, height=700) as browser,
-        TraceViewer(path, grace_s=1) as viewer,
+        LoopbackServer(timeline_site(path), grace_s=1) as viewer,
     ):
         thread = Thread(target=viewer.serve_until_closed, daemon=True)
         thread.start()

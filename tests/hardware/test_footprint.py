@@ -31,7 +31,6 @@ def model(
         name="a model",
         file_type=15,
         parameters=0,
-        tensor_bytes=0,
         block_count=layers,
         context_length=131_072,
         embedding_length=width,

@@ -37,7 +37,7 @@ def test_the_real_header_is_read(demo_model):
     model = read_gguf_header(demo_model)
 
     assert (model.architecture, file_type_name(model.file_type)) == ("llama", "Q4_1")
-    assert model.tensor_bytes == 96_576_768  # gguf-py 0.19 sums the same
+    assert model.weights.loaded_bytes == 96_576_768  # gguf-py 0.19 sums the same
     assert (model.block_count, model.context_length, model.head_count) == (30, 8192, 9)
     assert (model.embedding_length, model.feed_forward_length) == (576, 1536)
     assert model.vocabulary_size == 49_152
@@ -99,7 +99,7 @@ def test_what_a_server_tells_of_a_header_leads_to_the_same_figures(demo_model):
     model = read_gguf_header(demo_model)
     values = {key: value.content for key, value in read_gguf_file(demo_model).values.items()}
     assert values["tokenizer.ggml.tokens"] is None  # as Ollama leaves arrays out
-    told = gguf_header_from_values(values, name="smollm2:135m", tensor_bytes=model.tensor_bytes)
+    told = gguf_header_from_values(values, name="m", tensor_bytes=model.weights.loaded_bytes)
     assert told.caches == model.caches
     assert (told.name, told.file_type, told.exact_caches) == (model.name, model.file_type, True)
     case = {"context_tokens": 4096, "slots": 2, "cache_type_k": "q8_0"}
@@ -133,7 +133,7 @@ def test_the_parts_of_a_split_model_are_summed(write):
     for number in (1, 2):
         write(split(number, 3), name=f"big-0000{number + 1}-of-00003.gguf")
     model = read_gguf_header(first)
-    assert model.tensor_bytes == 2 * TENSOR_BYTES
+    assert model.weights.loaded_bytes == 2 * TENSOR_BYTES
     assert model.block_count == 2
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from harness.hardware import Loading, gguf_footprint, read_gguf_header, split_footprint
+from harness.hardware.footprint import GPU_CONTEXT_BYTES, dealt_footprints
 from harness.hardware.gguf import weights_of
-from harness.hardware.offload import GPU_CONTEXT_BYTES, dealt_footprints
 
 LAYER, INPUT, NORM = 2_216_448, 30_081_024, 2304  # of the demo model, in bytes
 CACHE = 4096 * 2 * 3 * 64 * 2

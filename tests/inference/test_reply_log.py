@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from harness.inference.reply_log import ReplyLog
+from harness.inference.reply_store import ReplyLog
 
 
 def found(path, *keys, kept=None):

@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import CallTimeout
 from harness.inference import Endpoint
-from harness.inference.time_limits import TimeLimits
+from harness.inference.time_limits import time_limits
 
 SOON_S = 0.02
 LONG_S = 300.0
@@ -16,10 +16,10 @@ def endpoint(**limits):
 
 async def run(limits, pieces, *, timeout_s=None):
     """So many pieces of a reply come at once, and then nothing for ever."""
-    async with TimeLimits(endpoint(**limits), timeout_s=timeout_s) as time_limits:
+    async with time_limits(endpoint(**limits), timeout_s=timeout_s) as arrived:
         for _ in range(pieces):
             await asyncio.sleep(0)
-            time_limits.token_arrived()
+            arrived()
         await asyncio.Event().wait()
 
 

@@ -14,10 +14,9 @@ from stored import add, failing, files_up_to
 
 from harness.errors import InvalidInput, MemoryStoreFailed
 from harness.memory import lexical
-from harness.memory.lexical import LexicalIndex, damaged_file
+from harness.memory.lexical import MOST_RECENT, LexicalIndex, damaged_file
 from harness.memory.passage import Passage, Turn, wanted_tags
 from harness.memory.primary import PrimaryStore
-from harness.memory.recent import MOST_RECENT
 from harness.memory.terms import LexicalSchema
 
 

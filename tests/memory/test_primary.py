@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stored import EMBEDDER, failing, put
 
 from harness.errors import MemoryStoreFailed
+from harness.memory.database import place_of
 from harness.memory.passage import RESERVED, Passage, wanted_tags
-from harness.memory.place import place_of
 from harness.memory.primary import PrimaryStore
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

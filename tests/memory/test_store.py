@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 
 from harness.errors import EndpointUnreachable, InvalidInput, MemoryStoreFailed
 from harness.memory import MemoryStore, Mode, Passage, StoreUrl, Turn
-from harness.memory.store import Upkeep
+from harness.memory.upkeep import Upkeep
 
 MODES = ("hybrid", "lexical", "vector")
 HIDDEN = "invoice\u202efdp.exe"
@@ -515,7 +515,7 @@ def test_closing_ends_it_for_good_and_what_that_breaks_is_no_warning():
 
 ENDING = """
 from threading import Event
-from harness.memory.store import Upkeep
+from harness.memory.upkeep import Upkeep
 
 def work(stop):
     begun.set()

@@ -384,9 +384,12 @@ def check(present, decision):
             for victim in victims:
                 assert not ledger.residents[victim].leases
                 assert not tenants[victim].pin
-                ledger = ledger.without(victim)
+            staying = {
+                name: there for name, there in ledger.residents.items() if name not in victims
+            }
+            after = replace(ledger, residents=staying)
             for device, bytes_ in tenants[model].need.items():
-                assert bytes_ <= ledger.free_bytes(device)
+                assert bytes_ <= after.free_bytes(device)
         case UnloadModel(model=model):
             assert ledger.moving is None
             assert not ledger.residents[model].leases

@@ -1,10 +1,11 @@
+"""The policy on the simulated clock: waits and loads that are computed by hand."""
+
 import pytest
 from simulation import Job, simulate
 from states import tenant
 
 from harness.errors import DoesNotFit
-from harness.residency import Device, Forecast, Strand
-from harness.residency.ledger import Grant, LoadModel, UnloadModel, Wait
+from harness.residency import Device
 from harness.residency.load_policy import decide
 
 
@@ -27,9 +28,6 @@ def seen(jobs, *tenants, **settings):
 
     play(jobs, *tenants, policy=watched, **settings)
     return states
-
-
-# --- the world ----------------------------------------------------------------------------------
 
 
 def test_a_call_waits_for_its_model_to_load():
@@ -64,46 +62,6 @@ def test_the_policy_is_told_how_long_calls_took_and_since_when_models_are_idle()
     assert last.ledger.residents["a"].idle_since_ns == 13e9
 
 
-# --- what is known ------------------------------------------------------------------------------
-
-FIRST, SECOND = Strand(name="1", uses=("a",)), Strand(name="2", uses=("b",))
-
-
-@pytest.mark.parametrize(
-    ("known", "first"),
-    [
-        ("full", Forecast(strands=(FIRST, SECOND), is_complete=True)),
-        ("arrived", Forecast(strands=(FIRST,))),
-        ("none", Forecast()),
-    ],
-)
-def test_a_forecast_has_what_is_known_of_all_that_has_not_ended(known, first):
-    jobs = [job("1"), job("2", "b", arrives_s=50)]
-    states = seen(jobs, tenant("a"), tenant("b"), room=2, forecast=known)
-
-    assert states[0].forecast == first
-    assert FIRST not in states[-1].forecast.strands
-
-
-# --- what cannot be -----------------------------------------------------------------------------
-
-
 def test_a_model_that_never_fits_is_refused():
     with pytest.raises(DoesNotFit):
         play([job("1")], tenant("a", 2), room=1)
-
-
-def circling(state):
-    if state.ledger.moving is not None:
-        return Wait()
-    kind = UnloadModel if state.ledger.residents else LoadModel
-    return kind(model="a", reason="why not")
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [lambda _: Wait(), lambda _: Grant(calls=()), circling],
-    ids=["waits", "grants nothing", "goes round in circles"],
-)
-def test_a_policy_that_gets_nowhere_is_stopped(policy):
-    assert play([job("1"), job("2")], tenant("a"), policy=policy).unfinished == ("1", "2")

@@ -47,7 +47,6 @@ from harness.rubric.scoring import checked_score
 
 GROUNDED = Dimension(name="grounded", judge="Do the sources say so?", needs_sources=True)
 NUMBERS = Dimension(name="numbers", checks=(GroundedNumbers(),))
-FOUR_WORDS = Draft(text="It has four words.", task="Write.")
 
 
 @pytest.mark.parametrize("models", [(), ("judge",)])

@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from golden import assert_shown
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,122 +31,113 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
-def row(content, mistake, says=""):
-    """What stands in the file; the line and the code of its mistake, and what it has to name."""
+def row(content, mistake):
+    """What stands in the file; the line and the code of its mistake."""
     line, code = mistake.split()
-    return content, int(line), f"rubric.{code}", says
+    return content, int(line), f"rubric.{code}"
 
 
 FIELDS = {
-    "misspelt": row(f"titel: T\n{BODY}", "1 unknown-field", "'title'"),
-    "misspelt, of a dimension": row(judged("wieght: 2"), "5 unknown-field", "'weight'"),
+    "misspelt": row(f"titel: T\n{BODY}", "1 unknown-field"),
+    "misspelt, of a dimension": row(judged("wieght: 2"), "5 unknown-field"),
     "a text that a comma cut": row(
         judged("caps:", "- { at_most: 5, when: it has no source, no number }"),
         "6 unknown-field",
-        "a comma ends a text",
     ),
-    "filled in on loading": row(f"id: mine\n{JUDGED}", "1 field-filled-in", "'id'"),
-    "no title": row(f"purpose: x\n{BODY}", "1 field-missing", "'title'"),
-    "no name": row("title: T\ndimensions:\n- judge: Good?\n", "3 field-missing", "'name'"),
-    "twice": row(judged("weight: 2", "judge: Bad?"), "6 duplicate-field", "on line 4"),
+    "filled in on loading": row(f"id: mine\n{JUDGED}", "1 field-filled-in"),
+    "no title": row(f"purpose: x\n{BODY}", "1 field-missing"),
+    "no name": row("title: T\ndimensions:\n- judge: Good?\n", "3 field-missing"),
+    "twice": row(judged("weight: 2", "judge: Bad?"), "6 duplicate-field"),
     "of a check that has none": row(
-        checked("checks: [{ check: finished, min: 3 }]"), "4 unknown-field", "no parameters"
+        checked("checks: [{ check: finished, min: 3 }]"), "4 unknown-field"
     ),
 }
 CHECKS = {
     "misspelt": row(
         checked("checks:", "- { check: finished }", "- { check: wrods, min: 3 }"),
         "6 unknown-check",
-        "'words'",
     ),
-    "no name": row(checked("checks:", "- min: 3"), "5 check-unnamed", "characters, contains_all"),
-    "only a name": row(checked("checks:", "- words"), "5 name-for-fields", "{ check: words }"),
-    "and a judge": row(judged("checks: [{ check: finished }]"), "3 checks-or-judge", "has both"),
+    "no name": row(checked("checks:", "- min: 3"), "5 check-unnamed"),
+    "only a name": row(checked("checks:", "- words"), "5 name-for-fields"),
+    "and a judge": row(judged("checks: [{ check: finished }]"), "3 checks-or-judge"),
     "min above max": row(
         checked("checks:", "- { check: finished }", "- check: words", "  min: 9", "  max: 3"),
         "6 range-upside-down",
-        "min 9",
     ),
     "a phrase that is a number": row(
         checked("checks:", "- check: excludes", "  phrases:", "  - maybe", "  - 1984"),
         "8 not-text",
-        "1984",
     ),
     "no function": row(
-        checked("checks:", "- { check: function, call: polite }"), "5 call-malformed", "'polite'"
+        checked("checks:", "- { check: function, call: polite }"), "5 call-malformed"
     ),
     "gate without a floor": row(
-        checked("checks: [{ check: finished }]", "gate: true"), "5 gate-without-floor", "'floor'"
+        checked("checks: [{ check: finished }]", "gate: true"), "5 gate-without-floor"
     ),
     "a cap that only a reader could judge": row(
         checked("checks: [{ check: finished }]", "caps:", CAP),
         "6 cap-without-judge",
-        "'it is dull'",
     ),
     "a share above 1": row(
         checked("checks:", "- { check: grounded_sentences, overlap: 60 }"),
         "5 out-of-range",
-        "at most 1",
     ),
     "no list of phrases": row(
-        checked("checks:", "- check: excludes", "  phrases: TODO"), "6 text-for-list", "[TODO]"
+        checked("checks:", "- check: excludes", "  phrases: TODO"), "6 text-for-list"
     ),
 }
 VALUES = {
-    "judge without a question": row(checked("judge: '  '"), "4 text-empty", "judge"),
-    "weight of 0": row(judged("weight: 0"), "5 weight-not-positive", "0"),
-    "floor off the scale": row(judged("floor: 11"), "5 off-scale", "11"),
-    "anchor without a score": row(
-        judged("anchors:", "  good: x"), "6 anchor-without-score", "good"
+    "judge with nothing behind it": row(
+        checked("checks: [{ check: finished }]", "judge:"), "5 nothing-given"
     ),
-    "threshold off the scale": row(f"pass_at: 80\n{JUDGED}", "1 off-scale", "80"),
+    "feedback with nothing behind it": row(judged("feedback:"), "5 nothing-given"),
+    "extends with nothing behind it": row(f"extends:\n{JUDGED}", "1 nothing-given"),
+    "judge without a question": row(checked("judge: '  '"), "4 text-empty"),
+    "weight of 0": row(judged("weight: 0"), "5 weight-not-positive"),
+    "floor off the scale": row(judged("floor: 11"), "5 off-scale"),
+    "anchor without a score": row(judged("anchors:", "  good: x"), "6 anchor-without-score"),
+    "threshold off the scale": row(f"pass_at: 80\n{JUDGED}", "1 off-scale"),
     "cap when a check": row(
         judged("caps:", "- { at_most: 5, when: { check: finished } }"),
         "6 check-for-text",
-        "'unless'",
     ),
-    "scale upside down": row(f"scale:\n  min: 5\n  max: 1\n{JUDGED}", "1 scale-upside-down", "5"),
-    "comma for a point": row(f"title: T\npass_at: 8,5\n{BODY}", "2 decimal-comma", "8.5"),
-    "yes for true": row(judged("needs_sources: perhaps"), "5 not-true-or-false", "perhaps"),
-    "unknown choice": row(f"judge: jont\n{JUDGED}", "1 unknown-choice", "'joint'"),
+    "scale upside down": row(f"scale:\n  min: 5\n  max: 1\n{JUDGED}", "1 scale-upside-down"),
+    "comma for a point": row(f"title: T\npass_at: 8,5\n{BODY}", "2 decimal-comma"),
+    "yes for true": row(judged("needs_sources: perhaps"), "5 not-true-or-false"),
+    "unknown choice": row(f"judge: jont\n{JUDGED}", "1 unknown-choice"),
     "name that is none": row(
         "title: T\ndimensions:\n- judge: Good?\n  name: Use of sources\n",
         "4 name-malformed",
-        "'use_of_sources'",
     ),
     "duplicate dimension": row(
         JUDGED + "- name: b\n  judge: Good?\n- judge: Bad?\n  name: a\n",
         "8 duplicate-dimension",
-        "'a'",
     ),
     "all optional": row(judged("optional: true"), "2 all-optional"),
     "no dimensions": row("title: T\ndimensions: []\n", "2 list-empty"),
     "dimensions by name": row("title: T\ndimensions:\n  a:\n    judge: Good?\n", "2 not-a-list"),
     "nothing to leave out of": row(f"without: [a]\n{JUDGED}", "1 without-extends"),
-    "scale off its steps": row(f"scale: {{ min: 0, step: 3 }}\n{JUDGED}", "1 scale-steps", "3"),
+    "scale off its steps": row(f"scale: {{ min: 0, step: 3 }}\n{JUDGED}", "1 scale-steps"),
     "two rubrics to extend": row(f"extends: [qa, brief]\n{JUDGED}", "1 list-for-text"),
-    "dimensions that are names": row(
-        "title: T\ndimensions:\n- clear\n", "3 name-for-fields", "clear"
-    ),
+    "dimensions that are names": row("title: T\ndimensions:\n- clear\n", "3 name-for-fields"),
     "cap with both": row(
         judged("caps:", "- { at_most: 5, when: dull, unless: { check: finished } }"),
         "6 when-or-unless",
-        "has both",
     ),
 }
 FILES = {
-    "empty": row("", "1 no-fields", "nothing"),
-    "prose": row("Be strict.\n", "1 no-fields", "no fields"),
+    "empty": row("", "1 no-fields"),
+    "prose": row("Be strict.\n", "1 no-fields"),
     "binary": row(b"title: T\n\x89PNG\r\n\x1a\n", "2 not-utf-8"),
     "list in itself": row("title: T\ndimensions: &all [*all]\n", "1 too-deep"),
-    "aliases of aliases": row(BOMB, "1 too-many-values", "10,000"),
+    "aliases of aliases": row(BOMB, "1 too-many-values"),
     "key that is a list": row("title: T\n[a]: b\n", "2 name-not-plain"),
     "control character": row("title: T\npurpose: \x00\n", "2 control-character"),
     "no such character": row('title: "\\U00110000"\n', "1 no-such-character"),
     "no boolean": row("title: T\ndimensions: !!bool x\n", "2 value-unreadable"),
     "no time": row("title: T\npurpose: !!timestamp x\n", "2 value-unreadable"),
     "no digits": row("title: T\npass_at: !!int ''\n", "2 value-unreadable"),
-    "number without digits": row("title: T\npass_at: !!int x\n", "2 value-unreadable", "'x'"),
+    "number without digits": row("title: T\npass_at: !!int x\n", "2 value-unreadable"),
 }
 YAML = {
     "colon in a text": row("title: T\npurpose: for: people\n", "2 yaml-colon"),
@@ -154,18 +146,14 @@ YAML = {
     "quote that ends at another": row(
         'title: T\npurpose: "For all\ndimensions:\n- name: a\n  judge: "Good?"\n',
         "2 yaml-behind-value",
-        "quotation marks",
     ),
-    "two documents": row("title: T\n---\ntitle: U\n", "2 yaml-invalid", "another document"),
+    "two documents": row("title: T\n---\ntitle: U\n", "2 yaml-invalid"),
     "text from >=": row(checked("judge: >= 3 of them?"), "4 yaml-first-character"),
-    "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-value", "["),
-    "backslash in double quotes": row(
-        checked('judge: "A \\d?"'), "4 yaml-invalid", "unknown escape character 'd'"
-    ),
+    "text from a bracket": row(checked("judge: [How] good?"), "4 yaml-behind-value"),
+    "backslash in double quotes": row(checked('judge: "A \\d?"'), "4 yaml-invalid"),
     "bracket never closed": row(
         checked("checks:", "- { check: words, min: 3", "- { check: finished }"),
         "5 yaml-brackets",
-        "{ … }",
     ),
     "question between braces": row(
         "title: T\ndimensions:\n- { name: a, judge: Good? }\n", "3 yaml-brackets"
@@ -192,15 +180,16 @@ def refused(path, content) -> RubricInvalid:
     return caught.value
 
 
-@pytest.mark.parametrize(("content", "line", "code", "says"), MISTAKES.values(), ids=MISTAKES)
-def test_a_mistake_is_answered_by_its_line_and_what_is_allowed(tmp_path, content, line, code, says):
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_answered_by_its_line_and_what_is_allowed(tmp_path, case):
+    content, line, code = MISTAKES[case]
     error = refused(tmp_path / "essay.yaml", content)
 
     (problem,) = error.problems
     assert (problem.path, problem.line) == (tmp_path / "essay.yaml", line)
     assert problem.code == error.code == code
-    assert says in problem.message
     assert str(error) == str(problem) == f"{problem.path}:{line}: {problem.message}"
+    assert_shown("rubric mistakes", case, problem.message)
 
 
 @pytest.mark.parametrize(("name", "code"), [("none.yaml", "not-found"), ("", "unreadable")])
@@ -242,11 +231,12 @@ def test_every_mistake_is_reported_in_the_order_of_the_lines(tmp_path):
         (6, "unknown-field"),
         (8, "unknown-check"),
         (9, "name-malformed"),
-        (15, "checks-or-judge"),
+        (16, "nothing-given"),
+        (17, "nothing-given"),
         (19, "not-true-or-false"),
     ]
     assert str(error).startswith(str(error.problems[0]))
-    assert "5 more" in str(error)
+    assert "6 more" in str(error)
 
 
 # --- whatever a file holds, it is a rubric, or is said not to be, with a line --------------------

@@ -126,4 +126,3 @@ def test_what_a_reply_copies_of_the_draft_is_not_its_judgement():
         "relevance": 4,
         "depth": 3,
     }
-    assert behind[read["depth"].start : read["depth"].end] == "3"

@@ -1,16 +1,16 @@
 """How an evaluator's reply is read."""
 
 import json
+import re
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rubric import Dimension, Draft, Rubric
+from harness.rubric import Dimension, Draft, Finding, Rubric
 from harness.rubric.reply import read_reply
 from harness.rubric.rubric import Cap, Scale
-from harness.rubric.scoring import Issue
 from harness.rubric.verdict import half_up
 
 RELEVANCE = Dimension(name="relevance", judge="Does it answer?", anchors={9: "Yes.", 3: "No."})
@@ -36,9 +36,9 @@ def scores(
     """What is read of a reply on these dimensions, all when none is named."""
     asked = tuple(d for d in rubric.judged if not names or d.name in names)
     read = read_reply(text, rubric, asked, draft=draft, cut=cut)
-    for judgement in read.values():
-        number = float(text[judgement.start : judgement.end])
-        assert judgement.score == half_up(number, rubric.scale.step, start=rubric.scale.min)
+    numbers = map(float, re.findall(r"-?(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})", text))
+    stated = {half_up(n, rubric.scale.step, start=rubric.scale.min) for n in numbers}
+    assert {judgement.score for judgement in read.values()} <= stated
     return {name: judgement.score for name, judgement in read.items()}
 
 
@@ -116,6 +116,7 @@ UNSTATED = {
     "a list below": "Relevance\n1. It is.\n2. It was.",
     "another scale": "Relevance: 80%\nDepth: 80/100\nFit for use: 4/5",
     "off the scale": "Relevance: 11\nDepth: -1\nFit for use: 10.5/10",
+    "a minus apart from its number": "Depth: -\u200b3\nFit for use \u2013\ufeff.5",
     "placeholders": "Relevance: <score>\nDepth: ?/10",
     "a sentence": "Relevance does not deserve 8/10.",
     "denied": "## Depth\nI would not give it 8/10.",
@@ -275,9 +276,9 @@ def test_reason_issues_and_rules_are_read_with_the_score():
 
     assert judgement.reason == "No figures. \u2026"
     assert judgement.issues == (
-        Issue("No figures.", "Use"),
-        Issue("Too short."),
-        Issue("Breaks off.", "End"),
+        Finding("No figures.", "Use"),
+        Finding("Too short.", ""),
+        Finding("Breaks off.", "End"),
     )
     assert judgement.rules == {"two_parts_are_missing": True, "it_is_a_list": False}
 

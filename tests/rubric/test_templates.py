@@ -34,6 +34,7 @@ VALUES = {"task": "Say it.", "sources": "", "history": "", "good": "It is.", "cu
         pytest.param("{if history}So far: {history}{end}{task}", "Say it.", id="empty behind if"),
         pytest.param("a\n{if history}{history}{end}\nb", "a\nb", id="no empty line is left"),
         pytest.param("a\n{if history}b\n{history}{end}\n", "a", id="nor of several lines"),
+        pytest.param("{ta{if cut}sk of it}{end}", "{task of it}", id="braces around an if"),
         pytest.param('{"score": {task}}', '{"score": Say it.}', id="JSON"),
         pytest.param(r"\{task} \{if x} { } {}", "{task} {if x} { } {}", id="braces themselves"),
         pytest.param(r"a \{good} \{sources}", "a {good} {sources}", id="names that are no fields"),

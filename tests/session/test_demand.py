@@ -17,7 +17,7 @@ from harness.graph.reuse import Shared
 from harness.graph.state import Places
 from harness.residency import Device, HostReport, KeepAliveBudget, Tenant
 from harness.session import read_earlier_run
-from harness.session.demand import Forecaster, Players, demand_of
+from harness.session.demand import Forecaster
 from harness.session.open_run import open_run
 from harness.trace import Tracer, monotonic
 
@@ -71,12 +71,7 @@ async def run_watched(
     # What is kept for a resume is kept in threads, and no two runs then take the same time.
     settings = settings_of(tmp_path, trace={"content": "none", "durability": "exit"})
     async with open_run(settings, name=pipeline.name, environment={}, backends=backends) as session:
-        forecaster = Forecaster(
-            pipeline,
-            demand_of(pipeline),
-            players=Players(roles=session.roles),
-            expect=expect,
-        )
+        forecaster = Forecaster(pipeline, roles=session.casting.roles, expect=expect)
         return await execute(
             pipeline,
             inputs,

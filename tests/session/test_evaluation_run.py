@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def length(output):
 
 
 def in_numpy(output):
-    return {"is": np.bool_(1), "as": np.float32(0.5), "n": np.int64(2)}
+    return {"is": np.bool_(1), "as": np.float32(0.5), "n": np.int64(2), "d": Decimal("0.25")}
 
 
 def is_digit(output):
@@ -343,6 +344,7 @@ def test_scores_may_be_of_numpy(setup):
         "in_numpy.is": 1.0,
         "in_numpy.as": 0.5,
         "in_numpy.n": 2.0,
+        "in_numpy.d": 0.25,
         "is_digit": 1.0,
     }
 
@@ -366,7 +368,7 @@ def test_rows_whose_target_is_missing_or_unfit_are_refused_by_line(setup):
         setup.run(questions(table))
     assert setup.asked == (0, 0)
     assert f"{table}:3: it has no 'target', which 'number' needs" in str(refused.value)
-    assert "(--columns target=question, columns=" in str(refused.value)
+    assert "fill it in, or leave out such rows (--bad-rows skip" in str(refused.value)
     assert f"{table}:4" in str(refused.value)
     assert '"six" is no number' in str(refused.value)
     with pytest.raises(InvalidInput, match="it has no 'target', which 'right' needs"):
@@ -487,6 +489,14 @@ def test_a_rubric_that_needs_a_judge_is_refused_before_any_row_is_run(tmp_path):
     assert not producer.requests
 
 
+def test_a_dimension_may_not_take_the_place_of_whether_an_output_passes(setup):
+    (setup.folder / "right.yaml").write_text(RUBRIC.replace("name: clear", "name: passed"))
+    with pytest.raises(InvalidInput) as refused:
+        setup.run(questions(rubric="right"))
+    assert refused.value.code == "evaluation.dimension-passed"
+    assert not setup.producer.requests
+
+
 def test_one_judge_of_a_pool_judges_all_epochs_and_parts(tmp_path):
     setup = Setup(tmp_path)
     judges = {name: ScriptedBackend(setup.judge_reply) for name in ("j1", "j2", "j3")}
@@ -533,6 +543,56 @@ def test_two_braces_are_a_brace_and_no_column(setup):
     assert setup.producer.requests[0].messages[-1].content == '2+2 as {word} {"a": {"b": 1}}'
 
 
+def test_a_column_of_several_words_stands_in_a_prompt_and_other_braces_are_text(setup):
+    rows = [{"question text": "2+2", "Q_2": "x", "target": 4}]
+    prompt = '{question text} = ? { Q_2 } {"a": {"b c": 1}} {see below} {{word}} {{"d": 2}}'
+    setup.run(Evaluation(prompt, rows, scorers=["number"]))
+    sent = setup.producer.requests[0].messages[-1].content
+    assert sent == '2+2 = ? x {"a": {"b c": 1}} {see below} {word} {{"d": 2}}'
+    for wrong, hint in {
+        "{question txt}": "did you mean 'question text'",
+        "{question}": "it has no 'question'",
+        "{{question text}}": "write {question text}",
+        "2+2": r"write \{COLUMN\} into what is set for every row",
+    }.items():
+        with pytest.raises(InvalidInput, match=hint):
+            setup.run(Evaluation(wrong, rows, scorers=["number"]))
+
+
+def test_a_file_that_is_no_table_is_told_as_one(setup):
+    (setup.folder / "rows.json").write_text('[{"question": "2+2"}]')
+    wrong = Evaluation("{question}", setup.folder / "rows.json", scorers=[length])
+    with pytest.raises(InvalidInput, match=r"it is one text, a table is a \.csv, \.jsonl"):
+        setup.run(wrong)
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float64("nan"), ""], ids=repr)
+def test_a_missing_value_of_a_row_in_python_is_none_as_in_a_file(setup, missing):
+    rows = [
+        {"id": missing, "question": question, "target": np.int64(6), "group": missing}
+        for question in ANSWERS
+    ]
+    done = setup.run(Evaluation("{question} = ?", rows, scorers=["number"]))
+    assert done.score("number").groups is None
+    assert [sample["id"] for sample in done.samples] == ["inputs:1", "inputs:2", "inputs:3"]
+    assert [sample["target"] for sample in done.samples] == [6, 6, 6]
+    with pytest.raises(InvalidInput, match="it has no 'target'"):
+        setup.run(Evaluation("{question} = ?", [{**ROWS[0], "target": missing}], scorers=["equal"]))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
+def test_an_output_with_epochs_is_a_table_whose_rows_have_one_group_by_id(setup, ending):
+    output = f"out.{ending}"
+    setup.run(questions(epochs=2), output=output)
+    again = Evaluation("{inputs.question} = ?", setup.folder / output, scorers=["number"])
+    done = setup.run(again, output="again.jsonl")
+    assert {"a epoch 1", "a epoch 2"} < {sample["id"] for sample in done.samples}
+    assert done.score("number").groups == 2  # as the table has it
+    rows = [{"id": "x", "epoch": n, "question": "2+2", "target": 4} for n in (1, 2)]
+    done = setup.run(Evaluation("{question} = ?", rows, scorers=["number"]), output=None)
+    assert done.score("number").groups == 1
+
+
 def test_the_prompt_may_stand_in_a_file(setup):
     prompt = setup.folder / "prompt.txt"
     prompt.write_text("{question} = ?\n")
@@ -553,7 +613,10 @@ def test_a_table_has_a_column_for_each_score(setup, ending):
         assert again.kept == 6
         more = questions(rubric="right", scorers=["number", length], epochs=2)
         assert len(setup.run(more, output="out.csv").samples) == 6
-        assert "scores.length," in (setup.folder / "out.csv").read_text()
+        with (setup.folder / "out.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["scores.length.short"] for row in rows].count("1.0") == 4
+        assert "scores.length" not in rows[0]
         assert setup.asked == (6, 6)
 
 

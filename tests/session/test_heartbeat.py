@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import harness
-from harness.session.heartbeat import heartbeat
+from harness.session.monitoring import heartbeat
 from harness.trace import SpanRecord, Tracer
 
 

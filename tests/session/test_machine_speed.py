@@ -7,10 +7,12 @@ from contextlib import nullcontext
 import pytest
 from real_engines import small_endpoint
 
-from harness.hardware.gpus import Gpu
+from harness.hardware.machine import Gpu
 from harness.inference import Endpoint
-from harness.session import machine_speed
-from harness.session.machine_speed import KEPT, machine_speed_recorded
+from harness.session import monitoring
+from harness.session.models import open_models
+from harness.session.monitoring import KEPT, record_machine_speed
+from harness.session.settings import Settings
 from harness.trace import Instant, Tracer
 
 
@@ -19,12 +21,12 @@ def measured(monkeypatch):
     """How often memory was measured; it is said to give 10 GB a second."""
     times = []
     monkeypatch.setattr(
-        machine_speed, "memory_bytes_per_s", lambda: times.append(1) or 10_000_000_000.4
+        monitoring, "memory_bytes_per_s", lambda: times.append(1) or 10_000_000_000.4
     )
     return times
 
 
-def recorded(directory, *, endpoint=None, file=None, run_id="run", fails=False, **changes):
+def recorded(directory, *, endpoint=None, file=None, run_id="run", **changes):
     """The attributes of what is recorded, by name."""
     records = []
     tracer = Tracer(records.append)
@@ -34,15 +36,8 @@ def recorded(directory, *, endpoint=None, file=None, run_id="run", fails=False, 
     async def file_of(_endpoint):
         return file
 
-    async def main():
-        async with machine_speed_recorded(
-            [endpoint], directory=directory, tracer=tracer, file_of=file_of
-        ):
-            if fails:
-                raise KeyError
-
-    with pytest.raises(KeyError) if fails else nullcontext():
-        asyncio.run(main())
+    how = {"directory": directory, "tracer": tracer, "file_of": file_of}
+    asyncio.run(record_machine_speed([endpoint], **how))
     return {one.name: one.attributes for one in records if isinstance(one, Instant)}
 
 
@@ -70,9 +65,20 @@ def test_a_directory_that_cannot_be_written_costs_nothing(tmp_path, measured):
     assert "machine" in recorded(tmp_path / "file")
 
 
-def test_nothing_is_measured_after_a_run_that_failed(tmp_path, measured):
-    assert recorded(tmp_path, fails=True) == {}
-    assert not measured
+@pytest.mark.parametrize("fails", [False, True], ids=["ended well", "failed"])
+def test_the_machine_is_measured_after_a_run_that_ended_well_alone(tmp_path, measured, fails):
+    tracer = Tracer(lambda _record: None)
+    tracer.run_id = "run"
+
+    async def main():
+        how = {"settings": Settings(traces=tmp_path), "environment": {}, "tracer": tracer}
+        async with open_models({"m": small_endpoint(tag="m")}, required=["m"], **how):
+            if fails:
+                raise KeyError
+
+    with pytest.raises(KeyError) if fails else nullcontext():
+        asyncio.run(main())
+    assert len(measured) == (not fails)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def test_nothing_is_recorded_without_a_run_or_of_a_split_model(tmp_path, measure
 
 def test_of_a_gpu_its_driver_says_how_fast_its_memory_is(tmp_path, measured, monkeypatch):
     gpu = Gpu(name="gpu0", capacity_bytes=80 << 30, memory_bytes_per_s=3352 * 10**9)
-    monkeypatch.setattr(machine_speed, "read_gpus", lambda: (gpu,))
+    monkeypatch.setattr(monitoring, "read_gpus", lambda: (gpu,))
     said = recorded(tmp_path, device="gpu0")
     assert said["weights"]["device"] == said["machine"]["device"] == "gpu0"
     assert said["machine"]["memory_bytes_per_s"] == 3352 * 10**9

@@ -14,8 +14,8 @@ from harness.advise.plan_command import plan_models
 from harness.cli.project_files import load_pipeline
 from harness.errors import DoesNotFit
 from harness.hardware import Loading, format_bytes, gguf_footprint, read_gguf_header
-from harness.hardware.gpus import Gpu
-from harness.hardware.offload import GPU_CONTEXT_BYTES
+from harness.hardware.footprint import GPU_CONTEXT_BYTES
+from harness.hardware.machine import Gpu
 from harness.session import tenancy
 from harness.session.models import describe_endpoints, known_endpoints
 from harness.session.settings import demo_endpoint

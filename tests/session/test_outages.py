@@ -90,8 +90,9 @@ def in_batch(tmp_path, rows, *, replicas=1, away_s=None, after=None, max_outage_
                     max_parallel=8,
                     **how,
                 )
-                for judge in judges:
-                    await judge.__aexit__()
+        # After the group: a judge that was away until now has a new socket.
+        for judge in judges:
+            await judge.__aexit__()
         return done, writer.answered.total(), sum((one.answered for one in judges), Counter())
 
     return asyncio.run(main())

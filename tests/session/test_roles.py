@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from session_runs import refused
 
 from harness import Pipeline, Run
 from harness.inference import Endpoint
 from harness.log import warnings_heard_by
-from harness.session.demand import Players, check_roles
+from harness.session.demand import check_roles, models_of
 from harness.session.roles import Roles, with_backends
 from harness.session.separation import (
     ComparedModels,
@@ -184,13 +182,6 @@ def test_a_draw_is_the_md5_of_the_seed_modulo_the_pool(seed, drawn):
     assert drawn_evaluator(("a", "b", "c"), seed) == drawn
 
 
-def test_every_member_is_drawn_about_as_often():
-    drawn = Counter(drawn_evaluator(("a", "b", "c"), f"task {n}") for n in range(3000))
-    # Six standard deviations of a binomial with n = 3000, p = 1/3.
-    assert all(abs(count - 1000) < 6 * 25.8 for count in drawn.values())
-    assert len(drawn) == 3
-
-
 # --- from roles to the models of a forecast ------------------------------------------------------
 
 ENDPOINTS = {tag: Endpoint(tag=tag, backend="scripted") for tag in "pqefsv"}
@@ -207,8 +198,7 @@ ASKED = {
 
 @pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
 def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
-    players = Players(roles=roles, memory=("v",))
-    assert players.of_all(asked) == tuple(tags)
+    assert models_of(asked, roles, memory=("v",)) == tuple(tags)
 
 
 # --- slips --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from harness.inference import ChatRequest, as_messages
 from harness.inference.providers.counters import Reading
 from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.inference.providers.registry import metrics_source
-from harness.session.run_counters import ProcessSource, Sampled, device_sources, sampling
+from harness.session.monitoring import ProcessSource, Sampled, device_sources, sampling
 from harness.session.settings import demo_endpoint
 from harness.trace import Tracer, monotonic
 

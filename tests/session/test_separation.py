@@ -13,8 +13,9 @@ from session_runs import BAD, GOOD, SOURCE, codes, pipeline_of, refused, setting
 from harness import Run, Settings
 from harness.errors import SameFamily, SameModel
 from harness.inference import ChatRequest, Completion, Endpoint, Message, ModelMetadata
-from harness.session.casting import Casting, ServedModels
+from harness.session.roles import Casting, cast_roles
 from harness.session.separation import ComparedModels
+from harness.trace import Tracer
 
 
 def served(tag, model_id="", *, port=8000, fallback="", family=None):
@@ -223,13 +224,16 @@ class Asked:
         evaluator = evaluators[0] if len(evaluators) == 1 else evaluators
         roles = {"producer": "p", "evaluator": evaluator}
         settings = Settings.model_validate({"roles": roles, **tables})
-        self.casting = Casting({one.tag: one for one in endpoints}, settings)
-        self.casting.choose_evaluators(task="t")
+        models = compared(*endpoints, same_family=settings.separation.same_family)
+        roles = cast_roles(models.endpoints, settings)
+        self.warnings = []
+        of_run = {"settings": settings, "task": "t", "environment": {}, "tracer": Tracer()}
+        self.casting = Casting(roles, models, **of_run, warn=self.warnings.append)
+        self.casting.choose_evaluators()
         if begun:
-            self.casting.begin()
-        self.said = len(self.casting.warnings)
+            self.casting.separate()
+        self.warnings.clear()
         self.calls = 0
-        self._served = ServedModels(self.casting)
 
     def call(self, tag, model_id, *, role=None, endpoint=None):
         """One call in a role, to a server that answers by this name."""
@@ -246,9 +250,9 @@ class Asked:
         )
         role = role or ("producer" if tag == "p" else "evaluator")
         request = ChatRequest(model=tag, role=role, messages=(Message("user", "x"),))
-        self._served.before()
+        self.casting.check_replies()
         self.calls += 1
-        self._served.look_at(request, reply)
+        self.casting.look_at(request, reply)
 
     def call_all(self, tags, names):
         for tag in tags:
@@ -280,7 +284,7 @@ def test_servers_that_turn_out_to_serve_one_model_end_the_run_whoever_is_asked_f
 def test_what_answered_before_anybody_judged_is_compared_once_somebody_does():
     asked = Asked(begun=False)
     asked.call("p", "Qwen2.5-7B-Instruct-Q4_K_M.gguf")
-    asked.casting.begin()
+    asked.casting.separate()
     with pytest.raises(SameModel, match="'e' was answered by"):
         asked.call("e", "qwen2.5:7b")
 
@@ -322,7 +326,7 @@ def test_a_relative_that_is_allowed_is_stamped_on_that_evaluator_alone():
     panel.call_all("pab" * 2, names)
     assert panel.casting.separation.evaluators == {"a": "unknown", "b": "family"}
     assert panel.casting.separation.relation == "family"
-    assert codes(panel.casting.warnings[panel.said :]) == ["separation.family-served"]
+    assert codes(panel.warnings) == ["separation.family-served"]
 
 
 def test_a_fallbacks_reply_is_not_taken_for_the_model_that_was_asked():

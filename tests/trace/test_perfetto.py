@@ -20,8 +20,7 @@ from sample_runs import STARTED, span, write_journal
 
 from harness.trace import TIMELINES, Content, CounterSet, Flow, Instant, Journal, SpanRecord
 from harness.trace.calls import PHASES
-from harness.trace.summary_tracks import SUMMED, SummaryTracks
-from harness.trace.timeline import Lanes, shown_counter
+from harness.trace.timeline import Lanes, SummaryTracks, shown_counter
 
 pytestmark = pytest.mark.slow
 
@@ -325,8 +324,7 @@ def summary_of(journal):
     """What both exports add: calls in flight and so on, which have tests of their own."""
     summary = SummaryTracks()
     for one in journal.spans():
-        if one.name in SUMMED:
-            summary.add(one)
+        summary.add(one)
     return summary.counters()
 
 

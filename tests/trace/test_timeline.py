@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sample_runs import random_spans, span
 
 from harness.trace.records import CounterSet
-from harness.trace.timeline import Lanes, shown_counter
+from harness.trace.timeline import Lanes, SummaryTracks, shown_counter
 
 
 def placed(spans):
@@ -134,3 +134,47 @@ def test_the_ends_that_a_lane_tells_of_make_brackets_that_match(spans):
 def test_counters_are_shown_in_units_that_people_read(unit, value, shown):
     counter = shown_counter(CounterSet("one", unit, 0, value, None, None))
     assert (counter.unit, counter.value) == shown
+
+
+# --- counters of a whole run -------------------------------------------------------------------
+
+MS = 1_000_000
+
+
+def timed(number, name, start_ms, end_ms, **more):
+    return span(number, start_ms * MS, end_ms * MS, name=name, **more)
+
+
+def values(*spans):
+    """By counter, its values and since when they are so, in milliseconds."""
+    summary = SummaryTracks()
+    for one in spans:
+        summary.add(one)
+    found = {}
+    for counter in summary.counters():
+        assert (counter.span, counter.track) == (None, None)
+        found.setdefault(counter.name, []).append((counter.time_ns // MS, counter.value))
+    return found
+
+
+def test_calls_and_their_tokens_are_added_up_from_moment_to_moment():
+    assert values(
+        timed(1, "chat", 0, 100, output_tokens=11),
+        timed(2, "decode", 50, 100, parent=1),
+        timed(3, "chat", 20, 120, output_tokens=21),
+        timed(4, "decode", 20, 120, parent=3),
+        timed(5, "chat", 100, 110),
+        timed(6, "chat", 0, 1, from_cache=True),  # no call of a model
+    ) == {
+        "calls": [(0, 1), (20, 2), (110, 1), (120, 0)],
+        # 10 tokens in 50 ms, and 20 in 100.
+        "decoding": [(20, 200), (50, 400), (100, 200), (120, 0)],
+    }
+
+
+def test_nodes_that_waited_are_counted_until_they_begin():
+    assert values(
+        timed(1, "node", 0, 50),
+        timed(2, "node", 50, 90, place_wait_ns=50 * MS),
+        timed(3, "node", 70, 90, place_wait_ns=10 * MS, concurrency_wait_ns=20 * MS),
+    ) == {"nodes": [(0, 1), (40, 2), (50, 1), (70, 0)]}

@@ -89,13 +89,14 @@ def test_the_loop_stops_for_a_reason(so_far, max_rounds, reason):
     assert getattr(decided(so_far, max_rounds=max_rounds), "reason", None) == reason
 
 
-def test_the_scores_of_what_a_revision_was_made_from_are_a_cycle():
-    third = Round(number=3, draft="draft 3", verdict=verdict(HIGH), base_round=1)
+@pytest.mark.parametrize(("vector", "same"), [(HIGH, "round 1"), (LOW, "round 2")])
+def test_the_scores_of_the_round_before_or_of_the_revised_one_are_a_cycle(vector, same):
+    third = Round(number=3, draft="draft 3", verdict=verdict(vector), base_round=1)
 
     step = decided([*rounds(HIGH, LOW), third])
 
     assert step.reason == "cycle"
-    assert ("round 3" in step.detail, "round 1" in step.detail) == (True, True)
+    assert ("round 3" in step.detail, same in step.detail) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,14 @@ def test_no_revision_is_begun_that_could_not_be_evaluated(limits, need, lacks):
     if lacks:
         assert step.reason == "budget"
         assert all(fact in step.detail for fact in (*limits, *lacks))
+
+
+@pytest.mark.parametrize(("max_calls", "revises"), [(3, True), (2, False)])
+def test_a_first_draft_that_was_given_tells_nothing_of_the_calls_of_a_revision(max_calls, revises):
+    (first,) = rounds(LOW, spent=EACH)
+    given = replace(first, drafting=NOTHING)
+
+    assert isinstance(decided([given], spent=EACH, max_calls=max_calls), Revise) is revises
 
 
 @pytest.mark.parametrize(

@@ -1,29 +1,14 @@
-"use strict";
-// Draws one evaluation, or two side by side, from the JSON in the page. A text only ever becomes a
-// text node, so nothing that a model wrote can run here.
+// Draws one evaluation, or two side by side, from the JSON in the page.
 
-const $ = (id) => document.getElementById(id);
-// Held open for as long as this page is: the server stops soon after the last page has gone.
-if (document.body.dataset.live === "yes") window.alive = new EventSource("/harness-alive");
 const PIECE = 200, BINS = 20;
 const {sides} = JSON.parse($("data").textContent);
 const isTwo = sides.length > 1;
 const hasEpochs = sides.some((side) => side.rows.some((row) => row.epochs.length > 1));
 document.body.classList.toggle("two", isTwo);
 
-function h(tag, props, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(props ?? {})) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value || value === 0) element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children.flat(9).filter((child) => child || child === 0));
-  return element;
-}
 const digits = (value, most = 3) => value === null || Number.isNaN(value) ? "–"
   : String(+value.toFixed(most));
-const usd = (cost) => cost === undefined ? "–" : "$" + (cost >= 1 ? cost.toFixed(2) : cost.toPrecision(2));
-const seconds = (time) => time === undefined ? "–" : `${digits(time, time < 10 ? 2 : 0)} s`;
+const took = (seconds) => time(seconds === undefined ? null : seconds * 1e9);
 const textOf = (value) => value === null || value === undefined ? ""
   : typeof value === "string" ? value : JSON.stringify(value);
 const excerpt = (value) => textOf(value).slice(0, 300).replace(/\s+/g, " ");
@@ -92,7 +77,7 @@ function choose() {
   });
   shown = keyed.map(([, row]) => row);
   $("found").textContent = shown.length === rows.length ? ""
-    : `${shown.length.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`;
+    : `${many(shown.length)} of ${many(rows.length)} rows`;
   $("rows-body").replaceChildren();
   drawn = 0;
   drawMore();
@@ -102,7 +87,7 @@ function drawMore() {
   $("rows-body").append(...next.map(rowOf));
   drawn += next.length;
   $("more").hidden = drawn >= shown.length;
-  $("more").textContent = `${(shown.length - drawn).toLocaleString("en")} more`;
+  $("more").textContent = `${many(shown.length - drawn)} more`;
 }
 
 // --- drawing --------------------------------------------------------------------------------------
@@ -115,7 +100,7 @@ function rowOf(row) {
     ? [h("span", {class: `end ${row.apart > 0 ? "good" : row.apart < 0 ? "bad" : ""}`},
       row.apart > 0 ? "+" : "", digits(row.apart))]
     : [h("span", {class: "end cost"}, usd(sum(side, "cost_usd"))),
-      h("span", {class: "end time"}, seconds(sum(side, "seconds")))];
+      h("span", {class: "end time"}, took(sum(side, "seconds")))];
   const details = h("details", {class: "row"}, h("summary", null,
     h("span", {class: "quiet"}, row.id),
     h("span", {class: "text-line"}, excerpt(side.epochs[0].output)),
@@ -140,15 +125,15 @@ function inside(row) {
 function epochOf(epoch) {
   const of = (epoch.findings || []).filter((finding) => finding);
   const models = (epoch.models || []).map((model) => model.model).filter((name) => name);
-  const about = [`epoch ${epoch.epoch}`, ...new Set(models), epoch.seconds && seconds(epoch.seconds),
+  const about = [`epoch ${epoch.epoch}`, ...new Set(models), epoch.seconds && took(epoch.seconds),
     epoch.cost_usd !== undefined && usd(epoch.cost_usd)].filter((part) => part).join(" · ");
-  return h("div", {class: "epoch"}, h("p", {class: "quiet"}, about),
+  return h("div", {class: "epoch"}, note(about),
     epoch.outdated && h("p", {class: "wait"}, `outdated: ${epoch.outdated}`),
     h("div", {class: "text"}, textOf(epoch.output)),
     h("table", null, Object.entries(epoch.scores).map(([name, value]) => h("tr", null,
       h("td", {class: "name quiet"}, name), h("td", {class: "number"}, digits(value)),
       h("td", null, textOf(epoch.reasons?.[name]),
-        of.filter((finding) => finding.score === name).map((finding) => h("p", {class: "quiet"},
+        of.filter((finding) => finding.score === name).map((finding) => note(
           finding.section ? `${finding.section}: ` : "", finding.message)))))));
 }
 function drawFigures() {
@@ -160,7 +145,7 @@ function drawFigures() {
     return of && h("tr", {class: `pick ${name === score ? "chosen" : ""}`, onclick: () => {
       $("score").value = name; redraw(); }},
       h("td", {class: "name"}, name), isTwo && h("td", null, side.name),
-      h("td", null, of.rows.toLocaleString("en")), h("td", null, digits(of.mean, 4)),
+      h("td", null, many(of.rows)), h("td", null, digits(of.mean, 4)),
       h("td", null, of.stderr === null ? "–" : digits(of.stderr, 4),
         of.groups ? ` (${of.groups} groups)` : ""),
       h("td", null, of.low === null ? "–" : `${digits(of.low)} to ${digits(of.high)}`),
@@ -186,7 +171,7 @@ function drawPlot() {
   });
   const most = Math.max(...counts.flat());
   const bars = counts[0].map((_, bin) => h("div", {title: `${digits(low + bin * width)} to ${
-    digits(low + (bin + 1) * width)}: ${counts.map((of) => of[bin].toLocaleString("en")).join(" and ")
+    digits(low + (bin + 1) * width)}: ${counts.map((of) => many(of[bin])).join(" and ")
   }`}, counts.map((of) => { const bar = h("i"); bar.style.height = `${100 * of[bin] / most}%`;
     return bar; })));
   $("plot-title").textContent = `${score}, by output`;
@@ -196,7 +181,7 @@ function drawPlot() {
     h("div", {class: "bars", role: "img", "aria-label":
       `How many outputs have which ${score}: from ${digits(low)} to ${digits(high)}`}, bars),
     h("div", {class: "axis"}, h("span", null, digits(low)),
-      h("span", null, `at most ${most.toLocaleString("en")}`), h("span", null, digits(high))));
+      h("span", null, `at most ${many(most)}`), h("span", null, digits(high))));
 }
 function drawTitles() {
   const titles = [["row", "row"], ["output", "output"], ["target", "target"],
@@ -215,23 +200,18 @@ function redraw() {
 document.title = sides.map((side) => side.name).join(" and ");
 $("name").textContent = document.title;
 const samples = sides[0].rows.reduce((count, row) => count + row.epochs.length, 0);
-$("about").textContent = `${rows.length.toLocaleString("en")} rows, ${
-  samples.toLocaleString("en")} outputs${isTwo ? " in the first" : ""}`;
+$("about").textContent = `${many(rows.length)} rows, ${
+  many(samples)} outputs${isTwo ? " in the first" : ""}`;
 $("failures").append(...sides.flatMap((side) => side.failures.length ? [h("details", null,
-  h("summary", {class: "bad"}, `${side.failures.length.toLocaleString("en")} failed in ${side.name}`),
-  side.failures.slice(0, PIECE).map((row) => h("p", {class: "quiet"}, `${row.id}: ${row.reason}`)))]
+  h("summary", {class: "bad"}, `${many(side.failures.length)} failed in ${side.name}`),
+  side.failures.slice(0, PIECE).map((row) => note(`${row.id}: ${row.reason}`)))]
   : []));
 $("score").append(...names.map((name) => h("option", {value: name}, name)));
 $("filter").append(...Object.keys(FILTERS).map((name) => h("option", {value: name}, name)));
 $("score").addEventListener("change", redraw);
 $("filter").addEventListener("change", choose);
-let pause = 0;
-$("search").addEventListener("input", () => { clearTimeout(pause); pause = setTimeout(choose, 150); });
+searchable(choose);
 $("more").addEventListener("click", drawMore);
 new IntersectionObserver((seen) => { if (seen.some((one) => one.isIntersecting)) drawMore(); },
   {rootMargin: "600px"}).observe($("more"));
-document.addEventListener("keydown", (event) => {
-  if (event.key === "/" && event.target !== $("search")) { event.preventDefault(); $("search").focus(); }
-  if (event.key === "Escape") { $("search").value = ""; choose(); }
-});
 redraw();

@@ -1,11 +1,5 @@
-"use strict";
-// Draws one run from the JSON in the page, and again when a server has news. A text only ever
-// becomes a text node, so nothing that a model wrote can run here.
+// Draws one run from the JSON in the page, and again when a server has news.
 
-const $ = (id) => document.getElementById(id);
-const LIVE = document.body.dataset.live === "yes";
-// Held open for as long as this page is: the server stops soon after the last page has gone.
-if (LIVE) window.alive = new EventSource("/harness-alive");
 const CHUNK = 100, MOST_ITEMS = 200, PHASES = ["overhead", "queue", "load", "prefill", "decode"];
 let page = JSON.parse($("data").textContent);
 let shown = [];  // the calls in the list: all, or those that the search found
@@ -17,33 +11,8 @@ const drawn = new Map();  // by part of the page: what it was drawn from
 
 // --- elements and words -----------------------------------------------------------------------
 
-function filled(element, props, children) {
-  for (const [name, value] of Object.entries(props ?? {})) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else if (value || value === 0) element.setAttribute(name, value === true ? "" : value);
-  }
-  element.append(...children.flat(9).filter((one) => one || one === 0));
-  return element;
-}
-const h = (tag, props, ...children) => filled(document.createElement(tag), props, children);
-const SVG = "http://www.w3.org/2000/svg";
-const s = (tag, props, ...children) => filled(document.createElementNS(SVG, tag), props, children);
-const quiet = (...said) => h("span", {class: "quiet"}, said);
-const note = (...said) => h("p", {class: "quiet"}, said);
 const wide = (element, share) => { element.style.width = `${100 * share}%`; return element; };
 
-const many = (count) => (count ?? null) === null ? "–" : count.toLocaleString("en");
-const counted = (count, what) => `${many(count)} ${what}${count === 1 ? "" : "s"}`;
-const usd = (cost) => "$" + (cost >= 1 ? cost.toFixed(2) : cost.toPrecision(3));
-function time(ns) {
-  if ((ns ?? null) === null) return "–";
-  const sec = ns / 1e9;
-  if (sec < 0.9995) return `${(ns / 1e6).toFixed(sec < 0.00995 ? 1 : 0)} ms`;
-  if (sec < 99.5) return `${sec.toFixed(sec < 9.995 ? 2 : 1)} s`;
-  const minutes = Math.round(sec / 60);
-  return sec < 5940 ? `${Math.floor(sec / 60)} min ${Math.floor(sec % 60)} s`
-    : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
-}
 const when = (one) => `${time(one.duration_ns)} from ${time(one.start_ns)}`;
 function state(said) {
   if (said === "unfinished" && page.status === "running") said = "running";
@@ -562,7 +531,7 @@ function search() {
 function drawEvents() {
   if (!page.events.length) return [note("No warning, and nothing was tried again.")];
   return page.events.slice(0, 1000).map((one) => h("p", null, quiet(time(one.time_ns), " "),
-    h("b", null, one.kind), one.where && ` in ${one.where}`, one.said && `: ${one.said}`,
+    h("b", null, one.kind), one.where && ` in ${one.where}`, one.message && `: ${one.message}`,
     quiet(" ", one.figures.map((figure) => figure.join(" ")).join(", "))));
 }
 
@@ -603,21 +572,15 @@ function step(by) {
   if (to < rounds.length) focusOn(rounds[to]); else if (shown.length) goTo(to - rounds.length);
 }
 
-let pause, width = innerWidth;
-$("search").addEventListener("input", () => {
-  clearTimeout(pause);
-  pause = setTimeout(() => {
-    search();
-    if (query) $(shownRows.length ? "rows" : "calls").scrollIntoView();
-  }, 120);
+let width = innerWidth;
+searchable(() => {
+  search();
+  if (query) $(shownRows.length ? "rows" : "calls").scrollIntoView();
 });
 addEventListener("hashchange", reveal);
 addEventListener("keydown", (event) => {
-  const box = $("search");
-  if (event.key === "Escape") { box.value = ""; box.blur(); search(); }
-  if (event.target === box || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target === $("search") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "j" || event.key === "k") step(event.key === "j" ? 1 : -1);
-  if (event.key === "/") { event.preventDefault(); box.focus(); box.select(); }
 });
 addEventListener("resize", () => {
   if (innerWidth !== width) $("plots-body").replaceChildren(...drawPlots());

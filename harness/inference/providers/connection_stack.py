@@ -97,10 +97,7 @@ class _Stack:
             self._sweeping = loop.create_task(self._sweep(), context=Context())
 
     async def _sweep(self) -> None:
-        """Closes what is idle for too long: a server closes it on its side, and it stays half open.
-
-        Ends when nothing is idle.
-        """
+        """Closes what is idle for too long: a server closes its side, and ours stays half open."""
         while any(self._idle.values()):
             await asyncio.sleep(KEEPALIVE_S)
             before = asyncio.get_running_loop().time() - KEEPALIVE_S

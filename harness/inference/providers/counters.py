@@ -83,11 +83,7 @@ _PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")
 
 
 def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
-    """Reads these samples, by the keys of `METRICS`, from Prometheus text; no NaN, no infinity.
-
-    `from_the_start` says whether they are there before the server's first call: then a text without
-    any of them is a page of another kind.
-    """
+    """Reads these samples, by the keys of `METRICS`, from Prometheus text; no NaN, no infinity."""
     rows = {key: (name,) if isinstance(name, str) else name for key, name in samples_of.items()}
     names = {name for group in rows.values() for name in group}
 
@@ -97,6 +93,7 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
         for name, value in _SAMPLE.findall(text):
             if name in names:
                 by_name.setdefault(name, []).append(float(value))
+        # Samples that are there before the server's first call, and are not: another kind of page.
         if not by_name and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
         values = {
@@ -136,10 +133,7 @@ class MetricsSource:
         self._last: tuple[Reading, ...] = ()
 
     async def read(self) -> tuple[Reading, ...]:
-        """The counters now, totals counted since the run began; never raises.
-
-        Empty if the server does not answer within a second.
-        """
+        """The counters now, totals since the run began; never raises, empty without an answer."""
         address = self._address()
         if address is None:
             # A server that has been shut down runs nothing and holds nothing.
@@ -182,10 +176,7 @@ class MetricsSource:
 
 
 class RunTotals:
-    """Counts totals from the beginning of the run: the server may have run for days before.
-
-    Adds the share of the run's prompt tokens that came out of the prefix cache.
-    """
+    """Counts totals from the beginning of the run: the server may have run for days before."""
 
     def __init__(self) -> None:
         self._asked = False
@@ -193,10 +184,7 @@ class RunTotals:
         self._grown: dict[str, float] = {}
 
     def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
-        """The same readings, with totals since the run began.
-
-        `fresh` says whether the server was started since the last ones.
-        """
+        """The readings, totals since the run began; `fresh` if the server was started since."""
         since = [self._since(reading, fresh=fresh) for reading in readings]
         self._asked = True
         return (*since, *self._hits())

@@ -47,26 +47,22 @@ _LOG_BYTES: Final = 16 << 10
 _DYING_S: Final = 1.0
 """A connection breaks a moment before the process that held it is known to have ended."""
 _ERROR_LINE: Final = re.compile(rb"^[\d.]+ E +(?:\w+ +)?(.*)$", re.MULTILINE)
-_EMBED_TOKENS = 512
-"""llama.cpp's micro-batch; a text to embed has to fit into one."""
+_EMBED_TOKENS = 512  # llama.cpp's micro-batch; a text to embed has to fit into one
 _CHAT_TOKENS = 128
 """The micro-batch of a model that chats. Until one is computed, other slots wait and nothing can be
 cancelled. On a CPU, prompts are read as fast with 128 as with llama.cpp's own 2048."""
-_ALL_LAYERS = -2
-"""For llama.cpp; -1 is as many as fit."""
+_ALL_LAYERS = -2  # for llama.cpp; -1 is as many as fit
 
 
 class EmbeddedLlamaCpp(Engine):
-    """One GGUF model, resident between `load` and `unload`.
-
-    The endpoint's `path` must be set. The engine's server wants `api_key` as a bearer token.
-    """
+    """One GGUF model, resident between `load` and `unload`."""
 
     def __init__(self, endpoint: Endpoint, *, clock: Clock = monotonic) -> None:
         self._endpoint = endpoint
         self._clock = clock
         self._child: _Child | None = None
         self._wire: OpenAIWire | None = None
+        # Its server wants it as a bearer token.
         self.api_key = secrets.token_urlsafe(32)
 
     @property
@@ -89,7 +85,7 @@ class EmbeddedLlamaCpp(Engine):
     async def _load(self) -> None:
         header = header_of(self._endpoint)
         fields = {**_params(self._endpoint, _loading(self._endpoint, header)), **_SERVER}
-        async with in_time(self._endpoint, "load"):
+        async with in_time(self._endpoint.tag, self._endpoint.load_timeout_s, "load"):
             child = await _Child.started()
             try:
                 url = await self._served(child, {**fields, "api_keys": [self.api_key]})

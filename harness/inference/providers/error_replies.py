@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -70,13 +71,9 @@ a library may be "not found" that the server's model needs."""
 def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     status: int, body: bytes, *, headers: Mapping[str, str], endpoint: str, model_id: str
 ) -> InferenceError:
-    """The error that a reply with this status and body, JSON or not, means.
-
-    The status of an error inside a stream that had begun is 200; it may name one of its own. Names
-    of `headers` are in lower case.
-    """
+    """The error that a reply with this status and body, JSON or not, means."""
     complaint = _read(body)
-    if status == 200:
+    if status == 200:  # inside a stream that had begun; the error may name a status of its own
         codes = whole(complaint.get("code")), whole(complaint.get("http_status_code"))
         status = next(filter(None, codes), status)
     text = _words(complaint) or f"HTTP {status} without a message"
@@ -175,24 +172,16 @@ def _number(pattern: re.Pattern[str], text: str) -> int | None:
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     """How long to wait: seconds or a date (RFC 9110, 10.2.3), or OpenAI's milliseconds."""
-    milliseconds = _wait(headers.get("retry-after-ms", ""))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    header = headers.get("retry-after", "")
-    then = _date(header)
-    if then is None:
-        return _wait(header)
+    for name, per_second in (("retry-after-ms", 1000), ("retry-after", 1)):
+        with suppress(ValueError):
+            wait = float(headers.get(name, ""))
+            if math.isfinite(wait) and wait >= 0:
+                return wait / per_second
+    if (then := _date(headers.get("retry-after", ""))) is None:
+        return None
     # By the server's own clock, if it tells: ours may be minutes off.
     present = _date(headers.get("date", "")) or datetime.now(UTC)
     return max(0.0, (then - present).total_seconds())
-
-
-def _wait(header: str) -> float | None:
-    try:
-        wait = float(header)
-    except ValueError:
-        return None
-    return wait if math.isfinite(wait) and wait >= 0 else None
 
 
 def _date(header: str) -> datetime | None:

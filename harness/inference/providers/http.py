@@ -34,9 +34,9 @@ from harness.inference.json_text import parsed
 from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import Listener, ReplyInProgress
+from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, merged
-from harness.inference.time_limits import TimeLimits, timed_out
+from harness.inference.time_limits import time_limits, timed_out
 from harness.trace import Clock, monotonic
 from harness.trace.secrets import Redactor
 from harness.trace.tracer import traceparent
@@ -67,11 +67,7 @@ def base_of(url: str) -> str:
 
 
 def bearer(api_key: str | None, *, endpoint: str) -> str | None:
-    """A key in sendable form; None for an empty one.
-
-    Raises:
-        ConfigurationInvalid: It cannot stand in an HTTP header.
-    """
+    """A key in sendable form, None for an empty one; raises `ConfigurationInvalid` for another."""
     # A key that was read from a file often still has its newline.
     key = (api_key or "").strip()
     if not (key.isascii() and key.isprintable()):
@@ -103,10 +99,7 @@ class BodyTooLong(httpx2.DecodingError):
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedBody(httpx2.AsyncByteStream):
-    """A body that is unpacked step by step, and raises `BodyTooLong` beyond `most_bytes`.
-
-    Of an error's, only the beginning is read.
-    """
+    """A body that is unpacked step by step, and raises `BodyTooLong` beyond `most_bytes`."""
 
     stream: httpx2.AsyncByteStream
     packed_as: str
@@ -121,7 +114,7 @@ class BoundedBody(httpx2.AsyncByteStream):
                 raise BodyTooLong(self.most_bytes)
             yield data
             if self.is_refusal and length >= _REFUSAL_BYTES:
-                return
+                return  # its beginning says what is wrong
 
     async def aclose(self) -> None:
         """Closes the stream."""
@@ -165,13 +158,8 @@ class HttpConnection:
     """The connections to one endpoint, and the errors that its refusals and failures mean.
 
     The query of its `url`, such as a key for a proxy or a version, is sent with every request.
-
-    Attributes:
-        base: The endpoint's address, with its `/v1` if it has one.
-        root: The server's address.
-
-    Raises:
-        ConfigurationInvalid: The key cannot stand in an HTTP header.
+    `base` is the endpoint's address, with its `/v1` if it has one, `root` the server's. Raises
+    `ConfigurationInvalid` for a key that cannot stand in an HTTP header.
     """
 
     # Of httpx2. litellm takes httpx's, which have the same arguments and methods.
@@ -200,7 +188,7 @@ class HttpConnection:
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
             event_hooks={"response": [self._bounded]},
-            # All but connecting is limited by `TimeLimits`.
+            # All but connecting is limited by `time_limits`.
             timeout=(endpoint.connect_timeout_s, None, None, None),
             verify=self.new_tls() if url.scheme == "https" else _TRUSTS_NOBODY,
             # A proxy from the environment must not stand between us and this machine.
@@ -219,10 +207,7 @@ class HttpConnection:
     def refusal(
         self, complaint: object, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> InferenceError:
-        """The error of a refusal, a body or JSON.
-
-        Without a status, it came inside a reply that had begun.
-        """
+        """The error of a refusal, a body or JSON; without a status, of one inside a reply."""
         body = complaint if isinstance(complaint, bytes) else orjson.dumps(complaint)
         return error_from_reply(
             status,
@@ -274,12 +259,7 @@ class HttpConnection:
     async def ask_to_embed(
         self, url: str, fields: Mapping[str, object], *, server: str, remedy: str
     ) -> object:
-        """The answer to a request for embeddings; `remedy` is what makes a server do it.
-
-        Raises:
-            NotOffered: The server does not embed.
-            InferenceError: As `Exchange.post`.
-        """
+        """The answer to a request for embeddings; raises as `Exchange.post`, and `NotOffered`."""
         try:
             return await self.ask(url, fields)
         except ServerError as error:
@@ -337,11 +317,7 @@ def not_connected(error: Exception, url: str) -> EndpointUnreachable:
 
 
 class Exchange(AsyncExitStack):
-    """The requests of one call; an `async with` block.
-
-    Leaving the block may take a moment, which is not part of the call: put it around the call's
-    time limits, not inside them.
-    """
+    """The requests of one call; an `async with` block."""
 
     def __init__(self, connection: HttpConnection) -> None:
         super().__init__()
@@ -356,13 +332,8 @@ class Exchange(AsyncExitStack):
         """Sends fields as JSON; the reply is then read as long as the block lasts.
 
         `on_sent` is called when all of it has been handed to the system; again if it is sent again.
-
-        Raises:
-            EndpointUnreachable: Nothing answers at the address.
-            CallTimeout: Connecting took too long.
-            StreamCut: The connection broke.
-            ReplyTooLarge: The reply is longer than the endpoint allows.
-            InferenceError: The server refused, or is no model server.
+        Raises `EndpointUnreachable`, `CallTimeout` for the connection, `StreamCut`,
+        `ReplyTooLarge`, or what a refusal means.
         """
         response = await self._send(url, fields, on_sent)
         self.push_async_callback(response.aclose)
@@ -451,25 +422,24 @@ class HttpBackend(ABC):
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
-        requested, listener = self._fields(request), Listener(request)
+        requested = self._fields(request)
+        # In this order: leaving the exchange may take a moment, which is no part of the call.
         async with (
             Exchange(self._connection) as exchange,
-            TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits,
+            time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived,
         ):
             while True:
                 fields, dropped = self._refused.without(requested)
                 body = merged(self._body(fields, request), request.extra_body or {})
                 # Anew for each request: what a refused one took is no part of the reply's phases.
-                progress = ReplyInProgress(
-                    listener.request, clock=self._clock, arrived=limits.token_arrived
-                )
+                progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
                 try:
                     reply = await exchange.post(self._url, body, on_sent=progress.sent)
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress, reply.headers)
                 except ServerError as error:
                     # Who has heard a part of the reply must not hear it again.
-                    if listener.told or not self._refused.learn(error, fields):
+                    if progress.was_heard or not self._refused.learn(error, fields):
                         raise
                 else:
                     exchange.push_async_callback(read_to_end, values)

@@ -6,21 +6,15 @@ import asyncio
 import os
 import re
 import warnings
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import httpx
 
-from harness.errors import (
-    CallTimeout,
-    ContextOverflow,
-    InferenceError,
-    NotOffered,
-    ServerError,
-)
+from harness.errors import CallTimeout, ContextOverflow, InferenceError, NotOffered, ServerError
 from harness.inference.completion import Completion, Embeddings
 from harness.inference.endpoint import Endpoint
 from harness.inference.providers.error_replies import context_overflow
@@ -52,7 +46,7 @@ from harness.inference.providers.provider import Provider
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
-from harness.inference.time_limits import TimeLimits, timed_out
+from harness.inference.time_limits import time_limits, timed_out
 
 MANAGED_APIS = {
     "anthropic": ("api.anthropic.com", "ANTHROPIC_API_KEY"),
@@ -90,9 +84,6 @@ class LiteLLMBackend:
 
     A server that speaks OpenAI's protocol is better reached with `backend = "openai"`: what it
     reports of its timings and its tokens is not translated on the way.
-
-    Without a key, litellm reads its usual variables. The endpoint's `url` is left out where it is
-    the provider's own.
     """
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
@@ -119,12 +110,12 @@ class LiteLLMBackend:
             requested |= openai_schema(request.reply_schema)
         if request.tool_choice == "auto":
             requested.pop("tool_choice", None)  # some providers have no such field
-        async with self._in_time(request) as limits:
+        async with self._in_time(request) as arrived:
             attempt = 1
             while True:
                 fields, dropped = self._refused.without(requested)
                 try:
-                    completion = await self._chat(request, fields, limits)
+                    completion = await self._chat(request, fields, arrived)
                     return replace(completion, dropped=dropped, attempts=attempt, source=source)
                 except ServerError as error:
                     if not self._refused.learn(error, fields):
@@ -147,9 +138,9 @@ class LiteLLMBackend:
         await self._connection.client.aclose()
 
     async def _chat(
-        self, request: ChatRequest, fields: Mapping[str, object], limits: TimeLimits
+        self, request: ChatRequest, fields: Mapping[str, object], arrived: Callable[[], None]
     ) -> Completion:
-        progress = ReplyInProgress(request, clock=self._clock, arrived=limits.token_arrived)
+        progress = ReplyInProgress(request, clock=self._clock, arrived=arrived)
         reply = WireReply(progress, model_id=self._endpoint.model_id)
         try:
             async with self._http_call() as call:
@@ -160,11 +151,8 @@ class LiteLLMBackend:
             raise self._meaning(error) from error
         if call.tells_end:  # in other formats, litellm's translation
             reply.finish_word = call.finish_word
-        cost_usd = self._cost_usd(counted) if reply.usage else None
-        completion = reply.completion(cost_usd=cost_usd)
-        if cost_usd is None:
-            return completion
-        return replace(completion, cache_saved_usd=self._cache_saved_usd(counted.usage))
+        cost_usd, saved_usd = self._costs(counted) if reply.usage else (None, None)
+        return replace(reply.completion(cost_usd=cost_usd), cache_saved_usd=saved_usd)
 
     async def _read(self, response: Any, reply: WireReply) -> Any:  # noqa: ANN401 - litellm's own types
         """Reads what litellm returned; returns the part of it that has the usage."""
@@ -184,26 +172,20 @@ class LiteLLMBackend:
             reply.usage = None
         return counted
 
-    def _cost_usd(self, counted: Any) -> float | None:  # noqa: ANN401 - litellm's own type
-        """By the price list that litellm was published with; None for a model that is not on it."""
-        try:
-            cost: float = self._litellm.completion_cost(counted, model=self._endpoint.model_id)
-        except Exception:  # noqa: BLE001 - it raises a bare Exception for an unknown model
-            return None
-        return cost
-
-    def _cache_saved_usd(self, usage: Any) -> float | None:  # noqa: ANN401 - litellm's own type
-        """By the same list: the prompt's price without a cache, less its price with it."""
-        split = usage.prompt_tokens_details
-        if not (split and (split.cached_tokens or getattr(split, "cache_creation_tokens", None))):
-            return None
+    def _costs(self, counted: Any) -> tuple[float | None, float | None]:  # noqa: ANN401 - as above
+        """What a call cost, and what a cache saved, by the price list of this litellm."""
         model, price = self._endpoint.model_id, self._litellm.cost_per_token
-        try:
-            full, _ = price(model=model, prompt_tokens=usage.prompt_tokens)
-            paid, _ = price(model=model, usage_object=usage)
-        except Exception:  # noqa: BLE001 - as above; the cost may be the provider's own word
-            return None
-        return float(full - paid)
+        cost_usd = saved_usd = None
+        # It raises a bare Exception for a model that is not on its list. The cost may be the
+        # provider's own word, and be known nonetheless.
+        with suppress(Exception):
+            cost_usd = self._litellm.completion_cost(counted, model=model)
+            split = counted.usage.prompt_tokens_details
+            if split and (split.cached_tokens or getattr(split, "cache_creation_tokens", None)):
+                full, _ = price(model=model, prompt_tokens=counted.usage.prompt_tokens)
+                paid, _ = price(model=model, usage_object=counted.usage)
+                saved_usd = float(full - paid)
+        return cost_usd, saved_usd
 
     def _meaning(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
         """The error that one of litellm's means."""
@@ -258,7 +240,9 @@ class LiteLLMBackend:
         return refusal
 
     @asynccontextmanager
-    async def _in_time(self, request: ChatRequest | EmbedRequest) -> AsyncIterator[TimeLimits]:
+    async def _in_time(
+        self, request: ChatRequest | EmbedRequest
+    ) -> AsyncIterator[Callable[[], None]]:
         """Limits the time of a call, which includes importing litellm (seconds, the first time)."""
         left_s = request.timeout_s or self._endpoint.timeout_s
         if self._litellm is None:
@@ -266,11 +250,11 @@ class LiteLLMBackend:
             began_s = clock()
             # Only the limit of the whole call applies: nothing is sent yet.
             importing = self._endpoint.model_copy(update={"first_token_timeout_s": None})
-            async with TimeLimits(importing, timeout_s=left_s):
+            async with time_limits(importing, timeout_s=left_s):
                 self._litellm = await asyncio.to_thread(import_litellm)
             left_s = max(0.001, left_s - (clock() - began_s))
-        async with TimeLimits(self._endpoint, timeout_s=left_s) as limits:
-            yield limits
+        async with time_limits(self._endpoint, timeout_s=left_s) as arrived:
+            yield arrived
 
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
         return http_call(self._connection, check_address=self._check_address)
@@ -289,16 +273,13 @@ class LiteLLMBackend:
 
 
 def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplete
-    """Imports litellm so that it stays off the network, prints nothing and reads no `.env` file.
-
-    Takes 1.4 s the first time.
-    """
+    """Imports litellm so that it stays off the network, prints nothing and reads no `.env` file."""
     # Unless told otherwise it fetches price lists and header lists from the network, and puts what
     # a .env file in any directory above it says into this process's environment.
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
-    import litellm  # noqa: PLC0415
+    import litellm  # noqa: PLC0415 - takes 1.4 s the first time
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True

@@ -93,11 +93,7 @@ HTTP_CALL: ContextVar[HttpCall | None] = ContextVar("HTTP_CALL", default=None)
 async def http_call(
     connection: HttpxConnection, *, check_address: Callable[[str], None]
 ) -> AsyncIterator[HttpCall]:
-    """The block in which litellm makes a call.
-
-    Raises:
-        NotTrusted: It was about to send something where nothing may be sent.
-    """
+    """The block in which litellm makes a call; raises `NotTrusted` for a forbidden address."""
     call = HttpCall(connection=connection, check_address=check_address)
     token = HTTP_CALL.set(call)
     try:
@@ -199,11 +195,7 @@ def _careful(create_client: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _EventStream(httpx.AsyncByteStream):
-    """A stream of JSON events as litellm can read it.
-
-    Each is one line, whose line ends really end it, and there is nothing else: no pings, no
-    comments, one spelling of the end mark.
-    """
+    """A stream of JSON events as litellm can read it: a line each, no pings, no comments."""
 
     def __init__(self, stream: httpx.AsyncByteStream, call: HttpCall) -> None:
         self._stream = stream
@@ -217,6 +209,7 @@ class _EventStream(httpx.AsyncByteStream):
             if isinstance(value, str) and not (self._done or value.startswith("{")):
                 continue
             data = _DONE if self._done else orjson.dumps(_in_text(value))
+            # litellm would end a line there, and lose the piece.
             for end, escaped in _LINE_ENDS.items():
                 data = data.replace(end, escaped)
             self._call.look_in(value)

@@ -6,7 +6,7 @@ one call is the prefix cache of the next.
 
 Not all of a schema is enforced: the converter to grammars ignores the bounds of numbers. While a
 file loads, everything this process writes to stdout and stderr is lost: so the package silences
-llama.cpp. A load cannot be interrupted: `load_timeout_s` has no effect.
+llama.cpp. A load cannot be interrupted: one that took longer than `load_timeout_s` fails then.
 """
 
 from __future__ import annotations
@@ -37,13 +37,7 @@ from harness.errors import (
     StreamCut,
 )
 from harness.hardware import GgufHeader, Loading
-from harness.inference.completion import (
-    Completion,
-    Embeddings,
-    FinishReason,
-    Phase,
-    Usage,
-)
+from harness.inference.completion import Completion, Embeddings, FinishReason, Phase, Usage
 from harness.inference.endpoint import Endpoint, SamplingField
 from harness.inference.providers.error_replies import context_overflow
 from harness.inference.providers.model_files import (
@@ -59,23 +53,20 @@ from harness.inference.providers.provider import NEVER, Provider, check_offers, 
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, Request
-from harness.inference.time_limits import TimeLimits
+from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
 _LEFT_OUT: Mapping[str, Any] = {
-    one.name: 0.8 if one.name == "temperature" else one.default
-    for one in fields(ChatRequest)
-    if one.name in get_args(SamplingField)
+    part.name: 0.8 if part.name == "temperature" else part.default
+    for part in fields(ChatRequest)
+    if part.name in get_args(SamplingField)
 }
 """What llama.cpp takes for a field that is not sent."""
 
 
 class LlamaCppPython(Engine):
-    """One GGUF model, resident between `load` and `unload`.
-
-    The endpoint's `path` must be set.
-    """
+    """One GGUF model, resident between `load` and `unload`."""
 
     def __init__(self, endpoint: Endpoint, *, clock: Clock = monotonic) -> None:
         self._endpoint = endpoint
@@ -113,8 +104,8 @@ class LlamaCppPython(Engine):
         dropped += ("extra_body",) if request.extra_body else ()
         call = replace(request, **{name: _LEFT_OUT[name] for name in _LEFT_OUT if name in dropped})
         asked_ns = self._clock()
-        async with self._in_turn(request) as (engine, limits):
-            progress = ReplyInProgress(call, clock=self._clock, arrived=limits.token_arrived)
+        async with self._in_turn(request) as (engine, arrived):
+            progress = ReplyInProgress(call, clock=self._clock, arrived=arrived)
             steps = engine.reply(call)
             while isinstance(step := await engine.compute(partial(next, steps)), str):
                 progress.add(step)
@@ -138,10 +129,7 @@ class LlamaCppPython(Engine):
         )
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
-        """One vector of length 1 per text; see `Backend.embed`.
-
-        Of a model that names no pooling it is the mean over the text's tokens.
-        """
+        """One vector of length 1 per text; see `Backend.embed`."""
         if not self._endpoint.embeddings:
             raise NotOffered("the model is loaded to chat; set the endpoint's embeddings to true")
         async with self._in_turn(request) as (engine, _):
@@ -151,11 +139,13 @@ class LlamaCppPython(Engine):
         )
 
     @asynccontextmanager
-    async def _in_turn(self, request: Request) -> AsyncIterator[tuple[LlamaCppEngine, TimeLimits]]:
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s) as limits, self._turn:
+    async def _in_turn(
+        self, request: Request
+    ) -> AsyncIterator[tuple[LlamaCppEngine, Callable[[], None]]]:
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s) as arrived, self._turn:
             if self._engine is None:
                 raise ServerError("the model is not loaded; load it first")
-            yield self._engine, limits
+            yield self._engine, arrived
 
     def _start(self) -> None:
         self._engine = LlamaCppEngine(self._endpoint)
@@ -163,10 +153,8 @@ class LlamaCppPython(Engine):
 
 T = TypeVar("T")
 
-_MICRO_BATCH_TOKENS = 512
-"""llama.cpp's default."""
-_SEQUENCES = 256
-"""Texts that the package has room for at once when it embeds."""
+_MICRO_BATCH_TOKENS = 512  # llama.cpp's default
+_SEQUENCES = 256  # texts that the package has room for at once when it embeds
 _LOADING = threading.Lock()
 """Two loads at once would each put back what the other has made of stdout, and it stays lost."""
 
@@ -213,9 +201,7 @@ class LlamaCppEngine:
     async def compute(self, function: Callable[[], T]) -> T:
         """Runs it in the engine's thread; a cancellation stops it, and waits until it has stopped.
 
-        Raises:
-            StreamCut: The engine was closed meanwhile.
-            ServerError: llama.cpp failed.
+        Raises `StreamCut` if the engine was closed meanwhile, `ServerError` if llama.cpp failed.
         """
         self._stop.value = b""
         try:
@@ -252,11 +238,7 @@ class LlamaCppEngine:
         return tokens[1:] if twice else tokens
 
     def reply(self, request: ChatRequest) -> Iterator[str | Ending]:
-        """A reply, token by token, and its ending.
-
-        Raises:
-            ContextOverflow: The prompt leaves no room for a token.
-        """
+        """A reply, token by token, and its ending; raises `ContextOverflow`."""
         prompt = self.prompt(request.conversation)
         context_tokens = self._endpoint.context_tokens
         room = context_tokens - len(prompt)
@@ -289,7 +271,7 @@ class LlamaCppEngine:
                     finish_reason = "stop"
                     break
                 yield stops.feed(utf8.decode(self._bytes(token)))
-                if stops.found:
+                if stops.has_ended:
                     finish_reason = "stop"
                     break
                 if written >= room:
@@ -320,6 +302,7 @@ class LlamaCppEngine:
             raise ServerError("an empty text has no vector; leave it out", status=400)
         # One at a time: of several together, the package mixes up those of models without pooling.
         rows = [np.array(self._llama.embed(text, truncate=False), np.float32) for text in texts]
+        # Of a model that names no pooling, the mean over the text's tokens.
         vectors = np.stack([row.mean(axis=0) if row.ndim == 2 else row for row in rows])
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), sum(lengths)
 
@@ -460,13 +443,13 @@ class StopTexts:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stop for stop in stops if stop)
         self._held = ""
-        self.found = False
+        self.has_ended = False
 
     def feed(self, piece: str) -> str:
         """What the piece adds to the text, less what may be the start of a stop."""
         held = self._held + piece
         ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
-        self.found = bool(ends)
+        self.has_ended = bool(ends)
         if ends:
             self._held = ""
             return held[: min(ends)]

@@ -29,7 +29,7 @@ from harness.inference.providers.provider import (
     as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import Page, ServerHost, ServerPages, in_time, until
+from harness.inference.providers.server_host import Page, ServerHost, ServerPages, until
 from harness.inference.reply_in_progress import ServerTimings
 
 _METRICS_SWITCH: Final = "--metrics"
@@ -87,19 +87,14 @@ _SLOTS = TypeAdapter(list[_ServerSlot])
 
 
 def slot_readings(body: bytes) -> tuple[Reading, ...]:
-    """How full the context of all slots is, from `/slots`.
-
-    Counts what requests under way hold: what earlier ones left behind gives way. It is right only
-    if each slot has a context of its own. With a shared one (`--kv-unified`) each slot reports the
-    whole of it, and nothing tells.
-
-    Raises:
-        ValueError: It is not a page of slots.
-    """
+    """How full the context of all slots is, from `/slots`; raises ValueError for another page."""
     slots = _SLOTS.validate_json(body)
+    # What earlier requests left behind gives way.
     held = [slot.n_prompt_tokens for slot in slots if slot.is_processing]
     if not slots or None in held:
         return ()
+    # Right only if each slot has a context of its own. With a shared one (`--kv-unified`) each slot
+    # reports the whole of it, and nothing tells.
     share = sum(filter(None, held)) / sum(slot.n_ctx for slot in slots)
     return (METRICS["kv_cache"].of(share),)
 
@@ -124,15 +119,11 @@ COUNTERS = Counters(
 
 
 class RouterHost(ServerHost):
-    """One model of a router.
-
-    The router ends the least recently used llama-server when there are more than `--models-max`. It
-    counts models, not memory (tools/server/server-models.cpp).
-    """
+    """One model of a router (tools/server/server-models.cpp)."""
 
     async def load(self) -> None:
         """Has it loaded, and waits until its llama-server can answer."""
-        async with in_time(self.endpoint, "load"):
+        async with self.in_time("load"):
             before = await self._status()
             if before["value"] == "loaded":
                 return
@@ -151,18 +142,15 @@ class RouterHost(ServerHost):
                 asking.cancel()
 
     async def unload(self) -> None:
-        """Has it let go, and waits until its process has ended.
-
-        Calls under way are cut off, some only after the router has waited 10 s (`stop-timeout`).
-        """
-        async with in_time(self.endpoint, "unload"):
+        """Has it let go, and waits until its process has ended."""
+        async with self.in_time("unload"):
+            # Calls under way are cut off, some only after the router has waited 10 s
+            # (`stop-timeout`).
             await self._let_go()
 
     async def report(self) -> HostReport:
-        """What `/models` says. The router does not tell sizes.
-
-        One that sleeps has given its memory back, and is loaded again by its next call.
-        """
+        """What `/models` says, which has no sizes."""
+        # One that sleeps has given its memory back, and is loaded again by its next call.
         return HostReport(resident=(await self._status())["value"] == "loaded")
 
     def _check_taken(self, page: Page) -> None:
@@ -174,7 +162,7 @@ class RouterHost(ServerHost):
                 f"the router does not know '{model_id}'; set the endpoint's model_id to a name "
                 f"that GET {self.root}/models lists"
             )
-        if _FULL.search(page.said):
+        if _FULL.search(page.said):  # it counts models, not memory
             raise LoadFailed(
                 f"the router has as many models loaded as it may, and all are in use "
                 f"({page.said}); start it with a higher --models-max, since the budget decides "
@@ -194,7 +182,7 @@ class RouterHost(ServerHost):
             return True
         if status["value"] == "loading":
             return False
-        if status.get("failed"):
+        if status.get("failed"):  # its process ended with an error
             code = status.get("exit_code")
             raise LoadFailed(
                 f"the llama-server of '{self.endpoint.model_id}' ended while it loaded, with exit "
@@ -227,10 +215,7 @@ class RouterHost(ServerHost):
         return (await self._status())["value"] in _GONE
 
     async def _status(self) -> Mapping[str, Any]:
-        """The model's; `unloaded` for one that the router does not list.
-
-        `failed` in it says that its process ended with an error; it is unloaded then.
-        """
+        """The model's; `unloaded` for one that the router does not list."""
         page = await self.ask("GET", "/models")
         if page.status != 200:
             raise self.refusal(page)

@@ -17,11 +17,7 @@ from harness.log import log_warning
 
 
 def header_of(endpoint: Endpoint) -> GgufHeader:
-    """The header of an endpoint's file; warns of a context longer than its model was trained with.
-
-    Raises:
-        ModelFileInvalid: There is no such file, or it is no GGUF.
-    """
+    """The header of an endpoint's file; warns of a context longer than it was trained with."""
     path = endpoint.path
     assert path is not None
     if not path.is_file():
@@ -41,7 +37,7 @@ def header_of(endpoint: Endpoint) -> GgufHeader:
     return header
 
 
-_NUMBERS = {one.name.lower(): number for number, one in TENSOR_FORMATS.items()}
+_NUMBERS = {block.name.lower(): number for number, block in TENSOR_FORMATS.items()}
 
 
 def type_number(cache_type: CacheType) -> int:
@@ -67,10 +63,7 @@ def load_error(
     why: str,
     lacks_memory: bool,
 ) -> HarnessError:
-    """The error of a failed load.
-
-    `lacks_memory` says whether what the engine said means that memory is short.
-    """
+    """The error of a failed load; `lacks_memory` by the engine's own words."""
     path = endpoint.path
     assert path is not None
     # What is wrong with a file, its header says better than the engine.
@@ -106,10 +99,7 @@ class Engine(ABC):
         """Whether calls can begin: it was loaded, and its engine lives."""
 
     async def load(self) -> None:
-        """Makes the model resident, unless it is; takes from tenths of a second to minutes.
-
-        Raises what `Host.load` does, and `ConfigurationInvalid` without the engine's package.
-        """
+        """Makes the model resident, unless it is; see `Host.load`."""
         if not self.is_loaded:
             await self.unload()  # an engine that has died still holds what it had
             await self._load()

@@ -23,7 +23,7 @@ from harness.inference.providers.http import Access, HttpBackend
 from harness.inference.providers.openai_wire import (
     call_pieces,
     divided,
-    finish_reason,
+    proper_end,
     text_in,
     wire_fields,
 )
@@ -33,12 +33,11 @@ from harness.inference.providers.server_host import (
     ServerFacts,
     ServerHost,
     ServerPages,
-    in_time,
     until,
 )
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
-from harness.inference.time_limits import TimeLimits
+from harness.inference.time_limits import time_limits
 
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _CONTEXT_TOKENS = 4096
@@ -54,13 +53,11 @@ _BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)
 
 
 class OllamaWire(HttpBackend):
-    """A server that speaks `POST <url>/api/chat`; see `HttpBackend`.
-
-    The endpoint's `url` may end in the `/v1` that other protocols need.
-    """
+    """A server that speaks `POST <url>/api/chat`; see `HttpBackend`."""
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         super().__init__(endpoint, access)
+        # The endpoint's address may end in the `/v1` that other protocols need.
         self._url = f"{self._connection.root}/api/chat"
 
     def _fields(self, request: ChatRequest) -> dict[str, object]:
@@ -73,7 +70,7 @@ class OllamaWire(HttpBackend):
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
         fields: dict[str, object] = {"input": list(request.texts), "truncate": False}
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s):
             reply = await self._connection.ask_to_embed(
                 f"{self._connection.root}/api/embed",
                 _model_fields(self._endpoint) | fields,
@@ -115,10 +112,7 @@ class OllamaWire(HttpBackend):
             calls = call_pieces(at(chunk, "message"))
             # The counts come with the end alone; older versions give no reason for it.
             is_last = bool(chunk.get("done")) or bool(chunk.get("done_reason"))
-            if is_last and is_first:  # all in one: no first token was seen
-                progress.add_whole(text, reasoning=thought, calls=calls)
-            else:
-                progress.add(text, reasoning=thought, calls=calls)
+            progress.add(text, reasoning=thought, calls=calls, is_whole=is_last and is_first)
             is_first = False
             if is_last:
                 break
@@ -133,12 +127,9 @@ class OllamaWire(HttpBackend):
         read, written = as_count(last.get("prompt_eval_count")), as_count(last.get("eval_count"))
         # Before 0.1.40, a reply that was counted had come to its end without a word for it.
         word = last.get("done_reason") or ("stop" if written is not None else "")
-        ended = finish_reason(text_in(word))
-        if ended is None:
-            raise self._connection.cut(f"its done_reason is {last.get('done_reason')!r}")
         cached = as_count(last.get("prompt_eval_cached_count"))  # since 0.33
         completion = progress.completion(
-            finish_reason=ended,
+            finish_reason=proper_end(text_in(word)),
             # Up to 0.30 without the cached part of the prompt, and sometimes missing. Ollama leaves
             # out numbers that are zero.
             usage=None
@@ -239,10 +230,7 @@ async def _facts(pages: ServerPages) -> ServerFacts:
 
 
 def _entry(listed: object, model_id: str) -> Any:  # noqa: ANN401 - JSON
-    """The model's entry in a list of pulled models (`/api/tags`) or of loaded ones (`/api/ps`).
-
-    A loaded one's `size` is all memory that its runner has allocated, 0 while that is unknown.
-    """
+    """The model's entry in a list of pulled models (`/api/tags`) or of loaded ones (`/api/ps`)."""
     models, name = rows(at(listed, "models")), _whole_name(model_id)
     return next((model for model in models if _whole_name(text_at(model, "name")) == name), None)
 
@@ -282,16 +270,11 @@ def _readings(body: bytes) -> tuple[Reading, ...]:
 
 
 class OllamaHost(ServerHost):
-    """One model, loaded and unloaded by Ollama's scheduler (server/sched.go).
-
-    It starts a runner for each model. A request with other runner options than the runner has
-    (`num_ctx`, and whether the context may be shifted) starts it again: a load must say what calls
-    say.
-    """
+    """One model, loaded and unloaded by Ollama's scheduler (server/sched.go)."""
 
     async def load(self) -> None:
         """Loads it with the options that calls will have."""
-        async with in_time(self.endpoint, "load"):
+        async with self.in_time("load"):
             # Loaded for another client: it stays, whatever becomes of this load.
             if await self._find() is not None:
                 await self._ask_to_load()
@@ -301,25 +284,22 @@ class OllamaHost(ServerHost):
 
     async def unload(self) -> None:
         """Unloads it, and waits until its runner has ended."""
-        async with in_time(self.endpoint, "unload"):
+        async with self.in_time("unload"):
             await until(self._is_gone)
 
     async def report(self) -> HostReport:
-        """What `/api/ps` says.
-
-        A model that is still being loaded is listed, too.
-        """
+        """What `/api/ps` says, which lists a model that is still being loaded, too."""
         running = await self._find()
         if running is None:
             return HostReport(resident=False)
         total_bytes, gpu_bytes = whole(running.get("size")), whole(running.get("size_vram"))
-        if not total_bytes:
+        if not total_bytes:  # of all that its runner has allocated: 0 while that is unknown
             return HostReport(resident=True)
         return HostReport(resident=True, total_bytes=total_bytes, gpu_bytes=gpu_bytes or 0)
 
     async def footprint(self) -> Footprint | None:
         """What it will take, as its file's header says; None if Ollama does not list its size."""
-        async with in_time(self.endpoint, "describe"):
+        async with self.in_time("describe"):
             # Verbose, since values that differ by layer are left out else.
             fields = {"model": self.endpoint.model_id, "verbose": True}
             page = self._read(await self.ask("POST", "/api/show", fields))
@@ -343,7 +323,8 @@ class OllamaHost(ServerHost):
         if self.endpoint.embeddings:
             page = await self.ask("POST", "/api/embed", fields | {"input": []})
         else:
-            # Without `shift`, the first call, which has it, would find the wrong runner.
+            # A request with other runner options starts the runner again: without `shift`, the
+            # first call, which has it, would find the wrong one.
             page = await self.ask("POST", "/api/chat", fields | {"messages": [], "shift": False})
         if page.status != 200:
             raise self._failure(page)

@@ -34,16 +34,14 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import CallPiece, ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, RerankRequest
 from harness.inference.strict_schema import strict_schema
-from harness.inference.time_limits import TimeLimits
+from harness.inference.time_limits import time_limits
 
 ONLY_TOP_P = frozenset({"top_k", "min_p"})
 """Fields that a server refuses, or accepts and ignores, if it has no more than OpenAI's own."""
-_END_TIMEOUT_S = 1.0
-"""How long a reply that is whole is waited on for its end mark."""
+_END_TIMEOUT_S = 1.0  # how long a reply that is whole is waited on for its end mark
 _ANOTHER_WAY = {400, 404, 405, 422, 501}
 """Statuses after which texts to rank are sent in another way."""
-_WAY_OF_COUNTING = "stream_options"
-"""The field that asks for the usage of a streamed reply."""
+_WAY_OF_COUNTING = "stream_options"  # the field that asks for the usage of a streamed reply
 
 
 class OpenAIWire(HttpBackend):
@@ -84,7 +82,7 @@ class OpenAIWire(HttpBackend):
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """One vector per text; see `Backend.embed`."""
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s):
             if self._provider.embeds_one_by_one:
                 replies = [await self._embed((text,)) for text in request.texts]
             else:
@@ -95,7 +93,7 @@ class OpenAIWire(HttpBackend):
         """A score per text; see `Reranker`. The first call finds out how the server takes it."""
         fields = {"model": self._endpoint.model_id, "query": request.query}
         refusals = []
-        async with TimeLimits(self._endpoint, timeout_s=request.timeout_s):
+        async with time_limits(self._endpoint, timeout_s=request.timeout_s):
             for url, name in self._rankings:
                 try:
                     reply = await self._connection.ask(url, {**fields, name: list(request.texts)})
@@ -193,10 +191,7 @@ class WireReply:
         return is_counted and finish_reason(self.finish_word or "") is not None
 
     def add(self, chunk: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> bool:
-        """Takes in a chunk, or a reply that was not streamed; whether it was the latter.
-
-        `choices` are its `first_choices`.
-        """
+        """Takes in a chunk with its `first_choices`; whether it was a whole reply, not streamed."""
         model, usage = chunk.get("model"), chunk.get("usage")
         self._model_id = model if isinstance(model, str) and model else self._model_id
         self.usage = _mapping(usage) or self.usage
@@ -223,10 +218,8 @@ class WireReply:
             self._is_over |= self._goes_on
             self._progress.end()
         self._is_refusal = self._is_refusal or bool(refusal)
-        if self.came_whole:
-            self._progress.add_whole(text + refusal, reasoning=thought, calls=calls)
-        else:
-            self._progress.add(text + refusal, reasoning=thought, calls=calls)
+        text += refusal
+        self._progress.add(text, reasoning=thought, calls=calls, is_whole=self.came_whole)
         if extra := extra_of(part):
             self._extra = joined(self._extra, extra)
         self.finish_word = word or self.finish_word
@@ -245,18 +238,10 @@ class WireReply:
     def completion(
         self, *, reported: ServerTimings | None = None, cost_usd: float | None = None
     ) -> Completion:
-        """The completion of a reply that is whole.
-
-        Raises:
-            StreamCut: Its finish reason is missing, or is not one of a reply that came to its end.
-        """
+        """The completion; raises `StreamCut` unless the reply came to a known end."""
         if self.finish_word is None:
             raise StreamCut("the reply came without its finish reason")
-        ended = finish_reason(self.finish_word)
-        if ended is None:
-            raise StreamCut(
-                f"the server broke the generation off (finish reason '{self.finish_word}')"
-            )
+        ended = proper_end(self.finish_word)
         return self._progress.completion(
             finish_reason="content_filter" if self._is_refusal else ended,
             # Speculative decoding is counted among llama-server's timings.
@@ -378,10 +363,7 @@ def _function(**fields: object) -> dict[str, object]:
 def wire_fields(
     request: ChatRequest, model_id: str, *, stream: bool = True, source: str | None = None
 ) -> dict[str, object]:
-    """The fields of a chat call without its schema, for which each server has its own place.
-
-    Fields that were not asked for are left out: some servers refuse fields they do not know.
-    """
+    """The fields of a chat call without its schema, for which each server has its own place."""
     settings: dict[str, object] = {
         "model": model_id,
         "messages": wire_messages(request.conversation, source),
@@ -396,6 +378,7 @@ def wire_fields(
         "stop": list(request.stop) or None,
         "reasoning_effort": request.reasoning_effort,
     }
+    # What was not asked for is left out: some servers refuse fields they do not know.
     fields = {name: value for name, value in settings.items() if value is not None}
     if request.tools:
         fields["tools"] = [
@@ -434,8 +417,7 @@ and `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `netw
 
 _THOUGHTS = ("reasoning", "reasoning_content", "reasoning_details")
 """Where reasoning stands: at vLLM; at llama-server and most; at OpenRouter, in parts."""
-_THOUGHT = re.compile("think|thought|reason")
-"""In the type of a part."""
+_THOUGHT = re.compile("think|thought|reason")  # in the type of a part
 _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
 """Where a part has its text, which may again be parts."""
 
@@ -514,6 +496,14 @@ def _is_strict(schema: bytes) -> bool:
 def finish_reason(word: str) -> FinishReason | None:
     """What a server's word means; None if it is not known to stand for a proper end."""
     return _FINISH_REASONS.get(word.lower())
+
+
+def proper_end(word: str) -> FinishReason:
+    """The same; raises `StreamCut` for a word that is not known to stand for a proper end."""
+    ended = finish_reason(word)
+    if ended is None:
+        raise StreamCut(f"the server broke the generation off (finish reason '{word}')")
+    return ended
 
 
 def _usage_of(usage: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usage | None:

@@ -26,12 +26,10 @@ _LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "h
 
 
 def by_template(effort: Effort) -> Fields:
-    """Fields for servers that let the model's chat template switch thinking on and off.
-
-    Qwen and GLM read `enable_thinking` there, DeepSeek and Granite `thinking`, gpt-oss the effort.
-    """
+    """Fields for servers that let the model's chat template switch thinking on and off."""
     on = effort != "none"
     level = {"reasoning_effort": _LEVELS.get(effort, effort)} if on else {}
+    # Qwen and GLM read `enable_thinking`, DeepSeek and Granite `thinking`, gpt-oss the effort.
     return {**level, "chat_template_kwargs": {"enable_thinking": on, "thinking": on, **level}}
 
 
@@ -121,37 +119,24 @@ class Host(Protocol):
 
     A load or an unload ends within the endpoint's `load_timeout_s` and the few seconds that undoing
     it takes. The caller limits the time of a report. No two of the three run at once on one host;
-    any of them may run while calls are answered.
+    any of them may run while calls are answered. All raise `InferenceError` if the server cannot be
+    asked.
     """
 
     async def load(self) -> None:
         """Makes the model resident; returns when calls can begin.
 
-        If it raises or is cancelled, nothing stays in memory that was not there before.
-
-        Raises:
-            ModelFileInvalid: Its file cannot be loaded.
-            ModelNotFound: The server does not know it.
-            LoadFailed: The server cannot load it, or not in time.
-            InferenceError: The server cannot be asked.
+        If it raises or is cancelled, nothing stays in memory that was not there before. Raises
+        `ModelFileInvalid`, `ModelNotFound` or `LoadFailed`.
         """
         ...
 
     async def unload(self) -> None:
-        """Gives its memory back, and returns when it is back. An unloaded model stays unloaded.
-
-        Raises:
-            LoadFailed: The server keeps it.
-            InferenceError: The server cannot be asked.
-        """
+        """Gives its memory back, and returns when it is back; raises `LoadFailed` if it stays."""
         ...
 
     async def report(self) -> HostReport | None:
-        """Whether it is loaded now; None where the host cannot tell.
-
-        Raises:
-            InferenceError: The server cannot be asked.
-        """
+        """Whether it is loaded now; None where the host cannot tell."""
         ...
 
     async def aclose(self) -> None:
@@ -172,11 +157,7 @@ class HostReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """One kind of server or engine.
-
-    Everything has a default: a provider states only its differences from a plain server that speaks
-    OpenAI's protocol.
-    """
+    """One kind of server or engine: its differences from a plain one of OpenAI's protocol."""
 
     title: str
     telemetry_name: str = ""

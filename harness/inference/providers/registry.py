@@ -88,11 +88,7 @@ def _installed(name: str) -> Provider:
 
 
 def connect(endpoint: Endpoint, access: Access | None = None) -> Backend:
-    """The bare backend of an endpoint; connects to nothing yet.
-
-    Raises:
-        ConfigurationInvalid: It cannot be reached as it is written down, or a key cannot be sent.
-    """
+    """The bare backend of an endpoint, not connected yet; raises `ConfigurationInvalid`."""
     access, provider = access or Access(), provider_of(endpoint)
     if provider.connect is not None:
         return provider.connect(endpoint, access)
@@ -112,13 +108,7 @@ def knowledge_of(endpoint: Endpoint) -> tuple[SchemaKnowledge, ToolKnowledge]:
 
 
 def host_of(endpoint: Endpoint, backend: Backend, access: Access | None = None) -> Host:
-    """What loads an endpoint's model; connects to nothing yet.
-
-    `endpoint` has a file, or its server is managed.
-
-    Raises:
-        ConfigurationInvalid: Nothing can load it as it is written down, or a key cannot be sent.
-    """
+    """What loads an endpoint's model, not connected yet; raises `ConfigurationInvalid`."""
     host = provider_of(endpoint).host
     if host is None:
         raise ConfigurationInvalid(
@@ -139,14 +129,7 @@ def loading_of(endpoint: Endpoint, header: GgufHeader) -> Loading:
 async def served_metadata(
     endpoint: Endpoint, *, api_key: str | None = None, timeout_s: float = _SERVED_TIMEOUT_S
 ) -> ModelMetadata | None:
-    """Asks an endpoint's server which model is behind the endpoint's `model_id`; loads nothing.
-
-    Names can be made up: llama-server ignores the name it is asked for, vLLM serves under any
-    (`--served-model-name`), and a bare tag of Ollama's hides how the weights are packed.
-
-    None, never an error, if the server does not tell: the first call will say what is wrong.
-    `timeout_s` is for all of it.
-    """
+    """Which model an endpoint's server says is behind `model_id`; None if it does not tell."""
     served = provider_of(endpoint).served
     if served is None:
         return None
@@ -158,6 +141,8 @@ async def served_metadata(
     async with aclosing(pages):
         try:
             async with asyncio.timeout(timeout_s):
+                # Names can be made up: llama-server ignores the name it is asked for, vLLM serves
+                # under any, and a bare tag of Ollama's hides how the weights are packed.
                 metadata = await served(pages)
         except TimeoutError:
             return None
@@ -167,8 +152,7 @@ async def served_metadata(
 async def server_facts(endpoint: Endpoint, *, api_key: str | None = None) -> ServerFacts:
     """The facts about an endpoint's server; None if not reported within seconds.
 
-    Ask once the model has been called: some servers know its context only then. A managed API is
-    not asked, and all of its facts are None.
+    Ask once the model has been called: some servers know its context only then.
     """
     provider = provider_of(endpoint)
     # An engine that harness starts has what its endpoint says.

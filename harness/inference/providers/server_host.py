@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -75,28 +75,19 @@ class ServerFacts:
 
 
 class ServerPages:
-    """One server, asked over connections of its own.
-
-    The endpoint's `url` must be set.
-
-    Attributes:
-        endpoint: As given.
-        root: The server's address, without `/v1`.
-        v1: What its address has behind that.
-        model_id: The model that is asked about.
-        of_model: Names it in an address: a router has a page for each.
-        answered: Whether the server has answered at all.
-    """
+    """The pages of one server, asked over connections of its own."""
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         assert endpoint.url is not None
         self.endpoint = endpoint
         self._connection = HttpConnection(endpoint, api_key=access.api_key)
         self.root = self._connection.root
-        self.v1 = self._connection.base.removeprefix(self.root)
+        self.v1 = self._connection.base.removeprefix(self.root)  # "" or "/v1"
         self.model_id = endpoint.model_id
+        # A router has a page for each of its models.
         self.of_model = {"model": endpoint.model_id}
         self.answered = False
+        """Whether the server has answered at all."""
 
     async def aclose(self) -> None:
         """Closes the connections; the model stays as it is."""
@@ -110,11 +101,7 @@ class ServerPages:
         *,
         params: Mapping[str, str] | None = None,
     ) -> Page:
-        """Fetches a page, or posts JSON, and waits for the whole answer.
-
-        Raises:
-            EndpointUnreachable: The server does not answer.
-        """
+        """Fetches a page, or posts JSON; raises `EndpointUnreachable` without an answer."""
         content = None if body is None else orjson.dumps(body)
         sent = {"content-type": "application/json"} if content else {}
         try:
@@ -135,10 +122,7 @@ class ServerPages:
     async def page(
         self, path: str, *, params: Mapping[str, str] | None = None, post: object = None
     ) -> bytes | None:
-        """A page; None for anything but a success within five seconds.
-
-        `post` is sent as JSON, if the page is not just fetched.
-        """
+        """A page; None for anything but a success within five seconds."""
         try:
             async with asyncio.timeout(_PAGE_S):
                 answer = await self.ask(
@@ -156,17 +140,14 @@ class ServerPages:
 
 
 class ServerHost(ServerPages):
-    """One endpoint's model at a server; see `Host`.
+    """One endpoint's model at a server; a subclass has the methods of `Host`."""
 
-    A subclass has `load`, `unload` and `report`.
-    """
+    def in_time(self, doing: str) -> AbstractAsyncContextManager[None]:
+        """See `in_time`, with this endpoint's limit."""
+        return in_time(self.endpoint.tag, self.endpoint.load_timeout_s, doing)
 
     def fields(self, answer: Page) -> Mapping[str, object]:
-        """The JSON object of an answer.
-
-        Raises:
-            InferenceError: The request was refused, or the answer is something else.
-        """
+        """The JSON object of an answer; raises `InferenceError` for a refusal, or anything else."""
         if answer.status != 200:
             raise self.refusal(answer)
         fields = answer.json
@@ -176,14 +157,11 @@ class ServerHost(ServerPages):
 
     @asynccontextmanager
     async def or_else(self, undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-        """Undoes the block if it raises or is cancelled.
-
-        `undo` has a few seconds. Its own errors are dropped: the block's says more.
-        """
+        """Undoes the block if it raises or is cancelled."""
         try:
             yield
         except BaseException:
-            with suppress(InferenceError, TimeoutError):
+            with suppress(InferenceError, TimeoutError):  # the block's error says more
                 async with asyncio.timeout(min(self.endpoint.load_timeout_s, CLEARING_UP_S)):
                     await undo()
             raise
@@ -227,19 +205,15 @@ class ServerHost(ServerPages):
 
 
 @asynccontextmanager
-async def in_time(endpoint: Endpoint, doing: str) -> AsyncIterator[None]:
-    """Ends the block after the endpoint's `load_timeout_s`; `doing` is the error's verb: `load`.
-
-    Raises:
-        LoadFailed: The block took longer.
-    """
+async def in_time(tag: str, limit_s: float, doing: str) -> AsyncIterator[None]:
+    """Raises `LoadFailed` after an endpoint's `load_timeout_s`; `doing` is its verb: `load`."""
     try:
-        async with asyncio.timeout(endpoint.load_timeout_s):
+        async with asyncio.timeout(limit_s):
             yield
     except TimeoutError as error:
         raise LoadFailed(
-            f"'{endpoint.tag}' could not {doing} its model in {endpoint.load_timeout_s:g} s; "
-            "raise load_timeout_s if it needs longer",
+            f"'{tag}' could not {doing} its model in {limit_s:g} s; raise load_timeout_s if it "
+            "needs longer",
             code="model.load-timeout",
         ) from error
 

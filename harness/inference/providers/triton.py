@@ -24,13 +24,12 @@ from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.endpoint import Endpoint, PromptTemplate
 from harness.inference.json_text import at, names, text_at
 from harness.inference.providers.http import Access, HttpBackend
-from harness.inference.providers.openai_wire import ONLY_TOP_P, finish_reason, wire_fields
+from harness.inference.providers.openai_wire import ONLY_TOP_P, proper_end, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
 from harness.inference.providers.server_host import (
     ServerFacts,
     ServerHost,
     ServerPages,
-    in_time,
     until,
 )
 from harness.inference.refused_fields import RefusedFields
@@ -71,10 +70,7 @@ class TritonWire(HttpBackend):
         openai_fields = wire_fields(request, self._endpoint.model_id, stream=False)
         # By the names of vLLM's `SamplingParams`.
         fields = {name: value for name, value in openai_fields.items() if name not in _PLACED}
-        return fields | {
-            "max_tokens": _room(request),
-            "stop": [*request.stop, *self._turns.stop],
-        }
+        return fields | {"max_tokens": _room(request), "stop": [*request.stop, *self._turns.stop]}
 
     async def embed(self, request: EmbedRequest) -> Embeddings:
         """Not offered; see `Backend.embed`."""
@@ -100,7 +96,6 @@ class TritonWire(HttpBackend):
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
     ) -> Completion:
-        is_whole = not self._endpoint.stream
         last: Mapping[str, Any] | None = None
         written: int | None = None
         async for chunk in values:  # each has the text since the one before it
@@ -114,20 +109,15 @@ class TritonWire(HttpBackend):
             last = chunk
             if (count := as_count(chunk.get("num_output_tokens"))) is not None:
                 written = (written or 0) + count
-            add = progress.add_whole if is_whole else progress.add
-            add(chunk["text_output"])
+            progress.add(chunk["text_output"], is_whole=not self._endpoint.stream)
         if last is None:
             raise self._connection.cut("it ended before it began")
         word = last.get("finish_reason")  # the text `None` until the model has finished
         # Old servers send none.
         is_full = (written or 0) >= _room(progress.request)
-        ended = finish_reason(str(word or ("length" if is_full else "stop")))
-        if ended is None:
-            how = f"the server ended it unfinished, with the finish reason '{word}'"
-            raise self._connection.cut(how)
         read = as_count(last.get("num_input_tokens"))
         return progress.completion(
-            finish_reason=ended,
+            finish_reason=proper_end(str(word or ("length" if is_full else "stop"))),
             usage=None
             if read is None or written is None
             else Usage(input_tokens=read, output_tokens=written, cached_tokens=None),
@@ -198,7 +188,7 @@ class TritonHost(ServerHost):
 
     async def load(self) -> None:
         """Has it loaded, unless a version of it is ready."""
-        async with in_time(self.endpoint, "load"):
+        async with self.in_time("load"):
             if await self._is_there():
                 return
             async with self.or_else(self._let_go):
@@ -206,7 +196,7 @@ class TritonHost(ServerHost):
 
     async def unload(self) -> None:
         """Waits until the calls under way have ended."""
-        async with in_time(self.endpoint, "unload"):
+        async with self.in_time("unload"):
             if not await self._is_gone():
                 await self._let_go()
 
@@ -246,17 +236,14 @@ class TritonHost(ServerHost):
 
 
 class TritonOpenAIHost(TritonHost):
-    """The same by the OpenAI front end (python/openai, 2.73).
-
-    An unload is answered when the calls under way have ended.
-    """
+    """The same by the OpenAI front end (python/openai, 2.73)."""
 
     def __init__(self, endpoint: Endpoint, access: Access) -> None:
         super().__init__(endpoint, access)
         self._path = f"/v1/models/{quote(endpoint.model_id, safe='')}"
 
     async def _let_go(self) -> None:
-        await self._do("unload", None)
+        await self._do("unload", None)  # answered when the calls under way have ended
 
     async def _states(self) -> frozenset[str]:
         answer = await self.ask("GET", "/v1/models")

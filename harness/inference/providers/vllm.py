@@ -19,7 +19,7 @@ from harness.inference.providers.provider import (
     as_ns,
     remedies,
 )
-from harness.inference.providers.server_host import ServerHost, ServerPages, in_time, until
+from harness.inference.providers.server_host import ServerHost, ServerPages, until
 from harness.inference.reply_in_progress import ServerTimings
 
 TIMES_SWITCH = "--enable-per-request-metrics"
@@ -62,7 +62,7 @@ class VllmHost(ServerHost):
 
     async def load(self) -> None:
         """Wakes the server, unless it is awake."""
-        async with in_time(self.endpoint, "wake"):
+        async with self.in_time("wake"):
             if await self._is_awake():
                 return
             async with self.or_else(self._sleep):
@@ -71,7 +71,7 @@ class VllmHost(ServerHost):
 
     async def unload(self) -> None:
         """Has the server end its calls and sleep."""
-        async with in_time(self.endpoint, "let go of"):
+        async with self.in_time("let go of"):
             if not await self._is_awake():
                 return
             await self._check_sleep_mode()

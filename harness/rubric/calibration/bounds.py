@@ -10,14 +10,14 @@ its own procedure:
 - `rejected`, the share accepted of the drafts that people reject, and `all`, the share of wrong
   ones accepted among all drafts, only fall with the threshold: exact bounds need no correction.
 
-Drafts are taken to be independent: give one of each group. Works on many label sets at once, along
-the leading axes of the arrays.
+Drafts are taken to be independent: give one of each group.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -92,48 +92,39 @@ class AtThreshold:
         return self.drafts - self.rejects - (self.accepted - self.wrong)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
-    """What each threshold does to labeled drafts, from the strictest on."""
-
-    thresholds: NDArray[np.float64]
-    accepted: Counts
-    """`(…, thresholds)`: drafts that score at least so much."""
-    wrong: Counts
-    """Those of them that people reject."""
-    drafts: int
-    """All of them, those included that no threshold accepts."""
-    rejects: Counts
-    """`(…)`: drafts that people reject."""
-
-    def at(self, threshold: float) -> AtThreshold:
-        """What a threshold does to the drafts of the only label set."""
-        place = int((self.thresholds >= threshold).sum()) - 1
-        return AtThreshold(
-            threshold=threshold,
-            accepted=int(self.accepted[place]) if place >= 0 else 0,
-            wrong=int(self.wrong[place]) if place >= 0 else 0,
-            drafts=self.drafts,
-            rejects=int(self.rejects),
-        )
+def at_threshold(
+    scores: NDArray[np.float64], wrong: NDArray[np.bool_], threshold: float
+) -> AtThreshold:
+    """What a threshold does to drafts; those that people reject are `wrong`."""
+    accepted = scores >= threshold
+    return AtThreshold(
+        threshold=threshold,
+        accepted=int(accepted.sum()),
+        wrong=int((accepted & wrong).sum()),
+        drafts=len(scores),
+        rejects=int(wrong.sum()),
+    )
 
 
-def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> Steps:
-    """The steps of one label set, one for every distinct score.
+def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> tuple[AtThreshold, ...]:
+    """What each distinct score does as a threshold, from the strictest on.
 
-    A draft that no threshold accepts scores `-inf`; drafts that people reject are `wrong`.
+    A draft that no threshold accepts scores `-inf`.
     """
     # Negated, so that the strictest threshold comes first.
     values, place = np.unique(-scores, return_inverse=True)
     accepted = np.cumsum(np.bincount(place, minlength=len(values)))
     bad = np.cumsum(np.bincount(place[wrong], minlength=len(values)))
-    reached = np.isfinite(values)
-    return Steps(
-        thresholds=-values[reached],
-        accepted=accepted[reached],
-        wrong=bad[reached],
-        drafts=len(scores),
-        rejects=np.asarray(wrong.sum()),
+    return tuple(
+        AtThreshold(
+            threshold=-float(value),
+            accepted=int(count),
+            wrong=int(bad_count),
+            drafts=len(scores),
+            rejects=int(wrong.sum()),
+        )
+        for value, count, bad_count in zip(values, accepted, bad, strict=True)
+        if np.isfinite(value)
     )
 
 
@@ -172,28 +163,21 @@ def least_drafts(aim: RiskAim) -> int:
     return int(np.argmax(enough))
 
 
-def named_step(steps: Steps, aim: RiskAim) -> Counts:
-    """`(…)`: the index of the lowest threshold that keeps the aim, -1 if there is none."""
-    limits = most_wrong(steps.drafts, aim)
+def named_threshold(steps: Sequence[AtThreshold], aim: RiskAim) -> AtThreshold | None:
+    """The lowest threshold of one label set that keeps the aim; None if none does."""
+    drafts = steps[0].drafts if steps else 0
+    limits, first, named = most_wrong(drafts, aim), 0, None
     if aim.risk == "accepted":
-        first = first_size(limits, steps.drafts)
-        early = steps.accepted < first
-        holds = early | (steps.wrong <= limits[steps.accepted])
-    else:
-        everything = np.full_like(steps.rejects, steps.drafts)
-        trials = steps.rejects if aim.risk == "rejected" else everything
-        early = np.zeros_like(steps.accepted, dtype=bool)
-        holds = steps.wrong <= limits[trials][..., None]
-    # The first failure ends it. What is `early` cannot fail, and is not named either.
-    run = np.logical_and.accumulate(holds, axis=-1)
-    tested = (run & ~early).sum(axis=-1)
-    return np.where(tested > 0, run.sum(axis=-1) - 1, -1)
-
-
-def named_threshold(steps: Steps, aim: RiskAim) -> AtThreshold | None:
-    """The lowest threshold of the only label set that keeps the aim; None if none does."""
-    place = int(named_step(steps, aim)) if len(steps.thresholds) else -1
-    return steps.at(float(steps.thresholds[place])) if place >= 0 else None
+        first = first_size(limits, drafts)
+    for step in steps:
+        # What accepts so few is not tested, so it is not named and ends nothing either.
+        if step.accepted < first:
+            continue
+        # The first failure ends the sequence.
+        if step.wrong > limits[step.trials(aim.risk)]:
+            break
+        named = step
+    return named
 
 
 def first_size(limits: Counts, drafts: int) -> int:

@@ -9,6 +9,7 @@ evidence for a threshold.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
 from shutil import copymode
@@ -51,11 +52,7 @@ class Attempts(RubricRecord):
 
     @classmethod
     def beside(cls, rubric: Rubric, directory: Path) -> Self:
-        """Those of the rubric, and of all others in its folder: a copy has another name.
-
-        Raises:
-            InvalidInput: One of the files is another.
-        """
+        """Those of the rubric, and of all others in its folder: a copy has another name."""
         attempts = cls.read(rubric, directory) or cls()
         for path in sorted(directory.glob(f"*.{cls.kind}.json")):
             attempts = attempts.joined(cls.read_file(path).attempts)
@@ -152,23 +149,17 @@ def write_pass_at(file: RubricFile, value: float, *, load: Callable[[Path], Rubr
         with writing(path):
             trial.write_bytes(_with_pass_at(path.read_bytes().decode(), value).encode())
             copymode(path, trial)
-            if _values_in(trial, load) != goal:
-                raise InvalidInput(
-                    f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
-                    code="tune.threshold-not-written",
-                    path=path,
-                )
-            trial.replace(path)
+            with suppress(RubricInvalid):
+                if _values(load(trial)) == goal:
+                    trial.replace(path)
+                    return load(path)
     finally:
         trial.unlink(missing_ok=True)
-    return load(path)
-
-
-def _values_in(path: Path, load: Callable[[Path], Rubric]) -> dict[str, Any] | None:
-    try:
-        return _values(load(path))
-    except RubricInvalid:
-        return None
+    raise InvalidInput(
+        f"the threshold cannot be put into it; write pass_at: {value:g} yourself",
+        code="tune.threshold-not-written",
+        path=path,
+    )
 
 
 def _values(rubric: Rubric) -> dict[str, Any]:

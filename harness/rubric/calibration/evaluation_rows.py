@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import orjson
 
 from harness.errors import InvalidInput
-from harness.rows import Row, read_rows
+from harness.rows import Row
 from harness.rubric.calibration.score_figures import Sample
 from harness.rubric.rubric import Rubric
 
@@ -59,14 +58,14 @@ def _cell(value: object) -> str:
     return "" if value is None else text
 
 
-def evaluation_samples(path: Path) -> list[Sample]:
+def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:
     """The scores of an evaluation's rows by their names for pairs, without outdated ones.
 
     Raises:
         InvalidInput: A row cannot be read, or a score is no number.
     """
     samples, names = [], PairNames()
-    for row in read_rows([str(path)]):
+    for row in rows:
         if isinstance(row, InvalidInput):
             raise row
         if row.fields.get("outdated"):

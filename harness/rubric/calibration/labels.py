@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -167,19 +167,22 @@ def read_labels(
     need: Literal["labels", "scores"] = "labels",
     unreadable: Unreadable = "drop",
     off_scale: OffScale = "refuse",
+    rows: Iterable[Row | InvalidInput] | None = None,
 ) -> Labels:
     """The labels of a file.
 
-    `columns` has the file's name of a column by its name here; `need` is what the file must have.
-    `unreadable` and `off_scale` are for the evaluator's scores; what people give off the scale is a
-    mistake.
+    `columns` has the file's name of a column by its name here; `need` is what the file must have;
+    `rows` are its rows if it was read before, with these columns and the empty cells of scores.
+    `unreadable` and `off_scale` are for the evaluator's scores.
 
     Raises:
         InvalidInput: The file cannot be read, or has no labels.
         LabelsInvalid: It has mistakes.
     """
+    if rows is None:
+        rows = read_rows([str(path)], columns=columns, empty={"score"})
     reading = _LabelTable(path, rubric, columns, need, unreadable, off_scale)
-    labels = reading.labels()
+    labels = reading.labels(rows)
     reading.refuse()
     return labels
 
@@ -200,10 +203,10 @@ class _LabelTable:
     mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
     """With their columns."""
 
-    def labels(self) -> Labels:
+    def labels(self, read: Iterable[Row | InvalidInput]) -> Labels:
         # 1. The rows.
         rows: list[Row] = []
-        for row in read_rows([str(self.path)], columns=self.columns, empty={"score"}):
+        for row in read:
             if isinstance(row, Row):
                 rows.append(as_draft(row, self.rubric))
             # Not a row's mistake: the file cannot be read.
@@ -224,11 +227,13 @@ class _LabelTable:
                 path=self.path,
             )
         header = Row(fields={}, path=self.path, line=1)
+        dimensions = [dimension.name for dimension in self.rubric.dimensions]
         for name in names:
-            kind, _, rest = name.partition(".")
-            of = rest.partition(".")[0]
-            if of and kind in {"human", "score"}:
-                self._check_dimension(_Cell(header, name, of))
+            kind, of, *_ = *name.split("."), ""
+            if kind in {"human", "score"} and of not in {"", *dimensions}:
+                nearest = did_you_mean(of, dimensions)
+                problem = f"the rubric has no dimension '{of}'; {nearest}"
+                self._wrong(_Cell(header, name, of), problem, code="labels.unknown-dimension")
 
         # 2. What they mean, by draft.
         by_draft: dict[str, dict[_Place, _Cell]] = {}
@@ -274,13 +279,6 @@ class _LabelTable:
         of = f" (draft '{cell.row.id}')" if "id" in cell.row.fields and column != "id" else ""
         self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{of}", code=code)))
 
-    def _check_dimension(self, cell: _Cell) -> None:
-        names = [dimension.name for dimension in self.rubric.dimensions]
-        if str(cell.value) not in names:
-            nearest = did_you_mean(cell.value, names)
-            problem = f"the rubric has no dimension '{cell.value}'; {nearest}"
-            self._wrong(cell, problem, code="labels.unknown-dimension")
-
     def _gather(self, row: Row, cells: dict[_Place, _Cell]) -> None:
         """Adds a row's cells to those of its draft."""
         try:
@@ -291,9 +289,9 @@ class _LabelTable:
         texts = {"draft": draft, "path": draft, "sources": sources}
         not_judged = {dimension.name for dimension in self.rubric.checked}
         not_judged.update(map(str, listed(row.fields.get("unjudged", []))))
-        for name, column in wide(row).items():
-            place = _place_of(name)
-            value = texts.get(name, row.fields[column])
+        for (kind, *rest), column in _places_in(row).items():
+            place = (_FIELDS.get(kind, kind), *rest)
+            value = texts.get(kind, row.fields[column])
             # Code scores it, or it had nothing to be judged by: no judgement has failed.
             if value is None and place[1] in not_judged:
                 continue
@@ -385,10 +383,10 @@ def _is_named(row: Row) -> bool:
 
 
 def labels_in(row: Row) -> dict[str, str | float | bool]:
-    """What people said of a row's draft, by columns of the wide form."""
-    cells = {name: row.fields[column] for name, column in wide(row).items()}
-    plain = (str, int, float, bool)
-    return {n: v if isinstance(v, plain) else str(v) for n, v in cells.items() if is_label(n)}
+    """What people said of a row's draft, by columns such as `human.clear.anna`."""
+    columns = {".".join(p).rstrip("."): column for p, column in _places_in(row).items()}
+    cells = {name: row.fields[column] for name, column in columns.items() if is_label(name)}
+    return {n: v if isinstance(v, str | int | float) else str(v) for n, v in cells.items()}
 
 
 def is_label(column: str) -> bool:
@@ -396,12 +394,12 @@ def is_label(column: str) -> bool:
     return column.partition(".")[0] in _LABELS
 
 
-def wide(row: Row) -> dict[str, str]:
-    """The columns of a row by what the wide form calls them, such as `human.clear.anna`.
+def _places_in(row: Row) -> dict[_Place, str]:
+    """The columns of a row by what they are of, such as `("human", "clear", "anna")`.
 
     Those that say which row it is, or mean nothing, and labels that are missing are left out.
     """
-    rater = str(row.fields.get("rater", "")).strip()
+    rater = str(row.fields.get("rater", "")).strip().rstrip(".")
     columns = {}
     for name, value in row.fields.items():
         kind, _, rest = name.partition(".")
@@ -413,22 +411,17 @@ def wide(row: Row) -> dict[str, str]:
             continue
         if kind in _OF_A_JUDGE and "outdated" in row.fields:
             continue
+        rest = rest.rstrip(".")
         of, _, who = rest.partition(".")
         parts = {"accept": (rest or rater,), "human": (of, who or rater), "score": (of,)}
-        columns[".".join((kind, *parts[kind])).rstrip(".") if kind in parts else name] = name
+        columns[(kind, *parts[kind]) if kind in parts else (name,)] = name
     return columns
 
 
-def _place_of(column: str) -> _Place:
-    """Of a column of the wide form."""
-    kind, _, rest = column.partition(".")
-    of, _, who = rest.partition(".")
-    places = {"accept": ("accept", rest), "human": ("people", of, who), "score": ("scores", of)}
-    return places.get(kind, ("draft",) if column == "path" else (column,))
+_FIELDS = {"human": "people", "score": "scores", "path": "draft"}
+"""Of `Labeled`, by the columns that have other names."""
 
 
 _NO_NUMBER = "not a number; write it with a point, 7.5, or leave it empty"
-_EXPLAINED = {
-    "bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing"),
-}
+_EXPLAINED = {"bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing")}
 """By pydantic's type of error."""

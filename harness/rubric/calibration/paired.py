@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from harness.errors import InvalidInput
-from harness.rubric.calibration.agreement import (
-    Estimate,
-    Resamples,
-    Values,
-    auc,
-    linear,
-    mean_of,
+from harness.rubric.calibration.agreement import Estimate, Resamples, Values, auc, linear, mean_of
+from harness.rubric.calibration.bounds import (
+    AtThreshold,
+    RiskAim,
+    at_threshold,
+    named_threshold,
+    steps_of,
 )
-from harness.rubric.calibration.bounds import AtThreshold, RiskAim, named_threshold, steps_of
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import COMPOSITE, Labeled
 from harness.rubric.calibration.score_figures import Reducer, Sample, reduced
@@ -29,6 +28,7 @@ from harness.rubric.calibration.tuning import (
     held_back,
     one_per_group,
     people_of,
+    reached_by,
     scored_drafts,
     seen_in,
     shared_aim,
@@ -100,11 +100,7 @@ class Comparison:
 
 
 def labeled_by(scores: Sequence[Labeled], labels: Sequence[Labeled]) -> list[Labeled]:
-    """Scored drafts with the labels of others of the same id, and the texts where those have them.
-
-    Raises:
-        InvalidInput: Labels or texts differ.
-    """
+    """Scored drafts with the labels and texts of others of the same id, where those have them."""
     by_id = {draft.id: draft for draft in labels}
     pairs = [(draft, by_id[draft.id]) for draft in scores if draft.id in by_id]
     if differ := [a.id for a, b in pairs if not _may_be_one(a, b)]:
@@ -131,9 +127,7 @@ def _may_be_one(first: Labeled, second: Labeled) -> bool:
 def paired(
     first: Sequence[Labeled], second: Sequence[Labeled], rubrics: Rubrics, *, accept_at: float
 ) -> list[Pair]:
-    """The drafts of which both have scores.
-
-    Where people's scores decide, it is by `first` and its rubric.
+    """The drafts of which both have scores; where people's scores decide, it is by `first`.
 
     Raises:
         InvalidInput: Labels or texts differ, or no draft has both scores.
@@ -150,8 +144,7 @@ def paired(
     )
     if not any(have_both):
         raise InvalidInput(
-            "no draft is scored in both files; drafts are matched by id",
-            code="compare.no-pairs",
+            "no draft is scored in both files; drafts are matched by id", code="compare.no-pairs"
         )
     return [(a, replace(b, accept=a.accept)) for a, b in pairs]
 
@@ -180,6 +173,9 @@ def compare(
         )
         for pair in whole
     }
+    people = None
+    if attempts is not None:
+        people = _preference(pairs, scores, rubrics, resamples, aim=aim, attempts=attempts)
     return Comparison(
         drafts=max(shift.drafts for shift in shifts.values()),
         groups=len(set(resamples.codes)),
@@ -187,9 +183,7 @@ def compare(
         only_first=tuple(name for name, by in passed.items() if by == (True, False)),
         only_second=tuple(name for name, by in passed.items() if by == (False, True)),
         both_pass=sum(by == (True, True) for by in passed.values()),
-        people=None
-        if attempts is None
-        else _preference(pairs, scores, rubrics, resamples, aim=aim, attempts=attempts),
+        people=people,
     )
 
 
@@ -291,14 +285,11 @@ def _preference(
     for rubric, side in zip(rubrics, drafts, strict=True):
         attempts = attempts.after(rubric.pass_at, seen_in(side), drafts=len(side))
     aim = shared_aim(aim, attempts.on(seen_in(drafts[0])))
-    first, second = (
-        steps_of(np.array([d.reached for d in side]), np.array([not d.accept for d in side]))
-        for side in drafts
-    )
+    first, second = map(reached_by, drafts)
     return Preference(
         agreement=agreement,
-        own=(first.at(rubrics[0].pass_at), second.at(rubrics[1].pass_at)),
-        named=(named_threshold(first, aim), named_threshold(second, aim)),
+        own=(at_threshold(*first, rubrics[0].pass_at), at_threshold(*second, rubrics[1].pass_at)),
+        named=(named_threshold(steps_of(*first), aim), named_threshold(steps_of(*second), aim)),
         aim=aim,
         attempts=attempts,
     )

@@ -150,7 +150,7 @@ def summaries(
     has_groups = any(sample.group for sample in firsts)
     # A row without a group is one by itself.
     groups = np.array([f"g {s.group}" if s.group else f"r {s.row}" for s in firsts])
-    categories = np.array([sample.category for sample in firsts])
+    categories = [sample.category for sample in firsts]
     resamples = Resamples(groups.tolist(), np.random.default_rng(0))
     scores = values[:, 0]
     there = ~np.isnan(scores)
@@ -183,7 +183,7 @@ def summaries(
                 categories={
                     category: mean_figure(scores[of, number], groups[of] if has_groups else None)
                     for category in sorted(set(categories) - {""})
-                    if (of := has & (categories == category)).any()
+                    if (of := has & np.array([own == category for own in categories])).any()
                 },
             )
         )

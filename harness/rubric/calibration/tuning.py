@@ -12,16 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import InvalidInput
-from harness.rubric.calibration.agreement import (
-    Agreement,
-    Estimate,
-    Resamples,
-    agreement,
-    auc,
-)
+from harness.rubric.calibration.agreement import Agreement, Estimate, Resamples, agreement, auc
 from harness.rubric.calibration.bounds import (
     AtThreshold,
     RiskAim,
+    at_threshold,
     least_drafts,
     most_wrong,
     named_threshold,
@@ -91,7 +86,7 @@ class Tuning:
     """How many drafts do not count because others were held back."""
     grouped: int
     """How many more there are in their groups."""
-    dropped: Mapping[str, tuple[str, ...]]
+    dropped: Mapping[str, Sequence[str]]
     """Ids of drafts that do not count for thresholds, by the reason."""
     agreements: tuple[Agreement, ...]
     discrimination: Estimate
@@ -133,20 +128,20 @@ def tune(
 ) -> Tuning:
     """What labels say of a rubric and its evaluator.
 
-    The rubric makes composites of scores, and says which drafts no threshold accepts. Where people
-    did not decide, they accept from a mean of `accept_at` on. `attempts` are earlier looks at
-    labels.
+    Where people did not decide, they accept from a mean of `accept_at` on. `attempts` are earlier
+    looks at labels.
 
     Raises:
         InvalidInput: No draft has both scores and labels.
     """
     # 1. Drafts with a composite and a decision. Those that count are independent.
     everything = scored_drafts(drafts, rubric, accept_at=accept_at)
-    scored = [rated for rated in everything if not rated.lacks]
-    dropped: dict[str, tuple[str, ...]] = {}
+    scored, dropped = [], dict[str, list[str]]()
     for rated in everything:
         if rated.lacks:
-            dropped[rated.lacks] = (*dropped.get(rated.lacks, ()), rated.labeled.id)
+            dropped.setdefault(rated.lacks, []).append(rated.labeled.id)
+        else:
+            scored.append(rated)
     if not scored:
         reasons = "; ".join(f"{len(ids)}: {reason}" for reason, ids in dropped.items())
         raise InvalidInput(
@@ -172,24 +167,30 @@ def tune(
     aim = shared_aim(aim, looks)
 
     # 3. The threshold there is, and the one that the labels allow.
-    reached = np.array([rated.reached for rated in counted])
-    steps = steps_of(reached, np.array([not rated.accept for rated in counted]))
-    rows = tuple(steps.at(float(threshold)) for threshold in steps.thresholds)
-    own = steps.at(rubric.pass_at)
+    reached, wrong = reached_by(counted)
+    own, steps = at_threshold(reached, wrong, rubric.pass_at), steps_of(reached, wrong)
     named = named_threshold(steps, aim)
+
+    names = {name for rated in scored for name in rated.scores}
+    # With one score for the whole draft, none is left out.
+    optional = () if COMPOSITE in names else (d.name for d in rubric.judged if d.optional)
+    left_out = tuple(name for name in optional if name not in names)
 
     # 4. How well the evaluator agrees.
     # Scores do not depend on the threshold: versions with another are this one.
     versions = {"", rubric.sha256, *at_any_threshold(rubric)}
     resamples = Resamples([rated.group for rated in everything], generator)
+    judged = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
+    scores = (score for rated in counted for score in rated.labeled.scores.items())
+    samples = {len(values) for name, values in scores if name in judged}
     return Tuning(
         aim=aim,
         own=own,
         own_bound=upper_bound(own.wrong, own.trials(aim.risk), error=own_aim.error),
         named=named,
-        missing=None if named else _missing(rows, aim),
-        left_out=_left_out(scored, rubric),
-        steps=rows,
+        missing=None if named else _missing(steps, aim),
+        left_out=left_out,
+        steps=steps,
         scored=tuple(everything),
         counted=counted,
         held_back=len(scored) - len(held),
@@ -213,7 +214,7 @@ def tune(
             for draft in drafts
             if rubric.repeats > 1 and draft.rubric_sha256 and draft.evaluator and not draft.samples
         ),
-        samples=tuple(sorted({len(s) for r in counted for s in _judged(r, rubric).values()})),
+        samples=tuple(sorted(samples)),
     )
 
 
@@ -256,7 +257,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     if COMPOSITE in means:
         whole = half_up(statistics.fmean(labeled.scores[COMPOSITE]), rubric.scale.composite_step)
         return Rated(labeled=labeled, composite=whole, scores=means)
-    draft = labeled.text
+    draft = labeled.text and replace(labeled.text, language=rubric.language)
     scores: list[DimensionScore] = []
     unjudged: list[str] = []
     lacks: list[str] = []
@@ -279,8 +280,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
             scores.append(score)
     if lacks or not scores:
         reason = "; ".join(lacks) or "no score"
-        by_name = {s.name: s.score for s in scores}
-        return Rated(labeled=labeled, lacks=reason, scores=by_name)
+        return Rated(labeled=labeled, lacks=reason, scores={s.name: s.score for s in scores})
     # What fails at the lowest threshold fails at every one.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
     verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
@@ -313,10 +313,10 @@ def one_per_group(drafts: Iterable[Rated]) -> tuple[Rated, ...]:
     return tuple(by_group.values())
 
 
-def _judged(rated: Rated, rubric: Rubric) -> dict[str, tuple[float, ...]]:
-    """What the evaluator gave it, sample by sample."""
-    names = {COMPOSITE, *(dimension.name for dimension in rubric.judged)}
-    return {name: samples for name, samples in rated.labeled.scores.items() if name in names}
+def reached_by(drafts: Sequence[Rated]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """`(drafts,)`: the highest threshold of each, and whether people reject it."""
+    reached = np.array([rated.reached for rated in drafts])
+    return reached, np.array([not rated.accept for rated in drafts], dtype=bool)
 
 
 def seen_in(counted: Iterable[Rated]) -> dict[str, float | None]:
@@ -345,13 +345,6 @@ def _missing(rows: Sequence[AtThreshold], aim: RiskAim) -> tuple[int, float] | N
         if len(enough):
             lacking.append((max(1, int(enough[0]) - row.trials(aim.risk)), row.threshold))
     return min(lacking, default=None)
-
-
-def _left_out(scored: Sequence[Rated], rubric: Rubric) -> tuple[str, ...]:
-    if any(COMPOSITE in rated.labeled.scores for rated in scored):
-        return ()
-    names = {name for rated in scored for name in rated.scores}
-    return tuple(d.name for d in rubric.judged if d.optional and d.name not in names)
 
 
 def _agreements(

@@ -29,9 +29,8 @@ class PythonBlock:
     """Of its section in `draft.sections`."""
     code: str
     """Dedented; of an interactive session (`>>> `) only what was typed."""
-    tree: ast.Module | None
-    """None if it does not parse; `problem` says why."""
-    problem: str = ""
+    parsed: ast.Module | str
+    """Or why it does not parse."""
 
 
 def python_blocks(draft: Draft) -> Iterator[PythonBlock]:
@@ -39,9 +38,7 @@ def python_blocks(draft: Draft) -> Iterator[PythonBlock]:
     for index, _, fence in draft.fences:
         if fence.language in _LABELS:
             code = _typed(textwrap.dedent(fence.code))
-            parsed = _parse(code)
-            tree, problem = (None, parsed) if isinstance(parsed, str) else (parsed, "")
-            yield PythonBlock(index=index, code=code, tree=tree, problem=problem)
+            yield PythonBlock(index=index, code=code, parsed=_parse(code))
 
 
 class ParsesAsPython(Check):
@@ -61,12 +58,12 @@ class ParsesAsPython(Check):
             return NO_PYTHON
         findings = [
             draft.finding(
-                f"this Python does not parse: {block.problem}",
+                f"this Python does not parse: {block.parsed}",
                 block.index,
                 code="check.python-invalid",
             )
             for block in blocks
-            if block.tree is None
+            if isinstance(block.parsed, str)
         ]
         return Grade(share_without(findings, len(blocks)), tuple(findings))
 
@@ -126,8 +123,8 @@ class NoStubs(Check):
         findings = []
         faulty = total = 0
         for block in python_blocks(draft):
-            if block.tree is not None:
-                faults = [*_stubs(block.tree), *_marks(block)]
+            if not isinstance(block.parsed, str):
+                faults = [*_stubs(block.parsed), *_marks(block)]
                 total += 1
                 faulty += bool(faults)
                 findings += [draft.finding(f.message, block.index, code=f.code) for f in faults]

@@ -15,6 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from numbers import Real
 from pathlib import Path
 from types import ModuleType
@@ -106,7 +107,11 @@ class Function(Check):
                 "to 1, or that and a list of messages, or a Grade whose findings are about "
                 "sections that are there"
             )
-        return replace(grade, findings=tuple(_titled(f, draft) for f in grade.findings))
+        titled = (
+            f if (n := f.section_index) is None else replace(f, section=draft.sections[n].title)
+            for f in grade.findings
+        )
+        return replace(grade, findings=tuple(titled))
 
 
 def _import(name: str) -> tuple[ModuleType, bytes]:
@@ -175,14 +180,14 @@ def _takes_one(function: _Score) -> bool:
 
 
 def _as_grade(result: object) -> Grade | None:
-    if isinstance(result, Grade):
-        return result
-    share = result
-    findings: tuple[Finding, ...] = ()
+    share, findings = result, tuple[Finding, ...]()
     match result:
-        case (given, [*messages]) if all(isinstance(m, str) and m.strip() for m in messages):
-            share, findings = given, tuple(Finding(str(message)) for message in messages)
-    return Grade(float(share), findings) if isinstance(share, Real) else None
+        case Grade():
+            share, findings = result.share, result.findings
+        case (number, [*messages]) if all(isinstance(m, str) and m.strip() for m in messages):
+            share, findings = number, tuple(Finding(str(message)) for message in messages)
+    # A decimal number is no `Real`, since it does not add to floats.
+    return Grade(float(share), findings) if isinstance(share, Real | Decimal) else None
 
 
 def _holds(grade: Grade, draft: Draft) -> bool:
@@ -193,12 +198,6 @@ def _holds(grade: Grade, draft: Draft) -> bool:
         return 0 <= grade.share <= 1 and all(f.section_index in places for f in grade.findings)
     except (TypeError, AttributeError):  # a user's grade may hold anything
         return False
-
-
-def _titled(finding: Finding, draft: Draft) -> Finding:
-    if finding.section_index is None:
-        return finding
-    return replace(finding, section=draft.sections[finding.section_index].title)
 
 
 def _shown(result: object) -> str:

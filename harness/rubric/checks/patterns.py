@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
 
@@ -23,7 +23,6 @@ from pydantic import (
     model_validator,
 )
 
-from harness.compress import Section
 from harness.errors import EvaluationFailed, Mistake
 from harness.rubric.checks import schema_faults
 from harness.rubric.checks.base import (
@@ -117,19 +116,9 @@ class Regex(Check):
         by_section = self._matches(draft)
         if self.scope == "section":
             return mean_over_chapters(
-                draft, lambda i, section: self._grade(by_section[i], section, i), low=self._least
+                draft, lambda i, _: self._grade(draft, {i: by_section[i]}), low=self._least
             )
-        every = [match for matches in by_section for match in matches]
-        grade = self._grade(every)
-        if len(every) < self._least or not grade.findings:
-            return grade
-        # A surplus match is in some section: each such section gets a finding.
-        findings = tuple(
-            self._too_many(by_section[index], len(every), section, index)
-            for index, section in enumerate(draft.sections)
-            if by_section[index]
-        )
-        return Grade(grade.share, findings)
+        return self._grade(draft, dict(enumerate(by_section)))
 
     @property
     def _least(self) -> int:
@@ -141,28 +130,32 @@ class Regex(Check):
     def _meaning(self) -> str:
         return self.meaning.strip().rstrip(".") or f"what matches {self.pattern}"
 
-    def _grade(
-        self, matches: list[str], section: Section | None = None, index: int | None = None
-    ) -> Grade:
+    def _grade(self, draft: Draft, by_section: Mapping[int, list[str]]) -> Grade:
+        """Of the matches of the sections that are counted together."""
+        count = sum(map(len, by_section.values()))
         findings: tuple[Finding, ...] = ()
-        if len(matches) < self._least:
-            message = f"{len(matches)} of this: {self._meaning}; at least {self._least} are needed"
-            title = section.title if section else None
+        if count < self._least:
+            message = f"{count} of this: {self._meaning}; at least {self._least} are needed"
+            # What a section lacks is said of it; what the draft lacks, of none.
+            index = next(iter(by_section)) if self.scope == "section" else None
+            title = None if index is None else draft.sections[index].title
             findings = (Finding(message, title, index, code="check.too-few"),)
-        elif self.max is not None and len(matches) > self.max:
-            findings = (self._too_many(matches, len(matches), section, index),)
-        return Grade(share_in_range(len(matches), self._least, self.max), findings)
+        elif self.max is not None and count > self.max:
+            # A surplus match is in some section: each such section gets a finding.
+            findings = tuple(
+                self._too_many(draft, index, matches, count)
+                for index, matches in by_section.items()
+                if matches
+            )
+        return Grade(share_in_range(count, self._least, self.max), findings)
 
-    def _too_many(
-        self, matches: list[str], count: int, section: Section | None, index: int | None
-    ) -> Finding:
-        title = section.title if section else None
+    def _too_many(self, draft: Draft, index: int, matches: list[str], count: int) -> Finding:
         texts = ", ".join(dict.fromkeys(quoted(match, 40) for match in matches[:20]))
         if self.max == 0:
             message = f"remove {texts}: there must be none of this: {self._meaning}"
-            return Finding(message, title, index, code="check.match-forbidden")
+            return draft.finding(message, index, code="check.match-forbidden")
         message = f"{count} of this: {self._meaning}; at most {self.max} are allowed; here: {texts}"
-        return Finding(message, title, index, code="check.too-many")
+        return draft.finding(message, index, code="check.too-many")
 
     def _matches(self, draft: Draft) -> list[list[str]]:
         # Without site-packages (-S) the process starts sooner; the search needs none.
@@ -252,11 +245,7 @@ class Json(Check):
 
 
 def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
-    """What a program of this package answers, which a pattern may keep from ever ending.
-
-    Raises:
-        EvaluationFailed: It took too long, failed, or cannot be run.
-    """
+    """What a program of this package answers, which a pattern may keep from ever ending."""
     try:
         done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
             # Isolated (-I): no variable and no file of this folder decides what is imported. A

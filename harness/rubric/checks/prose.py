@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence, Set
+from itertools import chain
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -216,21 +217,16 @@ class NoRepetition(Check):
             (index, sentence, frozenset(w for w in terms(sentence) if not w.isdecimal()))
             for index, _, sentence in draft.sentences
         ]
+
+        def is_same(new: _Said, earlier: _Said) -> bool:
+            common, every = len(new[0] & earlier[0]), len(new[0] | earlier[0])
+            return len(new[0]) > 2 and new[1] == earlier[1] and common / every >= self.similarity
+
         findings, repeated = [], set()
-        # Compared only with what came before, so that the first to say it has no finding.
-        history = _Seen((words for _, _, words in sentences), share=self.similarity)
-        for index, sentence, words in sentences:
-            values = values_in(sentence)
-            if any(
-                len(words) > 2
-                and values == theirs
-                and len(words & earlier) / len(words | earlier) >= self.similarity
-                for earlier, theirs in history.near(words, values)
-            ):
-                repeated.add(quoted(sentence))
-                message = f"this was said before: {quoted(sentence)}"
-                findings.append(draft.finding(message, index, code="check.repeated"))
-            history.add(words, values)
+        for index, sentence in _repeated(sentences, share=self.similarity, is_same=is_same):
+            repeated.add(quoted(sentence))
+            message = f"this was said before: {quoted(sentence)}"
+            findings.append(draft.finding(message, index, code="check.repeated"))
         findings += _said_in_other_words(draft, repeated=repeated)
         return Grade(share_without(findings, len(sentences)), tuple(findings))
 
@@ -241,64 +237,61 @@ _PARAGRAPH_SHARE = 0.75
 """Of these, the share that an earlier paragraph must have."""
 
 
-def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> list[Finding]:
+def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> Iterator[Finding]:
     """A finding for each paragraph of which an earlier one has most words, and all numbers.
 
     Not for those with a sentence in `repeated`.
     """
-    paragraphs = [
+    every = (
         (index, block.text, frozenset(w for w in terms(block.text) if len(w) >= 4))
         for index, section in enumerate(draft.sections)
         for block in section.blocks
         if block.kind == "paragraph"
-    ]
-    findings = []
-    history = _Seen((words for _, _, words in paragraphs), share=_PARAGRAPH_SHARE)
-    for index, text, words in paragraphs:
-        if len(words) < _PARAGRAPH_WORDS:
-            continue
-        values = values_in(text)
-        if any(
-            len(words & earlier) >= _PARAGRAPH_SHARE * len(words) and values <= theirs
-            for earlier, theirs in history.near(words, values)
-        ) and repeated.isdisjoint(map(quoted, sentences_of(text))):
+    )
+    paragraphs = [paragraph for paragraph in every if len(paragraph[2]) >= _PARAGRAPH_WORDS]
+
+    def is_same(new: _Said, earlier: _Said) -> bool:
+        return len(new[0] & earlier[0]) >= _PARAGRAPH_SHARE * len(new[0]) and new[1] <= earlier[1]
+
+    for index, text in _repeated(paragraphs, share=_PARAGRAPH_SHARE, is_same=is_same):
+        if repeated.isdisjoint(map(quoted, sentences_of(text))):
             message = f"an earlier paragraph says this in other words: {quoted(text)}"
-            findings.append(draft.finding(message, index, code="check.repeated"))
-        history.add(words, values)
-    return findings
+            yield draft.finding(message, index, code="check.repeated")
 
 
 _Said = tuple[frozenset[str], frozenset[Value]]
+"""The words and the numbers of a text."""
 
 
-class _Seen:
-    """What was said so far, found again by its rarest words."""
+def _repeated(
+    texts: Sequence[tuple[int, str, frozenset[str]]],
+    *,
+    share: float,
+    is_same: Callable[[_Said, _Said], bool],
+) -> Iterator[tuple[int, str]]:
+    """Of texts with their sections and words, those that an earlier one says; `is_same` decides.
 
-    def __init__(self, texts: Iterable[frozenset[str]], *, share: float) -> None:
-        self._share = share
-        self._count = Counter(word for words in texts for word in words)
-        self._known: set[_Said] = set()
-        self._by_word: dict[str, list[_Said]] = {}
-
-    def near(self, words: frozenset[str], values: frozenset[Value]) -> Iterator[_Said]:
-        """Earlier ones that may have so many of these words; some may come more than once."""
-        if (words, values) in self._known:
-            yield words, values
+    Only those count that have this share of the words.
+    """
+    count = Counter(word for _, _, words in texts for word in words)
+    said: set[_Said] = set()
+    by_word: defaultdict[str, list[_Said]] = defaultdict(list)
+    for index, text, words in texts:
+        new = words, values_in(text)
         # A little less, so that rounding errors do not lift the product over a whole number.
-        needed = math.ceil(self._share * len(words) - 1e-9)
-        ranked = sorted(words, key=lambda word: (self._count[word], word))
+        needed = math.ceil(share * len(words) - 1e-9)
+        ranked = sorted(words, key=lambda word: (count[word], word))
         # A set that has a share `t` of the words of another has one of any `n - ceil(t * n) + 1` of
         # them: the prefix filter of Chaudhuri, Ganti and Kaushik, "A primitive operator for
         # similarity joins" (ICDE 2006). With the rarest, that leaves few to compare; comparing each
         # with all would take quadratic time.
-        for word in ranked[: len(words) - needed + 1]:
-            yield from self._by_word.get(word, ())
-
-    def add(self, words: frozenset[str], values: frozenset[Value]) -> None:
-        if (words, values) not in self._known:
-            self._known.add((words, values))
+        near = chain.from_iterable(by_word[word] for word in ranked[: len(words) - needed + 1])
+        if any(is_same(new, earlier) for earlier in chain({new} & said, near)):
+            yield index, text
+        if new not in said:
+            said.add(new)
             for word in words:
-                self._by_word.setdefault(word, []).append((words, values))
+                by_word[word].append(new)
 
 
 # Code spans, addresses and tags are of no language.

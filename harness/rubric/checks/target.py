@@ -13,6 +13,7 @@ from pydantic import Field
 from harness.errors import InvalidInput
 from harness.rubric.checks.base import Check, Grade, quoted
 from harness.rubric.draft import Draft, Finding
+from harness.text.folding import folded
 from harness.text.numbers import numbers
 
 MatchKind = Literal["equal", "includes", "number"]
@@ -22,8 +23,9 @@ MatchKind = Literal["equal", "includes", "number"]
 class Match:
     """Scores 1 if an output says its target, else 0; of several targets, any.
 
-    `equal` ignores case, white space and punctuation around the text; `includes` ignores case;
-    `number` compares the last number of the output.
+    `equal` ignores case, white space, punctuation around the text, and how its letters are
+    encoded; `includes` case, white space and encoding; `number` compares the last number of the
+    output.
 
     Raises:
         InvalidInput: There is no such kind, or the tolerance is negative.
@@ -47,8 +49,7 @@ class Match:
 
     def __call__(self, output: object, target: object) -> bool:
         """Whether the output says one of the targets: a text, a number, or a list of these."""
-        text = output if isinstance(output, str) else orjson.dumps(output, default=str).decode()
-        return self.holds(text, texts_of(target))
+        return self.holds(_text(output), texts_of(target))
 
     def holds(self, text: str, targets: Iterable[str]) -> bool:
         """The same of texts."""
@@ -56,7 +57,8 @@ class Match:
             case "equal":
                 return _plain(text) in map(_plain, targets)
             case "includes":
-                return any(target.casefold() in text.casefold() for target in targets)
+                searched = folded(text)
+                return any(part and part in searched for part in map(folded, targets))
             case "number":
                 said, most = readings_of(text), Decimal(str(self.tolerance))
                 pairs = ((a, b) for t in targets for a in said for b in readings_of(t))
@@ -73,8 +75,17 @@ class Match:
 
 
 def texts_of(target: object) -> tuple[str, ...]:
-    """A target, or each of several, as texts; empty for None."""
-    return tuple(str(part) for part in _parts(target))
+    """A target, or each of several, as texts; empty for None.
+
+    Libraries make 4.0 of the 4 in a column with gaps, so it is `4` too.
+    """
+    parts = _parts(target)
+    whole = (int(part) for part in parts if isinstance(part, float) and part.is_integer())
+    return tuple(dict.fromkeys([*map(str, whole), *map(_text, parts)]))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
 def _parts(target: object) -> list[object] | tuple[object, ...]:
@@ -98,7 +109,7 @@ def readings_of(text: str) -> frozenset[Decimal]:
 
 
 def _plain(text: str) -> str:
-    return " ".join(text.casefold().split()).strip(" .,;:!?'\"")
+    return folded(text).strip(" .,;:!?'\"")
 
 
 class Target(Check):

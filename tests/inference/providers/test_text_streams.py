@@ -164,4 +164,4 @@ def test_a_stop_text_is_found_however_it_is_cut(stops, pieces, told, found):
     text = StopTexts(stops)
 
     assert [*(text.feed(piece) for piece in pieces), text.rest()] == told
-    assert text.found is found
+    assert text.has_ended is found

@@ -41,7 +41,7 @@ def test_a_log_of_inspect_gives_its_samples_and_the_figures_of_inspect(name):
     assert first["scores.match"] == 1.0
     assert first["reasons.graded"] == "by its first word"
 
-    samples = evaluation_samples(RESULTS / name)
+    samples = evaluation_samples(read_rows([str(RESULTS / name)]))
     names = ["match", "graded", "parts.a", "parts.b"]
     figures = summaries(samples, reducer=Reducer("mean"), success=dict.fromkeys(names, 1.0))
     # What Inspect's log says: accuracy of match, mean and clustered error of graded.
@@ -81,7 +81,7 @@ def test_a_sample_of_inspect_that_failed_has_no_score_and_hides_no_other(tmp_pat
     path = tmp_path / "log.json"
     path.write_text(json.dumps(log).replace("NaN", "null"))
     assert is_evaluation_file(path)
-    samples = evaluation_samples(path)
+    samples = evaluation_samples(read_rows([str(path)]))
     assert [sorted(sample.scores) for sample in samples[:2]] == [
         [],
         ["match", "parts.a", "parts.b"],
@@ -103,8 +103,8 @@ def test_a_score_that_is_nan_is_missing_and_its_sample_named(tmp_path, ending):
             for n, sample in enumerate(log["samples"]):
                 archive.writestr(f"samples/{n}.json", json.dumps(sample))
     with capture_logs() as logged:
-        samples = evaluation_samples(path)
-        evaluation_samples(path)
+        samples = evaluation_samples(read_rows([str(path)]))
+        evaluation_samples(read_rows([str(path)]))
     assert [sorted(sample.scores) for sample in samples[:2]] == [
         ["graded", "match", "parts.a", "parts.b"],
         ["match", "parts.a", "parts.b"],

@@ -9,6 +9,7 @@ from harness.rubric.calibration.bounds import RiskAim
 from harness.rubric.calibration.calibration_files import Attempts
 from harness.rubric.calibration.labels import Labeled
 from harness.rubric.calibration.tuning import one_per_group, scored_drafts, tune
+from harness.rubric.checks import GroundedNumbers
 from harness.rubric.rubric import Dimension
 
 pytest.importorskip("scipy", reason="scipy is not installed")
@@ -120,6 +121,15 @@ def test_checks_are_made_where_the_file_has_no_score_of_them():
 
     assert [one.scores["length"] for one in found] == [10, 5, 10]
     assert list(dropped.values()) == [("d3",)]
+
+
+@pytest.mark.parametrize(("language", "score"), [("de", 0), ("en", 10)])
+def test_checks_read_a_draft_in_the_language_of_the_rubric(language, score):
+    numbers = Dimension(name="numbers", checks=(GroundedNumbers(),))
+    labeled = draft(1, {}, YES, draft="Es sind 1.200.", sources=("Es sind 1,2.",))
+    (one,), _ = scored([labeled], rubric(numbers, language=language))
+
+    assert one.scores == {"numbers": score}
 
 
 def test_a_draft_without_a_score_or_label_is_left_out_and_named():

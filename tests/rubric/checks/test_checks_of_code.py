@@ -210,6 +210,7 @@ MODULE = """
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 
 from harness.rubric import Draft, Finding
 from harness.rubric.checks import Grade
@@ -227,6 +228,8 @@ def messages(draft): return 0.5, ["say more", "say less"]
 def grade(draft): return Grade(0.25, (Finding("here", section_index=1), Finding("everywhere")))
 def all_right(draft): return True
 def whole(draft): return 1
+def decimal(draft): return Decimal("0.5")
+def decimal_grade(draft): return Grade(Decimal("0.25"))
 
 def raises(draft): raise KeyError("x")
 def nothing(draft): pass
@@ -263,12 +266,14 @@ def function(call: str, directory, **fields) -> Function:
         ("grade", 0.25, (Finding("here", "B", 1), Finding("everywhere"))),
         ("all_right", 1, ()),
         ("whole", 1, ()),
+        ("decimal", 0.5, ()),
+        ("decimal_grade", 0.25, ()),
     ],
 )
 def test_a_function_beside_the_rubric_scores_the_draft(name, share, findings, directory):
     grade = function(f"./own.py:{name}", directory).grade(draft("# A\n\n# B\n"))
 
-    assert (grade.share, grade.findings) == (share, findings)
+    assert (grade.share, grade.findings, type(grade.share)) == (share, findings, float)
 
 
 @pytest.mark.parametrize(

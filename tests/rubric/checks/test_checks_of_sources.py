@@ -149,6 +149,7 @@ READINGS = {  # in a draft, in its source, and whether that is the same number
     "millions": ("1.000.000", "1,000,000", True),
     "lakhs": ("1,00,000", "100000", True),
     "another sign": ("-5 degrees", "5 degrees", False),
+    "a sign apart from its number": ("-\u200b5 degrees", "5 degrees", False),
     "the sign in a word": ("falls by 5", "changes by \u22125", True),
     "a range": ("10-12", "10 to 12", True),
     "a name with a number": ("COVID-19", "19", True),

@@ -79,5 +79,5 @@ def test_a_draft_with_an_echo_fails_whatever_its_scores():
     )
 
     assert clean.rank == (True, True, 10)
-    assert echo.rank[:2] == (False, False)
+    assert echo.rank == (False, False, 5)
     assert [one.name for one in echo.short] == ["no-echo"]

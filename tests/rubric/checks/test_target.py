@@ -36,6 +36,13 @@ RUBRIC = Rubric.model_validate(
         (Match("equal"), {"a": [1]}, '{"a":[1]}', True),
         (Match("number"), 4, 4, True),
         (Match("equal"), True, "true", True),
+        (Match("equal"), "4", 4.0, True),
+        (Match("equal"), "4.0", 4.0, True),
+        (Match("equal"), "4", 4.5, False),
+        (Match("equal"), "cafe\u0301", "Caf\u00e9", True),
+        (Match("includes"), "Das Cafe\u0301\nam Eck.", "caf\u00e9 am eck", True),
+        (Match("equal"), "don\u2019t", "don't", True),
+        (Match("includes"), "anything", "\u200b", False),
     ],
 )
 def test_an_output_is_compared_with_its_target(match, text, target, holds):

@@ -1,0 +1,64 @@
+"""The HTML file of a page: its JSON, and the script that draws it.
+
+Nothing in a page is loaded from elsewhere, and no text becomes HTML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from harness.trace.journal_line import dump_json
+
+PageKind = Literal["run", "evaluation"]
+
+_PARTS = Path(__file__).with_name("page")
+_BATCH = 500
+
+
+def object_json(
+    few: Mapping[str, object],
+    many: Mapping[str, Sequence[object]],
+    *,
+    clean: Callable[[bytes], bytes],
+) -> Iterator[bytes]:
+    """A JSON object in pieces: fields, then lists in batches; `clean` changes each, itself JSON."""
+    # Without the closing brace: the lists follow.
+    yield clean(dump_json(few)).rstrip()[:-1]
+    for name, items in many.items():
+        yield b',"%b":[' % name.encode()
+        for start in range(0, len(items), _BATCH):
+            batch = clean(dump_json(items[start : start + _BATCH])).strip()
+            yield (b"," if start else b"") + batch[1:-1]
+        yield b"]"
+    yield b"}"
+
+
+def html_of(
+    page: Iterable[bytes], *, nonce: str, is_live: bool = False, kind: PageKind = "run"
+) -> Iterator[bytes]:
+    """The whole file, from the pieces of a page's JSON.
+
+    The secret `nonce` lets only its own script run. A live page asks a server for news.
+    """
+    parts = {
+        "nonce": nonce,
+        "connect": "'self'" if is_live else "'none'",
+        "live": "yes" if is_live else "no",
+        "css": _part("run.css"),
+        "js": _part("elements.js") + _part(f"{kind}.js"),
+    }
+    before, after = (
+        re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], half).encode()
+        for half in _part(f"{kind}.html").split("{{data}}")
+    )
+    yield before
+    # No text can end the element that the JSON stands in, or begin a comment there.
+    yield from (piece.replace(b"<", rb"\u003c") for piece in page)
+    yield after
+
+
+def _part(name: str) -> str:
+    return (_PARTS / name).read_text(encoding="utf-8")
