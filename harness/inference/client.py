@@ -39,7 +39,7 @@ from harness.inference.completion import (
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
-from harness.inference.health import another_may_answer, retry_delay_s, was_connected
+from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
 from harness.inference.meter import Admission, Meter
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
@@ -367,6 +367,9 @@ class Client:
             except InferenceError as error:
                 if not was_connected(error):
                     span.set(was_connected=False)
+                # What fails behind the first piece of a reply was no refusal, whatever it says.
+                if was_refused(error) and not (sending and sending.pieces):
+                    span.set(took_no_tokens=True)
                 raise
             answer, wrong = possible(answer, request)
             if wrong:

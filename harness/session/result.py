@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +36,11 @@ from harness.trace import (
     calls_of,
     events,
 )
-from harness.trace.calls import charges_of, cost_of
+from harness.trace.calls import charges_of
 from harness.wiggum import RecordedLoop, WiggumResult
+
+_ROLE = re.compile(r"(?:\A|\n\n)\[(?:system|user|assistant|tool)(?: [^\]\n]*)?\]\n")
+"""The label of a message in a prompt, as the journal keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,25 +177,8 @@ def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpent(Spent):
-    """The use of a run's calls to models, including embeddings and failed attempts.
-
-    As the start of a later part's `Spending`, it is the use that the run's limits have counted so
-    far.
-    """
-
-    total_usd: float | None = None
-    """Dollars, including machines paid by the hour; None if no price is known."""
-    cached_calls: int = 0
-    """Not in `calls`: calls answered by the cache, without asking a model."""
-    lost_calls: int = 0
-    """Of `calls`, the ones under way when the run was killed. Their use is unknown; only their
-    prompt tokens are here, estimated, if the run records texts."""
-
-
-def run_spent(journal: Journal) -> RunSpent:
-    """Adds up the use of a run.
+def run_spent(journal: Journal) -> Spent:
+    """Adds up the use of a run: its calls to models, including embeddings and failed attempts.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
@@ -205,8 +192,9 @@ def run_spent(journal: Journal) -> RunSpent:
     ]
     endpoints = recorded[events.EndpointEvent]
     charges = charges_of(sent, endpoints)
-    uncounted = [call for call in sent if call.input_tokens is None]
-    return RunSpent(
+    # Of calls that were under way when the run was killed the use is unknown, too.
+    uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
+    return Spent(
         calls=len(sent),
         input_tokens=sum(call.input_tokens or 0 for call in sent)
         + _most_prompt_tokens(uncounted, journal),
@@ -214,10 +202,7 @@ def run_spent(journal: Journal) -> RunSpent:
         cost_usd=sum(charges.values()) if charges else None,
         time_ns=journal.duration_ns,
         estimated_calls=len(uncounted),
-        unpriced_calls=len(sent) - len(charges),
-        total_usd=cost_of(sent, endpoints, run_ns=journal.duration_ns).usd,
-        cached_calls=sum(call.from_cache for call in calls),
-        lost_calls=sum(call.status == "unfinished" for call in sent),
+        unpriced_calls=sum(call.id not in charges and not call.was_free for call in sent),
     )
 
 
@@ -226,7 +211,9 @@ def _most_prompt_tokens(calls: Sequence[events.Request], journal: Journal) -> in
     prompts: Counter[object] = Counter(
         call.prompt_sha256 for call in calls if isinstance(call, events.Chat)
     )
-    return sum(
-        most_tokens_of_messages(text, messages=1) * prompts[prompt]
-        for prompt, text in journal.texts(prompts).items()
-    )
+    tokens = 0
+    for prompt, text in journal.texts(prompts).items():
+        # The meter counted the contents alone; the labels would be two tokens more a message.
+        contents, messages = _ROLE.subn("", text)
+        tokens += most_tokens_of_messages(contents, messages=messages) * prompts[prompt]
+    return tokens

@@ -13,9 +13,9 @@ from harness.errors import EvaluationFailed, HarnessError, InvalidInput, Notice,
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
-from harness.inference import Limits
+from harness.inference import Limits, Spent
 from harness.memory import Place, place_of
-from harness.session.result import RunSpent, run_spent
+from harness.session.result import run_spent
 from harness.trace import (
     ContentPolicy,
     Instant,
@@ -125,7 +125,7 @@ class EarlierRun:
         return tuple(Notice(code="resume.salvaged", message=loss) for loss in self.lost)
 
     @property
-    def spent(self) -> RunSpent:
+    def spent(self) -> Spent:
         """Its use."""
         return run_spent(self.journal)
 

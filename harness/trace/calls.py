@@ -388,7 +388,7 @@ def _model_cost(
     model: str, calls: Sequence[Request], prices: EndpointEvent | None, *, run_ns: int
 ) -> ModelCost:
     by_basis: dict[PriceBasis, float] = {}
-    unpriced = sum(not call.was_refused for call in calls)
+    unpriced = sum(not (call.was_refused or call.was_free) for call in calls)
     for call in calls:
         charge = _charge(call, prices)
         if charge is not None:
