@@ -195,7 +195,7 @@ def test_a_cut_call_of_a_tool_is_never_gone_on_with(cut, tools, on_cut):
     assert len(writer.requests) == 1
 
 
-@pytest.mark.parametrize(("tools", "why"), [("native", "was calling a"), (None, "none was offered")])
+@pytest.mark.parametrize(("tools", "why"), [("native", "calling a"), (None, "none was offered")])
 def test_a_reply_that_is_cut_while_it_calls_a_tool_says_so(tools, why):
     class Offered(Ending):
         async def chat(self, request):
