@@ -35,7 +35,7 @@ from harness.errors import (
     did_you_mean,
     fault_of,
 )
-from harness.files import read_bytes
+from harness.files import path_in_locale, read_bytes
 from harness.graph.executor import LOCAL
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
@@ -459,7 +459,8 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
     for table, key in places:
         if isinstance(table.get(key), str):
             # As shells do, this leaves the name of an unknown user; pathlib's version fails.
-            table[key] = base / os.path.expanduser(table[key])  # noqa: PTH111 - see above
+            name = os.path.expanduser(path_in_locale(table[key]))  # noqa: PTH111 - see above
+            table[key] = base / name
     for table in (memory, _table(values, "execution"), *models):
         table["written_in"] = written_in
 
