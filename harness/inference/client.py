@@ -103,6 +103,8 @@ class Client:
     """Hears once for each endpoint of what cannot be: counts, and requests taken no notice of."""
     noticed: set[tuple[str, str]] = field(default_factory=set)
     """What it has heard: tags and codes."""
+    served: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The name of the model that answered last, by tag and replica."""
     randomness: random.Random = field(default_factory=random.Random)
 
     def chat(
@@ -378,9 +380,22 @@ class Client:
                     "calls are counted by the length of their texts"
                 )
                 self._notice(request.model, Notice(code="call.counts-impossible", message=message))
+            self._compare_model(answer.model_id, request.model, place.replica)
             if sending is not None:
                 sending.answer = answer
             return answer
+
+    def _compare_model(self, model_id: str, tag: str, replica: int) -> None:
+        if not model_id:
+            return  # some servers name no model in a reply
+        before = self.served.get((tag, replica), model_id)
+        self.served[tag, replica] = model_id
+        if before != model_id:
+            message = (
+                f"'{tag}' was answered by '{before}', and now by '{model_id}': its server serves "
+                "another model; set the endpoint's model_id, or begin a new run for it"
+            )
+            self._notice(tag, Notice(code="call.model-changed", message=message))
 
     def _notice(self, tag: str, *notices: Notice) -> None:
         for notice in notices:

@@ -383,6 +383,7 @@ async def open_run(
                 tracer=run.trace,
                 warn=run.warn,
                 noticed=set(),
+                served={},
                 meter=run.meter,
                 replies=run.replies,
                 before_call=run.casting.check_replies,
