@@ -391,11 +391,12 @@ class Client:
         before = self.served.get((tag, replica), model_id)
         self.served[tag, replica] = model_id
         if before != model_id:
-            message = (
-                f"'{tag}' was answered by '{before}', and now by '{model_id}': its server serves "
-                "another model; set the endpoint's model_id, or begin a new run for it"
+            changed = Notice(
+                code="call.model-changed",
+                message=f"'{before}' answered for '{tag}', and now '{model_id}' does: its server "
+                "has another model; set the endpoint's model_id, or begin a new run for it",
             )
-            self._notice(tag, Notice(code="call.model-changed", message=message))
+            self._notice(tag, changed)
 
     def _notice(self, tag: str, *notices: Notice) -> None:
         for notice in notices:
