@@ -348,7 +348,7 @@ class Gate:
                 else:
                     self._waiting.settle(waiter, refusal=self._outage_error)
             log_warning(
-                "an endpoint is down; its calls wait until it answers",
+                "an endpoint takes no calls; they wait until it does",
                 code="endpoint.down",
                 endpoint=self._tag,
                 at_most_s=self.max_outage_s,
