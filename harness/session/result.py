@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from harness.graph import (
 from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
-from harness.inference.request import most_tokens_of_messages
+from harness.inference.request import most_tokens_in, most_tokens_of_messages
 from harness.session.separation import EvaluatorPool, Separation
 from harness.trace import (
     AUDIT_LOG,
@@ -194,11 +193,11 @@ def run_spent(journal: Journal) -> Spent:
     charges = charges_of(sent, endpoints)
     # Of calls that were under way when the run was killed the use is unknown, too.
     uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
+    most_asked, most_answered = _most_tokens(uncounted, journal)
     return Spent(
         calls=len(sent),
-        input_tokens=sum(call.input_tokens or 0 for call in sent)
-        + _most_prompt_tokens(uncounted, journal),
-        output_tokens=sum(call.output_tokens or 0 for call in sent),
+        input_tokens=sum(call.input_tokens or 0 for call in sent) + most_asked,
+        output_tokens=sum(call.output_tokens or 0 for call in sent) + most_answered,
         cost_usd=sum(charges.values()) if charges else None,
         time_ns=journal.duration_ns,
         estimated_calls=len(uncounted),
@@ -206,14 +205,15 @@ def run_spent(journal: Journal) -> Spent:
     )
 
 
-def _most_prompt_tokens(calls: Sequence[events.Request], journal: Journal) -> int:
-    """Estimated prompt tokens of calls without a count, as far as the journal has their prompts."""
-    prompts: Counter[object] = Counter(
-        call.prompt_sha256 for call in calls if isinstance(call, events.Chat)
-    )
-    tokens = 0
-    for prompt, text in journal.texts(prompts).items():
-        # The meter counted the contents alone; the labels would be two tokens more a message.
-        contents, messages = _ROLE.subn("", text)
-        tokens += most_tokens_of_messages(contents, messages=messages) * prompts[prompt]
-    return tokens
+def _most_tokens(calls: Sequence[events.Request], journal: Journal) -> tuple[int, int]:
+    """The estimated tokens of calls without a count, in and out, as far as texts were recorded."""
+    chats = [call for call in calls if isinstance(call, events.Chat)]
+    texts = journal.texts({sha for c in chats for sha in (c.prompt_sha256, c.reply_sha256) if sha})
+    asked = answered = 0
+    for chat in chats:
+        if prompt := texts.get(chat.prompt_sha256):
+            # The meter counted the contents alone; the labels would be two tokens more a message.
+            contents, messages = _ROLE.subn("", prompt)
+            asked += most_tokens_of_messages(contents, messages=messages)
+        answered += most_tokens_in(texts.get(chat.reply_sha256, ""))
+    return asked, answered

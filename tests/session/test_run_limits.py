@@ -378,13 +378,18 @@ def request(model, *, chars=30, room=20, **more):
     return ChatRequest(model=model, messages=(message,), max_output_tokens=room, **more)
 
 
-def metered(tmp_path, replies, requests, **trace):
+class Uncounting(ScriptedBackend):
+    async def chat(self, request):
+        return replace(await super().chat(request), usage=None)
+
+
+def metered(tmp_path, replies, requests, *, backend=Charging, **trace):
     """The session's meter after these calls, some of which fail; and its journal."""
 
     async def main():
         settings = plain_settings_of(tmp_path, roles={"producer": "writer"}, trace=trace)
         async with open_run(
-            settings, name="asked", environment={}, backends={"writer": Charging(replies)}
+            settings, name="asked", environment={}, backends={"writer": backend(replies)}
         ) as session:
             for one in requests:
                 try:
@@ -403,6 +408,15 @@ def test_the_journal_has_what_the_meter_counted(tmp_path):
     found = run_spent(Journal(path))
     assert (spent.calls, spent.output_tokens, spent.cost_usd) == (3, 6, 0.5)
     assert spent.input_tokens == 2 + most_prompt_tokens(requests[1])
+    assert found == replace(spent, time_ns=found.time_ns)
+
+
+def test_the_journal_estimates_what_a_server_did_not_count_as_the_meter_did(tmp_path):
+    messages = (Message("system", "Be brief."), Message("user", "Why?\n\nAnd how?"))
+    asked = ChatRequest(model="writer", messages=messages)
+    spent, path = metered(tmp_path, ["one two three", "four"], [asked] * 2, backend=Uncounting)
+    found = run_spent(Journal(path))
+    assert (spent.estimated_calls, spent.output_tokens > 0) == (2, True)
     assert found == replace(spent, time_ns=found.time_ns)
 
 
