@@ -20,7 +20,7 @@ def entered_once(
 
     @wraps(open_block)
     def opening(*args: P.args, **options: P.kwargs) -> AbstractAsyncContextManager[T]:
-        return _AsyncBlock(open_block(*args, **options), open_block.__name__)
+        return _AsyncOpening(open_block(*args, **options), open_block.__name__)
 
     return opening
 
@@ -32,12 +32,12 @@ def entered_once_sync(
 
     @wraps(open_block)
     def opening(*args: P.args, **options: P.kwargs) -> AbstractContextManager[T]:
-        return _Block(open_block(*args, **options), open_block.__name__)
+        return _SyncOpening(open_block(*args, **options), open_block.__name__)
 
     return opening
 
 
-class _Once:
+class _Opening:
     def __init__(self, block: Any, name: str) -> None:  # noqa: ANN401 - of either kind
         self._block, self._name = block, name
         self._was_entered = False
@@ -52,7 +52,7 @@ class _Once:
         self._was_entered = True
 
 
-class _AsyncBlock(_Once, AbstractAsyncContextManager[T]):
+class _AsyncOpening(_Opening, AbstractAsyncContextManager[T]):
     async def __aenter__(self) -> T:
         self._enter()
         entered: T = await self._block.__aenter__()
@@ -63,7 +63,7 @@ class _AsyncBlock(_Once, AbstractAsyncContextManager[T]):
         return suppressed
 
 
-class _Block(_Once, AbstractContextManager[T]):
+class _SyncOpening(_Opening, AbstractContextManager[T]):
     def __enter__(self) -> T:
         self._enter()
         entered: T = self._block.__enter__()
