@@ -96,6 +96,16 @@ def test_a_failed_run_says_what_was_spent_and_how_its_figures_were_come_by(
     assert_shown("run report", "failed", text, masks=masks(result))
 
 
+def test_an_endpoint_whose_server_changed_its_model_is_counted_by_what_answered(
+    result: RunResult,
+) -> None:
+    (use,) = result.models
+    assert use.answered_by == {"producer": 1}
+    changed = replace(use, answered_by={"first": 400, "second [b]": 200})
+    line = spent_line(replace(result, models=(changed,)))
+    assert "Answered by producer ('first': 400, 'second [b]': 200)." in line
+
+
 def masks(result: RunResult) -> dict[str, str]:
     return {
         str(result.files.journal.parent): "traces",
