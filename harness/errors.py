@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -521,6 +523,15 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except Exception:  # noqa: BLE001 - it is not the error to report
         return "(its message cannot be read)"
+
+
+def who_left(error: SystemExit) -> str:
+    """Where code that a run called has ended Python, and what to do instead."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return (
+        f"{os.path.relpath(last.filename)}:{last.lineno}: {last.name} called "
+        f"sys.exit({error.code!r}); let a node that cannot go on raise an error instead"
+    )
 
 
 def nearest_names(name: str, names: Iterable[str]) -> list[str]:

@@ -67,14 +67,17 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
                 yield file
             return
         path.parent.mkdir(parents=True, exist_ok=True)
+        # A link stays, and what it names is replaced.
+        target = Path(os.path.realpath(path)) if path.is_symlink() else path
         # A name of its own: two may write the same file at once.
-        partial = path.with_name(f".{path.name}.{token_hex(4)}.partial")
+        partial = target.with_name(f".{target.name}.{token_hex(4)}.partial")
         try:
             with open(partial, "wb", opener=private) as file:
                 yield file
-            partial.replace(path)
+            partial.replace(target)
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink()
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 

@@ -444,15 +444,25 @@ def replace_rows(
     path: Path, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str]
 ) -> RowFile:
     """Replaces a file by one with these rows, once all are written; it may grow further."""
-    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
-    partial.unlink(missing_ok=True)
+    # A link stays, and what it names is replaced.
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    partial = target.with_name(f".{target.stem}.partial{path.suffix}")
+    with writing(path):
+        partial.unlink(missing_ok=True)
     with ExitStack() as stack:
-        file = stack.enter_context(RowFile(partial, columns=columns))
+        stack.callback(_remove, partial)  # so that a disk that is full has room again
+        file = stack.enter_context(RowFile(partial, columns=columns, shown_as=path))
         for row in rows:
             file.append(row)
-        partial.replace(path)
+        with writing(path):
+            partial.replace(target)
         stack.pop_all()
     return file
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
 
 
 class RowFile:
@@ -464,6 +474,7 @@ class RowFile:
     Args:
         path: The file; neither it nor its folder need exist, and a CSV file must not.
         columns: What a CSV file has, in this order, and a row of JSON Lines at least.
+        shown_as: The file that messages name, if it will have another name.
 
     Attributes:
         rows: What was there when it was opened.
@@ -474,13 +485,13 @@ class RowFile:
             written.
     """
 
-    def __init__(self, path: Path, *, columns: Sequence[str]) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, columns: Sequence[str], shown_as: Path | None = None) -> None:
+        self.path = shown_as or path
         self.rows: list[Mapping[str, Any]] = []
         self._is_csv = path.suffix.lower() == ".csv"
         self.columns = list(columns)
         check_output(path, {".csv", ".jsonl"})
-        with writing(path):
+        with writing(self.path):
             path.parent.mkdir(parents=True, exist_ok=True)
             # A CSV file that is there is another's: whoever replaces one writes beside it.
             self._file = path.open("xb" if self._is_csv else "a+b", buffering=0)

@@ -30,6 +30,7 @@ from harness.cli.progress import Progress
 from harness.cli.project_files import load_pipeline, settings_for_calls
 from harness.cli.run_command import note_stop, run_options
 from harness.cli.run_result import spent_line
+from harness.errors import HarnessError, who_left
 from harness.inference import Limits
 from harness.memory import Place
 from harness.session import EvaluationResult, Settings, run_to_its_end
@@ -37,6 +38,7 @@ from harness.session.batch import Batch, BatchRehearsal
 from harness.session.batch_files import BatchResult, failures_of
 from harness.session.batch_merge import merge_shards
 from harness.session.batch_rows import BadRows, BatchRows, Shard
+from harness.session.demand import check_roles
 from harness.session.resume import Origin
 
 _SHOWN = 5
@@ -128,11 +130,16 @@ class RowOptions:
         """Where the pipeline is from."""
         return Origin(target=self.target, limits=self.limits)
 
+    @property
+    def given_roles(self) -> dict[str, str]:
+        """Tags by role."""
+        return read_pairs(self.roles, option="--role", form="role=tag")
+
     def settings(self) -> Settings:
         """See `settings_for_calls`."""
         return settings_for_calls(
             self.config,
-            roles=read_pairs(self.roles, option="--role", form="role=tag"),
+            roles=self.given_roles,
             memory=self.memory and self.memory.absolute(),
             engine=self.engine,
         )
@@ -223,9 +230,10 @@ def batch(
     """
     if merge and (shard or options.dry_run):
         raise click.UsageError("--merge takes all shards and writes them: no --shard, no --dry-run")
-    settings = options.settings()
+    settings, pipeline = options.settings(), load_pipeline(options.target)
+    check_roles(options.given_roles, pipeline)
     rows = BatchRows(
-        load_pipeline(options.target),
+        pipeline,
         inputs,
         columns=options.renamed(),
         every=options.every(),
@@ -292,6 +300,9 @@ def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
         if batch.output is not None:
             say(f"What is done is kept; the same command goes on with {batch.output}.", err=True)
         raise
+    except SystemExit as error:
+        # Of a task that a node itself began, which breaks off the event loop.
+        raise HarnessError(who_left(error), code="run.left") from error
 
 
 def _most(text: str) -> float:
@@ -337,7 +348,8 @@ def _told(result: BatchResult) -> Iterator[str]:
     reused = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
         reused = ": nothing was left to do"
-    yield f"{done:,} of {due:,} {what} in {result.output}{reused}."
+    where = "the run's journal" if result.run.limit == "output" else result.output
+    yield f"{done:,} of {due:,} {what} in {where}{reused}."
     yield from made_again_because(result.run.reruns)
     if failed:
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"

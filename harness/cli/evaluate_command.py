@@ -12,6 +12,7 @@ from harness.cli.project_files import load_evaluated
 from harness.errors import InvalidInput
 from harness.session import Evaluation
 from harness.session.batch import Batch
+from harness.session.demand import check_roles
 
 _FOLDER = Path("evaluations")
 """Where outputs are if no other file is named."""
@@ -84,6 +85,7 @@ def evaluate(
     arguments |= {"columns": options.renamed(), "every": options.every()}
     replaced = {name: value for name, value in arguments.items() if value}
     evaluation = _evaluation(options.target, prompt, replaced)
+    check_roles(options.given_roles, evaluation.pipeline)
     return evaluation.batch(
         settings,
         output=output or _FOLDER / f"{evaluation.name}.jsonl",

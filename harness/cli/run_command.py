@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -52,12 +51,13 @@ from harness.cli.run_result import (
     result_fields,
     resume_command,
 )
-from harness.errors import HarnessError, NodeFailed, RunLimitReached
+from harness.errors import HarnessError, NodeFailed, RunLimitReached, who_left
 from harness.graph import Question
 from harness.graph.outcome import answer_problem
 from harness.inference import Limits
 from harness.memory import Place
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
+from harness.session.demand import check_roles
 from harness.session.settings import check_engine
 from harness.session.trust import SETTINGS_FILE
 from harness.trace import Record, RunStarted
@@ -66,6 +66,7 @@ from harness.trace.journal_reader import JOURNAL_SUFFIX
 _STOP_CODES = {
     "failures": "batch.too-many-failures",
     "journal": "run.journal-failed",
+    "output": "file.unwritable",
     "outage": "run.endpoint-down",
 }
 """Of what stops a run, beside the limits that people set."""
@@ -210,8 +211,10 @@ def order_of(
     )
     # Before the target runs: code that runs is trusted, and would not be remembered.
     remember_run(origin.target, origin.config)
+    pipeline = load_pipeline(origin.target)
+    check_roles(origin.roles, pipeline)
     return Order(
-        pipeline=load_pipeline(origin.target),
+        pipeline=pipeline,
         inputs=inputs,
         settings=settings,
         origin=replace(
@@ -251,7 +254,7 @@ def carry_out(
             message, code = "interrupted", interrupts.exit_code
         case SystemExit():
             # Its code would pass for one of this command's own.
-            message, code = f"harness: {_who_left(ended)}", FAILED
+            message, code = f"harness: {who_left(ended)}", FAILED
         case _:
             message, code = f"harness: {ended}", exit_code_of(ended)
             if with_traceback:
@@ -312,14 +315,6 @@ def _run(order: Order, begun: list[Path], *, is_asked: bool) -> RunResult:
                 origin=order.origin,
             )
         )
-
-
-def _who_left(error: SystemExit) -> str:
-    *_, last = traceback.extract_tb(error.__traceback__)
-    return (
-        f"{os.path.relpath(last.filename)}:{last.lineno}: {last.name} ended the run with "
-        f"sys.exit({error.code!r}); let a node that cannot go on raise an error instead"
-    )
 
 
 class TerminalAsker:

@@ -182,7 +182,8 @@ def spent_line(result: RunResult) -> str:
     failed = sum(model.failed for model in result.models)
     refused = sum(model.refused for model in result.models)
     ends = {"Failed": failed, "Refused": refused}
-    parts += [f"{end}: {count:,} of the calls." for end, count in ends.items() if count]
+    # Not "of the calls": a call that reached no server is not among those above.
+    parts += [f"{end} calls: {count:,}." for end, count in ends.items() if count]
     if result.parts > 1 and not result.had_finished:
         parts.append(f"This part took {result.duration_s:.1f} s.")
     return " ".join(parts)

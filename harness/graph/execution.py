@@ -207,7 +207,7 @@ class _Running:
             if not isinstance(error, LeftBehind) and not self._over.done():
                 # Raised here as well, SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
-            elif not isinstance(error, Exception):
+            elif not isinstance(error, Exception | SystemExit):
                 this_task().add_done_callback(forget)
                 raise
 

@@ -202,7 +202,7 @@ async def timed(
         Exception: The attempt raised it.
     """
     # A task of its own, since only a task can be left behind.
-    task = asyncio.get_running_loop().create_task(attempt)
+    task = asyncio.get_running_loop().create_task(_result_or_exit(attempt))
     try:
         reached = await _reached(limits, task, pulse)
     except asyncio.CancelledError:
@@ -212,11 +212,22 @@ async def timed(
         leave_behind(task, label=label, log=log)
         raise
     if reached is None:
-        return task.result()
+        result = task.result()
+        if isinstance(result, SystemExit):
+            raise result
+        return result
     await end([task], label=label, log=log)
     if reached == "total_s":
         raise NodeTimedOut(f"took longer than total_s = {limits.total_s:g} s", limit="total_s")
     raise NodeTimedOut(f"showed no sign of life for idle_s = {limits.idle_s:g} s", limit="idle_s")
+
+
+async def _result_or_exit(attempt: Coroutine[Any, Any, object]) -> object:
+    # Raised by a task, it would break off the loop, and all other calls with it.
+    try:
+        return await attempt
+    except SystemExit as error:
+        return error
 
 
 async def _reached(

@@ -27,7 +27,7 @@ from harness.inference.model_identity import file_fingerprint
 from harness.inference.request import ChatRequest, Message
 from harness.text_store import TextStore
 from harness.threads import to_its_end
-from harness.trace import Clock, RunTrace
+from harness.trace import Clock, RunTrace, events
 from harness.trace.journal_line import dump_json, seal, sealed_number
 
 T = TypeVar("T")
@@ -169,6 +169,14 @@ class KeptReplies:
                 stored = stored if same else None
             if stored is not None:
                 self.used_again += 1
+                usage = stored.usage
+                event = events.ReplyAgain(
+                    model=request.model,
+                    cost_usd=stored.cost_usd,
+                    input_tokens=None if usage is None else usage.input_tokens,
+                    output_tokens=None if usage is None else usage.output_tokens,
+                )
+                self._trace.instant(event)
                 slot.known = _answer_again(stored, request, asked_ns=asked_ns)
         try:
             yield slot

@@ -294,6 +294,23 @@ def is_undecided(
     return True
 
 
+def is_judged_enough(verdict: Verdict, rubric: Rubric) -> bool:
+    """Whether a verdict by another `pass_at` needs no further judgement by this one.
+
+    False in doubt. Evaluators whose noise was measured are not considered.
+    """
+    judges = verdict.judges
+    if judges is None:
+        return True
+    if judges.borderline is not None:
+        return False  # its noise was measured then
+    if "repeats" not in rubric.model_fields_set or rubric.repeats == 1:
+        return True
+    times = len(judges.composites)
+    distance = round(abs(verdict.composite - rubric.pass_at), 9)
+    return times == rubric.repeats or (times == 1 and distance > rubric.repeat_within)
+
+
 def _half_width(
     values: Sequence[Sequence[float]], *, near: float, is_measured: bool = False
 ) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -27,9 +27,11 @@ from harness.graph.graph import returned
 from harness.graph.state import StepCall, StepState, Taken, Use, digest_of_value, plan_of
 from harness.inference import Backend, Limits, Spent
 from harness.rows import check_output
-from harness.rubric import ChosenRubric, Scored
+from harness.rubric import ChosenRubric, Scored, at_any_threshold, load_noise
+from harness.rubric.evaluator import is_judged_enough
 from harness.session.batch_files import (
     ROWS,
+    SCORED,
     SCORES,
     USES,
     BatchFiles,
@@ -38,6 +40,7 @@ from harness.session.batch_files import (
     MadeBefore,
     OutputForm,
     manifest_of,
+    only_writer,
     state_of,
 )
 from harness.session.batch_rows import (
@@ -60,10 +63,11 @@ from harness.session.surroundings import Surroundings
 from harness.session.trust import known_secrets
 from harness.trace import Sink, events
 from harness.trace.journal_reader import JOURNAL_SUFFIX
-from harness.trace.records import node_of_all
+from harness.trace.records import label_of, node_of_all
 from harness.trace.run_trace import is_going
 from harness.trace.secrets import Redactor
 
+_NO_NOISE = (None, "")
 _DRAWN_ROWS = 200
 """Of a larger batch no timeline is drawn at the end: it would take longer than the last rows."""
 
@@ -151,8 +155,14 @@ class Batch:
         self._chosen, self._scorers = rubric, tuple(scorers)
         self._samples, self._checks_only = samples, checks_only
         self._recorded: _Recorded | None = None
+        self._manifest: dict[str, Any] = {}
         self.node = SCORES if rows.pipeline is None else ROWS
-        self._earlier = self._unfinished(settings.traces)
+        self._earlier: EarlierRun | None = None
+        if output is not None and output.parent.is_dir():
+            # Before the manifest is read: whoever writes it may be about to change it.
+            with only_writer(output):
+                self._manifest = manifest_of(output)
+                self._earlier = self._unfinished(settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         recorded = orjson.loads(before.text) if before is not None and before.text else []
         # Rows keep their numbers, which are parts of the names of all calls.
@@ -189,16 +199,14 @@ class Batch:
 
     def _prepare(self) -> None:
         """Makes the graph, its inputs and what tells its calls from others."""
-        self._graph, self._inputs = self._made_graph(), self._row_inputs()
-        self._states = {
-            step.node.name: StepState(step, step.node.name) for step in plan_of(self._graph)
-        }
+        self._graph, self._inputs = self._made_graph(self._chosen), self._row_inputs()
+        self._states = _states_of(self._graph)
 
-    def _made_graph(self) -> Graph:
+    def _made_graph(self, rubric: ChosenRubric | None) -> Graph:
         # What the nodes hold and close over is what rows depend on: a row of an unfinished batch
         # is made again where it changed, also with a version of harness that changed it.
         graph = Graph(self._name)
-        table, rubric, ended, recorded = self._rows, self._chosen, self._ended, self._recorded
+        table, ended, recorded = self._rows, self._ended, self._recorded
         samples, checks_only = self._samples, self._checks_only
         judged = [] if rubric is None or checks_only else rubric.rubric.judged
 
@@ -260,6 +268,16 @@ class Batch:
 
     async def run(self, *observers: Sink) -> BatchResult:
         """Runs the rows that have no output yet; more observers hear of it."""
+        with only_writer(self.output):
+            if self.output is not None and manifest_of(self.output) != self._manifest:
+                raise InvalidInput(
+                    "another command has written it meanwhile; run this one again",
+                    path=self.output,
+                    code="row.output-locked",
+                )
+            return await self._run_alone(observers)
+
+    async def _run_alone(self, observers: Sequence[Sink]) -> BatchResult:
         earlier, inputs, form = self._earlier, self._inputs, self._form
         before: list[MadeBefore] = []
         if earlier is not None:
@@ -284,7 +302,9 @@ class Batch:
             begun=self._note,
         ) as files:
             run = replace(self._run, observers=(*self._run.observers, *observers, files.observe))
-            files.begin(before, self._rows.refused, reused)
+            is_further = earlier is not None
+            files.begin(before, self._rows.refused, reused, is_further=is_further)
+            self._ended.note_kept(self._order[number] for number in form.lines)
             kept = len(form.lines)
             try:
                 result = await (
@@ -299,14 +319,20 @@ class Batch:
             for question in result.questions:
                 reason = f"it asks '{question.text}', and a batch asks nobody"
                 files.fail_row(_number(question.node), reason, code="batch.asks-nobody")
-        if files.error is not None:
-            raise files.error
         rows = len(self._rows.given) + len(self._rows.refused)
         # A row that some scorers failed for has a line, and may have several failures.
         begun = {failure.row for failure in form.failures} - {None, *form.lines}
         failed = len(self._rows.refused) + len(begun)
-        done, is_over = len(form.lines), result.stopped_by is None
-        self._note(result.run_id, is_over=is_over, rows=rows, done=done, failed=failed)
+        counts = {"rows": rows, "done": len(form.lines), "failed": failed}
+        unwritten = files.error
+        try:
+            # Without figures if the files lack something: a merge must not take them for whole.
+            self._note(result.run_id, **({} if unwritten else counts))
+        except InvalidInput as error:
+            unwritten = unwritten or error
+        if unwritten is not None and result.stopped_by is None:
+            # The journal has what the rows gave: the same command writes the files of it.
+            result = replace(result, status="stopped", stopped_by=str(unwritten), limit="output")
         if self._recorded is not None:  # that outputs were taken as they are is no news
             reruns = tuple(of for of in result.reruns if not of.node.startswith(ROWS))
             result = replace(result, reruns=reruns)
@@ -343,6 +369,9 @@ class Batch:
             )
             again = tuple(remake for remake in foreseen.made_again if self._is_given(remake.node))
             begun = [*(remake.node for remake in again), *foreseen.unfinished]
+            # What only has another threshold is decided anew, and asks no judge.
+            decided = await self._judged_enough(earlier, again={r.node for r in again})
+            again = tuple(remake for remake in again if remake.node not in decided)
             counts.update(map(node_of_all, foreseen.kept))
         rows_again = sum(
             node_of_all(label) == self.node and self._is_given(label) for label in begun
@@ -374,15 +403,16 @@ class Batch:
 
     # --- what earlier parts did -------------------------------------------------------------------
 
-    def _note(self, run_id: str, *, is_over: bool = False, **counts: int) -> None:
+    def _note(self, run_id: str, **counts: int) -> None:
         """Notes the run to go on with when the same output is asked for again; at its end, counts.
 
-        It is complete if each row has an output, or failed, and nothing stopped it.
+        It is complete if each row has an output, or failed, in this part or an earlier one.
         """
         if self._state is not None:
-            is_complete = is_over and counts["done"] + counts["failed"] == counts["rows"]
+            is_complete = bool(counts) and counts["done"] + counts["failed"] == counts["rows"]
             end = {**counts, "complete": is_complete, **self._form.about}
-            manifest = {"run": run_id, **self._rows.identity, **end}
+            traces = str(self._settings.traces.absolute())
+            manifest = {"run": run_id, "traces": traces, **self._rows.identity, **end}
             write_whole(self._state, orjson.dumps(manifest) + b"\n")
 
     def _unfinished(self, traces: Path) -> EarlierRun | None:
@@ -399,7 +429,14 @@ class Batch:
                     code="batch.output-foreign",
                 )
             return None
-        run_id = manifest_of(output).get("run")
+        run_id = self._manifest.get("run")
+        if shards := self._manifest.get("shards"):
+            raise InvalidInput(
+                f"it was made by --merge; run its {shards} shards (--shard 1/{shards} and so on) "
+                "and merge them again, or give another --output",
+                path=output,
+                code="batch.state-invalid",
+            )
         if run_id is None:
             raise InvalidInput(
                 "it does not name a run; delete it with the output to begin again",
@@ -408,12 +445,13 @@ class Batch:
             )
         journal = traces / Path(str(run_id)).with_suffix(JOURNAL_SUFFIX).name
         if not journal.is_file():
-            raise InvalidInput(
-                f"the run that made it is gone ({journal}); delete both this and the output to "
-                "begin again",
-                path=state,
-                code="batch.run-gone",
-            )
+            begun_in = Path(str(self._manifest.get("traces", traces.absolute())))
+            where = f"its run is not in {traces.absolute()}"
+            remedy = f"run this where it was begun, with its runs in {begun_in}"
+            if not (begun_in / journal.name).is_file():
+                where += ", and seems to be gone"
+                remedy += ", or delete both this and the output to begin again"
+            raise InvalidInput(f"{where}; {remedy}", path=state, code="batch.run-gone")
         if is_going(journal):
             raise InvalidInput(
                 "another command is writing it", path=output, code="row.output-locked"
@@ -426,7 +464,8 @@ class Batch:
             return None
         if earlier.journal.started.name != self._name:
             raise InvalidInput(
-                f"it has the outputs of a {earlier.journal.started.name}; give another --output",
+                f"it has the outputs of '{earlier.journal.started.name}', not of '{self._name}'; "
+                "give another --output",
                 path=output,
                 code="batch.other-pipeline",
             )
@@ -458,6 +497,35 @@ class Batch:
                     reason = reason or reusable
             if last:
                 yield number, valid, last, reason
+
+    async def _judged_enough(self, earlier: EarlierRun, *, again: Set[str]) -> set[str]:
+        """Of calls to be made again, labels of scores that hold but for the rubric's `pass_at`."""
+        chosen = self._chosen
+        if chosen is None or load_noise(chosen.rubric, "", directory=chosen.directory) != _NO_NOISE:
+            return set()
+        surroundings = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
+        thresholds, before = at_any_threshold(chosen.rubric), dict[str, StepState]()
+        labels = set()
+        for number in range(len(self._order)):
+            label, made_of = label_of(SCORES, number), label_of(ROWS, number)
+            last = earlier.outputs.last(SCORES, number)
+            if label not in again or made_of in again or last is None or last.value is None:
+                continue
+            verdict = SCORED.validate_python(last.value).verdict
+            sha256 = verdict.rubric_sha256
+            if sha256 not in thresholds or not is_judged_enough(verdict, chosen.rubric):
+                continue
+            if sha256 not in before:
+                changed = {"pass_at": thresholds[sha256], "sha256": sha256}
+                rubric = replace(chosen, rubric=chosen.rubric.model_copy(update=changed))
+                before[sha256] = _states_of(self._made_graph(rubric))[SCORES]
+            output = earlier.outputs.last(ROWS, number)
+            call = self._call_of(
+                before[sha256], number, {"output": str(output.digest)} if output else {}
+            )
+            if isinstance(earlier.outputs.find(call, changes=surroundings.change_since), tuple):
+                labels.add(label)
+        return labels
 
     def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:
         """The call for a row, with digests of what it takes, as far as its parameters ask."""
@@ -519,6 +587,11 @@ class _Recorded(NoCode):
 
     values: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, dict[str, Use]] = field(default_factory=dict)
+
+
+def _states_of(graph: Graph) -> dict[str, StepState]:
+    """By node, what tells its calls from others."""
+    return {step.node.name: StepState(step, step.node.name) for step in plan_of(graph)}
 
 
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:

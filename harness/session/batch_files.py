@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, cast
 
 import orjson
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from harness.errors import HarnessError, NodeFailed
-from harness.rows import Row, RowFile, replace_rows, write_rows
+from harness.errors import HarnessError, InvalidInput, NodeFailed
+from harness.files import writing
+from harness.rows import Row, RowFile, replace_rows, rows_saved, write_rows
 from harness.rubric import Scored
 from harness.session.batch_rows import (
     BatchRows,
@@ -36,6 +37,7 @@ from harness.trace import (
 )
 from harness.trace.node_records import attempt_status
 from harness.trace.records import error_class
+from harness.trace.run_trace import RunLock
 from harness.trace.secrets import Redactor
 
 SCORED = TypeAdapter(Scored)
@@ -46,6 +48,8 @@ SCORES = "scores"
 """The node by which a rubric scores them."""
 USES = "uses"
 _DIGEST = "digest"
+_FAILURE_COLUMNS = ["id", "reason"]
+_FAILURE = TypeAdapter(RowFailure)
 
 Made = dict[str, Any]
 """What a row's nodes gave, by node, as JSON has it, None of a scorer that failed; and what their
@@ -71,9 +75,45 @@ def manifest_of(output: Path) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
+@contextmanager
+def only_writer(output: Path | None) -> Iterator[None]:
+    """Keeps others, in this process too, from writing the files of an output meanwhile.
+
+    Raises:
+        InvalidInput: Another is writing them, or the folder cannot be written.
+    """
+    if output is None:
+        yield
+        return
+    # A file of its own: the output and its manifest are replaced while the batch goes on.
+    path = output.with_name(f".{output.name}.lock")
+    with writing(output):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+    try:
+        lock = RunLock(path)
+    except (InvalidInput, FileNotFoundError) as error:  # or its holder removed it just now
+        problem = "another command is writing it"
+        raise InvalidInput(problem, path=output, code="row.output-locked") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        lock.release()
+
+
 def failures_of(output: Path) -> Path:
     """The file of the rows that have no output."""
     return output.with_name(f"{output.name}.failures.jsonl")
+
+
+def failures_saved(path: Path) -> Iterator[RowFailure]:
+    """What an earlier part wrote there; without what people have changed."""
+    if path.is_file():
+        for line in rows_saved(path):
+            with suppress(ValidationError):
+                yield _FAILURE.validate_python(line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +157,8 @@ class OutputForm:
     Attributes:
         rows: All of them.
         lines: What was written of each row that is done, by its number in the run.
-        failures: Of this part of the run, and rows that were refused.
+        failures: Of this part of the run, of rows that were refused, and at the end of rows that
+            failed in an earlier part and have not ended since.
         about: Noted beside the output when the batch ends.
     """
 
@@ -225,6 +266,7 @@ class BatchFiles:
         # Of rows whose output no longer holds, until they have another.
         self._outdated: dict[int, Line] = {}
         self._is_replaced = False
+        self._failed_before: tuple[RowFailure, ...] = ()
         self.error: HarnessError | None = None
         self.failures_path = path and failures_of(path)
 
@@ -232,20 +274,37 @@ class BatchFiles:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._is_replaced and self._file is not None:
-            self._write_all()
-        self._stack.close()
-        if self._path is not None and self._is_parquet:
-            # It cannot grow by a row.
-            write_rows(self._path, map(self._written, self._all_lines()))
+        ended = self._form.lines.keys() | {failure.row for failure in self._form.failures}
+        kept = [failure for failure in self._failed_before if failure.row not in ended]
+        self._form.failures += kept
+        with self._stack, self._noting_errors():
+            if self._is_replaced and self._file is not None:
+                self._write_all()
+            if self._path is not None and self._is_parquet:
+                # It cannot grow by a row.
+                write_rows(self._path, map(self._written, self._all_lines()))
+            if self._failed_before:
+                self._write_failures()
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HarnessError as error:
+            self.error = self.error or error
+        except Exception as error:  # noqa: BLE001 - a line must not be lost without a word
+            failure = HarnessError(f"an output cannot be written: {describe(error)}")
+            self.error = self.error or failure
 
     def begin(
         self,
         before: Iterable[MadeBefore],
         refused: Sequence[RowFailure],
         reused: Callable[[str, int, str], object],
+        *,
+        is_further: bool,
     ) -> None:
-        """Makes the files what the journal says.
+        """Makes the files what the journal says; of a further part, also of rows that failed.
 
         `reused` has what a node gave earlier for a row, by the node, the row's number and the
         digest of the row's output.
@@ -263,9 +322,33 @@ class BatchFiles:
         if not self._is_parquet:
             self._write_all()
         if self.failures_path is not None:
-            self.failures_path.unlink(missing_ok=True)
+            if is_further:
+                self._failed_before = tuple(self._read_failures(self.failures_path))
+            with writing(self.failures_path):
+                self.failures_path.unlink(missing_ok=True)
         for failure in refused:
             self.fail(failure)
+        for failure in self._failed_before:
+            self._write_failure(failure)
+
+    def _read_failures(self, path: Path) -> Iterator[RowFailure]:
+        """Of rows of the table that have no line, as the table has them now; each once."""
+        numbers = {name: number for number, name in enumerate(self._order)}
+        due = {numbers[name] for name in self._form.rows.given} - self._form.lines.keys()
+        for saved in dict.fromkeys(failures_saved(path)):
+            if saved.row in due:
+                yield self._failure(saved.row, saved.reason, code=saved.code)
+
+    def _write_failures(self) -> None:
+        """Replaces the file, since failures of earlier parts are out of date in it."""
+        assert self.failures_path is not None
+        rows = [self._cleaned(asdict(failure)) for failure in self._form.failures]
+        if rows:
+            with replace_rows(self.failures_path, rows, columns=_FAILURE_COLUMNS):
+                pass
+        else:
+            with writing(self.failures_path):
+                self.failures_path.unlink()
 
     def _all_lines(self) -> list[Line]:
         lines = self._outdated | self._form.lines
@@ -281,13 +364,8 @@ class BatchFiles:
 
     def observe(self, record: Record) -> None:
         """Takes one record of the run, from the thread that writes the journal."""
-        try:
+        with self._noting_errors():
             self._take(record)
-        except HarnessError as error:
-            self.error = self.error or error
-        except Exception as error:  # noqa: BLE001 - a line must not be lost without a word
-            failure = HarnessError(f"an output cannot be written: {describe(error)}")
-            self.error = self.error or failure
 
     def _take(self, record: Record) -> None:
         match record:
@@ -343,16 +421,22 @@ class BatchFiles:
 
     def fail_row(self, number: int, reason: str, *, code: str) -> None:
         """Writes down why a row that was begun has no output."""
+        self.fail(self._failure(number, reason, code=code))
+
+    def _failure(self, number: int, reason: str, *, code: str) -> RowFailure:
         name = self._order[number]
         row: Row = self._form.rows.given[name]
-        self.fail(failure_of(row, reason, code=code, number=number, epoch=epoch_of(name)))
+        return failure_of(row, reason, code=code, number=number, epoch=epoch_of(name))
 
     def fail(self, failure: RowFailure) -> None:
         """Writes down why a row has no output."""
         self._form.failures.append(failure)
+        self._write_failure(failure)
+
+    def _write_failure(self, failure: RowFailure) -> None:
         if self.failures_path is not None:
             if self._failed is None:
-                file = RowFile(self.failures_path, columns=["id", "reason"])
+                file = RowFile(self.failures_path, columns=_FAILURE_COLUMNS)
                 self._failed = self._stack.enter_context(file)
             self._failed.append(self._cleaned(asdict(failure)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 
 from harness.errors import InvalidInput
-from harness.files import write_whole
+from harness.files import write_whole, writing
 from harness.rows import check_output, replace_rows, rows_saved, write_rows
-from harness.session.batch_files import failures_of, manifest_of, state_of
+from harness.session.batch_files import failures_of, manifest_of, only_writer, state_of
 from harness.session.batch_rows import BatchRows, Shard
 
 
@@ -77,16 +77,28 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
     columns = ["row", "id", "file", "line", *(f"inputs.{name}" for name in inputs)]
     columns = [*dict.fromkeys([*columns, *(name for line in lines for name in line)])]
     lines.sort(key=lambda line: order[line["id"]])
+    with only_writer(output):
+        _write(output, lines, failures, columns=columns)
+        write_whole(state_of(output), orjson.dumps(asdict(merged)) + b"\n")
+    return merged
+
+
+def _write(
+    output: Path,
+    lines: list[dict[str, Any]],
+    failures: list[dict[str, Any]],
+    *,
+    columns: Sequence[str],
+) -> None:
     if output.suffix.lower() == ".parquet":
         write_rows(output, ({name: line.get(name) for name in columns} for line in lines))
     else:
         is_csv = output.suffix.lower() == ".csv"
         with replace_rows(output, lines, columns=columns if is_csv else ["id"]):
             pass
-    failures_of(output).unlink(missing_ok=True)
+    with writing(failures_of(output)):
+        failures_of(output).unlink(missing_ok=True)
     write_rows(failures_of(output), failures)
-    write_whole(state_of(output), orjson.dumps(asdict(merged)) + b"\n")
-    return merged
 
 
 def _shards_of(output: Path) -> list[Shard]:

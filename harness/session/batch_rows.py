@@ -25,6 +25,7 @@ from harness.errors import (
     RunLimitReached,
     did_you_mean,
     message_of,
+    who_left,
 )
 from harness.files import read_text
 from harness.graph import Graph, bind_inputs, graph_inputs
@@ -122,6 +123,11 @@ class RowsEnded(NoCode):
         self._end: RunLimitReached | None = None
         self.codes: dict[tuple[str, str], str] = {}
 
+    def note_kept(self, rows: Iterable[str]) -> None:
+        """Counts rows that need not be run, by their names."""
+        # Else a retry, which runs only the rows that failed, would end after the first of them.
+        self._ended.update(rows)
+
     @contextmanager
     def counted(self, row: str, of: str) -> Iterator[None]:
         """Around what a node of the batch, `of`, does for a row, by its name.
@@ -135,6 +141,11 @@ class RowsEnded(NoCode):
             yield
         except RunLimitReached:
             raise
+        except SystemExit as error:
+            # It would end the whole batch, with an exit code that says something else.
+            failure = HarnessError(who_left(error), code="run.left")
+            self._note(row, of, failure)
+            raise failure from error
         except Exception as error:
             self._note(row, of, error)
             raise
@@ -153,7 +164,7 @@ class RowsEnded(NoCode):
         failed, ended = len(self._failed[reason]), len(self._ended) + (row not in self._ended)
         if are_too_many(failed, ended=ended, allowed=self._most):
             self._end = RunLimitReached(
-                f"no further row is begun, since {failed} of the first {ended} failed for one "
+                f"no further row is begun, since {failed} of the {ended} that ended failed for one "
                 f"reason ({code}), as {message_of(cause)}; mend it, or allow more (--max-failures, "
                 "max_failures=)",
                 limit="failures",

@@ -12,10 +12,12 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import CodeType
 
 from harness.graph import Graph
+from harness.log import log_warning
 from harness.residency import NOTHING_KNOWN, Forecast, Strand
-from harness.session.roles import EVALUATOR, PRODUCER, Roles
+from harness.session.roles import EVALUATOR, KNOWN_ROLES, PRODUCER, Roles, refuse_misspelt
 from harness.trace.records import label_of
 
 MEMORY = "memory"
@@ -78,6 +80,35 @@ def judges(graph: Graph) -> bool:
         ):
             return True
     return False
+
+
+def check_roles(roles: Iterable[str], graph: Graph) -> None:
+    """Warns of roles that a command names, and no node is seen to ask.
+
+    Raises:
+        ConfigurationInvalid: One is nearly the name of a role that is asked.
+    """
+    declared, words = {*KNOWN_ROLES}, set[str]()
+    for name, asked in demand_of(graph).items():
+        declared.update(asked or ())
+        code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
+        if asked is None and code is not None:
+            words.update(_words_in(code))
+    for role in roles:
+        if role in declared | words:
+            continue
+        refuse_misspelt(role, declared)
+        log_warning(
+            f"no node of '{graph.name}' is seen to ask role '{role}'", code="roles.not-asked"
+        )
+
+
+def _words_in(code: CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, CodeType):  # a function in the function
+            yield from _words_in(constant)
 
 
 # --- one call of a node ---------------------------------------------------------------------------

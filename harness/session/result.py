@@ -86,8 +86,8 @@ class RunResult(Generic[ResultT]):
     stopped_by: str | None = None
     """The limit that ended the run, in words."""
     limit: str | None = None
-    """That limit: `tokens`, `cost`, `time`, `calls`; `outage` of an endpoint, or `journal` that
-    could not be written."""
+    """That limit: `tokens`, `cost`, `time`, `calls`; `outage` of an endpoint; `journal`, or of a
+    batch `output`, that could not be written."""
     command_limit: LimitName | None = None
     """That limit, if it was of the command alone: only then an option raises it."""
     reused: tuple[str, ...] = ()

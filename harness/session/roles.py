@@ -73,7 +73,7 @@ class Roles:
         self._produces = produces
         self._assigned: dict[str, str] = {}
         for role, tags in assigned.items():
-            self._refuse_misspelt(role, assigned)
+            refuse_misspelt(role, KNOWN_ROLES, assigned=assigned)
             if isinstance(tags, str):
                 self._refuse_unknown(role, tags)
                 self._assigned[role] = tags
@@ -201,15 +201,6 @@ class Roles:
                 code="roles.endpoint-unknown",
             )
 
-    def _refuse_misspelt(self, role: str, assigned: Mapping[str, object]) -> None:
-        meant = _meant_role(role, KNOWN_ROLES)
-        if meant and meant not in assigned:
-            # Otherwise a typing error would silently leave the evaluator out.
-            raise ConfigurationInvalid(
-                f"no pipeline asks for a role '{role}'; did you mean '{meant}'?",
-                code="roles.misspelt",
-            )
-
 
 def with_backends(
     assigned: Mapping[str, str | tuple[str, ...]], backends: Collection[str]
@@ -227,6 +218,27 @@ def with_backends(
         elif not set(tags) <= set(backends):
             cast[role] = (role,)  # still a pool, as a panel needs
     return cast
+
+
+def refuse_misspelt(
+    role: str, names: Collection[str], *, assigned: Collection[str] | None = None
+) -> None:
+    """Refuses a role that is nearly, but not exactly, one of these names.
+
+    A longer name, such as `producer2`, may be a role of its own, if `producer` has a model. All
+    these have one if `assigned` is None.
+
+    Raises:
+        ConfigurationInvalid: It is one.
+    """
+    meant = _meant_role(role, names)
+    is_longer = meant is not None and meant in role and (assigned is None or meant in assigned)
+    if meant and not is_longer:
+        # Otherwise a typing error would silently leave the evaluator out.
+        raise ConfigurationInvalid(
+            f"no pipeline asks for a role '{role}'; did you mean '{meant}'?",
+            code="roles.misspelt",
+        )
 
 
 def _meant_role(role: str, names: Collection[str]) -> str | None:

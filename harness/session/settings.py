@@ -388,7 +388,7 @@ def _say_where_settings_are(folder: Path) -> None:
 
 def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
-        text = read_bytes(path).decode()
+        text = read_bytes(path).decode("utf-8-sig")  # some editors begin a file with a mark
         values = tomllib.loads(text)
     except FileNotFoundError as error:
         raise ConfigurationInvalid(

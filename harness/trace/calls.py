@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
 
-from harness.trace.events import Chat, Embed, EndpointEvent, Request, place_of, without_fields
+from harness.trace.events import (
+    Chat,
+    Embed,
+    EndpointEvent,
+    ReplyAgain,
+    Request,
+    place_of,
+    without_fields,
+)
 from harness.trace.records import Interval, SpanRecord
 
 PHASES = ("overhead", "queue", "load", "prefill", "decode")
@@ -415,7 +423,20 @@ def _model_cost(
     )
 
 
-def _charge(call: Request, prices: EndpointEvent | None) -> tuple[PriceBasis, float] | None:
+def charges_of_replies(
+    replies: Iterable[ReplyAgain], endpoints: Iterable[EndpointEvent]
+) -> Iterator[float]:
+    """What replies cost that are used again, as `charges_of`."""
+    prices = {price.model: price for price in endpoints}
+    for reply in replies:
+        charge = _charge(reply, prices.get(reply.model))
+        if charge is not None:
+            yield charge[1]
+
+
+def _charge(
+    call: Request | ReplyAgain, prices: EndpointEvent | None
+) -> tuple[PriceBasis, float] | None:
     """What one call cost by its tokens: by the settings, else by the list."""
     prompt_tokens = call.input_tokens
     reply_tokens = 0 if isinstance(call, Embed) else call.output_tokens

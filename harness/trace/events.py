@@ -463,6 +463,15 @@ class Request(SpanEvent):
         return self.took_no_tokens and self.status == "error"
 
 
+class ReplyAgain(InstantEvent):
+    """A reply of an earlier part of the run, which a call got without asking; what it took then."""
+
+    model: str
+    cost_usd: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
 class OtherRequest(Request):
     """A request that is no chat call."""
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from harness.trace.calls import PHASES, Call, calls_of, charges_of
-from harness.trace.events import EndpointEvent, NodeAttempt, Skip
+from harness.trace.calls import PHASES, Call, calls_of, charges_of, charges_of_replies
+from harness.trace.events import EndpointEvent, NodeAttempt, ReplyAgain, Skip
 from harness.trace.journal_reader import Item, Journal
 from harness.trace.records import (
     Flow,
@@ -107,6 +107,7 @@ class RecordedNodes:
         self._found: dict[_Key, _NodeParts] = {}
         self._inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
         self._endpoints: list[EndpointEvent] = []
+        self._again: list[ReplyAgain] = []
 
     def note(self, item: Item) -> None:
         """Adds an item, in the order of the journal."""
@@ -124,6 +125,8 @@ class RecordedNodes:
             nodes.setdefault((skip.node, skip.item), _NodeParts()).skipped = str(skip.detail)
         elif endpoint := EndpointEvent.of(item):
             self._endpoints.append(endpoint)
+        elif reply := ReplyAgain.of(item):
+            self._again.append(reply)
 
     def label_around(self, span: int) -> str | None:
         """The label of the innermost node call that a span is in."""
@@ -135,9 +138,13 @@ class RecordedNodes:
         for call in charged:
             if call.id in self._inside:
                 nodes[self._inside[call.id]].calls.append(call)
-        charges = charges_of(charged, self._endpoints)
+        for reply in self._again:
+            if reply.span in self._inside:
+                nodes[self._inside[reply.span]].again.append(reply)
+        endpoints = self._endpoints
+        charges = charges_of(charged, endpoints)
         return tuple(
-            _record(key, parts, charges, since=parts.made_before_ns if latest else 0)
+            _record(key, parts, charges, endpoints, since=parts.made_before_ns if latest else 0)
             for key, parts in nodes.items()
             if not _is_part(key, nodes)
         )
@@ -147,6 +154,7 @@ class RecordedNodes:
 class _NodeParts:
     spans: list[NodeAttempt] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    again: list[ReplyAgain] = field(default_factory=list)
     output: NodeOutput | None = None
     skipped: str | None = None
 
@@ -191,23 +199,32 @@ def _is_part(key: _Key, nodes: Mapping[_Key, _NodeParts]) -> bool:
 
 
 def _record(
-    key: _Key, parts: _NodeParts, charges: Mapping[int, float], *, since: int
+    key: _Key,
+    parts: _NodeParts,
+    charges: Mapping[int, float],
+    endpoints: Sequence[EndpointEvent],
+    *,
+    since: int,
 ) -> NodeRecord:
     output, last = parts.output, parts.spans[-1] if parts.spans else None
     calls = [call for call in parts.calls if call.start_ns >= since]
     # A stored reply may be of the time before, and then nothing else here says what it took.
     paid = [call for call in calls if since or not call.from_cache]
     answered = [call for call in paid if call.status == "ok"]
+    # Likewise of a reply that an earlier part of the run got.
+    again = [reply for reply in parts.again if since and reply.time_ns >= since]
     charged = [charges[call.id] for call in paid if call.id in charges]
+    charged += charges_of_replies(again, endpoints)
+    took: list[Call | ReplyAgain] = [*answered, *again]
     return NodeRecord(
         node=key[0],
         item=key[1],
         status=parts.status,
         error=parts.skipped or (last.error if last else None),
         times=tuple(Interval(start_ns=span.start_ns, end_ns=span.end_ns) for span in parts.spans),
-        calls=sum(not call.was_refused for call in calls),
-        input_tokens=sum(call.input_tokens or 0 for call in answered),
-        output_tokens=sum(call.output_tokens or 0 for call in answered),
+        calls=sum(not call.was_refused for call in calls) + len(again),
+        input_tokens=sum(call.input_tokens or 0 for call in took),
+        output_tokens=sum(call.output_tokens or 0 for call in took),
         cost_usd=sum(charged) if charged else None,
         models=models_by_role(parts.calls),
         digest=output.digest if output else None,

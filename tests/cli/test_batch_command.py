@@ -372,3 +372,73 @@ def test_shards_are_run_and_merged_by_one_command(project: Path) -> None:
 def test_shards_that_there_are_not_are_refused(project: Path, options: list[str]) -> None:
     done = harness("batch", "picky.py", "drinks.csv", "--output", "o.jsonl", *options, cwd=project)
     assert done.exit_code == 2
+
+
+LEAVES = """\
+import asyncio
+import sys
+from harness import Pipeline
+
+leaves = Pipeline("leaves")
+
+async def leave(task):
+    if task == "milk":
+        sys.exit(0)
+
+@leaves.node
+async def step(task: str) -> str:
+    # In a task of its own it breaks off the event loop.
+    await asyncio.create_task(leave(task))
+    return task
+"""
+
+
+def test_a_node_whose_own_task_calls_sys_exit_ends_the_batch_with_a_message(project: Path) -> None:
+    (project / "leaves.py").write_text(LEAVES)
+    command = ("batch", "leaves.py", "drinks.csv", "--output", "out.jsonl", "--max-parallel", "1")
+    done = harness(*command, "--json", cwd=project)
+    assert (done.exit_code, done.code) == (1, "run.left")
+    assert "leaves.py:9: leave called sys.exit(0)" in done.stderr
+
+
+ROLES = """
+[roles]
+producer = "a"
+[endpoints.a]
+backend = "vllm"
+url = "http://127.0.0.1:9"
+[endpoints.b]
+backend = "vllm"
+url = "http://127.0.0.1:9"
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "echo.py", "--task", "x"],
+        ["batch", "echo.py", "drinks.csv", "--output", "out.jsonl"],
+        ["evaluate", "echo.py", "--dataset", "drinks.csv", "--score", "includes"],
+    ],
+    ids=["run", "batch", "evaluate"],
+)
+def test_a_slip_in_a_role_is_refused(project: Path, command: list[str]) -> None:
+    (project / "harness.toml").write_text(ROLES)
+    done = harness(*command, "--role", "producr=b", "--json", cwd=project)
+    assert (done.exit_code, done.code) == (2, "roles.misspelt")
+    assert "did you mean 'producer'?" in done.stderr
+    told = harness(*command, "--role", "nope=a", cwd=project)
+    assert "no node of 'echo' is seen to ask role 'nope'" in " ".join(told.stderr.split())
+
+
+@pytest.mark.parametrize("command", ["batch", "evaluate"])
+def test_an_output_of_another_pipeline_is_named(project: Path, command: str) -> None:
+    harness("batch", "picky.py", "drinks.csv", "--output", "out.jsonl", cwd=project)
+    (project / "aims.csv").write_text("id,task,target\n1,tea,tea\n")
+    words = {
+        "batch": ["echo.py", "drinks.csv"],
+        "evaluate": ["echo.py", "--dataset", "aims.csv", "--score", "includes"],
+    }
+    done = harness(command, *words[command], "--output", "out.jsonl", cwd=project)
+    assert done.exit_code == 2
+    assert f"it has the outputs of 'batch picky', not of '{command} echo'" in done.stderr

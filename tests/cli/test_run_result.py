@@ -179,3 +179,17 @@ def test_json_has_what_each_round_changed_and_took(result: RunResult) -> None:
 
 def test_paths_are_not_folded(result: RunResult) -> None:
     assert f"{result.files.journal}, .json, .pftrace" in shown(result, width=60)
+
+
+def test_failed_calls_are_not_told_as_some_of_those_that_reached_a_server(
+    result: RunResult,
+) -> None:
+    (model,) = result.models
+    unreached = replace(
+        result,
+        spent=replace(result.spent, calls=0),
+        models=(replace(model, calls=140, failed=140),),
+    )
+    assert "calls: 0;" in spent_line(unreached)
+    assert "Failed calls: 140." in spent_line(unreached)
+    assert "of the calls" not in spent_line(unreached)

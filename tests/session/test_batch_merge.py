@@ -292,6 +292,6 @@ def test_the_output_of_a_batch_is_not_replaced(tmp_path):
     (tmp_path / "out.jsonl").unlink()
     merge(tmp_path)
     table = BatchRows(shout_pipeline(), ROWS)
-    with pytest.raises(InvalidInput) as caught:
+    with pytest.raises(InvalidInput, match="made by --merge") as caught:
         Batch(table, settings=settings_of(tmp_path), output=tmp_path / "out.jsonl")
     assert caught.value.code == "batch.state-invalid"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from session_runs import refused
 
+from harness import Pipeline, Run
 from harness.inference import Endpoint
-from harness.session.demand import models_of
+from harness.log import warnings_heard_by
+from harness.session.demand import check_roles, models_of
 from harness.session.roles import Roles, with_backends
 from harness.session.separation import (
     ComparedModels,
@@ -197,3 +199,45 @@ ASKED = {
 @pytest.mark.parametrize(("roles", "asked", "tags"), ASKED.values(), ids=ASKED)
 def test_roles_are_asked_of_the_models_that_play_them(roles, asked, tags):
     assert models_of(asked, roles, memory=("v",)) == tuple(tags)
+
+
+# --- slips --------------------------------------------------------------------------------------
+
+
+def asks(*declared):
+    """A pipeline whose nodes declare these roles; one more names a role in its code alone."""
+    pipeline = Pipeline("asks")
+    for role in declared:
+        pipeline.node(lambda run: run, name=role, models=[role])
+
+    @pipeline.node
+    async def hidden(run: Run) -> str:
+        async def inner() -> str:
+            return await run.chat("critic", "Well?")
+
+        return await inner()
+
+    return pipeline
+
+
+@pytest.mark.parametrize("role", ["producr", "evalutor", "planer", "raeder"])
+def test_a_role_nearly_named_like_one_that_is_asked_is_refused(role):
+    with refused("roles.misspelt"):
+        check_roles([role], asks("reader"))
+
+
+@pytest.mark.parametrize("role", ["producr", "evaluatr", "planer"])
+def test_a_slip_is_refused_also_where_the_right_name_is_assigned(role):
+    assigned = dict.fromkeys(("producer", "evaluator", "planner"), "a")
+    with refused("roles.misspelt"):
+        roles("a", "b", **assigned, **{role: "b"})
+    assert roles("a", "b", producer="a", producer2="b").model("producer2") == "b"
+
+
+def test_a_role_that_no_node_is_seen_to_ask_warns():
+    heard = []
+    with warnings_heard_by(lambda _, about: heard.append(about["code"]) or {}):
+        check_roles(["reader", "critic", "producer", "evaluator"], asks("reader"))
+        assert heard == []
+        check_roles(["nope", "producer_b"], asks("reader"))
+    assert heard == ["roles.not-asked"] * 2

@@ -86,6 +86,10 @@ def test_a_whole_file_is_read(tmp_path):
     assert given.memory == memory.model_copy(update={"path": Path("b"), "written_in": None})
 
 
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tmp_path):
+    assert read(tmp_path, "\ufeff" + FULL) == read(tmp_path, FULL)
+
+
 def test_without_a_file_the_defaults_hold(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert load_settings(environment={}) == Settings()
