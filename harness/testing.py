@@ -356,7 +356,10 @@ class Judge:
                 f"for something else: {_short(prompt)}",
                 code="script.not-a-judgement",
             )
-        scores = self._scores_of(draft[0].partition("\n")[2].rpartition("\n")[0], label)
+        # Without the lines of its marks, which differ from call to call.
+        text = draft[0].partition("\n")[2].rpartition("\n")[0]
+        scores = self._scores_of(text, label)
+        # A lone judgement's dimension is named after the draft.
         return judgement_as_json(fields, scores, reason=self._reason, prompt=prompt[draft.end() :])
 
     def _scores_of(self, draft: str, label: str) -> Scores:

@@ -117,12 +117,14 @@ def _spent_in(path: Path, traces: Path) -> dict[int, dict[str, float]]:
     with suppress(OSError, ValueError, KeyError, TypeError):
         journal = traces / Path(str(manifest_of(path)["run"])).with_suffix(JOURNAL_SUFFIX).name
         for record in node_records(Journal(journal), latest=True) if journal.is_file() else ():
-            place = re.match(r"(\w+)\[(\d+)\](/)?", record.label)
-            if place is None:
+            match = re.match(r"(\w+)\[(\d+)\](/)?", record.label)
+            if match is None:
                 continue
-            of = spent[int(place[2])]
-            if place[1] == ROWS and not place[3]:
-                of["seconds"] = record.duration_ns / 1e9
+            node, number, nested = match.groups()
+            row = spent[int(number)]
+            # Calls inside a row's pipeline take part of the row's own time.
+            if node == ROWS and not nested:
+                row["seconds"] = record.duration_ns / 1e9
             if record.cost_usd is not None:
-                of["cost_usd"] = of.get("cost_usd", 0.0) + record.cost_usd
+                row["cost_usd"] = row.get("cost_usd", 0.0) + record.cost_usd
     return spent

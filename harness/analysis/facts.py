@@ -21,14 +21,14 @@ from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
+# A fault that cost less of the run is ignored: a fifth of a second goes unnoticed.
 LEAST_LOST_NS = 200_000_000
-"""A fault that cost less of the run is ignored: a fifth of a second goes unnoticed."""
 
+# Nor one that took a smaller share of it.
 LEAST_LOST_SHARE = 0.05
-"""Nor one that took a smaller share of it."""
 
+# Of so many calls, from the first, the texts are compared: a fault that repeats shows in them.
 TEXTS_OF_CALLS = 200
-"""Of so many calls, from the first, the texts are compared: a fault that repeats shows in them."""
 
 SEVERAL = 2
 """So often is no chance."""
@@ -42,23 +42,23 @@ MOSTLY = 0.5
 ALONE = 1.1
 """Calls under way at once, on average, up to which a call was alone."""
 
+# The target for the first token in interactive use; as a gap or a delay, worth a finding.
 LONG_NS = 500_000_000
-"""The target for the first token in interactive use; as a gap or a delay, worth a finding."""
 
 GAIN = 1.1
 """So many times as much is more."""
 
+# Of one reply: no model writes so fast, and what seems to was kept back.
 QUICKEST_TOKENS_PER_S = 5_000
-"""Of one reply: no model writes so fast, and what seems to was kept back."""
 
 LEAST_OF_PACE = 16
 """Tokens of a reply that has a pace."""
 
+# Of a core, from which on a Python process has no more to compute with.
 CORE_FULL = 0.85
-"""Of a core, from which on a Python process has no more to compute with."""
 
+# Of the critical path, from which on the process is what is slow.
 MUCH_LAG = 0.25
-"""Of the critical path, from which on the process is what is slow."""
 
 _SERVER_TRACK = "server "
 _OWN_TRACKS = {"process harness", "machine"}
@@ -374,24 +374,21 @@ def came_at_once(call: Call) -> bool:
 def gains_by_company(calls: Sequence[Call]) -> bool | None:
     """Whether a server wrote more tokens a second the more replies were under way.
 
-    Compares the calls with much company with those with half as much or less; None without such.
+    Compares calls beside most of the replies with calls beside at most half of them; None if
+    there are too few of either.
     """
     company = company_of(calls)
     timed = [c for c in calls if c.id in company and c.itl_mean_ns and not came_at_once(c)]
-    deepest = max((company[call.id] for call in timed), default=0.0)
-    rates = [
-        [
-            # Of all replies together: as many tokens per ITL as replies were under way.
-            company[call.id] / (call.itl_mean_ns or 1)
-            for call in timed
-            if low < company[call.id] <= up
-        ]
-        for low, up in ((0.0, deepest / 2), (deepest / 2, deepest))
-    ]
-    if min(map(len, rates)) < LEAST_COMPARED:
+    half = max((company[call.id] for call in timed), default=0.0) / 2
+    quiet: list[float] = []
+    busy: list[float] = []
+    for call in timed:
+        replies = company[call.id]
+        # Of all replies together: as many tokens per ITL as replies were under way.
+        (busy if replies > half else quiet).append(replies / (call.itl_mean_ns or 1))
+    if min(len(quiet), len(busy)) < LEAST_COMPARED:
         return None
-    fewer, larger = map(statistics.median, rates)
-    return larger > GAIN * fewer
+    return statistics.median(busy) > GAIN * statistics.median(quiet)
 
 
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:

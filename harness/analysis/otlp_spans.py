@@ -22,8 +22,8 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord, error_class, title
 from harness.trace.tracer import span_id, trace_id
 
+# Events and links of one span, as in OpenTelemetry's own libraries.
 _MOST = 128
-"""Events and links of one span, as in OpenTelemetry's own libraries."""
 _STATUS_CODES = {"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -72,14 +72,14 @@ _TEXTS = {
 """GenAI's names for the texts behind our hashes, and whose message each is: a prompt counts as one
 message, with the roles of its parts in the text."""
 
+# Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be the
+# seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing.
 QUOTING = frozenset(
     {
         *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
         *("section", "title", "traceback", "where"),
     }
 )
-"""Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be
-the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
 
 
 def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
@@ -177,7 +177,7 @@ class _RunSpans:
                 if ours.get(name) is not None
             }
         if run := events.RunSpanEvent.of(record):
-            # Of a workflow the later conventions, of a repository of their own, have the second.
+            # The second since the conventions have a repository of their own.
             values["gen_ai.workflow.name"] = values["gen_ai.agent.name"] = run.label
         elif record.name == events.name_of(events.Agent):
             values["gen_ai.agent.name"] = title(record)

@@ -246,26 +246,26 @@ def records_directory(file: RubricFile, rubrics: Path) -> Path:
 def _calibrated(
     file: RubricFile, tuning: Tuning, evaluator: str | None, *, load: Callable[[Path], Rubric]
 ) -> Calibration:
-    """Sets the threshold, and says what it rests on."""
-    named, who = tuning.named, tuning.evaluators or evaluator
-    if named is None:
+    at, evaluators = tuning.named, tuning.evaluators or evaluator
+    if at is None:
         raise InvalidInput(
             "no threshold supports the claim, so none is written", code="tune.none-named"
         )
-    if who is None and tuning.samples:
+    if evaluators is None and tuning.samples:
         raise InvalidInput(
             "a threshold holds for one evaluator, and the scores do not name theirs; add "
             "--evaluator TAG, or a column 'evaluator'",
             code="tune.no-evaluator",
         )
-    rubric = write_pass_at(file, named.threshold, load=load)
+    # First, since the digest below is of the file with its new threshold.
+    rubric = write_pass_at(file, at.threshold, load=load)
     return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),
-        evaluator=who,
+        evaluator=evaluators,
         samples=tuning.samples,
         labels_sha256=tuning.labels_sha256,
-        at=named,
+        at=at,
         aim=tuning.aim,
         method=_METHODS[tuning.aim.risk],
         accept_at=tuning.accept_at,

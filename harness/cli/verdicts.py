@@ -70,7 +70,7 @@ def print_summary(
         scores = [v.vector[name] for v in verdicts.values() if name in v.vector]
         rows.add_row(
             name if len(scores) == many else f"{name} ({len(scores):,} of {many:,})",
-            *(_figures(scores) if scores else "-----"),
+            *(_figures(scores) if scores else ["-"] * 5),
             "" if floor is None else f"{sum(score < floor for score in scores):,}",
         )
     rows.add_row("composite", *_figures([*composites.values()]), "")

@@ -338,7 +338,7 @@ def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
         TypeError: It is a value that JSON cannot say.
     """
     images: list[Image] = []
-    plain = numbered(value, images)
+    plain = numbered(value, images)  # adds to the images
     if images and isinstance(plain, list) and all(isinstance(part, str) for part in plain):
         plain = "\n".join(plain)
     if isinstance(plain, str):
