@@ -17,8 +17,8 @@ from harness.threads import to_its_end
 
 T = TypeVar("T")
 
+# Tells the file from other programs' databases; `file` shows it too.
 _APPLICATION_ID = int.from_bytes(b"hrnc")
-"""Tells the file from other programs' databases; `file` shows it too."""
 _VERSION = 1
 _BUSY_S = 5.0  # longest wait for another process that is writing
 

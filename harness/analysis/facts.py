@@ -213,10 +213,8 @@ class Observed:
 
     @cached_property
     def cores(self) -> tuple[float, float]:
-        """What this process took of a core, and the share of all cores in use.
-
-        While the event loop stood still, or while calls ran if it never did.
-        """
+        """What this process took of a core, and the share of all cores in use."""
+        # While the event loop stood still, or while calls ran if it never did.
         within = union(self.seen[events.ClientLag]) or union(self.calls)
         return (
             self._mean_while("process harness", "CPU", within),
@@ -255,11 +253,7 @@ class Observed:
 def per_model(
     rule: Callable[[Observed, str, Sequence[Call]], Observation | None],
 ) -> Callable[[Observed], Observation | None]:
-    """A rule over the calls that one model answered, as a rule over the run.
-
-    It finds the model that lost most by the fault or, where no time is lost, has most spans that
-    show it. Other models may have the same fault.
-    """
+    """A rule over the calls that one model answered, as a rule over the run: of the worst model."""
 
     def worst_model(observed: Observed) -> Observation | None:
         cases = [
@@ -267,6 +261,7 @@ def per_model(
             for model, calls in observed.by_model.items()
             if (case := rule(observed, model, calls)) is not None
         ]
+        # The worst by lost time or, where none is lost, by spans that show the fault.
         return max(cases, key=lambda f: (f.lost_ns or 0, len(f.spans)), default=None)
 
     return worst_model

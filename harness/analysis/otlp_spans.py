@@ -231,11 +231,7 @@ class _RunSpans:
 
 
 def key_values(values: Mapping[str, object]) -> list[KeyValue]:
-    """Attributes as OTLP has them; None is left out.
-
-    A list of texts, of numbers of one kind or of booleans stays one. Any other that is not a scalar
-    becomes JSON, and so does an integer beyond 64 bits.
-    """
+    """Attributes as OTLP has them; None is left out, what OTLP has no form for becomes JSON."""
     return [
         KeyValue(key=_clean(name), value=_any_value(value))
         for name, value in values.items()
@@ -254,8 +250,10 @@ def _any_value(value: object) -> AnyValue:
             return AnyValue(double_value=value)
         case str():
             return AnyValue(string_value=_clean(value))
+        # OTLP's lists have elements of one kind.
         case list() if {type(item) for item in value} in ({str}, {int}, {float}, {bool}):
             return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
+        # Also an integer beyond 64 bits.
         case _:
             return AnyValue(string_value=_json(value))
 
@@ -284,13 +282,11 @@ def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]
 
 
 def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[dict[str, object]]:
-    """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension.
-
-    Empty without a verdict. Explanations may quote the draft, and are given only with `texts`.
-    """
+    """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension."""
     if verdict.composite is None or verdict.scores is None:
         return
     yield _result("composite", verdict.composite, label="pass" if verdict.passed else "fail")
+    # Explanations may quote the draft.
     findings = verdict.findings if texts else ()
     # As `reasons_in` writes them: `name: reason`.
     reasons = dict(str(finding).partition(": ")[::2] for finding in findings)

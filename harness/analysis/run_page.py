@@ -488,7 +488,6 @@ def _sections(
 def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
     """The difference of two texts: parts kept, added and removed.
 
-    Lines are compared first, then the words of lines that changed, if they have enough in common.
     The parts that are not taken out, joined, are `after`.
     """
     parts: list[tuple[Op, str]] = []
@@ -496,7 +495,7 @@ def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
     for is_same, a, b in _compared(old, new):
         was, new_words = (re.findall(r"\S+\s*|\s+", "".join(lines)) for lines in (a, b))
         pairs = [(is_same, a, b)]
-        # A changed passage: its words are compared, and shown so if enough are alike.
+        # The words of lines that changed; where few are alike, the lines as a whole.
         if not is_same and len(was) * len(new_words) <= _MOST_PAIRS:
             # `autojunk` would ignore frequent words in long texts.
             matcher = SequenceMatcher(None, was, new_words, autojunk=False)

@@ -30,12 +30,12 @@ LEAST_OUTPUT_TOKENS = 16
 _LEAST_PROMPT_TOKENS = 16
 _LEAST_PROMPT_TOKENS_OF_GPU = 512
 
+# From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
+# is written alone computes less quickly than a prompt.
 AT_LIMIT = 0.5
-"""From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
-is written alone computes less quickly than a prompt."""
 
+# Nothing passes a limit: a larger share tells that the limit was measured at a worse moment.
 _MOST_SHARE = 1.05
-"""Nothing passes a limit: a larger share tells that the limit was measured at a worse moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,8 @@ class SpeedLimit:
     bound: Bound
 
     def with_weights(self, size: int) -> float:
-        """Tokens a second of one reply, with weights of so many bytes in place of those read.
-
-        They take longer or shorter to read, unless computing is the limit.
-        """
+        """Tokens a second of one reply, with weights of so many bytes in place of those read."""
+        # Other weights take longer or shorter to read, unless computing is the limit.
         if self.bound == "compute":
             return self.tokens_per_s
         step_s = 1 / self.tokens_per_s + (size - self.weight_bytes) / self.memory_bytes_per_s
@@ -151,10 +149,7 @@ def _limit(
 
 
 def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
-    """How many replies were under way, on average, while each call was being answered.
-
-    By the call's span; itself included.
-    """
+    """How many replies were under way while a call was answered, itself included; by its span."""
     answered = [call for call in calls if call.phase_ns("decode") > 0]
     depths = mean_depths([call.phases["decode"][0] for call in answered])
     return {call.id: depth for call, depth in zip(answered, depths, strict=True)}

@@ -78,7 +78,7 @@ def clean(text: str) -> str:
 
 
 def cleaner() -> Callable[[str], str]:
-    """`clean`, for many texts."""
+    """`clean` for many texts: the secrets are looked up once."""
     return _redactor().clean
 
 

@@ -25,16 +25,16 @@ from harness.trace.records import joined, node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
+# Most loops shown, open ones first; as many ended ones are kept.
 _LOOPS = 4
-"""Most loops shown, open ones first; as many ended ones are kept."""
 
+# Lines below the nodes and loops: the summary, the models, and a free one.
 _BESIDE_NODES = 3
-"""Lines below the nodes and loops: the summary, the models, and a free one."""
 
+# Without a terminal: the most lines of progress, and the fewest calls for which there are any.
 _LINES = 20
-"""Calls from which progress is told where there is no terminal, so many times."""
+# After a silence of so long, progress is told although no call ended.
 _SILENT_S = {"text": 30.0, "json": 5.0}
-"""After which it is told although nothing ended."""
 
 _DETAILS: dict[CallStatus, str] = {
     "failed": "failed",

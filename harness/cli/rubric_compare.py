@@ -43,8 +43,8 @@ from harness.rubric.calibration.paired import (
 )
 from harness.rubric.calibration.score_figures import Reducer
 
+# Groups of drafts; intervals by resampling fewer are too narrow.
 _FEW = 10
-"""Groups of drafts; intervals by resampling fewer are too narrow."""
 
 
 @click.command(name="compare", short_help="Compare two sets of scores of the same drafts.")

@@ -350,7 +350,6 @@ class TerminalAsker:
 
 
 async def _next_line() -> str:
-    """A line from the terminal."""
     # Not in a thread, which could not be stopped while it waits.
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()

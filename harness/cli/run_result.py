@@ -40,8 +40,8 @@ _NEXT = {
 
 _NEXT_WIDTH = 17
 
+# Lines of one kind; a fan-out could fill thousands.
 _MOST = 20
-"""Lines of one kind; a fan-out could fill thousands."""
 
 
 def print_result(result: RunResult, out: Console, console: Console) -> None:
@@ -302,10 +302,8 @@ def _spent(spent: Spent, *, parts: int = 1) -> str:
 
 
 def command_here(directory: Path | None = None) -> str:
-    """The command as a user can call it in a directory, or in this one.
-
-    Its virtual environment may not be active.
-    """
+    """The command as a user can call it in a directory, or in this one."""
+    # Its virtual environment may not be active: then it goes by its path.
     if shutil.which("harness"):
         return "harness"
     is_module = Path(sys.argv[0]).name == "__main__.py"

@@ -156,6 +156,7 @@ async def run_agent(
                 try:
                     reply = await ask(tuple(messages_so_far))
                 except NotOffered:
+                    # Of images that tools gave, a model that takes none is told.
                     blind = [*map(_unseen, messages_so_far)]
                     if blind == messages_so_far:
                         raise
@@ -225,7 +226,7 @@ class _ToolCaller:
     max_result_chars: int
 
     def code_parts(self) -> tuple[object, ...]:
-        """None: the code of its tool is a part of each item."""
+        # The code of its tool is a part of each item.
         return ()
 
     def item(self, call: ToolCall) -> dict[str, str]:

@@ -29,17 +29,17 @@ from harness.session.roles import EVALUATOR
 from harness.session.settings import BudgetSettings, DeviceSettings, Settings
 from harness.trace import SharedTracer, Tracer, describe, events
 
+# Of a common disk: a guess, until a load was measured.
 _DISK_BYTES_PER_S = 1_000_000_000
-"""Of a common disk: a guess, until a load was measured."""
 _SHORTEST_LOAD_S = 0.1
 _ASKING_S = 10.0
 """Longest that a server may take to say how large a model is, or which it has."""
+# Of the budget's own limit beyond the host's, whose error says more once it has cleared up.
 _GRACE_S = CLEARING_UP_S + 5.0
-"""Of the budget's own limit beyond the host's, whose error says more once it has cleared up."""
 
 
 def is_managed(endpoint: Endpoint) -> bool:
-    """Whether its model is the budget's."""
+    """Whether the budget decides when its model is in memory."""
     return endpoint.backend in FILE_BACKENDS or endpoint.manage
 
 

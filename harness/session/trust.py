@@ -208,18 +208,15 @@ def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | No
 
 
 def not_trusted(path: Path, *, environment: Mapping[str, str]) -> str | None:
-    """The end of a message on what a file may not do, with the remedy; None if it is trusted.
-
-    It is if it ships with the package, if the user allows it, or if code of its project runs in
-    this process already.
-    """
+    """The end of a message on what a file may not do, with the remedy; None if it is trusted."""
     path = path.resolve()
     around = [path, *path.parents]
     allowed = {*_read(environment).paths, shipped_directory("rubrics").parent.resolve()}
     if not allowed.isdisjoint(around):
         return None
+    # The user started what runs in this process: more code of its project may run, too. The files
+    # of one folder have one project.
     running = _running()
-    # The files of one folder have one project.
     folders = {file.parent: file for file in running}
     if path in running or any(project_of(file) in around for file in folders.values()):
         return None
@@ -228,10 +225,8 @@ def not_trusted(path: Path, *, environment: Mapping[str, str]) -> str | None:
 
 
 def project_of(file: Path) -> Path:
-    """What to trust with a file: the nearest folder with settings, else the file's own folder.
-
-    The user's home is not a project: of a file there, only the file itself.
-    """
+    """What to trust with a file: the nearest folder with settings, else the file's own folder."""
+    # The home is no project: trust in a file there would be trust in all of the user's folders.
     file, home = file.resolve(), Path.home()
     around = [folder for folder in file.parents if folder not in {home, Path("/")}]
     project = next((folder for folder in around if (folder / SETTINGS_FILE).is_file()), file.parent)
