@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
 from sys import intern
 from typing import Any
 
@@ -278,16 +277,14 @@ def observe(journal: Journal) -> Observed:
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
-    # A call's share of a load is no load of its own.
-    is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.LoadEvent])
     tags = {call.id: call.model for call in observed.every_call}
-    observed.loads = [
-        # Of what a server tells with its reply, the call knows the model.
-        load
-        if load.model
-        else events.LoadEvent.read(load.record, model=tags.get(load.parent or 0, ""))
-        for load in compress(seen[events.LoadEvent], is_load)
-    ]
+    for load in seen[events.LoadEvent]:
+        # A call's share of a load is no load of its own.
+        if load.status == "ok" and load.waits_for is None:
+            # Of a load that a server tells with its reply, the call knows the model.
+            tag = load.model or tags.get(load.parent or 0, "")
+            named = load if load.model else events.LoadEvent.read(load.record, model=tag)
+            observed.loads.append(named)
     observed.retries = [retry for retry in seen[events.RetryEvent] if retry.model is not None]
     observed.nodes = {node.id: node for node in seen[events.NodeAttempt]}
     observed.place_waits = {

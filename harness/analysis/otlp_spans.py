@@ -1,9 +1,7 @@
 """A run's spans as OpenTelemetry spans, named by its GenAI semantic conventions.
 
 Release 1.44, now in open-telemetry/semantic-conventions-genai. Every attribute is also kept under
-its own name, after `harness.`. Ids are derived from the run's, so a run that is sent twice is one
-trace; times are exact. Counters are left out, since OTLP's traces have none, and so are instants
-outside any span. Texts leave only on request: the viewer is often on another's machine.
+its own name, after `harness.`. Times are exact.
 """
 
 from __future__ import annotations
@@ -96,6 +94,7 @@ class _RunSpans:
 
     def __init__(self, journal: Journal, *, content: bool) -> None:
         started = journal.started
+        # Ids are derived from the run's: a run that is sent twice is one trace.
         self._trace_id = trace_id(started.run_id)
         self._run_id = started.run_id
         # From the run's clock to Unix time.
@@ -114,10 +113,12 @@ class _RunSpans:
                 flows = self._flows.get(verdict.id, ())
                 drafts = [flow for flow in flows if flow.name == "draft"]
                 self._verdicts[drafts[0].source if drafts else verdict.id] = verdict
+            # Instants outside any span are left out, as are counters: OTLP's traces have neither.
             elif isinstance(item, Instant) and item.span is not None:
                 self._instants.setdefault(item.span, []).append(item)
             elif endpoint := events.EndpointEvent.of(item):
                 self._models[endpoint.model] = endpoint
+            # Texts leave only on request: the viewer is often on another's machine.
             elif isinstance(item, Content) and content:
                 self._texts[item.sha256] = item.text
 

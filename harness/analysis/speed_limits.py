@@ -2,9 +2,8 @@
 
 Each token reads all active weights once, and the KV cache of its sequence; n sequences decoded
 together share the reading of the weights. So memory allows each of them `bandwidth / (weights + n *
-cache)` tokens a second. A token costs as much computing in decoding as in a prompt, so the speed of
-reading prompts, times decoding's share of the cores, is the processor's limit. On a GPU only long
-prompts show that limit: short ones are bound by reading the weights.
+cache)` tokens a second. The processor's limit is the speed of reading prompts, times decoding's
+share of the cores.
 """
 
 from __future__ import annotations
@@ -118,9 +117,11 @@ def _limit(
         device.memory_bytes_per_s / (weight_bytes + round(n) * cache_bytes)
         for cache_bytes, n in zip(caches, company, strict=True)
     ]
+    # On a GPU, short prompts are bound by reading the weights.
     enough = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
     reading = _prompt_tokens_per_s(calls, least_tokens=enough)
-    # Prompts are read with all cores, replies written with this share of them.
+    # A token costs as much computing in a reply as in a prompt. Prompts are read with all cores,
+    # replies written with this share of them.
     computed = None if reading is None else reading * decoding_share
     memory_share = statistics.median(r / m for r, m in zip(rates, memory, strict=True))
     compute_share = (

@@ -54,9 +54,8 @@ _HOLD = events.name_of(events.Hold)
 class Progress:
     """Draws a run's progress; give `observe` to the run as an observer.
 
-    It fits into the terminal: of many nodes, it shows the running and failed ones, and counts the
-    others. Where the console is no terminal, a line now and then says how far the mapped `node` is;
-    and how far all nodes are, where standard error is for programs.
+    It fits into the terminal. Where the console is no terminal, a line now and then says how far
+    the mapped `node` is; and how far all nodes are, where standard error is for programs.
     """
 
     def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
@@ -166,6 +165,7 @@ class Progress:
         room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
         nodes = list(state.nodes.items())
+        # Of many nodes, the running and failed ones are shown, and the others counted.
         if len(nodes) > room:
             urgent = [row for row in nodes if row[1].counts["running"] or row[1].counts["failed"]]
             nodes = urgent[: room - 1]

@@ -200,6 +200,7 @@ def tune_rubric(
             attempts=Attempts.beside(file.rubric, directory),
             generator=np.random.default_rng(0),
         )
+        # Each look is recorded: after several at the same labels, a claim needs more evidence.
         tuning.attempts.write(file.rubric, directory)
         if not as_json:
             _print(tuning, before, read)
@@ -391,10 +392,11 @@ def _rate(at: AtThreshold, aim: RiskAim) -> str:
 def _thresholds(tuning: Tuning) -> Table:
     columns = ["accepted", "wrong among them", "rejects accepted", "good lost"]
     rows = table("Thresholds", "threshold", *columns, "")
-    places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
-    marks = {tuning.own: "pass_at", tuning.named: "claim"}
-    steps = {tuning.steps[int(place)] for place in places if tuning.steps}
-    for at in sorted(steps.union(at for at in marks if at), key=lambda step: -step.threshold):
+    # Of many steps some, evenly spread; and always the two with a mark.
+    places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round() if tuning.steps else ()
+    steps = {tuning.steps[int(place)] for place in places}
+    marks = {at: mark for at, mark in ((tuning.own, "pass_at"), (tuning.named, "claim")) if at}
+    for at in sorted(steps | marks.keys(), key=lambda step: -step.threshold):
         low, high = interval(at.wrong, at.accepted, confidence=tuning.aim.confidence)
         rows.add_row(
             f"{at.threshold:g}",

@@ -95,6 +95,7 @@ def print_to_do(result: RunResult, console: Console) -> None:
     elif result.questions:
         answers = [_example(question) for question in result.questions[:_MOST]]
         if len(result.questions) > 1:
+            # Only the first of many have an answer above.
             keys = (shlex.quote(question.key) for question in result.questions)
             answers = [f"{key}={answer}" for key, answer in zip(keys, answers, strict=False)]
         options = " ".join(f"--answer {answer}" for answer in answers)

@@ -1,9 +1,7 @@
 """The agent: a model that calls tools until it can answer.
 
-A plain loop: the model replies, the tools it asks for are called, the results go back to it. Each
-tool call is a step of the run, with its result in the journal before the model is asked again; so a
-resumed run repeats no finished tool call. The model is told of every failed call and may try
-something else. Code decides when the loop ends, by `next_move`.
+A plain loop: the model replies, the tools it asks for are called, the results go back to it. Code
+decides when the loop ends, by `next_move`.
 """
 
 from __future__ import annotations
@@ -166,6 +164,8 @@ async def run_agent(
                     case "answered" | "max_steps" | "repeating":
                         break
                     case "call":
+                        # Steps of the run, in its journal before the model is asked again: so a
+                        # resumed run repeats no finished call.
                         items = [caller.item(request) for request in reply.tool_calls]
                         results = await call.map(caller.step, items, name=name, has_track=False)
                     case "remind":
@@ -250,6 +250,7 @@ class _ToolCaller:
             except (Exception, asyncio.CancelledError) as error:
                 if _is_the_runs_own(error):
                     raise
+                # The model is told of any other failure, and may try something else.
                 outcome = "timed out" if isinstance(error, NodeTimedOut) else "failed"
                 text = f"Error: {describe(error)}"
                 where = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARS:]

@@ -284,12 +284,12 @@ def _allows(kind: object) -> bool:
 
 
 class _Schema(GenerateJsonSchema):
-    """Without titles that repeat names, and without a word on defaults that JSON cannot say."""
-
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ANN401, ARG002
+        # A title would repeat the name.
         return False
 
     def emit_warning(self, kind: Any, detail: str) -> None:  # noqa: ANN401
+        # It would warn of defaults that JSON cannot say.
         pass
 
 
