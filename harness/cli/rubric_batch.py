@@ -144,11 +144,9 @@ def drafts_in(
     labels: dict[str, dict[str, object]] = {}
     refused: list[RowFailure] = []
     error: InvalidInput | None = None
-    for row in read_rows(
-        names,
-        columns=read_pairs(columns, option="--columns", form="ours=theirs"),
-        empty={"draft"},
-    ):
+    renamed = read_pairs(columns, option="--columns", form="ours=theirs")
+    # An empty draft is a draft, and is scored.
+    for row in read_rows(names, columns=renamed, empty={"draft"}):
         try:
             if isinstance(row, InvalidInput):
                 raise row

@@ -170,6 +170,7 @@ class _ScoreFile:
 
 
 def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
+    # Once, for all that is asked of it: it may be a pipe.
     read = list(read_rows([str(path)], empty={"score"}))
     rows = [row for row in read if isinstance(row, Row)]
     if not rows:

@@ -114,6 +114,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
         limits = Limits(**{limit.name: options.pop(limit.name) for limit in fields(Limits)})
         command(limits=limits, **options)
 
+    # As decorators apply: the last is the first in the help.
     for option in reversed(_OPTIONS):
         called = option(called)
     return called

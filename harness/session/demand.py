@@ -106,12 +106,11 @@ class CallDemand:
 
     def asks(self, model: str) -> None:
         """A call of a model begins."""
-        if model in self._loop_models:
-            following = sorted(self._loop_models - {model})
-            is_in_loop = model in self._loop
-            self._loop = (
-                self._loop[self._loop.index(model) :] if is_in_loop else [model, *following]
-            )
+        if model in self._loop:
+            self._loop = self._loop[self._loop.index(model) :]
+        elif model in self._loop_models:
+            # More rounds than were said, or of another loop: then the others follow, once.
+            self._loop = [model, *sorted(self._loop_models - {model})]
         elif model not in self._ahead:
             self.was_surprised = True
             self._ahead.insert(0, model)
