@@ -25,6 +25,20 @@ def make_private(path: Path) -> None:
         os.close(private(str(path), os.O_CREAT))
 
 
+def path_text(path: Path | str) -> str:
+    """A path for a file in UTF-8, also if the locale (ASCII) lacks its letters."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def path_in_locale(text: str) -> str:
+    """A path from a file in UTF-8, as the system has it; undoes `path_text`."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return os.fsdecode(text.encode("utf-8", "surrogateescape"))
+    return text
+
+
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """Where files lie that can be made again: `XDG_CACHE_HOME`, else `~/.cache`."""
     cache = environment.get("XDG_CACHE_HOME") or Path(

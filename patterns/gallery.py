@@ -46,7 +46,7 @@ from harness import (
     load_settings,
 )
 from harness.cli.project_files import load_pipeline
-from harness.cli.viewer import TraceViewer
+from harness.cli.viewer import LoopbackServer, timeline_site
 from harness.session.settings import BudgetSettings, EvaluationSettings, demo_endpoint
 from harness.session.tenancy import file_footprint
 
@@ -266,7 +266,7 @@ def take_picture(trace: Path, picture: Path) -> None:
     from tests.chromium import Chromium, open_trace  # noqa: PLC0415 - needs pytest and a browser
 
     with (
-        TraceViewer(trace) as viewer,
+        LoopbackServer(timeline_site(trace)) as viewer,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
         Chromium(Path(profile), width=WIDTH, height=LOWEST) as browser,
     ):

@@ -71,17 +71,17 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
         shared["group"] = fields.get("group", "")
         if (name := names.of(row, fields["inputs"] or {})) != row.id:
             shared["name"] = name
-        of = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
+        entry = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
         scores = {name: float(score) for name, score in (fields["scores"] or {}).items()}
         own = {name: fields[name] for name in _KEPT if fields.get(name) not in (None, "", {}, [])}
         number = int(fields.get("row", -1))
         numbers[row.id] = min(number, numbers.get(row.id, number))
         took = spent.get(number, {})
-        of["epochs"].append({**took, **own, "epoch": int(fields["epoch"]), "scores": scores})
-    for of in rows.values():
-        of["epochs"].sort(key=lambda epoch: epoch["epoch"])
+        entry["epochs"].append({**took, **own, "epoch": int(fields["epoch"]), "scores": scores})
+    for entry in rows.values():
+        entry["epochs"].sort(key=lambda epoch: epoch["epoch"])
     # A file that grew has its lines in the order in which they ended.
-    return sorted(rows.values(), key=lambda of: numbers[of["id"]])
+    return sorted(rows.values(), key=lambda entry: numbers[entry["id"]])
 
 
 def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ TextIndex = int | None
 _SHOWN = frozenset(
     {"label", "track", "model", "role", "prompt_sha256", "reply_sha256", "cost_usd"}
     | {"node", "phases", "turns", "room", "node_span", "unreliable", "was_connected"}
+    | {"took_no_tokens"}
 )
 """What of a call is shown by itself, or not at all."""
 _SCORES = "scores"

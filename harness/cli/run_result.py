@@ -27,7 +27,7 @@ from harness.inference import Spent
 from harness.inference.limits import FIELD_OF
 from harness.session import RunResult, Settings
 from harness.session.trust import SETTINGS_FILE
-from harness.trace import events
+from harness.trace import CallGroup, events
 from harness.wiggum import STOPPED_SINCE, RecordedLoop, WiggumResult
 
 _NEXT = {
@@ -178,11 +178,7 @@ def spent_line(result: RunResult) -> str:
     """What the run took, in all its parts."""
     spent = result.spent
     parts = [_spent(spent, parts=result.parts)]
-    calls = {
-        use.name: use.calls - use.failed - use.cancelled - use.unfinished - use.from_cache
-        for use in result.models
-    }
-    if answered := [f"{name} ({count})" for name, count in calls.items() if count > 0]:
+    if answered := [*filter(None, map(_answered, result.models))]:
         parts.append(f"Answered by {', '.join(answered)}.")
     failed = sum(model.failed for model in result.models)
     refused = sum(model.refused for model in result.models)
@@ -191,6 +187,15 @@ def spent_line(result: RunResult) -> str:
     if result.parts > 1 and not result.had_finished:
         parts.append(f"This part took {result.duration_s:.1f} s.")
     return " ".join(parts)
+
+
+def _answered(use: CallGroup) -> str:
+    """An endpoint's answers, by model if its server changed that."""
+    count = use.calls - use.failed - use.cancelled - use.unfinished - use.from_cache
+    counts: list[object] = [count] if count > 0 else []
+    if len(use.answered_by) > 1:
+        counts = [f"'{model}': {times}" for model, times in use.answered_by.items()]
+    return f"{use.name} ({', '.join(map(str, counts))})" if counts else ""
 
 
 def _earlier_line(loop: RecordedLoop) -> str:

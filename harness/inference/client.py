@@ -39,7 +39,7 @@ from harness.inference.completion import (
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.gate import Gate
-from harness.inference.health import another_may_answer, retry_delay_s, was_connected
+from harness.inference.health import another_may_answer, retry_delay_s, was_connected, was_refused
 from harness.inference.meter import Admission, Meter
 from harness.inference.reply_store import KeptReplies, ReplyCache, Slot
 from harness.inference.request import ChatRequest, EmbedRequest, Request, RerankRequest, merged
@@ -103,6 +103,8 @@ class Client:
     """Hears once for each endpoint of what cannot be: counts, and requests taken no notice of."""
     noticed: set[tuple[str, str]] = field(default_factory=set)
     """What it has heard: tags and codes."""
+    served: dict[tuple[str, int], str] = field(default_factory=dict)
+    """The name of the model that answered last, by tag and replica."""
     randomness: random.Random = field(default_factory=random.Random)
 
     def chat(
@@ -367,6 +369,9 @@ class Client:
             except InferenceError as error:
                 if not was_connected(error):
                     span.set(was_connected=False)
+                # What fails behind the first piece of a reply was no refusal, whatever it says.
+                if was_refused(error) and not (sending and sending.pieces):
+                    span.set(took_no_tokens=True)
                 raise
             answer, wrong = possible(answer, request)
             if wrong:
@@ -375,9 +380,23 @@ class Client:
                     "calls are counted by the length of their texts"
                 )
                 self._notice(request.model, Notice(code="call.counts-impossible", message=message))
+            self._compare_model(answer.model_id, request.model, place.replica)
             if sending is not None:
                 sending.answer = answer
             return answer
+
+    def _compare_model(self, model_id: str, tag: str, replica: int) -> None:
+        if not model_id:
+            return  # some servers name no model in a reply
+        before = self.served.get((tag, replica), model_id)
+        self.served[tag, replica] = model_id
+        if before != model_id:
+            changed = Notice(
+                code="call.model-changed",
+                message=f"'{before}' answered for '{tag}', and now '{model_id}' does: its server "
+                "has another model; set the endpoint's model_id, or begin a new run for it",
+            )
+            self._notice(tag, changed)
 
     def _notice(self, tag: str, *notices: Notice) -> None:
         for notice in notices:

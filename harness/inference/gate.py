@@ -22,7 +22,14 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Literal
 
-from harness.errors import HarnessError, InferenceError, Overloaded, QueueFull, RunLimitReached
+from harness.errors import (
+    HarnessError,
+    InferenceError,
+    Overloaded,
+    QueueFull,
+    RateLimited,
+    RunLimitReached,
+)
 from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
 from harness.inference.request import ChatRequest, Request
 from harness.inference.structured import FoundOnce
@@ -341,16 +348,21 @@ class Gate:
                 else:
                     self._waiting.settle(waiter, refusal=self._outage_error)
             log_warning(
-                "an endpoint is down; its calls wait until it answers",
+                "an endpoint takes no calls; they wait until it does",
                 code="endpoint.down",
                 endpoint=self._tag,
                 at_most_s=self.max_outage_s,
                 error=describe(error),
             )
         elif now_ns - self._down_since_ns >= self.max_outage_s * 1e9:
+            failed, remedy = "did not answer", "start its server again"
+            if isinstance(error, RateLimited):
+                failed, remedy = "refused calls (HTTP 429)", "wait until the account may call again"
+            elif isinstance(error, Overloaded):
+                failed, remedy = "took no calls", "wait until its server is ready"
             self._end = RunLimitReached(
-                f"endpoint '{self._tag}' did not answer for {self.max_outage_s:g} s "
-                f"(max_outage_s): {error}; start its server again, and go on with the run",
+                f"endpoint '{self._tag}' {failed} for {self.max_outage_s:g} s (max_outage_s): "
+                f"{error}; {remedy}, and go on with the run",
                 limit="outage",
                 code="run.endpoint-down",
             )

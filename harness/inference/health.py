@@ -12,9 +12,13 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from harness.errors import (
+    AuthenticationFailed,
     CallTimeout,
+    ContextOverflow,
     EndpointUnreachable,
     HarnessError,
+    ModelNotFound,
+    NotOffered,
     Overloaded,
     QueueFull,
     ServerError,
@@ -22,6 +26,10 @@ from harness.errors import (
 )
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PROBE_PAUSE_S = 1.0, 60.0, 15.0
+
+_AT_WORK = frozenset({408, 424})
+"""Statuses of a request that took too long, and (TGI's) of one that failed while it was answered:
+both may come after the prompt was read."""
 
 OutageReason = Literal["unreachable", "unavailable", "cut"]
 """How a server shows that it is down: nobody listens; it is loading, or a proxy before it says so;
@@ -88,6 +96,16 @@ def was_connected(error: BaseException) -> bool:
     """Whether a server can have read the request that failed so."""
     timed_out = isinstance(error, CallTimeout) and error.limit == "connect_timeout_s"
     return not (timed_out or isinstance(error, EndpointUnreachable))
+
+
+def was_refused(error: BaseException) -> bool:
+    """Whether a server refused the request, before it did any work for it."""
+    match error:
+        case Overloaded() | AuthenticationFailed() | ModelNotFound() | ContextOverflow():
+            return True
+        case ServerError(status=int() as status):
+            return 400 <= status < 500 and status not in _AT_WORK
+    return isinstance(error, NotOffered)
 
 
 def outage_of(error: HarnessError) -> OutageReason | None:

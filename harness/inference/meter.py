@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple
 from harness.errors import CallTimeout, ContextOverflow, LimitReached, RunLimitReached
 from harness.inference.completion import Completion, Embeddings, Ranking
 from harness.inference.endpoint import Endpoint
-from harness.inference.health import was_connected
+from harness.inference.health import was_connected, was_refused
 from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
 from harness.inference.request import (
     ChatRequest,
@@ -391,7 +391,7 @@ class Admission:
                 scope._add(taken=charges.taken(request, sending.answer))
         except BaseException as error:
             if sending.has_left and was_connected(error):
-                scope._add(taken=charges.lost(request, pieces=sending.pieces))
+                scope._add(taken=charges.lost(request, error, pieces=sending.pieces))
             raise
         finally:
             scope._add(under_way=-need)
@@ -525,8 +525,10 @@ class _Charges:
             unpriced_calls=int(cost is None),
         )
 
-    def lost(self, request: Request, *, pieces: int = 0) -> Spent:
+    def lost(self, request: Request, error: BaseException, *, pieces: int) -> Spent:
         """The use of a call that failed or was abandoned."""
+        if was_refused(error) and not pieces:
+            return Spent(calls=1)
         # Its prompt was probably read, and each piece of its reply is at least a token.
         tokens = _most_input_tokens(request)
         return Spent(

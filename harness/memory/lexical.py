@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
 from harness.errors import MemoryStoreFailed
+from harness.files import path_text
 from harness.memory.passage import Passage, WantedTags
 from harness.memory.primary import PrimaryStore, Progress
 from harness.memory.terms import LexicalSchema, ceiling
@@ -202,7 +203,8 @@ class LexicalIndex:
 
     def _opened(self, directory: Path) -> tantivy.Index:
         """The index in a directory, or a new one."""
-        index = self._tantivy.Index(self._schema.fields, path=str(directory))
+        # To tantivy a name is UTF-8, whatever the locale.
+        index = self._tantivy.Index(self._schema.fields, path=path_text(directory))
         index.register_tokenizer(self._schema.tokenizer, self._schema.analyzer)
         # Otherwise a thread of tantivy's reloads it twice a second if `meta.json` has changed, and
         # if a file was truncated meanwhile, the process ends (SIGBUS).

@@ -25,7 +25,7 @@ from harness.files import write_whole
 from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
 from harness.graph.state import StepCall, StepState, Taken, Use, digest_of_value, plan_of
-from harness.inference import Backend, Limits
+from harness.inference import Backend, Limits, Spent
 from harness.rows import check_output
 from harness.rubric import ChosenRubric, Scored
 from harness.session.batch_files import (
@@ -52,7 +52,6 @@ from harness.session.batch_rows import (
 from harness.session.evaluation import evaluate
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
-from harness.session.result import RunSpent
 from harness.session.resume import EarlierRun, Origin, read_earlier_run
 from harness.session.run import Run
 from harness.session.scorers import Scorer
@@ -365,7 +364,7 @@ class Batch:
         return self._order[_number(label)] in self._rows.given
 
     @property
-    def spent(self) -> RunSpent | None:
+    def spent(self) -> Spent | None:
         """What earlier parts took; None if there are none."""
         return None if self._earlier is None else self._earlier.spent
 

@@ -38,7 +38,7 @@ from harness.session.roles import Casting, Roles, cast_roles, check_evaluators, 
 from harness.session.separation import ComparedModels
 from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
 from harness.session.surroundings import Surroundings
-from harness.session.trust import check_store, known_secrets, warn_of_secrets
+from harness.session.trust import CODE_VARIABLE, check_store, known_secrets, warn_of_secrets
 from harness.threads import to_its_end
 from harness.trace import (
     AUDIT_LOG,
@@ -383,6 +383,7 @@ async def open_run(
                 tracer=run.trace,
                 warn=run.warn,
                 noticed=set(),
+                served={},
                 meter=run.meter,
                 replies=run.replies,
                 before_call=run.casting.check_replies,
@@ -429,7 +430,8 @@ def _start_record(
     except OSError as error:
         raise ConfigurationInvalid(
             f"runs cannot be written to '{traces}' ({error.strerror}); set traces in "
-            "harness.toml to a directory that can be written",
+            f"harness.toml to a directory that can be written ({CODE_VARIABLE} has to allow one "
+            "outside of that file's folder)",
             code="config.traces-unwritable",
         ) from error
 

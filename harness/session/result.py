@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from harness.graph import (
 from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
-from harness.inference.request import most_tokens_of_messages
+from harness.inference.request import most_tokens_in, most_tokens_of_messages
 from harness.session.separation import EvaluatorPool, Separation
 from harness.trace import (
     AUDIT_LOG,
@@ -35,8 +35,11 @@ from harness.trace import (
     calls_of,
     events,
 )
-from harness.trace.calls import charges_of, cost_of
+from harness.trace.calls import charges_of
 from harness.wiggum import RecordedLoop, WiggumResult
+
+_ROLE = re.compile(r"(?:\A|\n\n)\[(?:system|user|assistant|tool)(?: [^\]\n]*)?\]\n")
+"""The label of a message in a prompt, as the journal keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,25 +176,8 @@ def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSpent(Spent):
-    """The use of a run's calls to models, including embeddings and failed attempts.
-
-    As the start of a later part's `Spending`, it is the use that the run's limits have counted so
-    far.
-    """
-
-    total_usd: float | None = None
-    """Dollars, including machines paid by the hour; None if no price is known."""
-    cached_calls: int = 0
-    """Not in `calls`: calls answered by the cache, without asking a model."""
-    lost_calls: int = 0
-    """Of `calls`, the ones under way when the run was killed. Their use is unknown; only their
-    prompt tokens are here, estimated, if the run records texts."""
-
-
-def run_spent(journal: Journal) -> RunSpent:
-    """Adds up the use of a run.
+def run_spent(journal: Journal) -> Spent:
+    """Adds up the use of a run: its calls to models, including embeddings and failed attempts.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
@@ -205,28 +191,29 @@ def run_spent(journal: Journal) -> RunSpent:
     ]
     endpoints = recorded[events.EndpointEvent]
     charges = charges_of(sent, endpoints)
-    uncounted = [call for call in sent if call.input_tokens is None]
-    return RunSpent(
+    # Of calls that were under way when the run was killed the use is unknown, too.
+    uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
+    most_asked, most_answered = _most_tokens(uncounted, journal)
+    return Spent(
         calls=len(sent),
-        input_tokens=sum(call.input_tokens or 0 for call in sent)
-        + _most_prompt_tokens(uncounted, journal),
-        output_tokens=sum(call.output_tokens or 0 for call in sent),
+        input_tokens=sum(call.input_tokens or 0 for call in sent) + most_asked,
+        output_tokens=sum(call.output_tokens or 0 for call in sent) + most_answered,
         cost_usd=sum(charges.values()) if charges else None,
         time_ns=journal.duration_ns,
         estimated_calls=len(uncounted),
-        unpriced_calls=len(sent) - len(charges),
-        total_usd=cost_of(sent, endpoints, run_ns=journal.duration_ns).usd,
-        cached_calls=sum(call.from_cache for call in calls),
-        lost_calls=sum(call.status == "unfinished" for call in sent),
+        unpriced_calls=sum(call.id not in charges and not call.was_free for call in sent),
     )
 
 
-def _most_prompt_tokens(calls: Sequence[events.Request], journal: Journal) -> int:
-    """Estimated prompt tokens of calls without a count, as far as the journal has their prompts."""
-    prompts: Counter[object] = Counter(
-        call.prompt_sha256 for call in calls if isinstance(call, events.Chat)
-    )
-    return sum(
-        most_tokens_of_messages(text, messages=1) * prompts[prompt]
-        for prompt, text in journal.texts(prompts).items()
-    )
+def _most_tokens(calls: Sequence[events.Request], journal: Journal) -> tuple[int, int]:
+    """The estimated tokens of calls without a count, in and out, as far as texts were recorded."""
+    chats = [call for call in calls if isinstance(call, events.Chat)]
+    texts = journal.texts({sha for c in chats for sha in (c.prompt_sha256, c.reply_sha256) if sha})
+    asked = answered = 0
+    for chat in chats:
+        if prompt := texts.get(chat.prompt_sha256):
+            # The meter counted the contents alone; the labels would be two tokens more a message.
+            contents, messages = _ROLE.subn("", prompt)
+            asked += most_tokens_of_messages(contents, messages=messages)
+        answered += most_tokens_in(texts.get(chat.reply_sha256, ""))
+    return asked, answered

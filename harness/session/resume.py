@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import EvaluationFailed, HarnessError, InvalidInput, Notice, did_you_mean
+from harness.files import path_in_locale, path_text
 from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inputs, graph_inputs
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
-from harness.inference import Limits
+from harness.inference import Limits, Spent
 from harness.memory import Place, place_of
-from harness.session.result import RunSpent, run_spent
+from harness.session.result import run_spent
 from harness.trace import (
     ContentPolicy,
     Instant,
@@ -88,10 +89,10 @@ class EarlierRun:
         if event.target is None:
             return None
         return Origin(
-            target=event.target,
-            config=Path(event.config) if event.config else None,
+            target=path_in_locale(event.target),
+            config=Path(path_in_locale(event.config)) if event.config else None,
             roles=dict(event.roles),
-            memory=place_of(event.memory) if event.memory else None,
+            memory=place_of(path_in_locale(event.memory)) if event.memory else None,
             seed=event.seed,
             engine=event.engine,
         )
@@ -125,7 +126,7 @@ class EarlierRun:
         return tuple(Notice(code="resume.salvaged", message=loss) for loss in self.lost)
 
     @property
-    def spent(self) -> RunSpent:
+    def spent(self) -> Spent:
         """What calls of all its parts took, and its time."""
         return run_spent(self.journal)
 
@@ -149,16 +150,16 @@ def record_beginning(
         events.PipelineEvent(
             pipeline=graph.name,
             content=content,
-            target=origin.target if origin else None,
-            config=str(origin.config) if origin and origin.config else None,
+            target=path_text(origin.target) if origin else None,
+            config=path_text(origin.config) if origin and origin.config else None,
             roles=dict(origin.roles) if origin else {},
-            memory=str(origin.memory) if origin and origin.memory else None,
+            memory=path_text(str(origin.memory)) if origin and origin.memory else None,
             seed=origin.seed if origin else None,
             engine=origin.engine if origin else None,
             inputs=tuple(inputs),
             limits={name: limit for name, limit in asdict(limits).items() if limit is not None},
             is_batch=is_batch,
-            batch_state=str(batch_state.absolute()) if batch_state else "",
+            batch_state=path_text(batch_state.absolute()) if batch_state else "",
             result=graph.result,
         )
     )

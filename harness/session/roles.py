@@ -25,7 +25,7 @@ from harness.session.separation import (
     evaluator_pool,
     refusal,
 )
-from harness.session.settings import Settings
+from harness.session.settings import Settings, stray_setting
 from harness.trace import Tracer, events
 
 PRODUCER = "producer"
@@ -197,7 +197,7 @@ class Roles:
         if tag not in self._endpoints:
             raise ConfigurationInvalid(
                 f"role '{role}' is given to '{tag}', and there is no such endpoint; "
-                + did_you_mean(tag, self._endpoints),
+                + (stray_setting(role) or did_you_mean(tag, self._endpoints)),
                 code="roles.endpoint-unknown",
             )
 

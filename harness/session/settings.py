@@ -35,7 +35,7 @@ from harness.errors import (
     did_you_mean,
     fault_of,
 )
-from harness.files import read_bytes
+from harness.files import path_in_locale, read_bytes
 from harness.graph.executor import LOCAL
 from harness.hardware import parse_bytes
 from harness.inference import MACHINE, Endpoint, Limits
@@ -459,7 +459,8 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
     for table, key in places:
         if isinstance(table.get(key), str):
             # As shells do, this leaves the name of an unknown user; pathlib's version fails.
-            table[key] = base / os.path.expanduser(table[key])  # noqa: PTH111 - see above
+            name = os.path.expanduser(path_in_locale(table[key]))  # noqa: PTH111 - see above
+            table[key] = base / name
     for table in (memory, _table(values, "execution"), *models):
         table["written_in"] = written_in
 
@@ -492,11 +493,14 @@ def _explain(problem: Any) -> tuple[tuple[str, ...], Notice]:  # noqa: ANN401 - 
     """Where a mistake is, and what it is."""
     location = tuple(map(str, problem["loc"]))
     where = ".".join(location)
+    stray = stray_setting(location[-1]) if len(location) > 1 else ""
     if problem["type"] == "extra_forbidden":
-        near = did_you_mean(location[-1], _fields_at(location[:-1]))
+        near = stray or did_you_mean(location[-1], _fields_at(location[:-1]))
         message = f"'{where}' is not a setting; {near}"
         return location, Notice(code="config.unknown-setting", message=message)
     message = fault_of(problem)
+    if stray and location[:-1] in {("endpoints",), ("roles",)}:
+        message += f"; or {stray}"
     if problem["type"] == "literal_error":
         offered = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
         unknown = str(problem["input"])
@@ -504,6 +508,16 @@ def _explain(problem: Any) -> tuple[tuple[str, ...], Notice]:  # noqa: ANN401 - 
     mistake = problem.get("ctx", {}).get("error")
     code = mistake.code if isinstance(mistake, Mistake) else "config.setting-invalid"
     return location, Notice(code=code, message=f"{where}: {message}" if where else message)
+
+
+def stray_setting(name: str) -> str:
+    """What to do with a setting of the whole file that stands under a table; empty for another."""
+    field = Settings.model_fields.get(name)
+    if field is None:
+        return ""
+    is_table = isinstance(field.default, dict | SettingsTable)
+    form = f"as a table of its own, [{name}]" if is_table else "above the first [table]"
+    return f"'{name}' is a setting of the whole file: write it {form}"
 
 
 def _fields_at(location: tuple[str, ...]) -> set[str]:

@@ -280,16 +280,15 @@ def remember(entry: str, environment: Mapping[str, str]) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = os.open(directory / "trust", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with os.fdopen(file, "a", encoding="utf-8", errors="surrogateescape") as lines:
-        lines.write(f"{entry}\n")
+    with os.fdopen(file, "ab") as lines:
+        lines.write(os.fsencode(f"{entry}\n"))
 
 
 def _read(environment: Mapping[str, str]) -> _Trust:
     directory = own_directory(environment)
     try:
-        text = (
-            "" if directory is None else (directory / "trust").read_text("utf-8", "surrogateescape")
-        )
+        # By the locale, as paths are: under ASCII, one that was read as UTF-8 has no bytes.
+        text = "" if directory is None else os.fsdecode((directory / "trust").read_bytes())
     except OSError:
         text = ""  # so it allows nothing
     lines = [line for line in text.split("\n") if line and not line.startswith("#")]

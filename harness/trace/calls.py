@@ -6,6 +6,7 @@ A price is by the token, by the hour, or as a provider lists it. An unknown figu
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
@@ -174,6 +175,8 @@ class CallGroup:
     """Attempts that were under way when the run was killed."""
     from_cache: int
     """Calls that an earlier call's reply answered: no model was asked."""
+    answered_by: Mapping[str, int]
+    """Calls that a model answered, by its name in the reply; without those that have no name."""
     cut: int
     """Replies cut at a limit of output or context."""
     uncounted: int
@@ -270,6 +273,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         cancelled=statuses.count("cancelled"),
         unfinished=statuses.count("unfinished"),
         from_cache=sum(call.from_cache for call in calls),
+        answered_by=Counter(call.model_id for call in done if call.model_id),
         cut=sum(call.was_cut for call in done),
         uncounted=sum(call.output_tokens is None for call in done),
         unreliable=sum(call.has_unreliable_latency for call in done),
@@ -388,7 +392,7 @@ def _model_cost(
     model: str, calls: Sequence[Request], prices: EndpointEvent | None, *, run_ns: int
 ) -> ModelCost:
     by_basis: dict[PriceBasis, float] = {}
-    unpriced = sum(not call.was_refused for call in calls)
+    unpriced = sum(not (call.was_refused or call.was_free) for call in calls)
     for call in calls:
         charge = _charge(call, prices)
         if charge is not None:

@@ -14,7 +14,7 @@ from harness.files import whole_file
 from harness.trace.journal_line import dump_json
 from harness.trace.journal_reader import Journal
 from harness.trace.records import CounterSet, Instant, SpanRecord
-from harness.trace.timeline import Drawing, Lane, on_lane, slice_title, track_rank
+from harness.trace.timeline import Lane, TimelineDrawing, on_lane, slice_title, track_rank
 
 _BATCH = 500
 
@@ -47,7 +47,7 @@ def write_chrome_trace(journal: Journal, path: Path) -> None:
 
 def chrome_events(journal: Journal) -> Iterator[Event]:
     """The events of a run, in the order they began; a track is named before its first event."""
-    drawing, threads = Drawing(journal), _Threads(journal.started.time_ns)
+    drawing, threads = TimelineDrawing(journal), _Threads(journal.started.time_ns)
     yield from threads.names(drawing.lanes.track(None))
     for item, lane in drawing.items():
         if lane.number >= threads.named:

@@ -440,6 +440,8 @@ class Request(SpanEvent):
     """Whether an earlier call's reply answered it; then there are no figures of a model."""
     was_connected: bool = True
     """Whether its server was reached, as far as is known."""
+    took_no_tokens: bool = False
+    """Whether its server refused a request of it before it did any work."""
     error_code: str | None = None
     """Of the error that ended it, such as `call.unreachable`; None in older journals."""
 
@@ -453,6 +455,12 @@ class Request(SpanEvent):
         """Whether a server can have read it: no limit refused it, and its connection was made."""
         unreached = self.error_class == "EndpointUnreachable" or not self.was_connected
         return not (unreached or self.was_refused)
+
+    @property
+    def was_free(self) -> bool:
+        """Whether its server refused it before it did any work."""
+        # A call that ends well may have had its probe refused.
+        return self.took_no_tokens and self.status == "error"
 
 
 class OtherRequest(Request):

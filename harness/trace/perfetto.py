@@ -19,7 +19,14 @@ from pathlib import Path
 from harness.files import whole_file
 from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, CounterSet, Instant, SpanRecord
-from harness.trace.timeline import Drawing, Lane, on_lane, slice_title, track_around, track_rank
+from harness.trace.timeline import (
+    Lane,
+    TimelineDrawing,
+    on_lane,
+    slice_title,
+    track_around,
+    track_rank,
+)
 
 # --- Protocol buffers, as far as writing needs them --------------------------------------------
 # https://protobuf.dev/programming-guides/encoding/: a message is a sequence of fields, each a tag
@@ -123,7 +130,7 @@ def perfetto_packets(journal: Journal) -> Iterator[bytes]:
 class _Packets:
     def __init__(self, journal: Journal) -> None:
         self._run_id, self._origin_ns = journal.started.run_id, journal.started.time_ns
-        self._drawing = Drawing(journal)
+        self._drawing = TimelineDrawing(journal)
         self._tracks = _Tracks()
         self._counters: dict[tuple[int, str, str], bytes] = {}
         # Definitions that the next packet must hold before it refers to them by number.

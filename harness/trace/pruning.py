@@ -20,7 +20,7 @@ from typing import Literal
 import orjson
 
 from harness.errors import InvalidInput, JournalInvalid
-from harness.files import whole_file, writing
+from harness.files import path_in_locale, whole_file, writing
 from harness.trace.events import PipelineEvent
 from harness.trace.journal_line import decode, dump_json, line_start
 from harness.trace.journal_reader import (
@@ -271,7 +271,7 @@ def _batch_state(run: StoredRun) -> str | None:
 def _is_needed(state: str | None, run_id: str) -> bool:
     if not state:
         return state is None
-    path = Path(state)
+    path = Path(path_in_locale(state))
     try:
         return bool(orjson.loads(path.read_bytes())["run"] == run_id)
     except FileNotFoundError:

@@ -179,7 +179,7 @@ class ArrowEnd(NamedTuple):
     """Where it leaves from a mark of its own instead, at the moment the slice begins."""
 
 
-class Drawing:
+class TimelineDrawing:
     """A run as timelines show it: each span, instant and counter on its lane, and the arrows."""
 
     def __init__(self, journal: Journal) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from command import COMMAND, ENVIRONMENT, harness
 from sample_runs import load_run
+
+import harness as package
 
 PRINTS = """\
 from harness import Pipeline
@@ -69,6 +72,34 @@ def test_a_command_ends_well_whatever_its_streams_are(
         True,
         True,
     )
+
+
+def test_names_of_files_are_no_matter_of_the_locale(tmp_path: Path) -> None:
+    """Of the folder, of one that was trusted before, and of one in the settings, under ASCII."""
+    project = tmp_path / "Bücher"
+    project.mkdir()
+    (project / "prints.py").write_text(PRINTS, encoding="utf-8")
+    (project / "harness.toml").write_text('traces = "Läufe"', encoding="utf-8")
+    trust = tmp_path / "harness" / "trust"
+    trust.parent.mkdir()
+    trust.write_text("/nowhere/Größe\n", encoding="utf-8")
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    where = {"XDG_CONFIG_HOME": str(tmp_path), "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    for words in ("run prints.py", "resume latest", "memory add prints.py --store Stücke"):
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", *words.split()],
+            cwd=project,
+            env=ENVIRONMENT | ascii_alone | where,
+            capture_output=True,
+            encoding="ascii",
+            check=False,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert len([*(project / "Läufe").glob("2*Z-????????????.jsonl")]) == 1
+    assert trust.read_text("utf-8").split("\n")[:2] == [
+        "/nowhere/Größe",
+        str(project / "prints.py"),
+    ]
 
 
 def test_only_the_result_is_on_standard_output(project: Path) -> None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from harness import Pipeline, Run, ScriptedBackend, Settings
 from harness.cli.consoles import json_object
 from harness.cli.rounds import changes, print_rounds, rounds_as_json
-from harness.cli.run_result import print_failure, print_result, result_fields
+from harness.cli.run_result import print_failure, print_result, result_fields, spent_line
 from harness.inference import Spent
 from harness.session import RunResult
 from harness.trace import Journal
@@ -94,6 +94,16 @@ def test_a_failed_run_says_what_was_spent_and_how_its_figures_were_come_by(
     failed = replace(result, status="failed", spent=SPENT)
     text = printed(partial(print_failure, failed))
     assert_shown("run report", "failed", text, masks=masks(result))
+
+
+def test_an_endpoint_whose_server_changed_its_model_is_counted_by_what_answered(
+    result: RunResult,
+) -> None:
+    (use,) = result.models
+    assert use.answered_by == {"producer": 1}
+    changed = replace(use, answered_by={"first": 400, "second [b]": 200})
+    line = spent_line(replace(result, models=(changed,)))
+    assert "Answered by producer ('first': 400, 'second [b]': 200)." in line
 
 
 def masks(result: RunResult) -> dict[str, str]:

@@ -59,3 +59,31 @@ def read(tokens, text="Hello."):
 )
 def test_what_a_reply_gives_away_is_said(request_, reply, code):
     assert codes(request_, reply, reply) == ([code] if code else [])
+
+
+@pytest.mark.parametrize(
+    ("models", "is_said"),
+    [
+        (["a", "a", "a"], []),
+        (["a", "b", "a", "b"], ["call.model-changed"]),
+        (["a", "", "a"], []),
+        (["", "a", "a"], []),
+        (["a", "", "b"], ["call.model-changed"]),
+    ],
+    ids=", ".join,
+)
+def test_a_server_that_changes_its_model_is_warned_of_once(models, is_said):
+    notices = []
+
+    class Changing(ScriptedBackend):
+        async def chat(self, request):
+            return replace(await super().chat(request), model_id=models[len(self.requests) - 1])
+
+    client = replace(client_of(Changing(["Hi."] * 9), tag="judge"), warn=notices.append)
+
+    async def main():
+        for _ in models:
+            await client.chat(asked())
+
+    asyncio.run(main())
+    assert [notice.code for notice in notices] == is_said

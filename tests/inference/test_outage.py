@@ -160,6 +160,36 @@ def test_new_calls_wait_too_and_are_not_counted_in_the_queue():
     assert asyncio.run(main()) == ["first", *map(str, range(9))]
 
 
+@pytest.mark.parametrize(
+    ("down", "failed", "remedy"),
+    [
+        (REFUSED, "'m' did not answer for 60 s", "start its server again"),
+        (BAD_GATEWAY, "'m' did not answer for 60 s", "start its server again"),
+        (LOADING, "'m' took no calls for 60 s", "wait until its server is ready"),
+        (
+            RateLimited("the account is at its limit", endpoint="m"),
+            "'m' refused calls (HTTP 429) for 60 s",
+            "wait until the account may call again",
+        ),
+    ],
+    ids=str,
+)
+def test_the_end_says_how_the_server_failed_and_what_would_help(down, failed, remedy):
+    server = Server()
+    outage = Outage(server)
+
+    async def main():
+        await outage.ask("before")
+        server.down = down
+        call = outage.ask("after")
+        await until_idle()
+        await outage.pass_s(61)
+        return await asyncio.gather(call, return_exceptions=True)
+
+    (error,) = asyncio.run(main())
+    assert f"endpoint {failed} (max_outage_s): {down}; {remedy}, and go on" in str(error)
+
+
 def test_after_the_limit_the_run_ends_and_no_call_of_it_begins():
     server = Server()
     outage = Outage(server)

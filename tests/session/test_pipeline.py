@@ -274,8 +274,9 @@ def test_a_mistake_inside_a_node_is_its_cause(settings):
 
 def test_a_traces_directory_that_cannot_be_written_is_a_mistake_in_the_settings(settings):
     settings.traces.write_text("a file stands in the way")
-    with refused("config.traces-unwritable"):
+    with refused("config.traces-unwritable") as caught:
         run(answering(), settings, {"task": "t"})
+    assert "HARNESS_TRUST has to allow one outside" in str(caught.value)
 
 
 def test_an_endpoint_that_no_role_needs_may_be_unusable_until_it_is_called(tmp_path):

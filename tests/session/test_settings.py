@@ -15,6 +15,7 @@ from harness import chat
 from harness.errors import ConfigurationInvalid
 from harness.inference import Endpoint, Limits
 from harness.session import Settings, load_settings
+from harness.session.roles import cast_roles
 
 FULL = """\
 traces = "runs"
@@ -122,6 +123,24 @@ def test_a_setting_that_is_none_has_the_nearest_beside_it(tmp_path, text):
         read(tmp_path, text)
     assert (caught.value.path, caught.value.line) == (tmp_path / "harness.toml", line)
     assert f"did you mean {near}" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+@pytest.mark.parametrize("table", ["endpoints.a", "evaluation", "budget.devices.gpu0"])
+def test_a_setting_of_the_whole_file_below_a_table_is_sent_where_it_belongs(tmp_path, table, name):
+    is_table = name not in {"traces", "rubrics", "cache", "seed"}
+    with refused("config.unknown-setting") as caught:
+        read(tmp_path, f"{URL}[{table}]\n{name} = 1\n".replace(f"{URL}[endpoints.a]\n", URL))
+    assert (f"[{name}]" if is_table else "above the first [table]") in str(caught.value)
+
+
+@pytest.mark.parametrize("table", ["roles", "endpoints"])
+def test_among_names_that_people_choose_it_is_found_by_its_value(tmp_path, table):
+    def cast(settings):
+        cast_roles(settings.endpoints, settings)
+
+    with pytest.raises(ConfigurationInvalid, match=r"above the first \[table\]"):
+        cast(read(tmp_path, f"{URL}[{table}]\ntraces = 'runs'\n"))
 
 
 RESERVE = "[budget.devices.gpu0]\ncapacity = '1 GiB'\nreserve = '1 GiB'\n"

@@ -195,6 +195,17 @@ def test_a_cut_call_of_a_tool_is_never_gone_on_with(cut, tools, on_cut):
     assert len(writer.requests) == 1
 
 
+@pytest.mark.parametrize(("tools", "why"), [("native", "calling a"), (None, "none was offered")])
+def test_a_reply_that_is_cut_while_it_calls_a_tool_says_so(tools, why):
+    class Offered(Ending):
+        async def chat(self, request):
+            return replace(await super().chat(request), tools=tools)
+
+    writer = Offered([ScriptedReply(tool_calls=CALL)], "length")
+    with pytest.raises(ReplyCut, match=why):
+        asyncio.run(answer(writer.chat, asked()))
+
+
 def test_a_cut_text_may_end_in_a_call_and_calls_alone_are_a_answer():
     writer = Ending(["I will", ScriptedReply(tool_calls=CALL)], "length", "tool_calls")
     found = asyncio.run(answer(writer.chat, asked(), on_cut="continue"))
