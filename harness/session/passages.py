@@ -1,7 +1,6 @@
 """Passages: the memory store of a run, or of a script or command without one.
 
-A run opens the store at its first use and keeps it off the event loop. If an endpoint makes the
-vectors, the store's threads ask and an event loop makes the calls.
+A run opens the store at its first use and keeps it off the event loop.
 """
 
 from __future__ import annotations
@@ -491,6 +490,7 @@ class EndpointEmbedder:
         with self._lock:
             if self._is_closed:
                 raise self._over()
+            # A thread of the store asks, and the event loop makes the call.
             call = asyncio.run_coroutine_threadsafe(self._call(request), self._loop)
             self._calls.add(call)
         try:

@@ -276,7 +276,6 @@ def describe_budget(budget: KeepAliveBudget, tracer: Tracer) -> None:
 async def _tenants(
     hosts: Mapping[str, tuple[Endpoint, Host]], *, required: Collection[str]
 ) -> dict[str, Tenant]:
-    """By tag. A model whose server cannot be asked now is not counted, unless it is required."""
     # Side by side: a server that does not answer is not waited for once for each of its models.
     results = await asyncio.gather(
         *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
@@ -288,6 +287,7 @@ async def _tenants(
         elif tag in required or not isinstance(tenant, HarnessError):
             raise tenant
         else:
+            # Its server cannot be asked now.
             log_warning(
                 "a model is not counted in the memory budget",
                 code="budget.model-not-counted",

@@ -11,9 +11,8 @@ environment are the user's own, and so are the files beside the list of permissi
     # The code of this folder may run. A single file can stand here too.
     /home/me/project
 
-A host without a port means its scheme's own port. `*` stands for any variable, because litellm may
-send any credentials that it finds. If litellm chooses the host too, name the provider:
-`*@replicate`.
+A host without a port means its scheme's own port. `*` stands for any variable. If litellm chooses
+the host too, name the provider: `*@replicate`.
 """
 
 from __future__ import annotations
@@ -97,6 +96,7 @@ def not_allowed(
     allowed = _read(environment).keys
     named, has_key = [*endpoint.variables], endpoint.api_key_env is not None
     provider = _provider(endpoint)
+    # litellm may send any credentials that it finds.
     if provider_of(endpoint).finds_keys and not (has_key and provider in APIS_WITH_ONE_KEY):
         named.append(_ANY)
     # If litellm chooses the host, the provider's name stands for it, before a call and during it.
@@ -359,11 +359,11 @@ def known_secrets(
 
     Args:
         endpoints: Name the variables of their keys; their addresses may hold credentials.
-        environment: Holds the values. Every variable with a telling name is secret too, because
-            litellm reads its providers' keys from there.
+        environment: Holds the values.
         named: Further variables, from `[trace] secrets`.
     """
     endpoints = tuple(endpoints)
+    # Every variable with a telling name is secret too: litellm reads providers' keys from there.
     secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
     values = set(secrets.values())
     for endpoint in endpoints:
