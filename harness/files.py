@@ -56,12 +56,9 @@ def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/sta
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is whole: when the block ends without an error.
-
-    An existing path that is not a regular file, such as `/dev/stdout`, is written to directly.
-    """
+    """A file that takes its name once it is whole: when the block ends without an error."""
     try:
-        # Renaming onto a device would put a file in its place.
+        # Renaming onto a device, such as `/dev/stdout`, would put a file in its place.
         if path.exists() and not path.is_file():
             with path.open("wb") as file:
                 yield file

@@ -265,12 +265,14 @@ class _RunFigures:
         if span.name in PHASES:
             self._phases.get(span.parent or 0, []).append(span)
         elif span.name in events.REQUESTS:
-            if (phases := self._phases.pop(span.id, None)) is not None:
+            phases = self._phases.pop(span.id, None)
+            # Of a span whose start was seen, which counted it.
+            if phases is not None:
                 self.under_way(span, -1)
-            is_chat = span.name == events.Chat.NAME
-            call = calls_of([span, *(phases or ())])[0] if is_chat else events.request_of(span)
-            if call is not None:
-                self.end(call)
+            if span.name == events.Chat.NAME:
+                self.end(calls_of([span, *(phases or ())])[0])
+            elif (request := events.request_of(span)) is not None:
+                self.end(request)
         elif (row := self._attempt(span)) and span.status != "unfinished":
             self._row(row, attempt_status(span))
 

@@ -64,7 +64,7 @@ def load_plugins(
 ) -> tuple[dict[str, Any], list[ConfigurationInvalid]]:
     """All objects of a group, by name, and the errors of those that are left out.
 
-    These are the ones that cannot be imported or do not fit, and those whose name is `taken`.
+    Left out are those that cannot be imported or do not fit, or whose name is `taken`.
     """
     loaded, errors = {}, []
     for name, plugin in _plugins(group).items():

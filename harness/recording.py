@@ -26,10 +26,10 @@ from harness.trace import Redactor
 from harness.trace.tracer import node_under_way
 
 _COMPLETION = TypeAdapter(Completion)
+# What a reply has of the call that it came from, and another call has not.
 _OF_ITS_CALL = {"sent_ns": 0, "first_token_ns": None, "phases": (), "itl": None, "cost_usd": None}
-"""What a reply has of the call that it came from, and another call has not."""
+# Fields of a request that are told by themselves, or do not matter to the reply.
 _UNSAID = {"model", "role", "messages", "timeout_s", "on_text", "on_piece"}
-"""Fields of a request that are told by themselves, or do not matter to the reply."""
 _DIFF_LINES = 40
 _REMEDY = (
     "to record what your models say now, run the test with `pytest --harness-record`, or with the "

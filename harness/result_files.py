@@ -49,16 +49,16 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
 
 
 def _json(data: bytes) -> Any:  # noqa: ANN401 - JSON
-    """What JSON says, with NaN as Python writes it, and Inspect with it."""
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
+        # Python writes NaN, and so does Inspect; orjson refuses it.
         return json.loads(data)
 
 
 @cache
 def _tell_once(message: str) -> None:
-    """Warns of a score; a command may read a file twice."""
+    # A command may read a file twice.
     log_warning(message, code="results.score-not-finite")
 
 
@@ -82,8 +82,8 @@ def _of_archive(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
-    """One file of an archive; Python's library reads zstd from 3.14 on."""
     info = archive.getinfo(name)
+    # Python's library reads zstd from 3.14 on.
     if info.compress_type != _ZSTD:
         return archive.read(name)
     try:
@@ -95,6 +95,7 @@ def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
             code="row.no-pyarrow",
         ) from error
     assert archive.fp is not None
+    # A local header ends with the lengths of its name and extra field, which stand before the data.
     archive.fp.seek(info.header_offset + 26)
     archive.fp.seek(sum(struct.unpack("<HH", archive.fp.read(4))), 1)
     data = archive.fp.read(info.compress_size)
@@ -149,7 +150,6 @@ def _text(value: object, attachments: Mapping[str, str]) -> str:
 
 
 def _number(value: object) -> float | None:
-    """A score; None for none."""
     try:
         grade = _GRADES.get(value.lower()) if isinstance(value, str) else None
         number = float(value) if grade is None else grade  # type: ignore[arg-type]  # or it raises

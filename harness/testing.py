@@ -240,12 +240,12 @@ class Script:
             name = next((name for name in names if name in self._replies), None)
             if name is None:
                 raise self._no_reply(f"there is no entry {' or '.join(map(repr, names))}")
-            return self._said(self._replies[name], request, label, name)
+            return self._reply_in(self._replies[name], request, label, name)
         except ScriptMismatch as mistake:
             self.mistake = self.mistake or mistake
             raise
 
-    def _said(
+    def _reply_in(
         self, entry: object, request: ChatRequest, label: str, *place: str
     ) -> str | ScriptedReply:
         if isinstance(entry, Mapping):
@@ -253,7 +253,7 @@ class Script:
             text = next((text for text in entry if text in prompt), None)
             if text is None:
                 raise self._no_reply(f"its prompt contains none of {', '.join(map(repr, entry))}")
-            return self._said(entry[text], request, label, *place, text)
+            return self._reply_in(entry[text], request, label, *place, text)
         if isinstance(entry, list):
             # By the call's label: parallel calls of one node each begin with the first reply.
             number = self._places[label, *place]
@@ -356,7 +356,10 @@ class Judge:
                 f"for something else: {_short(prompt)}",
                 code="script.not-a-judgement",
             )
-        scores = self._scores_of(draft[0].partition("\n")[2].rpartition("\n")[0], label)
+        # Without the lines of its marks, which differ from call to call.
+        text = draft[0].partition("\n")[2].rpartition("\n")[0]
+        scores = self._scores_of(text, label)
+        # A lone judgement's dimension is named after the draft.
         return judgement_as_json(fields, scores, reason=self._reason, prompt=prompt[draft.end() :])
 
     def _scores_of(self, draft: str, label: str) -> Scores:

@@ -17,8 +17,8 @@ from harness.threads import to_its_end
 
 T = TypeVar("T")
 
+# Tells the file from other programs' databases; `file` shows it too.
 _APPLICATION_ID = int.from_bytes(b"hrnc")
-"""Tells the file from other programs' databases; `file` shows it too."""
 _VERSION = 1
 _BUSY_S = 5.0  # longest wait for another process that is writing
 
@@ -26,10 +26,9 @@ _BUSY_S = 5.0  # longest wait for another process that is writing
 class TextStore:
     """Texts by key, in one SQLite file that several processes may share; without a path in memory.
 
-    It grows until the file is deleted. Not for network drives, on which SQLite's write-ahead log
-    does not work. An error after the file was opened fails no call: it is logged once, and the
-    model is asked. Raises `ConfigurationInvalid` for a file that cannot be opened. With `unusable`,
-    it is opened when it is first needed, and that error is told there, once; nothing is kept then.
+    It grows until the file is deleted. Raises `ConfigurationInvalid` for a file that cannot be
+    opened. With `unusable`, it is opened when it is first needed, and that error is told there,
+    once; nothing is kept then.
     """
 
     def __init__(
@@ -103,6 +102,7 @@ class TextStore:
             self._warn("a reply cannot be kept in the call cache", error, code="cache.not-written")
 
     def _warn(self, what: str, error: sqlite3.Error, *, code: str) -> None:
+        # Once: an error after the file was opened fails no call, since the model is asked then.
         if not self._has_warned:
             self._has_warned = True
             log_warning(what, code=code, path=str(self._path), error=str(error))
@@ -158,6 +158,7 @@ def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
             path=path,
         )
     db.execute("COMMIT")
+    # Not for network drives, on which SQLite's write-ahead log does not work.
     db.execute("PRAGMA journal_mode = WAL")
     # The last replies may be lost when the power fails; nothing else.
     db.execute("PRAGMA synchronous = NORMAL")

@@ -314,6 +314,7 @@ def _changed_inputs(a: NodeRecord | None, b: NodeRecord | None) -> tuple[str, ..
 
 
 def _differ(a: object, b: object) -> bool:
+    # What one of them did not record tells of no difference.
     return a is not None and b is not None and a != b
 
 

@@ -71,17 +71,17 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
         shared["group"] = fields.get("group", "")
         if (name := names.of(row, fields["inputs"] or {})) != row.id:
             shared["name"] = name
-        of = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
+        entry = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
         scores = {name: float(score) for name, score in (fields["scores"] or {}).items()}
         own = {name: fields[name] for name in _KEPT if fields.get(name) not in (None, "", {}, [])}
         number = int(fields.get("row", -1))
         numbers[row.id] = min(number, numbers.get(row.id, number))
         took = spent.get(number, {})
-        of["epochs"].append({**took, **own, "epoch": int(fields["epoch"]), "scores": scores})
-    for of in rows.values():
-        of["epochs"].sort(key=lambda epoch: epoch["epoch"])
+        entry["epochs"].append({**took, **own, "epoch": int(fields["epoch"]), "scores": scores})
+    for entry in rows.values():
+        entry["epochs"].sort(key=lambda epoch: epoch["epoch"])
     # A file that grew has its lines in the order in which they ended.
-    return sorted(rows.values(), key=lambda of: numbers[of["id"]])
+    return sorted(rows.values(), key=lambda entry: numbers[entry["id"]])
 
 
 def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -117,12 +117,14 @@ def _spent_in(path: Path, traces: Path) -> dict[int, dict[str, float]]:
     with suppress(OSError, ValueError, KeyError, TypeError):
         journal = traces / Path(str(manifest_of(path)["run"])).with_suffix(JOURNAL_SUFFIX).name
         for record in node_records(Journal(journal), latest=True) if journal.is_file() else ():
-            place = re.match(r"(\w+)\[(\d+)\](/)?", record.label)
-            if place is None:
+            match = re.match(r"(\w+)\[(\d+)\](/)?", record.label)
+            if match is None:
                 continue
-            of = spent[int(place[2])]
-            if place[1] == ROWS and not place[3]:
-                of["seconds"] = record.duration_ns / 1e9
+            node, number, nested = match.groups()
+            row = spent[int(number)]
+            # Calls inside a row's pipeline take part of the row's own time.
+            if node == ROWS and not nested:
+                row["seconds"] = record.duration_ns / 1e9
             if record.cost_usd is not None:
-                of["cost_usd"] = of.get("cost_usd", 0.0) + record.cost_usd
+                row["cost_usd"] = row.get("cost_usd", 0.0) + record.cost_usd
     return spent

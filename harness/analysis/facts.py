@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import compress
 from sys import intern
 from typing import Any
 
@@ -21,14 +20,14 @@ from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
+# A fault that cost less of the run is ignored: a fifth of a second goes unnoticed.
 LEAST_LOST_NS = 200_000_000
-"""A fault that cost less of the run is ignored: a fifth of a second goes unnoticed."""
 
+# Nor one that took a smaller share of it.
 LEAST_LOST_SHARE = 0.05
-"""Nor one that took a smaller share of it."""
 
+# Of so many calls, from the first, the texts are compared: a fault that repeats shows in them.
 TEXTS_OF_CALLS = 200
-"""Of so many calls, from the first, the texts are compared: a fault that repeats shows in them."""
 
 SEVERAL = 2
 """So often is no chance."""
@@ -42,23 +41,23 @@ MOSTLY = 0.5
 ALONE = 1.1
 """Calls under way at once, on average, up to which a call was alone."""
 
+# The target for the first token in interactive use; as a gap or a delay, worth a finding.
 LONG_NS = 500_000_000
-"""The target for the first token in interactive use; as a gap or a delay, worth a finding."""
 
 GAIN = 1.1
 """So many times as much is more."""
 
+# Of one reply: no model writes so fast, and what seems to was kept back.
 QUICKEST_TOKENS_PER_S = 5_000
-"""Of one reply: no model writes so fast, and what seems to was kept back."""
 
 LEAST_OF_PACE = 16
 """Tokens of a reply that has a pace."""
 
+# Of a core, from which on a Python process has no more to compute with.
 CORE_FULL = 0.85
-"""Of a core, from which on a Python process has no more to compute with."""
 
+# Of the critical path, from which on the process is what is slow.
 MUCH_LAG = 0.25
-"""Of the critical path, from which on the process is what is slow."""
 
 _SERVER_TRACK = "server "
 _OWN_TRACKS = {"process harness", "machine"}
@@ -213,10 +212,8 @@ class Observed:
 
     @cached_property
     def cores(self) -> tuple[float, float]:
-        """What this process took of a core, and the share of all cores in use.
-
-        While the event loop stood still, or while calls ran if it never did.
-        """
+        """What this process took of a core, and the share of all cores in use."""
+        # While the event loop stood still, or while calls ran if it never did.
         within = union(self.seen[events.ClientLag]) or union(self.calls)
         return (
             self._mean_while("process harness", "CPU", within),
@@ -255,11 +252,7 @@ class Observed:
 def per_model(
     rule: Callable[[Observed, str, Sequence[Call]], Observation | None],
 ) -> Callable[[Observed], Observation | None]:
-    """A rule over the calls that one model answered, as a rule over the run.
-
-    It finds the model that lost most by the fault or, where no time is lost, has most spans that
-    show it. Other models may have the same fault.
-    """
+    """A rule over the calls that one model answered, as a rule over the run: of the worst model."""
 
     def worst_model(observed: Observed) -> Observation | None:
         cases = [
@@ -267,6 +260,7 @@ def per_model(
             for model, calls in observed.by_model.items()
             if (case := rule(observed, model, calls)) is not None
         ]
+        # The worst by lost time or, where none is lost, by spans that show the fault.
         return max(cases, key=lambda f: (f.lost_ns or 0, len(f.spans)), default=None)
 
     return worst_model
@@ -283,16 +277,14 @@ def observe(journal: Journal) -> Observed:
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
     observed.servers = {server.model: server for server in seen[Server]}
-    # A call's share of a load is no load of its own.
-    is_load = (load.status == "ok" and load.waits_for is None for load in seen[events.LoadEvent])
     tags = {call.id: call.model for call in observed.every_call}
-    observed.loads = [
-        # Of what a server tells with its reply, the call knows the model.
-        load
-        if load.model
-        else events.LoadEvent.read(load.record, model=tags.get(load.parent or 0, ""))
-        for load in compress(seen[events.LoadEvent], is_load)
-    ]
+    for load in seen[events.LoadEvent]:
+        # A call's share of a load is no load of its own.
+        if load.status == "ok" and load.waits_for is None:
+            # Of a load that a server tells with its reply, the call knows the model.
+            tag = load.model or tags.get(load.parent or 0, "")
+            named = load if load.model else events.LoadEvent.read(load.record, model=tag)
+            observed.loads.append(named)
     observed.retries = [retry for retry in seen[events.RetryEvent] if retry.model is not None]
     observed.nodes = {node.id: node for node in seen[events.NodeAttempt]}
     observed.place_waits = {
@@ -374,24 +366,21 @@ def came_at_once(call: Call) -> bool:
 def gains_by_company(calls: Sequence[Call]) -> bool | None:
     """Whether a server wrote more tokens a second the more replies were under way.
 
-    Compares the calls with much company with those with half as much or less; None without such.
+    Compares calls beside most of the replies with calls beside at most half of them; None if
+    there are too few of either.
     """
     company = company_of(calls)
     timed = [c for c in calls if c.id in company and c.itl_mean_ns and not came_at_once(c)]
-    deepest = max((company[call.id] for call in timed), default=0.0)
-    rates = [
-        [
-            # Of all replies together: as many tokens per ITL as replies were under way.
-            company[call.id] / (call.itl_mean_ns or 1)
-            for call in timed
-            if low < company[call.id] <= up
-        ]
-        for low, up in ((0.0, deepest / 2), (deepest / 2, deepest))
-    ]
-    if min(map(len, rates)) < LEAST_COMPARED:
+    half = max((company[call.id] for call in timed), default=0.0) / 2
+    quiet: list[float] = []
+    busy: list[float] = []
+    for call in timed:
+        replies = company[call.id]
+        # Of all replies together: as many tokens per ITL as replies were under way.
+        (busy if replies > half else quiet).append(replies / (call.itl_mean_ns or 1))
+    if min(len(quiet), len(busy)) < LEAST_COMPARED:
         return None
-    fewer, larger = map(statistics.median, rates)
-    return larger > GAIN * fewer
+    return statistics.median(busy) > GAIN * statistics.median(quiet)
 
 
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:

@@ -29,16 +29,16 @@ from harness.trace.journal_reader import Journal
 from harness.trace.secrets import Redactor
 from harness.version import __version__
 
+# A batch that has grown to this goes out: collectors refuse requests beyond some 20 MB.
 _BATCH_BYTES = 4_000_000
-"""A batch that has grown to this goes out: collectors refuse requests beyond some 20 MB."""
 _PATH = "/v1/traces"
 _PROTOBUF = "application/x-protobuf"
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+# The statuses after which OTLP has a client try again.
 _MAY_PASS = {429, 502, 503, 504}
-"""The statuses after which OTLP has a client try again."""
 _ATTEMPTS = 5
+# A collector that asks for a longer wait is not asked again.
 _LONGEST_WAIT_S = 60.0
-"""A collector that asks for a longer wait is not asked again."""
 _NO_KEY = "pass the collector's key with --header NAME=VALUE"
 _WRONG_ADDRESS = f"is the address right? {_PATH} is added where it is missing"
 _HINTS = {
@@ -177,8 +177,8 @@ def _batches(spans: Iterable[Span], limit: int) -> Iterator[list[Span]]:
         yield batch
 
 
+# Of the conventions whose names spans have: the last ones before generative AI's moved.
 _SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
-"""Of the conventions whose names spans have: the last ones before generative AI's moved."""
 
 
 def _request(spans: Iterable[Span]) -> bytes:

@@ -1,9 +1,7 @@
 """A run's spans as OpenTelemetry spans, named by its GenAI semantic conventions.
 
 Release 1.44, now in open-telemetry/semantic-conventions-genai. Every attribute is also kept under
-its own name, after `harness.`. Ids are derived from the run's, so a run that is sent twice is one
-trace; times are exact. Counters are left out, since OTLP's traces have none, and so are instants
-outside any span. Texts leave only on request: the viewer is often on another's machine.
+its own name, after `harness.`. Times are exact.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from harness.trace.journal_reader import Journal
 from harness.trace.records import Attributes, Content, Flow, Instant, SpanRecord, error_class, title
 from harness.trace.tracer import span_id, trace_id
 
+# Events and links of one span, as in OpenTelemetry's own libraries.
 _MOST = 128
-"""Events and links of one span, as in OpenTelemetry's own libraries."""
 _STATUS_CODES = {"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}
 _INT64 = range(-(1 << 63), 1 << 63)
 
@@ -72,14 +70,14 @@ _TEXTS = {
 """GenAI's names for the texts behind our hashes, and whose message each is: a prompt counts as one
 message, with the roles of its parts in the text."""
 
+# Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be the
+# seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing.
 QUOTING = frozenset(
     {
         *("answer", "detail", "digest", "findings", "hits", "metadata", "query", "seed", "text"),
         *("section", "title", "traceback", "where"),
     }
 )
-"""Attributes that may quote a text: all that pass through `Tracer.excerpt`. A task's text may be
-the seed that an evaluator is drawn by; a call's seed is a number, and quotes nothing."""
 
 
 def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
@@ -96,6 +94,7 @@ class _RunSpans:
 
     def __init__(self, journal: Journal, *, content: bool) -> None:
         started = journal.started
+        # Ids are derived from the run's: a run that is sent twice is one trace.
         self._trace_id = trace_id(started.run_id)
         self._run_id = started.run_id
         # From the run's clock to Unix time.
@@ -114,10 +113,12 @@ class _RunSpans:
                 flows = self._flows.get(verdict.id, ())
                 drafts = [flow for flow in flows if flow.name == "draft"]
                 self._verdicts[drafts[0].source if drafts else verdict.id] = verdict
+            # Instants outside any span are left out, as are counters: OTLP's traces have neither.
             elif isinstance(item, Instant) and item.span is not None:
                 self._instants.setdefault(item.span, []).append(item)
             elif endpoint := events.EndpointEvent.of(item):
                 self._models[endpoint.model] = endpoint
+            # Texts leave only on request: the viewer is often on another's machine.
             elif isinstance(item, Content) and content:
                 self._texts[item.sha256] = item.text
 
@@ -177,7 +178,7 @@ class _RunSpans:
                 if ours.get(name) is not None
             }
         if run := events.RunSpanEvent.of(record):
-            # Of a workflow the later conventions, of a repository of their own, have the second.
+            # The second since the conventions have a repository of their own.
             values["gen_ai.workflow.name"] = values["gen_ai.agent.name"] = run.label
         elif record.name == events.name_of(events.Agent):
             values["gen_ai.agent.name"] = title(record)
@@ -231,11 +232,7 @@ class _RunSpans:
 
 
 def key_values(values: Mapping[str, object]) -> list[KeyValue]:
-    """Attributes as OTLP has them; None is left out.
-
-    A list of texts, of numbers of one kind or of booleans stays one. Any other that is not a scalar
-    becomes JSON, and so does an integer beyond 64 bits.
-    """
+    """Attributes as OTLP has them; None is left out, what OTLP has no form for becomes JSON."""
     return [
         KeyValue(key=_clean(name), value=_any_value(value))
         for name, value in values.items()
@@ -254,8 +251,10 @@ def _any_value(value: object) -> AnyValue:
             return AnyValue(double_value=value)
         case str():
             return AnyValue(string_value=_clean(value))
+        # OTLP's lists have elements of one kind.
         case list() if {type(item) for item in value} in ({str}, {int}, {float}, {bool}):
             return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
+        # Also an integer beyond 64 bits.
         case _:
             return AnyValue(string_value=_json(value))
 
@@ -284,13 +283,11 @@ def _own_attributes(attributes: Attributes, *, texts: bool) -> dict[str, object]
 
 
 def _evaluation_results(verdict: events.Evaluate, *, texts: bool) -> Iterator[dict[str, object]]:
-    """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension.
-
-    Empty without a verdict. Explanations may quote the draft, and are given only with `texts`.
-    """
+    """Attributes of `gen_ai.evaluation.result` events: the whole verdict, then each dimension."""
     if verdict.composite is None or verdict.scores is None:
         return
     yield _result("composite", verdict.composite, label="pass" if verdict.passed else "fail")
+    # Explanations may quote the draft.
     findings = verdict.findings if texts else ()
     # As `reasons_in` writes them: `name: reason`.
     reasons = dict(str(finding).partition(": ")[::2] for finding in findings)

@@ -26,8 +26,8 @@ SMALLER_NEIGHBOR = "use smaller weights for one of them"
 FEWER_CALLS = "make fewer calls at once"
 
 
+# So many places are enough to look at.
 MOST_SPANS = 20
-"""So many places are enough to look at."""
 
 
 class Remedy(NamedTuple):

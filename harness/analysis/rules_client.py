@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -28,18 +29,18 @@ from harness.trace.calls import Call
 from harness.trace.intervals import common, depths, length_ns, most_at_once, parts_within
 from harness.trace.records import Interval
 
+# Calls that could have been made at once; two or three are often written one after another for
+# clarity, and little is lost.
 LEAST_SERIAL_CALLS = 4
-"""Calls that could have been made at once; two or three are often written one after another for
-clarity, and little is lost."""
 
+# Of the critical path: so much time is worth a finding whatever it went into.
 LARGE_SHARE = 0.4
-"""Of the critical path: so much time is worth a finding whatever it went into."""
 
+# The scheduler lets a process wait less, however many want the cores.
 LONGEST_STARVED_NS = 1_000_000_000
-"""The scheduler lets a process wait less, however many want the cores."""
 
+# A call that comes later after the one before waited for something: a person, a tool.
 LONGEST_GAP_NS = 1_000_000_000
-"""A call that comes later after the one before waited for something: a person, a tool."""
 
 
 @rule(
@@ -70,23 +71,24 @@ def serial_client(observed: Observed) -> Observation | None:
     # At an account's limit, more calls at once would only be refused.
     if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {r.reason for r in observed.retries}:
         return None
-    # When each could have ended, had it begun as soon as those it needs had; and its place in the
-    # longest row of calls that it needs.
+    # When each could have ended, had it begun as soon as those it needs had, and how many calls one
+    # after another it needs at most.
     ends_ns: list[int] = []
     ranks: list[int] = []
     for call, needed in zip(first, _needed_or_paused(observed, first), strict=True):
         ends_ns.append(busy_ns(call) + max((ends_ns[n] for n in needed), default=0))
         ranks.append(1 + max((ranks[n] for n in needed), default=0))
-    # Calls of one rank do not need each other: the largest rank is what could run at once.
-    (rank, at_once), *_ = Counter(ranks).most_common()
-    independent = [call for call, its in zip(first, ranks, strict=True) if its == rank]
+    # Calls of one rank do not need each other: the most frequent rank is what could run at once.
+    common_rank = statistics.mode(ranks)
+    independent = [c for c, rank in zip(first, ranks, strict=True) if rank == common_rank]
+    if len(independent) < LEAST_SERIAL_CALLS:
+        return None
     server = observed.server(independent[0].model)
     # The first calls, whose texts are known, stand for all.
     in_turn_ns = max(1, sum(map(busy_ns, first)))
     lost_ns = round((1 - max(ends_ns) / in_turn_ns) * sum(map(busy_ns, alone)))
-    is_few = at_once < LEAST_SERIAL_CALLS or not observed.matters(lost_ns)
     # An engine in this process shares its cores among calls: several at once may be no faster.
-    if is_few or server.is_in_process:
+    if server.is_in_process or not observed.matters(lost_ns):
         return None
     nodes = named(call.node for call in independent if call.node)
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
@@ -96,7 +98,7 @@ def serial_client(observed: Observed) -> Observation | None:
     return Observation(
         case="held" if is_held else "",
         model=server.model,
-        seen=f"{len(alone)} calls ran one after another, and {at_once} of "
+        seen=f"{len(alone)} calls ran one after another, and {len(independent)} of "
         + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
         + f" do not depend on each other. Run at once, they could have saved up to "
@@ -358,8 +360,8 @@ def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
     )
 
 
+# A shorter reply may well be a decision: what follows it need not repeat it.
 _CONDITION_CHARS = 24
-"""A shorter reply may well be a decision: what follows it need not repeat it."""
 
 
 @rule(

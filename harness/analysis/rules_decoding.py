@@ -29,8 +29,8 @@ from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, most_at_once
 
+# Readers see each token come when they are so far apart.
 TYPEWRITER_NS = 100_000_000
-"""Readers see each token come when they are so far apart."""
 
 TARGET_ITL_NS = 50_000_000
 """The longest acceptable time between tokens."""
@@ -53,8 +53,8 @@ SAME = 1.3
 LARGER_PAIRS = 0.85
 """Of all pairs of an earlier and a later call, those in which the later one has more."""
 
+# Time to the first token of replies that came in one piece.
 LEAST_KEPT_BACK_NS = 300_000_000
-"""Time to the first token of replies that came in one piece."""
 
 
 @rule(

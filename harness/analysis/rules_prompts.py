@@ -30,14 +30,14 @@ from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, mean_depths
 
+# Shorter prompts gain nothing from a prefix cache worth telling.
 LONG_PROMPT_TOKENS = 256
-"""Shorter prompts gain nothing from a prefix cache worth telling."""
 
 VERY_LONG_TOKENS = 2048
 """Prompts whose reading is what takes the time, in company too."""
 
+# More queue than this share of the time to the first token, and the prompt is not what is slow.
 LITTLE_QUEUE = 0.2
-"""More queue than this share of the time to the first token, and the prompt is not what is slow."""
 
 
 @rule(
@@ -104,14 +104,14 @@ def _input_tokens(call: Call) -> int:
     return call.input_tokens or 0
 
 
+# Less of a prompt than this was cached: about nothing, a chat template apart.
 LITTLE_CACHED = 0.2
-"""Less of a prompt than this was cached: about nothing, a chat template apart."""
 
 READ_WHOLE = 0.7
 """From this share of the slowest reading on, a prompt was read whole."""
 
+# Of a prompt's repeated part; what is shorter may be the way to the server.
 LEAST_READING_NS = 100_000_000
-"""Of a prompt's repeated part; what is shorter may be the way to the server."""
 
 LOOKED_BACK = 32
 """Calls before one among which its predecessor is looked for."""
@@ -261,22 +261,22 @@ def _uncached(call: Call) -> bool:
     return (call.cached_tokens or 0) <= LITTLE_CACHED * _input_tokens(call)
 
 
+# A prompt that shares so many characters in a row with a reply has them from it: four words.
 WINDOW_CHARS = 24
-"""A prompt that shares so many characters in a row with a reply has them from it: four words."""
 
+# Up to here a reply's pieces are looked for: a decision, a label, a name.
 SHORT_CHARS = 8 * WINDOW_CHARS
-"""Up to here a reply's pieces are looked for: a decision, a label, a name."""
 
+# Characters of a piece that is no chance.
 LEAST_PIECE = 4
-"""Characters of a piece that is no chance."""
 
 _PIECES = re.compile(r'[\n,;:."{}\[\]]')
 _BESIDE = "\n\n["
 """So begins what the journal keeps of a reply behind its text: calls of tools, reasoning."""
 
+# Shorter pieces that two prompts share are not worth caching: two of vLLM's blocks of 16 tokens, at
+# four characters each.
 BLOCK_CHARS = 128
-"""Shorter pieces that two prompts share are not worth caching: two of vLLM's blocks of 16 tokens,
-at four characters each."""
 
 _SHOWN_CHARS = 24
 

@@ -44,9 +44,9 @@ from harness.trace.records import Interval
 LEAST_ITEMS = 4
 """Calls of a node of which one can be called slower than the others."""
 
+# How much longer the longest wait is than the shortest where others are in the way: a load takes
+# about the same time each time.
 UNEVEN = 2
-"""How much longer the longest wait is than the shortest where others are in the way: a load takes
-about the same time each time."""
 
 SLOW_REPLICA = 2.0
 """How many times as long the slowest server of several takes for a token as the quickest."""
@@ -377,8 +377,8 @@ def _side_by_side(observed: Observed) -> tuple[str, ...]:
     )
 
 
+# From this share on, it is the KV cache that keeps calls waiting.
 FULL_KV = 0.85
-"""From this share on, it is the KV cache that keeps calls waiting."""
 
 LONG_FACTOR = 3.0
 """A convoy's head is that much longer than the median, and its tail waits that much longer than

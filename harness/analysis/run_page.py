@@ -175,6 +175,7 @@ class RunPage:
 def page_json(page: RunPage, *, clean: Callable[[bytes], bytes] = bytes) -> Iterator[bytes]:
     """A page as one JSON object, in pieces; `clean` changes each piece, itself JSON."""
     few = {part.name: getattr(page, part.name) for part in fields(page)}
+    # Piece by piece, a run of 85,000 calls takes a third of the memory.
     many = {name: few.pop(name) for name in ("calls", "texts")}
     return object_json(few, many, clean=clean)
 
@@ -189,9 +190,7 @@ def version_of(journal: Path) -> str:
 
 
 def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunPage:
-    """Reads a run of which all texts fit into memory.
-
-    `open_command` shows the run in Perfetto.
+    """Reads a run of which all texts fit into memory; `open_command` shows it in Perfetto.
 
     Raises:
         JournalInvalid: It cannot be read, or a line in the middle is not a record.
@@ -489,7 +488,6 @@ def _sections(
 def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
     """The difference of two texts: parts kept, added and removed.
 
-    Lines are compared first, then the words of lines that changed, if they have enough in common.
     The parts that are not taken out, joined, are `after`.
     """
     parts: list[tuple[Op, str]] = []
@@ -497,7 +495,7 @@ def word_changes(before: str, after: str) -> list[tuple[Op, str]]:
     for is_same, a, b in _compared(old, new):
         was, new_words = (re.findall(r"\S+\s*|\s+", "".join(lines)) for lines in (a, b))
         pairs = [(is_same, a, b)]
-        # A changed passage: its words are compared, and shown so if enough are alike.
+        # The words of lines that changed; where few are alike, the lines as a whole.
         if not is_same and len(was) * len(new_words) <= _MOST_PAIRS:
             # `autojunk` would ignore frequent words in long texts.
             matcher = SequenceMatcher(None, was, new_words, autojunk=False)

@@ -217,11 +217,9 @@ class Targets:
 class Goodput:
     """How much of what a run's calls gave met the targets.
 
-    As in DistServe (Zhong et al. 2024), a call meets them or does not, with all its tokens. A reply
-    in one piece has no inter-token latency and is judged by its first token alone. A call that
-    failed missed them. One whose latencies are not known is neither met nor missed; nor is one that
-    was cancelled or cut short. Waits before a request is sent are not in its time to first token,
-    but they are in the run's time, as all time outside of models is.
+    As in DistServe (Zhong et al. 2024), a call meets them or does not, with all its tokens. Waits
+    before a request is sent are not in its time to first token, but they are in the run's time, as
+    all time outside of models is.
     """
 
     targets: Targets
@@ -240,6 +238,8 @@ class Goodput:
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
     """Judges calls that were sent: none that the cache answered."""
+    # A call that failed missed the targets. One whose latencies are not known is neither met nor
+    # missed; nor is one that was cancelled or cut short.
     done = [call for call in calls if call.status == "ok"]
     judged = [call for call in done if _is_known(call)]
     met = [call for call in judged if _meets(call, targets)]
@@ -259,7 +259,7 @@ def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodp
 
 
 def _is_known(call: Call) -> bool:
-    # What came in one piece took no time from its first token to its last.
+    # A reply in one piece has no inter-token latency: it is judged by its first token alone.
     in_one_piece = call.phase_ns("decode") == 0
     return call.ttft_ns is not None and (in_one_piece or call.itl_mean_ns is not None)
 

@@ -2,9 +2,8 @@
 
 Each token reads all active weights once, and the KV cache of its sequence; n sequences decoded
 together share the reading of the weights. So memory allows each of them `bandwidth / (weights + n *
-cache)` tokens a second. A token costs as much computing in decoding as in a prompt, so the speed of
-reading prompts, times decoding's share of the cores, is the processor's limit. On a GPU only long
-prompts show that limit: short ones are bound by reading the weights.
+cache)` tokens a second. The processor's limit is the speed of reading prompts, times decoding's
+share of the cores.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ LEAST_OUTPUT_TOKENS = 16
 _LEAST_PROMPT_TOKENS = 16
 _LEAST_PROMPT_TOKENS_OF_GPU = 512
 
+# From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
+# is written alone computes less quickly than a prompt.
 AT_LIMIT = 0.5
-"""From this share of a limit on, it is what decides: no machine reaches it whole, and a reply that
-is written alone computes less quickly than a prompt."""
 
+# Nothing passes a limit: a larger share tells that the limit was measured at a worse moment.
 _MOST_SHARE = 1.05
-"""Nothing passes a limit: a larger share tells that the limit was measured at a worse moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +63,8 @@ class SpeedLimit:
     bound: Bound
 
     def with_weights(self, size: int) -> float:
-        """Tokens a second of one reply, with weights of so many bytes in place of those read.
-
-        They take longer or shorter to read, unless computing is the limit.
-        """
+        """Tokens a second of one reply, with weights of so many bytes in place of those read."""
+        # Other weights take longer or shorter to read, unless computing is the limit.
         if self.bound == "compute":
             return self.tokens_per_s
         step_s = 1 / self.tokens_per_s + (size - self.weight_bytes) / self.memory_bytes_per_s
@@ -120,9 +117,11 @@ def _limit(
         device.memory_bytes_per_s / (weight_bytes + round(n) * cache_bytes)
         for cache_bytes, n in zip(caches, company, strict=True)
     ]
+    # On a GPU, short prompts are bound by reading the weights.
     enough = _LEAST_PROMPT_TOKENS_OF_GPU if device.cores is None else _LEAST_PROMPT_TOKENS
     reading = _prompt_tokens_per_s(calls, least_tokens=enough)
-    # Prompts are read with all cores, replies written with this share of them.
+    # A token costs as much computing in a reply as in a prompt. Prompts are read with all cores,
+    # replies written with this share of them.
     computed = None if reading is None else reading * decoding_share
     memory_share = statistics.median(r / m for r, m in zip(rates, memory, strict=True))
     compute_share = (
@@ -151,10 +150,7 @@ def _limit(
 
 
 def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
-    """How many replies were under way, on average, while each call was being answered.
-
-    By the call's span; itself included.
-    """
+    """How many replies were under way while a call was answered, itself included; by its span."""
     answered = [call for call in calls if call.phase_ns("decode") > 0]
     depths = mean_depths([call.phases["decode"][0] for call in answered])
     return {call.id: depth for call, depth in zip(answered, depths, strict=True)}

@@ -203,10 +203,8 @@ def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
 
 
 def lost_to_places_ns(nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]) -> int:
-    """How much earlier the last call would have ended, had none waited for a place.
-
-    The longest path of the graph without these waits. Other waits and durations stay as they were.
-    """
+    """How much earlier the last call would have ended, had none waited for a place."""
+    # The longest path of the graph without these waits; other waits and durations stay.
     # Nested calls are part of the pipeline's own.
     calls = sorted(
         (call for call in nodes if "/" not in call.node), key=lambda call: (call.start_ns, call.id)

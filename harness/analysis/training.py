@@ -1,9 +1,7 @@
 """Training data from the loops in journals, as rows for TRL's trainers.
 
 A row's prompt is what the producer is asked for a first draft. Two drafts make a pair only if they
-were scored in the same way: in one loop, so by one rubric and its prompts; by the same evaluator;
-in the same dimensions, each judged again and by the whole text. Drafts that make no row are counted
-by reason.
+were scored in the same way. Drafts that make no row are counted by reason.
 """
 
 from __future__ import annotations
@@ -163,6 +161,8 @@ class TrainingRows:
 
 def _measure(scored: Round) -> object:
     """How a draft was scored; equal values can be compared. None if it compares with none."""
+    # In one loop, so by one rubric and its prompts: that leaves the evaluator, the dimensions, and
+    # whether the whole text was judged.
     verdict, judges = scored.verdict, scored.verdict.judges
     if verdict.compressed:
         return None

@@ -67,6 +67,7 @@ def share(_: click.Context, __: click.Parameter, text: str) -> float:
     try:
         value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
+        # Within no bounds, as every comparison with it is false.
         value = math.nan
     if not 0 < value < 1:
         raise click.BadParameter(f"'{text}' is not a share, such as 10% or 0.1")
@@ -128,6 +129,7 @@ def read_filter(pairs: Iterable[str]) -> Filter | None:
 def scalar_of(text: str) -> Scalar:
     """The number, boolean or quoted text that the text is in JSON; else the text itself."""
     try:
+        # NaN and Infinity, which Python takes for JSON, stay texts.
         value = json.loads(text, parse_constant=str)
     except ValueError:
         return text

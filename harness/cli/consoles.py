@@ -1,8 +1,5 @@
 """The command's output: results, warnings and failures, without secrets and control characters.
 
-Escape sequences in texts of people, models and servers could write to the clipboard or over earlier
-lines, and marks of direction could show a text in another order. They are made visible in all
-messages, since `tee` and `cat` bring them to a terminal too; a result that is piped stays as it is.
 A failure is shown in words, as JSON for scripts, and by the exit code.
 """
 
@@ -54,10 +51,11 @@ _PIPED_WIDTH = 120
 # Embeddings, overrides and isolates reorder what stands around them (CVE-2021-42574); the marks
 # of Arabic and Hebrew texts do not.
 _DIRECTIONS = "\u202a-\u202e\u2066-\u2069"
+# All controls but tabs and line ends: escape sequences in texts of people, models and servers could
+# write to the clipboard or over earlier lines. `tee` and `cat` bring messages to a terminal too.
 _HARMFUL = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f{_DIRECTIONS}]")
-"""All controls but tabs and line ends."""
+# JSON itself has escaped the others.
 _HARMFUL_IN_JSON = re.compile(rf"[\x7f-\x9f{_DIRECTIONS}]")
-"""JSON itself has escaped the others."""
 
 # A traceback is printed line by line. After it another may follow, of which it was the cause.
 _TRACEBACK = re.compile(r"\s*(\+ Exception Group )?(Traceback \(most recent|Exception in thread )")
@@ -78,7 +76,7 @@ def clean(text: str) -> str:
 
 
 def cleaner() -> Callable[[str], str]:
-    """`clean`, for many texts."""
+    """`clean` for many texts: the secrets are looked up once."""
     return _redactor().clean
 
 
@@ -178,9 +176,8 @@ def show(
 class JsonLines(io.TextIOBase):
     """Standard error for programs: one JSON object a line, of whatever is printed there.
 
-    What is one already, as a line of the log is, stays as it is; any other text that is printed at
-    once, a traceback too, becomes the `event` of one, by the level it is logged with. Whatever else
-    a text stream has is that of the file. Its `buffer` takes bytes, which become such lines too.
+    Whatever else a text stream has is that of the file. Its `buffer` takes bytes, which become such
+    lines too.
     """
 
     encoding = "utf-8"
@@ -211,12 +208,14 @@ class JsonLines(io.TextIOBase):
             if _is_whole(self._begun.get(thread, "")) and not _MORE.match(text):
                 self.flush()
             begun = self._begun.get(thread, "")
+            # A line of the log is an object already.
             if _is_object(text.strip()):
                 self._file.write(f"{text.strip()}\n")
             elif caller and caller.f_code is logging.StreamHandler.emit.__code__:
                 # Only there is the level still known, whatever handlers a node has set up.
                 self.emit(text.strip(), {}, level=caller.f_locals["record"].levelname.lower())
             else:
+                # What is printed at once, a traceback too, becomes one line.
                 self._begun[thread] = begun + text
                 if text.endswith("\n") and not _TRACEBACK.match(begun + text):
                     self.flush()

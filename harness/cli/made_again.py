@@ -12,8 +12,8 @@ from harness.errors import InvalidInput
 from harness.graph.outcome import Rerun
 from harness.session import Remake
 
+# From so much on, taken when it was made before, nothing is made again without being asked.
 _MANY_TOKENS, _MANY_USD = 50_000, 1.0
-"""From so much on, taken when it was made before, nothing is made again without being asked."""
 _MOST = 20
 
 

@@ -25,16 +25,16 @@ from harness.trace.records import joined, node_of_all
 
 CallStatus = NodeStatus | Literal["running"]
 
+# Most loops shown, open ones first; as many ended ones are kept.
 _LOOPS = 4
-"""Most loops shown, open ones first; as many ended ones are kept."""
 
+# Lines below the nodes and loops: the summary, the models, and a free one.
 _BESIDE_NODES = 3
-"""Lines below the nodes and loops: the summary, the models, and a free one."""
 
+# Without a terminal: the most lines of progress, and the fewest calls for which there are any.
 _LINES = 20
-"""Calls from which progress is told where there is no terminal, so many times."""
+# After a silence of so long, progress is told although no call ended.
 _SILENT_S = {"text": 30.0, "json": 5.0}
-"""After which it is told although nothing ended."""
 
 _DETAILS: dict[CallStatus, str] = {
     "failed": "failed",
@@ -54,9 +54,8 @@ _HOLD = events.name_of(events.Hold)
 class Progress:
     """Draws a run's progress; give `observe` to the run as an observer.
 
-    It fits into the terminal: of many nodes, it shows the running and failed ones, and counts the
-    others. Where the console is no terminal, a line now and then says how far the mapped `node` is;
-    and how far all nodes are, where standard error is for programs.
+    It fits into the terminal. Where the console is no terminal, a line now and then says how far
+    the mapped `node` is; and how far all nodes are, where standard error is for programs.
     """
 
     def __init__(self, console: Console, nodes: Iterable[str], *, node: str | None = None) -> None:
@@ -166,6 +165,7 @@ class Progress:
         room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
         nodes = list(state.nodes.items())
+        # Of many nodes, the running and failed ones are shown, and the others counted.
         if len(nodes) > room:
             urgent = [row for row in nodes if row[1].counts["running"] or row[1].counts["failed"]]
             nodes = urgent[: room - 1]

@@ -45,10 +45,7 @@ def settings_for_calls(
     seed: int | None = None,
     engine: str | None = None,
 ) -> Settings:
-    """As `load_settings`, for a command that calls models.
-
-    An endpoint that is not allowed here fails when it is opened.
-    """
+    """As `load_settings`, for a command that calls models."""
     settings = load_settings(config, environment=os.environ, roles=roles, memory=memory)
     if seed is not None:
         settings = settings.model_copy(update={"seed": seed})
@@ -63,6 +60,7 @@ def settings_for_calls(
             name, _, host = what.partition("@")
             # A variable that is not set sends nothing.
             if name == "*" or os.environ.get(name):
+                # Without leave, the endpoint fails when it is opened.
                 secret = "all credentials found here" if name == "*" else name
                 if _is_allowed(f"The settings in {folder} would send {secret} to {host}."):
                     _remember(refusal.entry)

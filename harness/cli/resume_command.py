@@ -136,7 +136,6 @@ def _check_resumable(
     config: Path | None,
     memory: Place | None,
 ) -> None:
-    """Checks what the journal names, where no option of the command replaces it."""
     journal = earlier.journal.path
     if earlier.beginning.is_batch:
         raise InvalidInput(
@@ -152,16 +151,18 @@ def _check_resumable(
             code="run.file-unknown",
             path=journal,
         )
-    file = target_file(origin.target)
-    if target is None and file is None:
-        raise InvalidInput(
-            f"the run was begun from '{origin.target}', which is gone; say where it is now: "
-            "--file FILE.py",
-            code="run.file-gone",
-        )
-    for path, option in ((file, target), (origin.config, config)):
-        if option is None and path is not None:
-            check_may_run(path, named_in=journal)
+    # The user's own word is trusted; a journal from elsewhere could name any file.
+    if target is None:
+        file = target_file(origin.target)
+        if file is None:
+            raise InvalidInput(
+                f"the run was begun from '{origin.target}', which is gone; say where it is now: "
+                "--file FILE.py",
+                code="run.file-gone",
+            )
+        check_may_run(file, named_in=journal)
+    if config is None and origin.config is not None:
+        check_may_run(origin.config, named_in=journal)
     if memory is None:
         folder = journal.parent.resolve()
         check_store(origin.memory, written_in=folder, environment=os.environ, journal=journal)
@@ -185,6 +186,7 @@ def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, s
     names = {item.key for item in questions} | {item.node for item in questions}
     named: dict[str, str] = {}
     for answer in answers:
+        # An answer without a key may have "=" in its text.
         name, separator, text = answer.partition("=")
         if not separator or name not in names:
             name, text = question_named("", questions).key, answer

@@ -144,11 +144,9 @@ def drafts_in(
     labels: dict[str, dict[str, object]] = {}
     refused: list[RowFailure] = []
     error: InvalidInput | None = None
-    for row in read_rows(
-        names,
-        columns=read_pairs(columns, option="--columns", form="ours=theirs"),
-        empty={"draft"},
-    ):
+    renamed = read_pairs(columns, option="--columns", form="ours=theirs")
+    # An empty draft is a draft, and is scored.
+    for row in read_rows(names, columns=renamed, empty={"draft"}):
         try:
             if isinstance(row, InvalidInput):
                 raise row
@@ -172,7 +170,7 @@ def task_in(task: str) -> str:
 
 
 def _is_of(draft: Draft, row: Row) -> bool:
-    """Whether the row has more labels of a draft, by another rater."""
+    """Whether the row has labels of a draft by another rater, and not another draft of its id."""
     return "rater" in row.fields and row.draft in {None, "", draft.text}
 
 
@@ -206,7 +204,7 @@ class ScoredDrafts:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Verdict]:
-        """The same as verdicts."""
+        """The rows read as verdicts."""
         return {name: verdict_in(row, Path()) for name, row in self.rows.items()}
 
     def refuse_stopped(self) -> None:

@@ -32,6 +32,7 @@ from harness.rubric import (
 )
 from harness.session.settings import load_settings
 
+# Imported when they are called: they need models or the loop, or import much.
 _OTHERS = {
     "compare": (
         "harness.cli.rubric_compare:compare_scores",
@@ -46,7 +47,6 @@ _OTHERS = {
         "Find the threshold that labeled drafts allow.",
     ),
 }
-"""Subcommands that need models or the loop, or import much."""
 
 
 @click.group(cls=LazyGroup, lazy=_OTHERS)

@@ -43,8 +43,8 @@ from harness.rubric.calibration.paired import (
 )
 from harness.rubric.calibration.score_figures import Reducer
 
+# Groups of drafts; intervals by resampling fewer are too narrow.
 _FEW = 10
-"""Groups of drafts; intervals by resampling fewer are too narrow."""
 
 
 @click.command(name="compare", short_help="Compare two sets of scores of the same drafts.")
@@ -170,6 +170,7 @@ class _ScoreFile:
 
 
 def _read(path: Path, ours: Mapping[str, str]) -> _ScoreFile:
+    # Once, for all that is asked of it: it may be a pipe.
     read = list(read_rows([str(path)], empty={"score"}))
     rows = [row for row in read if isinstance(row, Row)]
     if not rows:

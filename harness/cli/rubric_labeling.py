@@ -187,7 +187,7 @@ class _Labeling:
         self._order = sorted(items, key=places.__getitem__)
 
     def choose(self, above: float, *, limit: int | None) -> None:
-        """Leaves drafts that would be accepted; with `most`, of a group one, labeled ones first."""
+        """Leaves drafts that would be accepted; with a limit one of a group, labeled ones first."""
         verdicts = {name: item.verdict for name, item in self._items.items() if item.verdict}
         accepted = [n for n in self._order if n in verdicts and passes_at(verdicts[n], above)]
         labeled = {name for name, _ in self._answered()}
@@ -266,7 +266,7 @@ class _Labeling:
 
 
 def _answer(question: str, rubric: Rubric) -> str:
-    """A key, `y` or `n`, or a score; empty for no score."""
+    """One of the keys s, b, v and q, `y` or `n`, or a score; empty for no score."""
     scale, prompt = rubric.scale_of(question), "Accept it? y or n"
     low, high = scale.min, scale.max
     if question != _ACCEPT:

@@ -104,8 +104,8 @@ def _without_models(source: ScoreSource) -> ScoreSource:
 
 # --- what is said of it ----------------------------------------------------------------------
 
+# Drafts that are shown one by one; of more, the figures are summed up.
 _SHOWN = 5
-"""Drafts that are shown one by one; of more, the figures are summed up."""
 
 
 def _print_scored(scored: ScoredDrafts, console: Console, *, unasked: str, verbose: bool) -> None:

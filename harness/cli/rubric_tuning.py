@@ -200,6 +200,7 @@ def tune_rubric(
             attempts=Attempts.beside(file.rubric, directory),
             generator=np.random.default_rng(0),
         )
+        # Each look is recorded: after several at the same labels, a claim needs more evidence.
         tuning.attempts.write(file.rubric, directory)
         if not as_json:
             _print(tuning, before, read)
@@ -246,26 +247,26 @@ def records_directory(file: RubricFile, rubrics: Path) -> Path:
 def _calibrated(
     file: RubricFile, tuning: Tuning, evaluator: str | None, *, load: Callable[[Path], Rubric]
 ) -> Calibration:
-    """Sets the threshold, and says what it rests on."""
-    named, who = tuning.named, tuning.evaluators or evaluator
-    if named is None:
+    at, evaluators = tuning.named, tuning.evaluators or evaluator
+    if at is None:
         raise InvalidInput(
             "no threshold supports the claim, so none is written", code="tune.none-named"
         )
-    if who is None and tuning.samples:
+    if evaluators is None and tuning.samples:
         raise InvalidInput(
             "a threshold holds for one evaluator, and the scores do not name theirs; add "
             "--evaluator TAG, or a column 'evaluator'",
             code="tune.no-evaluator",
         )
-    rubric = write_pass_at(file, named.threshold, load=load)
+    # First, since the digest below is of the file with its new threshold.
+    rubric = write_pass_at(file, at.threshold, load=load)
     return Calibration(
         rubric_sha256=rubric.sha256,
         prompt_sha256=prompts_digest(rubric),
-        evaluator=who,
+        evaluator=evaluators,
         samples=tuning.samples,
         labels_sha256=tuning.labels_sha256,
-        at=named,
+        at=at,
         aim=tuning.aim,
         method=_METHODS[tuning.aim.risk],
         accept_at=tuning.accept_at,
@@ -391,10 +392,11 @@ def _rate(at: AtThreshold, aim: RiskAim) -> str:
 def _thresholds(tuning: Tuning) -> Table:
     columns = ["accepted", "wrong among them", "rejects accepted", "good lost"]
     rows = table("Thresholds", "threshold", *columns, "")
-    places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
-    marks = {tuning.own: "pass_at", tuning.named: "claim"}
-    steps = {tuning.steps[int(place)] for place in places if tuning.steps}
-    for at in sorted(steps.union(at for at in marks if at), key=lambda step: -step.threshold):
+    # Of many steps some, evenly spread; and always the two with a mark.
+    places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round() if tuning.steps else ()
+    steps = {tuning.steps[int(place)] for place in places}
+    marks = {at: mark for at, mark in ((tuning.own, "pass_at"), (tuning.named, "claim")) if at}
+    for at in sorted(steps | marks.keys(), key=lambda step: -step.threshold):
         low, high = interval(at.wrong, at.accepted, confidence=tuning.aim.confidence)
         rows.add_row(
             f"{at.threshold:g}",

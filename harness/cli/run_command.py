@@ -115,6 +115,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
         limits = Limits(**{limit.name: options.pop(limit.name) for limit in fields(Limits)})
         command(limits=limits, **options)
 
+    # As decorators apply: the last is the first in the help.
     for option in reversed(_OPTIONS):
         called = option(called)
     return called
@@ -345,7 +346,6 @@ class TerminalAsker:
 
 
 async def _next_line() -> str:
-    """A line from the terminal."""
     # Not in a thread, which could not be stopped while it waits.
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()

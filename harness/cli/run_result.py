@@ -40,8 +40,8 @@ _NEXT = {
 
 _NEXT_WIDTH = 17
 
+# Lines of one kind; a fan-out could fill thousands.
 _MOST = 20
-"""Lines of one kind; a fan-out could fill thousands."""
 
 
 def print_result(result: RunResult, out: Console, console: Console) -> None:
@@ -95,6 +95,7 @@ def print_to_do(result: RunResult, console: Console) -> None:
     elif result.questions:
         answers = [_example(question) for question in result.questions[:_MOST]]
         if len(result.questions) > 1:
+            # Only the first of many have an answer above.
             keys = (shlex.quote(question.key) for question in result.questions)
             answers = [f"{key}={answer}" for key, answer in zip(keys, answers, strict=False)]
         options = " ".join(f"--answer {answer}" for answer in answers)
@@ -308,10 +309,8 @@ def _spent(spent: Spent, *, parts: int = 1) -> str:
 
 
 def command_here(directory: Path | None = None) -> str:
-    """The command as a user can call it in a directory, or in this one.
-
-    Its virtual environment may not be active.
-    """
+    """The command as a user can call it in a directory, or in this one."""
+    # Its virtual environment may not be active: then it goes by its path.
     if shutil.which("harness"):
         return "harness"
     is_module = Path(sys.argv[0]).name == "__main__.py"

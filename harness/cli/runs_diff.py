@@ -31,8 +31,8 @@ _FINDINGS: Mapping[FindingChange, str] = {
     "moved": "Moved:",
     "same": "The same in both:",
 }
+# Lines that a person still reads; JSON has all.
 _MOST_NODES = 40
-"""Lines that a person still reads; JSON has all."""
 
 
 def print_comparison(comparison: RunComparison, console: Console) -> None:

@@ -31,6 +31,7 @@ def seconds(time_ns: int) -> str:
 
 def digits(value: float) -> str:
     """Three digits that count, no more than two of them after the point."""
+    # From 9.995 on, rounding to two places would show 10.00.
     return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 

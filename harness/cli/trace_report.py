@@ -152,7 +152,8 @@ def _groups_table(
 
 
 def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
-    """All groups of calls with their titles; a role only if no node made just its calls."""
+    """All groups of calls with their titles."""
+    # A role only if no node made just its calls: its row would repeat the node's.
     of_nodes = [replace(group, name=None) for group in report.nodes]
     roles = [group for group in report.roles if replace(group, name=None) not in of_nodes]
     kinds = {"model": report.models, "replica": report.replicas, "node": report.nodes}

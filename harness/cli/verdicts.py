@@ -57,10 +57,7 @@ _ENDS = 3
 def print_summary(
     verdicts: Mapping[str, Verdict], rubric: Rubric, console: Console, *, decided: bool
 ) -> None:
-    """Prints what many drafts have in common: the scores by dimension, and what failed them.
-
-    `decided` says whether passing is known.
-    """
+    """Prints what many drafts have in common; `decided` says whether passing is known."""
     many = len(verdicts)
     composites = {name: verdict.composite for name, verdict in verdicts.items()}
     figures = ("mean", "deviation", "lowest", "median", "highest", "under floor")
@@ -70,7 +67,7 @@ def print_summary(
         scores = [v.vector[name] for v in verdicts.values() if name in v.vector]
         rows.add_row(
             name if len(scores) == many else f"{name} ({len(scores):,} of {many:,})",
-            *(_figures(scores) if scores else "-----"),
+            *(_figures(scores) if scores else ["-"] * 5),
             "" if floor is None else f"{sum(score < floor for score in scores):,}",
         )
     rows.add_row("composite", *_figures([*composites.values()]), "")
@@ -134,10 +131,7 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
 def remarks(
     verdict: Verdict, rubric: Rubric, *, unasked: str = "no evaluator model is configured"
 ) -> Iterator[str]:
-    """What was not judged and why, and who judged the rest.
-
-    `unasked` says why no model was asked, if so.
-    """
+    """What was not judged and why, by `unasked` if no model was; and who judged the rest."""
     if verdict.gates:
         yield (
             f"The gate {listed(verdict.gates)} is shut, so no model was asked; the composite is "
@@ -165,10 +159,8 @@ def points(score: DimensionScore) -> str:
 
 
 def passes_at(verdict: Verdict, pass_at: float) -> bool:
-    """Whether a draft would pass with another threshold, by its scores.
-
-    A panel's votes were by the rubric's own threshold; for another, its combined scores decide.
-    """
+    """Whether a draft would pass with another threshold, by its scores."""
+    # A panel's votes were by the rubric's own threshold; for another, its combined scores decide.
     stopped = verdict.below_floor or verdict.gates or verdict.missing
     return verdict.composite >= pass_at and not stopped
 

@@ -229,16 +229,19 @@ def timeline_site(trace: Path, *, at: tuple[int, int, str] | None = None) -> Cal
 def perfetto_site(
     nonce: str, *, trace: Entry, name: str, at: tuple[int, int, str] | None = None, page: str = "/"
 ) -> Site:
-    """The UI's files, with one trace and a script of ours in its page."""
+    """The UI's files, with one trace, shown `at` a slice, and a script of ours in its page."""
     ui = perfetto_ui()
     html = (ui / "index.html").read_text(encoding="utf-8")
     html = html.replace("</head>", '<script src="/harness.js"></script></head>')
+    # After ours is in: the page's policy lets only scripts with the nonce run.
+    html = html.replace("<script", f'<script nonce="{nonce}"')
     script = Path(__file__).with_name("perfetto.js").read_text(encoding="utf-8")
     script = script.replace("TRACE_NAME", json.dumps(name))
+    script = script.replace("TRACE_SLICE", json.dumps(at or []))
     return {
         **{f"/{file.relative_to(ui).as_posix()}": file for file in ui.rglob("*") if file.is_file()},
-        page: html.replace("<script", f'<script nonce="{nonce}"').encode(),
-        "/harness.js": script.replace("TRACE_SLICE", json.dumps(at or [])).encode(),
+        page: html.encode(),
+        "/harness.js": script.encode(),
         # The UI asks whether there is a trace, for the trace, and for details of it.
         "/vizviewer_info": b"{}",
         "/localtrace": trace,

@@ -1,9 +1,7 @@
 """The agent: a model that calls tools until it can answer.
 
-A plain loop: the model replies, the tools it asks for are called, the results go back to it. Each
-tool call is a step of the run, with its result in the journal before the model is asked again; so a
-resumed run repeats no finished tool call. The model is told of every failed call and may try
-something else. Code decides when the loop ends, by `next_move`.
+A plain loop: the model replies, the tools it asks for are called, the results go back to it. Code
+decides when the loop ends, by `next_move`.
 """
 
 from __future__ import annotations
@@ -156,6 +154,7 @@ async def run_agent(
                 try:
                     reply = await ask(tuple(messages_so_far))
                 except NotOffered:
+                    # Of images that tools gave, a model that takes none is told.
                     blind = [*map(_unseen, messages_so_far)]
                     if blind == messages_so_far:
                         raise
@@ -165,6 +164,8 @@ async def run_agent(
                     case "answered" | "max_steps" | "repeating":
                         break
                     case "call":
+                        # Steps of the run, in its journal before the model is asked again: so a
+                        # resumed run repeats no finished call.
                         items = [caller.item(request) for request in reply.tool_calls]
                         results = await call.map(caller.step, items, name=name, has_track=False)
                     case "remind":
@@ -225,7 +226,7 @@ class _ToolCaller:
     max_result_chars: int
 
     def code_parts(self) -> tuple[object, ...]:
-        """None: the code of its tool is a part of each item."""
+        # The code of its tool is a part of each item.
         return ()
 
     def item(self, call: ToolCall) -> dict[str, str]:
@@ -249,6 +250,7 @@ class _ToolCaller:
             except (Exception, asyncio.CancelledError) as error:
                 if _is_the_runs_own(error):
                     raise
+                # The model is told of any other failure, and may try something else.
                 outcome = "timed out" if isinstance(error, NodeTimedOut) else "failed"
                 text = f"Error: {describe(error)}"
                 where = "".join(traceback.format_exception(error))[-_TRACEBACK_CHARS:]

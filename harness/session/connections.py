@@ -64,7 +64,7 @@ class OpenedEndpoint:
 
     @property
     def servers(self) -> tuple[OpenedEndpoint, ...]:
-        """Its replicas; itself without any."""
+        """Its replicas; without `urls`, the endpoint itself."""
         return self.replicas or (self,)
 
 
@@ -82,8 +82,9 @@ def open_endpoint(
         ModelFileInvalid: Its file is missing or not a GGUF.
     """
     if endpoint.urls:
+        # Refused before any of them holds anything that would have to be closed.
         for replica in endpoint.replicas.values():
-            api_key_of(replica, environment)  # before any of them holds anything
+            api_key_of(replica, environment)
         how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
         replicas = tuple(
             replace(how(replica), name=name) for name, replica in endpoint.replicas.items()

@@ -28,10 +28,7 @@ _JUDGING = frozenset({"wiggum", "evaluate"})
 
 
 def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
-    """By node, the roles that a call of it asks, each once; None where the node does not say.
-
-    It may alternate between them.
-    """
+    """By node, the roles that a call of it asks, each once; None where the node does not say."""
     declared = {
         name: node.policies.over(graph.policies).models if node.takes_run else ()
         for name, node in graph.nodes.items()
@@ -65,15 +62,13 @@ def _stretches(tags: Iterable[str]) -> tuple[str, ...]:
 
 
 def judges(graph: Graph) -> bool:
-    """Whether a node is seen to judge: by what it declares, or else by the names in its code.
-
-    What a function that it calls does, shows only when it is called.
-    """
+    """Whether a node is seen to judge: by what it declares, or else by the names in its code."""
     for name, roles in demand_of(graph).items():
         if roles is not None:
             if EVALUATOR in roles:
                 return True
             continue
+        # What a function that it calls does, shows only when it is called.
         code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
         if code is not None and (
             not _JUDGING.isdisjoint(code.co_names) or EVALUATOR in code.co_consts
@@ -117,8 +112,6 @@ def _words_in(code: CodeType) -> Iterator[str]:
 class CallDemand:
     """What one call of a node still asks; its `Run` reports what it asks.
 
-    It may alternate between the tags that it is expected to ask.
-
     Attributes:
         was_surprised: Whether it asked a model that was not expected then.
     """
@@ -144,26 +137,23 @@ class CallDemand:
 
     def asks(self, model: str) -> None:
         """A call of a model begins."""
-        if model in self._loop_models:
-            following = sorted(self._loop_models - {model})
-            is_in_loop = model in self._loop
-            self._loop = (
-                self._loop[self._loop.index(model) :] if is_in_loop else [model, *following]
-            )
+        if model in self._loop:
+            self._loop = self._loop[self._loop.index(model) :]
+        elif model in self._loop_models:
+            # More rounds than were said, or of another loop: then the others follow, once.
+            self._loop = [model, *sorted(self._loop_models - {model})]
         elif model not in self._ahead:
             self.was_surprised = True
             self._ahead.insert(0, model)
         else:
+            # Those before it stay, behind: a call may alternate between its models.
             at = self._ahead.index(model)
             self._ahead = self._ahead[at:] + self._ahead[:at]
         self._moved()
 
     @contextmanager
     def revising(self, *, rounds: int, has_draft: bool, is_judged: bool) -> Iterator[None]:
-        """Around a revise loop.
-
-        `rounds` is how many evaluations it may still make.
-        """
+        """Around a revise loop, which may still make `rounds` evaluations."""
         judges = self._roles.tags(EVALUATOR) if is_judged else ()
         turn = [*self._roles.tags(PRODUCER), *judges]
         self._loops += 1

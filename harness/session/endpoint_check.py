@@ -87,9 +87,7 @@ async def check_endpoints(
     tags: Collection[str] = (),
     progress: Progress = lambda _doing: None,
 ) -> list[EndpointCheck]:
-    """Tries one endpoint after the other, so that none is slowed by another.
-
-    Without `tags`, all are tried.
+    """Tries out endpoints; without `tags`, all.
 
     Raises:
         ConfigurationInvalid: There is no such endpoint.
@@ -97,6 +95,7 @@ async def check_endpoints(
     check_tags(tags, endpoints)
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags or endpoints)]
     checks = []
+    # One after the other, so that none is slowed by another.
     for endpoint in chosen:
         for name, replica in endpoint.replicas.items():
             check = await _check(replica, settings, environment, progress)

@@ -93,10 +93,10 @@ async def evaluate(
     checks_only: bool = False,
 ) -> Scored:
     """One verdict, recorded like a loop's; see `Run.evaluate`, and `Batch` for `checks_only`."""
-    rubric, is_open = chosen.rubric, False
+    rubric, is_decided = chosen.rubric, True
     if checks_only:
         # Without its judge, a draft can be known to fail, but not to pass.
-        is_open = not all(dimension.optional for dimension in rubric.judged)
+        is_decided = all(dimension.optional for dimension in rubric.judged)
         rubric = rubric.without_judges()
     if rubric.judged:
         await opened.casting.seat()
@@ -110,7 +110,7 @@ async def evaluate(
     opened.casting.check_replies()
     return Scored(
         verdict=replace(verdict, rubric_sha256=chosen.rubric.sha256),
-        passed=None if is_open and not verdict.below_floor else verdict.passed,
+        passed=verdict.passed if is_decided or verdict.below_floor else None,
         evaluator=", ".join(opened.casting.roles.calibrated),
         samples=samples,
     )

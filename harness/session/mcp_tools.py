@@ -67,7 +67,7 @@ class mcp:  # noqa: N801 - read as a word of the list of tools
 
     @property
     def words(self) -> list[str]:
-        """The command's."""
+        """Program and arguments of the command; empty for an address."""
         return shlex.split(self.command) if isinstance(self.command, str) else [*self.command]
 
     @property
@@ -96,9 +96,7 @@ class McpServers:
     async def tools(
         self, sources: Sequence[ToolSource], *, timeout_s: float | None
     ) -> list[UsableTool]:
-        """All tools of these sources, in their order.
-
-        `timeout_s` is for calls of tools that have no limit of their own.
+        """All tools of these sources, in their order; `timeout_s` is for those without their own.
 
         Raises:
             InvalidInput: One cannot be a tool, or two have one name.
@@ -167,7 +165,7 @@ class McpServers:
 
 
 class _McpConnection:
-    """One server, opened and closed by a task of its own, as the client's scopes require."""
+    """One server, opened and closed by a task of its own."""
 
     def __init__(self, server: mcp, trace: RunTrace, start_s: float) -> None:
         self.listed: list[Any] = []
@@ -181,7 +179,8 @@ class _McpConnection:
         self._is_ready = asyncio.Event()
         self._is_over = asyncio.Event()
         self._failure: McpServerFailed | ConfigurationInvalid | None = None
-        # Not in a task group, which would wrap the run's own errors.
+        # The client's scopes must be left by the task that entered them. Not in a task group, which
+        # would wrap the run's own errors.
         self._task = asyncio.create_task(self._live(), name=f"mcp {server.name}")
 
     @property

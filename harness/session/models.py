@@ -139,12 +139,10 @@ class OpenModels:
         )
 
     async def _served_file(self, endpoint: Endpoint) -> Path | None:
-        """The GGUF file of a server's model, if it was called and the file is on this machine.
-
-        Other servers are not asked.
-        """
+        """The GGUF file of a server's model, if it was called and the file is on this machine."""
         entry = self.opened[endpoint.tag]
         sampled = self.sampled.get(entry.server or "")
+        # A server that was not called is not asked.
         if sampled is None or not sampled.called.is_set():
             return None
         metadata = await served_metadata(endpoint, api_key=entry.api_key)
@@ -302,10 +300,7 @@ def _warn_of_fallbacks(
 def _lease(
     opened: OpenedEndpoint, *, budget: KeepAliveBudget | None, called: Collection[asyncio.Event]
 ) -> Lease | None:
-    """The lease that a call to an endpoint holds; None if it needs none.
-
-    `called` is set when the first call is sent, for the sampling of its servers.
-    """
+    """The lease that a call to an endpoint holds; None if it needs none."""
     if budget is None and not called:
         return None
     context_tokens = opened.endpoint.context_tokens if opened.endpoint.path is not None else None
@@ -314,6 +309,7 @@ def _lease(
     async def held(request: Request) -> AsyncIterator[None]:
         lease = budget and budget.lease_for(request, context_tokens=context_tokens)
         async with lease or nullcontext():
+            # Their sampling waits for this.
             for server in called:
                 server.set()
             yield

@@ -115,7 +115,6 @@ class _Heart:
         gc.callbacks.append(self._note_collection)
 
     def beat(self) -> None:
-        """Comes again until it is stopped."""
         stall = self._tracer.stalls.beat()
         if stall is None:
             self._record()
@@ -126,7 +125,6 @@ class _Heart:
         self._next = self._loop.call_later(BEAT_NS / 1e9, self.beat)
 
     def stop(self) -> None:
-        """There are no more beats."""
         if self._next is not None:
             self._next.cancel()
         gc.callbacks.remove(self._note_collection)
@@ -192,12 +190,10 @@ def _frame_of(thread: int) -> FrameType | None:
 
 
 def _place(innermost: FrameType) -> tuple[str | None, str | None]:
-    """Where the loop is, as `file.py:12`, and in which function; nowhere in code of harness.
-
-    What awaits harness is not at work: its frames lie around those of harness.
-    """
+    """Where the loop is, as `file.py:12`, and in which function; nowhere in code of harness."""
     for frame in takewhile(_is_in_task, _outward(innermost)):
         file, name = frame.f_code.co_filename, frame.f_code.co_name
+        # The frames further out await harness, and are not at work.
         if file.startswith(_OWN):
             break
         is_library = file.startswith((*_LIBRARIES, "<")) or "site-packages" in file
@@ -251,10 +247,7 @@ class Sampled:
 async def sampling(
     servers: Collection[Sampled], *, tracer: Tracer, every_s: float = 0.25
 ) -> AsyncIterator[None]:
-    """Samples every server from its first call until the block is left, then closes the sources.
-
-    A slow server delays only its own next sample. A source may ask for longer pauses.
-    """
+    """Samples every server from its first call until the block is left, then closes the sources."""
     group = asyncio.TaskGroup()
     async with AsyncExitStack() as stack:
         for server in servers:
@@ -262,6 +255,7 @@ async def sampling(
         # Not `async with group`: what goes wrong in the run would leave it in an exception group.
         await group.__aenter__()
         stack.push_async_callback(group.__aexit__, None, None, None)
+        # A task for each: a slow server delays only its own next sample.
         for server in servers:
             task = group.create_task(_sample(server, tracer=tracer, every_s=every_s))
             stack.callback(task.cancel)
@@ -404,8 +398,7 @@ async def record_machine_speed(
 ) -> None:
     """Records the limits of models that are wholly on one device, after all calls.
 
-    Those are the weights of each, and the speed of the device's memory. A GPU's speed comes from
-    its driver. The machine's is measured, in a third of a second.
+    Those are the weights of each, and the speed of the device's memory.
 
     Args:
         endpoints: The usable endpoints. One with a URL counts if it names its model's `device`.
@@ -437,6 +430,7 @@ async def record_machine_speed(
             )
             tracer.instant(weights)
             devices.add(endpoint.device)
+    # A GPU's speed comes from its driver; the machine's takes a third of a second to measure.
     if MACHINE in devices:
         speed = await asyncio.to_thread(_speed_of_memory, directory / KEPT)
         figures = speed.model_dump(exclude={"boot_id"})

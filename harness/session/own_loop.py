@@ -50,11 +50,7 @@ def in_own_loop(function: Callable[P, Coroutine[Any, Any, T]], *, instead: str) 
 
 
 def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
-    """Runs a coroutine like `asyncio.run`; Ctrl-C cancels it.
-
-    Unlike there, a task that ignores its cancellation does not delay the return: the run has
-    already warned of such a node and abandoned it.
-    """
+    """Runs a coroutine like `asyncio.run`; Ctrl-C cancels it."""
     runner = asyncio.Runner()
     task: asyncio.Task[T] | None = None
 
@@ -74,6 +70,8 @@ def run_to_its_end(main: Coroutine[Any, Any, T]) -> T:
                 runner.get_loop().run_until_complete(task)
         raise
     finally:
+        # Unlike there, a task that ignores its cancellation does not delay the return: the run has
+        # already warned of such a node and abandoned it.
         _close(runner)
 
 

@@ -1,7 +1,6 @@
 """Passages: the memory store of a run, or of a script or command without one.
 
-A run opens the store at its first use and keeps it off the event loop. If an endpoint makes the
-vectors, the store's threads ask and an event loop makes the calls.
+A run opens the store at its first use and keeps it off the event loop.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 
 _asks: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
 """Makes the vectors of what a run asks of the store."""
+# Texts in one call: servers rarely compute more at once, and some accept at most 100.
 _BATCH = 64
-"""Texts in one call: servers rarely compute more at once, and some accept at most 100."""
 _RANKED_PER_HIT, _MOST_RANKED = 4, 100
 """How many hits of a search are ranked again for each that is asked for, and at most."""
 
@@ -353,6 +352,7 @@ def _as_json(where: Filter | None) -> dict[str, object] | None:
 
 def _within(budget_tokens: int, hits: Iterable[Hit]) -> Iterator[Hit]:
     for hit in hits:
+        # One without room does not end it: a shorter one may follow.
         tokens = most_tokens_in(hit.passage.searchable)
         if tokens <= budget_tokens:
             budget_tokens -= tokens
@@ -460,13 +460,14 @@ class EndpointEmbedder:
         return cls(tag, ask=ask, first=first, loop=asyncio.get_running_loop())
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """See `Embedder`. Blank texts, which servers refuse, are not sent.
+        """See `Embedder`.
 
         Raises:
             InferenceError: There are no vectors, another model made them, or this is closed.
             RunLimitReached: The run's limits leave no room for the call.
         """
         vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
+        # Servers refuse blank texts.
         rows = [row for row, text in enumerate(texts) if text.strip()]
         for start in range(0, len(rows), _BATCH):
             batch = rows[start : start + _BATCH]
@@ -476,7 +477,8 @@ class EndpointEmbedder:
         return vectors
 
     def close(self) -> None:
-        """Cancels pending calls, so that no thread waits for a loop that has ended."""
+        """Cancels pending calls, and refuses further ones."""
+        # No thread may wait for a loop that has ended.
         with self._lock:
             self._is_closed = True
             calls = tuple(self._calls)
@@ -488,6 +490,7 @@ class EndpointEmbedder:
         with self._lock:
             if self._is_closed:
                 raise self._over()
+            # A thread of the store asks, and the event loop makes the call.
             call = asyncio.run_coroutine_threadsafe(self._call(request), self._loop)
             self._calls.add(call)
         try:

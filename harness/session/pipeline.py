@@ -287,6 +287,7 @@ async def run_pipeline(
             "name",
             code="pipeline.inputs-not-mapping",
         )
+    # An option with the name of an input is ambiguous, unless inputs are a mapping.
     if inputs is None:
         _refuse_inputs_among(pipeline, options)
     elif twice := inputs.keys() & named.keys():
@@ -335,7 +336,6 @@ async def run_pipeline(
 
 
 def _refuse_inputs_among(pipeline: Pipeline, options: Mapping[str, object]) -> None:
-    """An option with the name of an input is ambiguous."""
     parameters = graph_inputs(pipeline)
     for name, value in options.items():
         if name in parameters and value not in (None, (), []):

@@ -51,9 +51,9 @@ from harness.text_store import TextStore
 from harness.trace import Record, Sink, describe, events, monotonic
 from harness.trace.run_list import find_journal
 
+# Seconds after the run's time limit in which nodes may still return their results, such as a revise
+# loop its best draft; model calls end at once.
 _WRAP_UP_S = 1.0
-"""Seconds after the run's time limit in which nodes may still return their results, such as a
-revise loop its best draft; model calls end at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,8 @@ from harness.trace.node_records import attempt_status
 from harness.trace.records import node_of_all
 from harness.wiggum import EarlierLoops, earlier_loops
 
+# Most names in one record; the spans of the calls have the others.
 _MOST = 20
-"""Most names in one record; the spans of the calls have the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class EarlierRun:
 
     @property
     def spent(self) -> Spent:
-        """Its use."""
+        """What calls of all its parts took, and its time."""
         return run_spent(self.journal)
 
 
@@ -202,6 +202,7 @@ def read_earlier_run(path: Path) -> EarlierRun:
         JournalInvalid: It is damaged, or cannot be read.
     """
     journal = Journal(path)
+    # Before it is read: what is added meanwhile must show in `check_unchanged`.
     sizes = _sizes(journal)
     collected = _JournalFindings()
     for item in journal.items(SpanRecord, Instant, NodeOutput):
@@ -263,13 +264,12 @@ class _JournalFindings:
         self.codes: dict[str, Mapping[str, str]] = {}
 
     def note_call(self, attempt: events.NodeAttempt) -> None:
-        """Adds a call of a node; the last of several attempts counts."""
+        # The last of several attempts counts.
         self.misled.discard(attempt.label)
         if attempt_status(attempt) == "failed" and _may_be_of_a_reply(attempt.error_class):
             self.misled.add(attempt.label)
 
     def take(self, instant: Instant) -> None:
-        """Adds an instant."""
         if pipeline := events.PipelineEvent.of(instant):
             self.beginning = pipeline
             # What is not found below is lost.
@@ -306,11 +306,9 @@ class _JournalFindings:
 
 
 def _may_be_of_a_reply(kind: str) -> bool:
-    """Whether a node may have failed because of a reply that it was given.
-
-    False if a server was down, a nested node failed, or a call had no usable reply: that call asks
-    for another by itself.
-    """
+    """Whether a node may have failed because of a reply that it was given."""
+    # Not if a server was down or a nested node failed; nor if a call had no usable reply, since
+    # that call asks for another by itself.
     return kind in _names_under(EvaluationFailed) or kind not in _names_under(HarnessError)
 
 
@@ -327,8 +325,6 @@ def inputs_now(
 ) -> tuple[dict[str, object], frozenset[str]]:
     """The value of every input of a resumed run, and the names of the given ones.
 
-    Given ones go before the recorded ones.
-
     Raises:
         InvalidInput: It is another pipeline's run, or an input is lost or does not fit.
     """
@@ -341,6 +337,7 @@ def inputs_now(
         )
     values = dict(inputs)
     parameters = graph_inputs(graph)
+    # Given ones go before the recorded ones.
     for name, recorded in earlier.inputs.items():
         if name in values or name not in parameters:  # replaced, or no longer an input
             continue
@@ -406,7 +403,7 @@ def match_answers(
 
 
 def _title(question: Question) -> str:
-    """The first line; a whole draft may follow."""
+    # A whole draft may follow.
     return question.text.partition("\n")[0]
 
 

@@ -20,8 +20,8 @@ EventKind = Literal[
     "node started", "node ended", "text", "verdict", "round", "loop ended", "warning", "question",
     "missed", "done",
 ]  # fmt: skip
+# Most unread events for a slow reader. The pieces of one call count as one.
 _MOST_WAITING = 1_000
-"""Most unread events for a slow reader. The pieces of one call count as one."""
 _TOLD_OF_A_RESULT = ("run_id", "status", "result", "outputs", "stopped_by", "passed", "duration_s")
 
 

@@ -71,11 +71,7 @@ class Separation:
 
 
 class ComparedModels:
-    """The models behind endpoints, for one run or for all runs of a session.
-
-    A model file is read when it is first compared. A served model is known by its name until its
-    server is asked.
-    """
+    """The models behind endpoints, for one run or for all runs of a session."""
 
     def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
         self.endpoints = endpoints
@@ -87,6 +83,8 @@ class ComparedModels:
 
     def identity(self, tag: str) -> ModelIdentity:
         """The model of an endpoint."""
+        # A file is read when it is first compared. A served model goes by its name until its server
+        # is asked.
         if tag not in self._identities:
             endpoint = self.endpoints[tag]
             self._identities[tag] = model_identity(endpoint, _file_metadata(endpoint))
@@ -101,8 +99,6 @@ class ComparedModels:
         self, endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], tracer: Tracer
     ) -> None:
         """Asks the servers of endpoints which models they have, each endpoint once.
-
-        If a server does not answer within seconds, the settings count.
 
         Raises:
             ConfigurationInvalid: Replicas of an endpoint serve different models.
@@ -119,6 +115,7 @@ class ComparedModels:
                 metadata = await _reported_models(to_ask.values(), environment)
                 span.set(told=list(metadata))
             self.take_word(metadata)
+            # Of a server that did not answer within seconds, the settings count from now on.
             self._asked |= to_ask.keys()
 
     def take_word(self, metadata_by_tag: Mapping[str, ModelMetadata]) -> None:
@@ -215,10 +212,7 @@ class ComparedModels:
 
 
 def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
-    """The error for a producer and an evaluator that are too close.
-
-    `what` begins the message.
-    """
+    """The error for a producer and an evaluator that are too close; `what` begins its message."""
     if relation == "same":
         return SameModel(
             f"{what}, and a model must not judge its own output; give the role 'evaluator' to an "

@@ -86,11 +86,9 @@ class Surroundings:
         return uses | (self.noted(*names) if reply.endpoint else {})
 
     def of_rubric(self, rubric: object, *, whole: bool) -> dict[str, Use]:
-        """A rubric that is named; what is made in code is part of the code.
-
-        `whole` counts the rubric's prompts for writing, and the candidates, too.
-        """
+        """A rubric that is named; `whole` counts its prompts for writing and the candidates too."""
         names = []
+        # One made in code is a part of the node's code.
         if isinstance(rubric, str | Path):
             names = [f"rubric:{rubric}", *([f"prompts:{rubric}"] if whole else [])]
         for name in names:
@@ -250,8 +248,7 @@ class Surroundings:
         )
 
     def _answering(self, role: str, tag: str) -> tuple[str, ...]:
-        """The endpoint itself; those that play the role now if it does not."""
-        # Then it may have a new name.
+        # One that does not play the role any more may have a new name.
         players = self._roles.tags(role)
         return (tag,) if tag in {*players, *self._stand_ins(role)} else players
 

@@ -29,17 +29,17 @@ from harness.session.roles import EVALUATOR
 from harness.session.settings import BudgetSettings, DeviceSettings, Settings
 from harness.trace import SharedTracer, Tracer, describe, events
 
+# Of a common disk: a guess, until a load was measured.
 _DISK_BYTES_PER_S = 1_000_000_000
-"""Of a common disk: a guess, until a load was measured."""
 _SHORTEST_LOAD_S = 0.1
 _ASKING_S = 10.0
 """Longest that a server may take to say how large a model is, or which it has."""
+# Of the budget's own limit beyond the host's, whose error says more once it has cleared up.
 _GRACE_S = CLEARING_UP_S + 5.0
-"""Of the budget's own limit beyond the host's, whose error says more once it has cleared up."""
 
 
 def is_managed(endpoint: Endpoint) -> bool:
-    """Whether its model is the budget's."""
+    """Whether the budget decides when its model is in memory."""
     return endpoint.backend in FILE_BACKENDS or endpoint.manage
 
 
@@ -276,7 +276,6 @@ def describe_budget(budget: KeepAliveBudget, tracer: Tracer) -> None:
 async def _tenants(
     hosts: Mapping[str, tuple[Endpoint, Host]], *, required: Collection[str]
 ) -> dict[str, Tenant]:
-    """By tag. A model whose server cannot be asked now is not counted, unless it is required."""
     # Side by side: a server that does not answer is not waited for once for each of its models.
     results = await asyncio.gather(
         *(tenant_of(*entry) for entry in hosts.values()), return_exceptions=True
@@ -288,6 +287,7 @@ async def _tenants(
         elif tag in required or not isinstance(tenant, HarnessError):
             raise tenant
         else:
+            # Its server cannot be asked now.
             log_warning(
                 "a model is not counted in the memory budget",
                 code="budget.model-not-counted",

@@ -284,12 +284,12 @@ def _allows(kind: object) -> bool:
 
 
 class _Schema(GenerateJsonSchema):
-    """Without titles that repeat names, and without a word on defaults that JSON cannot say."""
-
     def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ANN401, ARG002
+        # A title would repeat the name.
         return False
 
     def emit_warning(self, kind: Any, detail: str) -> None:  # noqa: ANN401
+        # It would warn of defaults that JSON cannot say.
         pass
 
 
@@ -338,7 +338,7 @@ def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
         TypeError: It is a value that JSON cannot say.
     """
     images: list[Image] = []
-    plain = numbered(value, images)
+    plain = numbered(value, images)  # adds to the images
     if images and isinstance(plain, list) and all(isinstance(part, str) for part in plain):
         plain = "\n".join(plain)
     if isinstance(plain, str):

@@ -11,9 +11,8 @@ environment are the user's own, and so are the files beside the list of permissi
     # The code of this folder may run. A single file can stand here too.
     /home/me/project
 
-A host without a port means its scheme's own port. `*` stands for any variable, because litellm may
-send any credentials that it finds. If litellm chooses the host too, name the provider:
-`*@replicate`.
+A host without a port means its scheme's own port. `*` stands for any variable. If litellm chooses
+the host too, name the provider: `*@replicate`.
 """
 
 from __future__ import annotations
@@ -97,6 +96,7 @@ def not_allowed(
     allowed = _read(environment).keys
     named, has_key = [*endpoint.variables], endpoint.api_key_env is not None
     provider = _provider(endpoint)
+    # litellm may send any credentials that it finds.
     if provider_of(endpoint).finds_keys and not (has_key and provider in APIS_WITH_ONE_KEY):
         named.append(_ANY)
     # If litellm chooses the host, the provider's name stands for it, before a call and during it.
@@ -208,18 +208,15 @@ def refusal_to_run(path: Path, *, environment: Mapping[str, str]) -> Notice | No
 
 
 def not_trusted(path: Path, *, environment: Mapping[str, str]) -> str | None:
-    """The end of a message on what a file may not do, with the remedy; None if it is trusted.
-
-    It is if it ships with the package, if the user allows it, or if code of its project runs in
-    this process already.
-    """
+    """The end of a message on what a file may not do, with the remedy; None if it is trusted."""
     path = path.resolve()
     around = [path, *path.parents]
     allowed = {*_read(environment).paths, shipped_directory("rubrics").parent.resolve()}
     if not allowed.isdisjoint(around):
         return None
+    # The user started what runs in this process: more code of its project may run, too. The files
+    # of one folder have one project.
     running = _running()
-    # The files of one folder have one project.
     folders = {file.parent: file for file in running}
     if path in running or any(project_of(file) in around for file in folders.values()):
         return None
@@ -228,10 +225,8 @@ def not_trusted(path: Path, *, environment: Mapping[str, str]) -> str | None:
 
 
 def project_of(file: Path) -> Path:
-    """What to trust with a file: the nearest folder with settings, else the file's own folder.
-
-    The user's home is not a project: of a file there, only the file itself.
-    """
+    """What to trust with a file: the nearest folder with settings, else the file's own folder."""
+    # The home is no project: trust in a file there would be trust in all of the user's folders.
     file, home = file.resolve(), Path.home()
     around = [folder for folder in file.parents if folder not in {home, Path("/")}]
     project = next((folder for folder in around if (folder / SETTINGS_FILE).is_file()), file.parent)
@@ -364,11 +359,11 @@ def known_secrets(
 
     Args:
         endpoints: Name the variables of their keys; their addresses may hold credentials.
-        environment: Holds the values. Every variable with a telling name is secret too, because
-            litellm reads its providers' keys from there.
+        environment: Holds the values.
         named: Further variables, from `[trace] secrets`.
     """
     endpoints = tuple(endpoints)
+    # Every variable with a telling name is secret too: litellm reads providers' keys from there.
     secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
     values = set(secrets.values())
     for endpoint in endpoints:
