@@ -253,17 +253,17 @@ class _FingerprintWriter:
         """Writes the value of a global name, with the attributes that are read from it."""
         if path[0] in _OF_THE_MODULE:
             return
-        module = None
+        owner: object = _MISSING
         for name in path:
             value = scope.get(name, _MISSING)
             self._names[id(scope), name] = (scope, name, value)
             if not isinstance(value, ModuleType) or not is_own_module(value):
                 break
-            module, scope = value, vars(value)
-        if value is not _MISSING:
-            self._add_named(".".join(path), value)
-        elif module is not None:  # an attribute that it makes when asked
-            self._add_named(".".join(path), module)
+            owner, scope = value, vars(value)
+        # A module's `__getattr__` may make an attribute that its `vars` do not have.
+        last = owner if value is _MISSING else value
+        if last is not _MISSING:
+            self._add_named(".".join(path), last)
 
     def _add_named(self, name: str, value: object) -> None:
         self._write(f"name {name}")

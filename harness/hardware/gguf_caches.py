@@ -84,7 +84,7 @@ def model_caches(
     ]
     state = _state_elements(file, heads=heads, key_length=key_length)
     if not _is_known(file):
-        return tuple(_at_most(file, full, state)), False
+        return tuple(_upper_bounds(file, full, state)), False
     # 1. Attention and recurrence.
     caches = [
         replace(cache if attends else LayerCache(), state_elements=state * recurs)
@@ -130,7 +130,8 @@ def _is_latent(file: GgufFile) -> bool:
     return all(file.count(f".attention.{part}_length_mla", default=0) for part in ("key", "value"))
 
 
-def _at_most(file: GgufFile, full: Sequence[LayerCache], state: int) -> list[LayerCache]:
+def _upper_bounds(file: GgufFile, full: Sequence[LayerCache], state: int) -> list[LayerCache]:
+    """Where the layers' kinds are unknown: each has a full cache and a recurrent state."""
     index = file.count(".attention.indexer.key_length", default=0)
     return [
         replace(

@@ -316,22 +316,21 @@ class Gate:
             return  # calls that fail together are one failure
         replica.failures += 1
         is_outage = replica.outage is not None
-        jitter = self.randomness.random() if is_outage else 0.0
         asked_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
-        left_out_s = pause_s(
+        next_try_s = pause_s(
             replica.failures,
             is_outage=is_outage,
-            jitter=jitter,
+            jitter=self.randomness.random() if is_outage else 0.0,
             asked_s=min(asked_s, self.max_outage_s),
         )
         if is_outage:
             since_ns = now_ns if self._down_since_ns is None else self._down_since_ns
-            left_s = self.max_outage_s - (now_ns - since_ns) / 1e9
-            # One more call tries it when the outage has lasted too long, and ends the run.
-            left_out_s = min(left_out_s, max(left_s, 0.1))
+            rest_of_outage_s = self.max_outage_s - (now_ns - since_ns) / 1e9
+            # The last try is made when the outage reaches its limit: if that fails, the run ends.
+            next_try_s = min(next_try_s, max(rest_of_outage_s, 0.1))
             later = self.later or asyncio.get_running_loop().call_later
-            later(left_out_s, self._serve)
-        replica.out_until_ns = now_ns + int(left_out_s * 1e9)
+            later(next_try_s, self._serve)
+        replica.out_until_ns = now_ns + int(next_try_s * 1e9)
         if self.is_down:
             self._note_outage(error, now_ns)
 

@@ -201,9 +201,7 @@ class Evaluator:
     ) -> Judges:
         opinions = list(chain.from_iterable(rounds))
         verdicts = [_verdict(self.rubric, [*checked, *opinion.scores]) for opinion in opinions]
-        together = [
-            _verdict(self.rubric, [*checked, *combined(heard, self._combine)]) for heard in rounds
-        ]
+        by_round = [[*checked, *combined(of_round, self._combine)] for of_round in rounds]
         several = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
@@ -216,7 +214,7 @@ class Evaluator:
             combine=self._combine,
             shortened=case.shown.shortened,
             sources_shortened=case.shown.sources_shortened,
-            composites=tuple(verdict.composite for verdict in together),
+            composites=tuple(_verdict(self.rubric, scores).composite for scores in by_round),
             borderline=None if self._noise is None else self._is_undecided(checked, rounds),
             each=tuple(
                 SingleJudgement(

@@ -83,17 +83,16 @@ class Lanes:
     def place(self, span: SpanRecord) -> Lane:
         """The lane of the next span: on its `track`, else its parent's, else the root's."""
         number, parent, _, start_ns, end_ns, _, _, attributes = span
-        track = attributes.get("track")
-        around = None if parent is None else self.lane_of(parent)
+        own_track = attributes.get("track")
         placed = _Slice(number, start_ns, end_ns)
+        lane = None if parent is None else self.lane_of(parent)
         # Without a track of its own, it is drawn where its parent is, or beside it.
-        if around is not None and (track is None or track == around.track):
-            lane = around if _nest(around, placed, start_ns, parent) else None
-            track = around.track
+        if lane is not None and (own_track is None or own_track == lane.track):
+            track, is_nested = lane.track, _nest(lane, placed, start_ns, parent)
         else:
-            lane = None
-            track = self._root_track if track is None else str(track)
-        if lane is None:
+            track = self._root_track if own_track is None else str(own_track)
+            is_nested = False
+        if lane is None or not is_nested:
             lane = self._free_lane(track, start_ns)
             # The lane is free from here on, so all that was open on it has ended.
             lane.ended = [s.end_ns for s in reversed(lane.open)] if lane.open else _OVER
