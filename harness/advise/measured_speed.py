@@ -24,8 +24,8 @@ from harness.trace import events
 from harness.trace.intervals import length_ns
 from harness.trace.records import Interval
 
+# A token each in most vocabularies; in any order, so that no prefix cache has them.
 _WORDS: Final = ("time", "way", "year", "day", "man", "world", "life", "hand", "eye", "week")
-"""A token each in most vocabularies; in any order, so that no prefix cache has them."""
 _TASK: Final = "\n\nWrite a very long story in which all of these words occur, one by one."
 _FILE: Final = "machine.json"
 

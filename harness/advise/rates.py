@@ -29,10 +29,10 @@ class Factors(NamedTuple):
 CEILING: Final = Factors()
 """Upper bounds. No machine reaches them; one that is far slower has another bottleneck."""
 
+# Decoding of one sequence reached 0.27 (H100) to 0.81 (L4) of the bandwidth: the faster the memory,
+# the less (J. Chen, "Memory-bound but not bandwidth-limited", arXiv, 2026-05-28). For compute a
+# half is a guess.
 _USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
-"""Decoding of one sequence reached 0.27 (H100) to 0.81 (L4) of the bandwidth: the faster the
-memory, the less (J. Chen, "Memory-bound but not bandwidth-limited", arXiv, 2026-05-28). For compute
-a half is a guess."""
 USUAL_OF_EXPERTS: Final = Factors(bandwidth=0.6, compute=0.24)
 """DeepSeek-V3 read 52,300 prompt tokens a second on eight H100s (lmsys.org, 2025-05-05, large-scale
 EP), 24 % of the operations: each of many small experts gets few tokens at once."""

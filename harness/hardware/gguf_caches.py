@@ -43,10 +43,10 @@ NO_OUTPUT: Final = frozenset(
 )  # fmt: skip
 """Encoders for which llama.cpp makes no logits."""
 
+# Encoders and diffusion models, which process a text all at once.
 _NO_CACHE: Final = NO_OUTPUT | {
     "clef", "dream", "gemma-embedding", "llada", "llada-moe", "rnd1", "wavtokenizer-dec",
 }  # fmt: skip
-"""Encoders and diffusion models, which process a text all at once."""
 
 _CACHES_OF_THEIR_OWN: Final = frozenset(
     {

@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import orjson
 
 _OPENING = re.compile(r"[{\[]")
+# Braces and brackets of a text that are tried: each may be read to the end in vain.
 _MOST_STARTS = 200
-"""Braces and brackets of a text that are tried: each may be read to the end in vain."""
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -251,8 +251,8 @@ def file_fingerprint(path: Path) -> str:
     return f"{size}-{digest.hexdigest()[:16]}"
 
 
+# The last is what many servers print when they listen on every address.
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104 - not bound to
-"""The last is what many servers print when they listen on every address."""
 _OWN_PORT = {"http": 80, "https": 443}
 
 

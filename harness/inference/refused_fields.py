@@ -17,8 +17,9 @@ _REFUSED = (
     r"not allowed|unknown|unexpected|unrecogni[sz]ed|forbidden|deprecated|extra inputs|"
     r"cannot (?:both )?be (?:used|set|specified)|only be set to|only available|available only)"
 )
+# What may stand between a field's name and the word that refuses it: not another sentence.
 _BESIDE = r"[^.]{0,60}"
-"""What may stand between a field's name and the word that refuses it: not another sentence."""
+# How a field is named, and not merely mentioned: an error may quote the prompt.
 _NAMED = (
     r"['\"`]{name}['\"`]"
     r"|: (?:\w+, )*{name}\b"  # at the beginning, or in a list
@@ -26,9 +27,8 @@ _NAMED = (
     r"|\b{name} (?:parameter|argument|field|property)\b"
     r"|\b{name}="
 )
-"""How a field is named, and not merely mentioned: an error may quote the prompt."""
+# A reply's schema may have a property of a field's name, and be refused for it.
 _ABOUT_A_SCHEMA = re.compile(r"schema|\bproperties\b", re.IGNORECASE)
-"""A reply's schema may have a property of a field's name, and be refused for it."""
 _ROOM, _OTHER_ROOM = "max_tokens", "max_completion_tokens"
 """A field, and what OpenAI's reasoning models call it, and nothing else does."""
 _RENAMED = re.compile(rf"use '?{_OTHER_ROOM}'? instead", re.IGNORECASE)

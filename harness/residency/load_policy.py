@@ -26,9 +26,9 @@ from harness.residency.ledger import (
 )
 from harness.trace.events import PlaceOf
 
+# How long an idle model stays after a call: the next call comes soon, and may be for a model that
+# has room beside it.
 _MOMENT_NS: Final = 50_000_000
-"""How long an idle model stays after a call: the next call comes soon, and may be for a model that
-has room beside it."""
 _LONGEST_TURN: Final = 2
 """In longest waits: how long a model stays at most while calls wait too long for others."""
 

@@ -257,9 +257,9 @@ def _checked_scores(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
     return [score for score in scores if score is not None]
 
 
+# A mean lies within this many standard errors of the true one in about 95 of 100 cases. This saves
+# calls; it is no test.
 _DEVIATIONS = 2
-"""A mean lies within this many standard errors of the true one in about 95 of 100 cases. This saves
-calls; it is no test."""
 
 
 def is_undecided(

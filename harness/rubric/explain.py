@@ -177,6 +177,7 @@ _FORMS = {
     "unless": "{ check: finished }",
 }
 """What fields with fields of their own look like."""
+# In place of pydantic's own words, which speak of Python's types.
 _MESSAGES = {
     "bool_parsing": _TRUE_OR_FALSE,
     "bool_type": _TRUE_OR_FALSE,
@@ -194,7 +195,6 @@ _MESSAGES = {
     "too_short": Notice(code="rubric.list-empty", message="must hold at least one"),
     "tuple_type": _LIST,
 }
-"""In place of pydantic's own words, which speak of Python's types."""
 _EXAMPLES = {
     "title": "; begin the file with it, such as 'title: My rubric'",
     "name": ", which every dimension needs, such as 'name: clear'",

@@ -35,8 +35,8 @@ MOST_ISSUES = 3
 SECTION_CHARS = 80
 PROBLEM_CHARS = 240
 
+# 0 to 10 in tenths. A grammar with more alternatives is slow.
 _MOST_STEPS = 101
-"""0 to 10 in tenths. A grammar with more alternatives is slow."""
 _KEY_CHARS = 60
 
 FENCED = re.compile(

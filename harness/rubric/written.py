@@ -21,8 +21,8 @@ from harness.files import read_bytes
 Place = tuple[int | str, ...]
 """Where a value is: the names of fields and the numbers of items that lead to it."""
 
+# A rubric has some hundred; aliases of aliases soon make millions.
 _MOST_VALUES = 10_000
-"""A rubric has some hundred; aliases of aliases soon make millions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ class Written:
         return value
 
 
+# YAML takes a second to read as much, and a line of a gigabyte all of the memory.
 _MOST_BYTES = 1 << 20
-"""YAML takes a second to read as much, and a line of a gigabyte all of the memory."""
 _BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 

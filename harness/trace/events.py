@@ -77,16 +77,16 @@ _NONE: Attributes = {}
 _KEPT: set[str] = set()
 """The names of events that `Events` keeps."""
 
+# Characters. Hashes are longer, and differ in every call.
 _LONGEST_WORD = 40
-"""Characters. Hashes are longer, and differ in every call."""
 
 _ONE_OF = "one of "
 """So does the form of a question begin that only some texts answer."""
 
+# Journals of earlier versions have reasons in words alone; so do these begin.
 _PLACES_BY_REASON: Mapping[str, PlaceOf] = {
     "max_parallel": "endpoint", "slots": "slots", "KV cache": "cache"
 }  # fmt: skip
-"""Journals of earlier versions have reasons in words alone; so do these begin."""
 
 
 def name_of(event: type) -> str:

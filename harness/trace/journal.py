@@ -35,15 +35,15 @@ OnFailure = Literal["stop", "continue"]
 call, or continue without it."""
 
 
+# If shorter, the thread would disturb a busy event loop.
 _EVERY_S = 0.025
-"""If shorter, the thread would disturb a busy event loop."""
+# Entries taken together: a span that begins and ends among them becomes one record.
 _BATCH = 4096
-"""Entries taken together: a span that begins and ends among them becomes one record."""
 _BREATH_MADE, _BREATH_WRITTEN = 256, 64
 """Records made, and records written, before other threads may run: a tenth of a millisecond each,
 for which an event loop that wakes up has to wait."""
+# With more entries waiting, the code that adds entries must help writing.
 _BACKLOG = 50_000
-"""With more entries waiting, the code that adds entries must help writing."""
 
 
 class JournalWriter:

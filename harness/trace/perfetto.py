@@ -34,8 +34,8 @@ from harness.trace.timeline import (
 # which takes several times as long as the packet itself.
 
 _DIGIT = 1 << 14
+# The varints of the integers below 2**14, by integer: to look one up is faster than to call.
 _SHORT_VARINTS = [bytes([n]) if n < 128 else bytes([n & 127 | 128, n >> 7]) for n in range(_DIGIT)]
-"""The varints of the integers below 2**14, by integer: to look one up is faster than to call."""
 _MORE = [bytes([n & 127 | 128, n >> 7 | 128]) for n in range(_DIGIT)]
 _UINT64 = (1 << 64) - 1
 
@@ -82,15 +82,15 @@ def _double(field: int, number: float) -> bytes:
 
 
 # --- Packets ------------------------------------------------------------------------------------
+# Texts of one kind that get a number: a viewer holds all of them.
 _MOST = 10_000
-"""Texts of one kind that get a number: a viewer holds all of them."""
+# Characters. Longer texts in attributes are mostly hashes, and do not recur.
 _SHORT = 40
-"""Characters. Longer texts in attributes are mostly hashes, and do not recur."""
 
 _ROOT = 1
 """The uuid of the group around all others."""
+# Of one kind; with it, ranks still have 32 bits.
 _MOST_TRACKS = 10**8
-"""Of one kind; with it, ranks still have 32 bits."""
 
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
 # start afresh or go on.

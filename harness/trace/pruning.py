@@ -49,8 +49,8 @@ ENDS: dict[Keep, frozenset[str]] = {
 
 _ENDING = f"{JOURNAL_SUFFIX}.pruned"
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}")
+# A run that ended so lately may get its line in the audit log yet.
 _JUST_S = 60.0
-"""A run that ended so lately may get its line in the audit log yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

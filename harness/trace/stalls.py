@@ -18,8 +18,8 @@ BEAT_NS = 10_000_000
 LEAST_STALL_NS = 8_000_000
 """A beat that comes so much late was held up: by the loop, and not by the timer."""
 
+# So long after a stall, what arrived in it may still lie unread.
 _AFTERWARDS_NS = 10_000_000
-"""So long after a stall, what arrived in it may still lie unread."""
 
 _MOST_KEPT = 20_000
 

@@ -32,8 +32,8 @@ _OVER: list[int] = []
 
 _SHOWN = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
 
+# In this order; with many rows, nodes take many screens.
 _KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
-"""In this order; with many rows, nodes take many screens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -262,6 +262,8 @@ class TimelineDrawing:
         return arguments
 
 
+# The titles of phases, whose hashes are their colors in Perfetto: by their bare names queue and
+# prefill would be one blue, overhead and load one olive.
 _PHASE_TITLES = {
     "overhead": "overhead",
     "queue": "queue",
@@ -269,8 +271,6 @@ _PHASE_TITLES = {
     "prefill": "read (prefill)",
     "decode": "decode",
 }
-"""The titles of phases, whose hashes are their colors in Perfetto: by their bare names queue and
-prefill would be one blue, overhead and load one olive."""
 
 
 def slice_title(span: SpanRecord) -> str:

@@ -17,8 +17,8 @@ from harness.rubric.templates import FIELD, OF_WRITING
 from harness.text.sentences import sentence_pieces
 from harness.wiggum.policy import Round
 
+# Characters of sources shown for one section, nearest first: a section is a paragraph or two.
 _SECTION_SOURCES_CHARS = 1_500
-"""Characters of sources shown for one section, nearest first: a section is a paragraph or two."""
 
 _DRAFT_SOURCES_CHARS = 6_000
 """The same for a whole draft."""
@@ -29,8 +29,8 @@ _SHOWN_SHARE = 0.7
 _QUOTED_CHARS = 60
 """Findings quote at least this much of a long sentence."""
 
+# A shorter sentence may occur in a finding by chance.
 _SHORT_CHARS = 12
-"""A shorter sentence may occur in a finding by chance."""
 
 _SHORT_SECTION_CHARS = 500
 """A section of fewer characters is two or three sentences."""
@@ -219,9 +219,9 @@ def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
 
 
+# Most findings of checks shown for one section: more would bury the first. Findings of evaluators
+# are few, and all are shown.
 _CHECKED_SHOWN = 4
-"""Most findings of checks shown for one section: more would bury the first. Findings of evaluators
-are few, and all are shown."""
 
 
 def located(

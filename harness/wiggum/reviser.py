@@ -46,17 +46,17 @@ from harness.wiggum.sampling import SampledPlace, sample
 RevisionMode = Literal["sections", "whole"]
 """`sections`: section by section if there are headings; `whole`: always the whole draft."""
 
+# Low, so that a text may grow to twice its length, in any script; English has about four.
 _BYTES_PER_TOKEN = 2
-"""Low, so that a text may grow to twice its length, in any script; English has about four."""
 
+# Room for a short section to grow: about 190 words.
 _LEAST_TOKENS = 256
-"""Room for a short section to grow: about 190 words."""
 
+# For another try: a greedy model would say the same again.
 _TEMPERATURE = 0.3
-"""For another try: a greedy model would say the same again."""
 
+# Small models that rewrite a text fall into repeating themselves.
 _FREQUENCY_PENALTY = 0.2
-"""Small models that rewrite a text fall into repeating themselves."""
 
 
 class Reviser:

@@ -12,14 +12,14 @@ from harness.rubric import Ask
 from harness.trace import Tracer, events
 from harness.wiggum.ratchet import Candidate
 
+# Between the seeds of two candidates; a loop has fewer rounds.
 _SEED_STEP = 1_000
-"""Between the seeds of two candidates; a loop has fewer rounds."""
 
 _SEEDS_OF_A_LOOP = 1_000 * _SEED_STEP
 """Between the first seeds of loops in runs with successive seeds."""
 
+# The temperature of all candidates but the first, so that they differ.
 _VARIED_TEMPERATURE = 0.6
-"""The temperature of all candidates but the first, so that they differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,8 @@ from harness.rubric.checks.base import (
 from harness.rubric.checks.schema_faults import draft_of, faults_of, registry_with
 from harness.rubric.draft import Draft, Finding
 
+# Kept of one section, so that a pattern that matches everywhere does not fill the memory.
 _MOST_MATCHES = 1_000
-"""Kept of one section, so that a pattern that matches everywhere does not fill the memory."""
 
 _PATTERNS = frozenset({"pattern", "patternProperties"})
 
