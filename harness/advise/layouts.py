@@ -81,7 +81,7 @@ class ServingGoal:
 
     @property
     def factors(self) -> Factors:
-        """What to expect."""
+        """Of the device as measured; else the usual ones for the model's shape."""
         return self.measured or usual_factors(self.shape)
 
 

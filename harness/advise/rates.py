@@ -33,9 +33,9 @@ CEILING: Final = Factors()
 # the less (J. Chen, "Memory-bound but not bandwidth-limited", arXiv, 2026-05-28). For compute a
 # half is a guess.
 _USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
+# DeepSeek-V3 read 52,300 prompt tokens a second on eight H100s (lmsys.org, 2025-05-05, large-scale
+# EP), 24 % of the operations: each of many small experts gets few tokens at once.
 USUAL_OF_EXPERTS: Final = Factors(bandwidth=0.6, compute=0.24)
-"""DeepSeek-V3 read 52,300 prompt tokens a second on eight H100s (lmsys.org, 2025-05-05, large-scale
-EP), 24 % of the operations: each of many small experts gets few tokens at once."""
 _MANY_EXPERTS: Final = 0.1
 
 

@@ -90,13 +90,11 @@ def code_of(function: object) -> Fingerprint:
 
 
 def digest_of_parts(value: object) -> str | None:
-    """The digest of an object by its `code_parts()`; None if one of them has no parts.
-
-    Such a one counts by its class alone, so that another of its class would have the same digest.
-    """
+    """The digest of an object by its `code_parts()`; None if one of them has no parts."""
     writer = _FingerprintWriter()
     writer.add(value)
     code = writer.finished().code
+    # What has no parts counts by its class alone: another of the class would have the same digest.
     return code.digest if writer.is_whole else None
 
 
@@ -295,6 +293,7 @@ def _contents(cell: CellType) -> object:
         return _MISSING
 
 
+# Types whose `repr` is complete, and the same in every process.
 PLAIN = frozenset(
     {
         *(types.NoneType, types.EllipsisType, types.NotImplementedType),
@@ -303,7 +302,6 @@ PLAIN = frozenset(
         *(decimal.Decimal, fractions.Fraction, uuid.UUID),
     }
 )
-"""Types whose `repr` is complete, and the same in every process."""
 
 _NOT_OF_THE_CLASS = frozenset(
     {
@@ -460,7 +458,7 @@ def _annotations(cls: type) -> tuple[object, ...]:
 
 
 def _place(member: object) -> str:
-    """The sort key of a set's member, since a set's own order differs in each process."""
+    # Sets are sorted by this: their own order differs in each process.
     if isinstance(member, frozenset):
         return repr(sorted(map(_place, member)))
     if isinstance(member, tuple):

@@ -246,11 +246,7 @@ _ARROWS: Mapping[Way, str] = {
 
 
 def as_mermaid(drawing: Drawing) -> str:
-    """The text of a flowchart; ends with a newline.
-
-    Every text is in quotes, with entities for characters that Mermaid or HTML would interpret; ids
-    are numbers, since a name may be a keyword, such as `end`.
-    """
+    """The text of a flowchart; ends with a newline."""
     return "".join(f"{line}\n" for line in _flowchart(drawing))
 
 
@@ -262,6 +258,7 @@ def _flowchart(drawing: Drawing) -> Iterator[str]:
         "---",
         "flowchart TD",
     )
+    # Numbers, since a name may be a keyword, such as `end`.
     ids = {box.name: f"n{number}" for number, box in enumerate(drawing.boxes)}
     for box in drawing.boxes:
         # A box with double sides is called once per item; a hexagon may be skipped.

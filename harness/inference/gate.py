@@ -37,8 +37,8 @@ from harness.inference.waiting import PlaceWaiter, WaitingLine
 from harness.log import log_warning
 from harness.trace import Tracer, describe, events
 
+# How many times the mean load a replica takes at most, rounded up: `c` in the paper.
 LEEWAY = 1.25
-"""How many times the mean load a replica takes at most, rounded up: `c` in the paper."""
 
 _PREFIX_CHARS = 2048
 """Of a text that does not say what other calls share: how much of it stands for the prefix."""

@@ -1,7 +1,4 @@
-"""Fields that a model or its server refuses: detected once, then left out.
-
-A call works without a sampling field; the omission is recorded, since it may change the reply.
-"""
+"""Fields that a model or its server refuses: detected once, then left out."""
 
 from __future__ import annotations
 
@@ -51,6 +48,7 @@ class RefusedFields:
         sent = {name: value for name, value in fields.items() if name not in refused}
         if self._renames and _ROOM in sent:
             sent[_OTHER_ROOM] = sent.pop(_ROOM)
+        # To be recorded: a call works without a sampling field, but its reply may be another.
         return sent, tuple(name for name in fields if name in refused)
 
     def learn(self, error: InferenceError, sent: Mapping[str, object]) -> bool:

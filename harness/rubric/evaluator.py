@@ -271,10 +271,11 @@ def is_undecided(
 ) -> bool:
     """Whether another judgement could turn the outcome: near the threshold, chance decides.
 
-    `judgements` are by judge: how severe one is beside others is no noise. `noise` is the measured
-    standard deviation of a composite for which each judge is heard once.
+    `judgements` are by judge; `noise` is the measured standard deviation of a composite for which
+    each judge is heard once.
     """
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
+    # By judge: how severe one is beside others is no noise.
     composites = [[judgement.composite for judgement in of_judge] for of_judge in judgements]
     width = _half_width(composites, near=near, is_measured=noise is not None)
     # Rounded, since 8.3 - 8 is more than 0.3 in floats.

@@ -1,8 +1,4 @@
-"""One evaluator model's calls on one draft, and the scores read from its replies.
-
-A call has room for the longest reply that its schema allows, and for thinking before it, since it
-is unknown beforehand whether a model thinks. If a context is too small, thinking gets less room.
-"""
+"""One evaluator model's calls on one draft, and the scores read from its replies."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ Ask = Callable[[ChatRequest], Awaitable[Completion]]
 
 _EXCERPT_CHARS = 160
 """How much of a reply is quoted."""
-# For a model that thinks aloud first. Room that is not used costs nothing.
+# It is unknown beforehand whether a model thinks aloud first; room that is not used costs nothing.
 _ROOM_TOKENS = 1024
 _ROOM_TOKENS_PER_DIMENSION = 512
 """The longest reason and issues that the schema allows, and the JSON around them."""

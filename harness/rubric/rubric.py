@@ -109,11 +109,8 @@ class Scale(BaseModel):
 
     @property
     def composite_step(self) -> float:
-        """What composites are rounded to: 0.1, or as many decimals more as the scale is small.
-
-        It is at most a fifth of a step and a fiftieth of the scale, so that rounding lifts no draft
-        over a threshold that its scores miss.
-        """
+        """What composites are rounded to: 0.1, or as many decimals more as the scale is small."""
+        # Small enough that rounding lifts no draft over a threshold that its scores miss.
         finest = min(self.step / 5, (self.max - self.min) / 50)
         # The sum: by log10, a power of ten may come out a little below its exponent.
         return float(f"1e{min(-1, math.floor(math.log10(finest) + 1e-9))}")
@@ -510,7 +507,7 @@ def _mistake(
 
 
 def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
-    """Raises all of them at once, so that a file can be mended in one go."""
+    # All at once, so that a file can be mended in one go.
     if details := list(mistakes):
         raise ValidationError.from_exception_data("rubric", details)
 

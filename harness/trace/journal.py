@@ -262,10 +262,7 @@ class JournalWriter:
 
 
 class _Flusher:
-    """Writes what has gathered in all open journals of the process, in one thread for all.
-
-    A thread for each would take a fifth of what a short run takes.
-    """
+    """Writes what has gathered in all open journals of the process, in one thread for all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -275,6 +272,7 @@ class _Flusher:
     def add(self, journal: JournalWriter) -> None:
         with self._lock:
             self._journals.add(journal)
+            # A thread for each journal would take a fifth of what a short run takes.
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="harness journals", daemon=True
@@ -301,7 +299,7 @@ _flusher = _Flusher()
 
 
 def _begin_anew() -> None:
-    """In a forked child, which has no thread of its parent's, and may have its lock taken."""
+    # A forked child has no thread of its parent's, and may have its lock taken.
     global _flusher  # noqa: PLW0603
     _flusher = _Flusher()
 

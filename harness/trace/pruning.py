@@ -198,9 +198,6 @@ def can_pack(run: StoredRun) -> bool:
 def pack_run(run: StoredRun) -> int | None:
     """Packs a run's journals with gzip, each as a whole; its bytes then. None if it goes on.
 
-    Their names stay, and so do their times. A further part of the run gets a file of its own, so a
-    packed run is resumed like any other.
-
     Raises:
         InvalidInput: A journal cannot be written.
     """
@@ -210,6 +207,7 @@ def pack_run(run: StoredRun) -> int | None:
         for path in run.paths:
             if path.match(f".*{JOURNAL_SUFFIX}.*.partial"):
                 path.unlink(missing_ok=True)  # of a kill
+        # A further part gets a file of its own, so that a packed run is resumed like any other.
         for path in run.journals:
             if is_packed(path):
                 continue
@@ -219,6 +217,7 @@ def pack_run(run: StoredRun) -> int | None:
                     shutil.copyfileobj(plain, packed, 1 << 20)
                 file.flush()
                 os.fsync(file.fileno())
+                # The times stay, since a run's age is counted from them.
                 os.utime(file.fileno(), ns=(stat.st_atime_ns, stat.st_mtime_ns))
         return sum(path.lstat().st_size for path in run.paths if path.exists())
 

@@ -102,7 +102,8 @@ def _is_gone(line: AuditLine, directory: Path) -> bool:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Adds a line to the audit log in one write, so that lines of parallel runs do not mix."""
+    """Adds a line to the audit log, whole."""
+    # In one write, so that lines of parallel runs do not mix.
     with open(path, "a+b", buffering=0, opener=private) as file:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             line = b"\n" + line  # after a line that a full disk cut off
@@ -112,8 +113,6 @@ def append_line(path: Path, line: bytes) -> None:
 
 def read_audit_log(path: Path) -> Iterator[AuditLine]:
     """The lines of an audit log, the latest first; none if there is no such file yet.
-
-    A line that is not a run is left out with a warning, so that it does not hide all others.
 
     Raises:
         InvalidInput: The file cannot be read.
@@ -131,6 +130,7 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
                         if line.strip():
                             yield AuditLine.model_validate_json(line)
                     except ValidationError:
+                        # A line that describes no run must not hide all others.
                         log_warning(
                             "skipped a line that describes no run",
                             code="audit.line-skipped",

@@ -196,10 +196,8 @@ class Redactor:
 
 
 def searchable(value: str) -> bool:
-    """Whether a value is looked for in texts: it is not short, and not made of common words.
-
-    `OPENAI_API_KEY=ollama` must not take every "ollama" out of what a model writes.
-    """
+    """Whether a value is looked for in texts: it is not short, and not made of common words."""
+    # `OPENAI_API_KEY=ollama` must not take every "ollama" out of what a model writes.
     words = re.split(r"[\s_.:/-]+", value.strip().lower().strip("<>[](){}*._-"))
     is_placeholder = all(
         word in _COMMON or len(set(word)) <= 1 or "1234567890".startswith(word) for word in words

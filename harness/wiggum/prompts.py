@@ -101,10 +101,8 @@ class RevisionPrompts:
         )
 
     def afresh(self, draft: Draft, index: int, rounds: Sequence[Round]) -> str:
-        """A prompt for one section that shows the sources alone; empty if there are none.
-
-        A small model repeats an earlier version, its mistakes included, rather than revise it.
-        """
+        """A prompt for one section that shows the sources alone; empty if there are none."""
+        # A small model repeats an earlier version, its mistakes included, rather than revise it.
         section = draft.sections[index]
         sources = _section_sources(draft, index, rounds)
         if not sources:
@@ -160,10 +158,7 @@ class RevisionPrompts:
 
 
 def without_criticized(body: str, messages: Sequence[str]) -> str:
-    """A section's text without the sentences that a finding quotes.
-
-    In a prompt, since a small model repeats what it has read twice.
-    """
+    """A section's text without the sentences that a finding quotes."""
     remarks = " ".join(" ".join(message.split()) for message in messages)
     return "".join(
         piece
@@ -189,10 +184,7 @@ def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section
 def _nearest_sections(
     draft: Draft, focus: Sequence[DimensionScore], *, room: int
 ) -> tuple[int, ...]:
-    """The sections to show in full: the cited ones, then as many others as fit.
-
-    Sections that share the most words with the findings come first; at least one is shown.
-    """
+    """The sections to show in full, at least one: the cited, then those nearest to the findings."""
     sections = draft.sections
     chosen = list(cited(focus, sections))
     matter = matter_of(" ".join(listed(focus)))
@@ -278,16 +270,13 @@ def score_history(rounds: Sequence[Round]) -> str:
 
 
 def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:
-    """The section that a finding is about; None for the whole draft.
-
-    A finding that was carried over has the index it had in an earlier draft: if its title does not
-    fit, the only section with that title is meant.
-    """
+    """The section that a finding is about, by index or else title; None for the whole draft."""
     index, title = finding.section_index, finding.section
     if index is None:
         return None
     if index < len(sections) and title in (None, sections[index].title):
         return index
+    # A finding that was carried over has the index that its section had in an earlier draft.
     namesakes = [number for number, section in enumerate(sections) if section.title == title]
     return namesakes[0] if len(namesakes) == 1 else None
 

@@ -285,10 +285,10 @@ class Reviser:
     ) -> Selection:
         """The draft that the usable candidates for these places make.
 
-        Of a place in `criticized`, by its text and its findings, the text without the sentences
-        that checks criticized is a candidate too: it costs no call.
+        `criticized` has the text and the findings of places, by section.
         """
         settles = self._settling(draft, put=put, undecided=undecided)
+        # A text without the sentences that checks criticized is a candidate that costs no call.
         cuts = [
             Candidate(number=0, section=section, text=cut)
             for section, (text, findings) in (criticized or {}).items()

@@ -93,7 +93,7 @@ class ContainsAny(_Phrases):
     asks: ClassVar[str] = "At least one of these occurs: {self._listed}."
 
     def grade(self, draft: Draft) -> Grade:
-        """All or nothing."""
+        """1 if one of the phrases occurs, else 0."""
         if self._found_in(draft.visible, draft):
             return Grade(1.0)
         message = f"say one of these: {_quoted(self.phrases)}"

@@ -52,7 +52,7 @@ class Match:
         return self.holds(_text(output), texts_of(target))
 
     def holds(self, text: str, targets: Iterable[str]) -> bool:
-        """The same of texts."""
+        """Whether a text says one of the targets, given as texts."""
         match self.kind:
             case "equal":
                 return _plain(text) in map(_plain, targets)
