@@ -353,9 +353,10 @@ class Reviser:
             # It may have brought headings of its own.
             added = len(trial.sections) - len(draft.sections)
             rewritten = range(candidate.section, candidate.section + 1 + added)
-            return not any(
-                not score.findings
-                or any(place_of(finding, trial.sections) in rewritten for finding in score.findings)
+            # What still falls short must be about other sections.
+            return all(
+                score.findings
+                and all(place_of(f, trial.sections) not in rewritten for f in score.findings)
                 for score in checked.short
             )
 

@@ -227,17 +227,19 @@ def compare_evaluations(
 def _shifts(
     scores: Mapping[str, Values], resamples: Resamples, *, confidence: float
 ) -> dict[str, Shift]:
-    """By name, of `(2, drafts)`, NaN where missing."""
+    """By name; scores are `(2, drafts)`, NaN where missing."""
     shifts = {}
     for name, (first, second) in scores.items():
         both = ~np.isnan(first + second)
         if both.any():
             sums = linear(resamples, both, first[both], second[both])
-            apart = resamples.estimate(sums["offset"], confidence=confidence)
-            means = float(first[both].mean()), float(second[both].mean())
             shifts[name] = Shift(
                 drafts=int(both.sum()),
-                mean=Difference(first=means[0], second=means[1], difference=apart),
+                mean=Difference(
+                    first=float(first[both].mean()),
+                    second=float(second[both].mean()),
+                    difference=resamples.estimate(sums["offset"], confidence=confidence),
+                ),
                 pearson=resamples.estimate(sums["pearson"], confidence=confidence),
             )
     return shifts
