@@ -241,15 +241,7 @@ def _goals(
 ) -> list[ServingGoal]:
     """The models that are named, and those of the run, each with its load."""
     changes = {name: value for name, value in options.items() if value is not None}
-    named: dict[str, str] = {}
-    for argument in models:
-        is_file = Path(argument).exists()
-        # The name of a file may have an equals sign of its own.
-        role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
-        if (role or ONLY) in named:
-            problem = f"'{argument}': another model has the same role, or none; give each its own, "
-            raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
-        named[role or ONLY] = model
+    named = _models_by_role(models)
     settings = load_settings(config, environment=os.environ) if run else Settings()
     of_run = _loads_of_run(run, settings) if run else {}
     pairs: dict[str, tuple[str, Load]] = {}
@@ -280,6 +272,19 @@ def _goals(
         )
         for role, (model, load) in pairs.items()
     ]
+
+
+def _models_by_role(models: Sequence[str]) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for argument in models:
+        is_file = Path(argument).exists()
+        # The name of a file may have an equals sign of its own.
+        role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
+        if (role or ONLY) in named:
+            problem = f"'{argument}': another model has the same role, or none; give each its own, "
+            raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
+        named[role or ONLY] = model
+    return named
 
 
 def _shape(model: str) -> ModelShape:

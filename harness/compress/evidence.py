@@ -137,11 +137,7 @@ _MARK_CHARS = 15
 
 
 def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
-    """The parts that bear on a text, and whether it quotes them; the most useful first.
-
-    Words are weighed by inverse document frequency, parts being the documents (Spärck Jones, "A
-    statistical interpretation of term specificity and its application in retrieval", 1972).
-    """
+    """The parts that bear on a text, and whether it quotes them; the most useful first."""
     blocks = [block.text for block in blocks_of(draft) if block.kind != "heading"]
     sentences = (sentence for text in blocks for sentence in sentences_of(text))
     claims = [words_in(claim) for claim in dict.fromkeys([*sentences, *QUOTED.findall(draft)])]
@@ -157,6 +153,8 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
 
     served: dict[int, float] = defaultdict(float)
     for words in claims:
+        # Inverse document frequency, parts being the documents: Spärck Jones, "A statistical
+        # interpretation of term specificity and its application in retrieval", 1972.
         lacks = {w: math.log(1 + len(parts) / len(places[w])) for w in words if w in places}
         runs = dict.fromkeys((r for r in _runs(words, _RUN_WORDS) if r in places), _QUOTED_WEIGHT)
         lacks |= runs

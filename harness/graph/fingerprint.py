@@ -478,10 +478,8 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 @functools.lru_cache(maxsize=4096)
 def is_own(filename: str) -> bool:
-    """Whether a file is neither Python's, nor installed, nor of this package.
-
-    What was typed in, such as `<stdin>`, is one's own.
-    """
+    """Whether a file is neither Python's, nor installed, nor of this package."""
+    # What was typed in, such as `<stdin>`, is one's own.
     if filename.startswith("<"):
         return not filename.startswith("<frozen ")
     path = Path(filename).resolve()

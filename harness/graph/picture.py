@@ -92,10 +92,7 @@ class Drawing:
 
 
 def drawing_of(graph: Graph) -> Drawing:
-    """Makes the drawing of a graph.
-
-    The graph was checked before, so it has no cycle.
-    """
+    """Makes the drawing of a graph that was checked before, and so has no cycle."""
     import networkx  # noqa: PLC0415 - slow
 
     edges = graph.graph()
@@ -287,10 +284,7 @@ _ROW, _BOX_HEIGHT, _LETTER, _GAP = 64, 32, 8.0, 24
 
 
 def as_svg(drawing: Drawing) -> str:
-    """The picture of its layers, in the colors of the text around it.
-
-    A dashed box may be skipped; one with a second border is called once per item.
-    """
+    """The picture of its layers, in the colors of the text around it."""
     places: dict[str, tuple[float, float]] = {}
     ends: dict[int, float] = {}
     shapes: list[str] = []
@@ -300,6 +294,7 @@ def as_svg(drawing: Drawing) -> str:
         top = box.layer * _ROW + 4.0
         ends[box.layer] = left + width + _GAP
         places[box.name] = left + width / 2, top
+        # A dashed box may be skipped; one with a second border is called once per item.
         dashes = ' stroke-dasharray="4 3"' if box.when else ""
         shapes += [
             f'<rect x="{left + inset:g}" y="{top + inset:g}" width="{width - 2 * inset:g}" '

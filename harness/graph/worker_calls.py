@@ -343,10 +343,8 @@ def _culprit(function: Callable[..., Any], pickler: str) -> list[str]:
 
 @contextmanager
 def own_modules_by_value(pickler: str) -> Iterator[None]:
-    """Around a run: the user's own modules, which a worker could not import, are sent by value.
-
-    That is, those that were imported before it. Runs side by side share the registration.
-    """
+    """Around a run: the user's own modules, as imported before it, are sent by value."""
+    # A worker could not import them. Runs side by side share the registration.
     cloudpickle = import_module(pickler)
     with _LOCK:
         _RUNS[pickler] += 1

@@ -48,13 +48,13 @@ _NO_CACHE: Final = NO_OUTPUT | {
     "clef", "dream", "gemma-embedding", "llada", "llada-moe", "rnd1", "wavtokenizer-dec",
 }  # fmt: skip
 
+# Each has a kind of cache of its own in llama.cpp, or more layers than its header.
 _CACHES_OF_THEIR_OWN: Final = frozenset(
     {
         "bailingmoe3", "deepseek32", "deepseek4", "dflash", "dots3note", "gemma4-assistant",
         "glm-dsa", "glm5-next", "graniteswitch", "hy_v4", "minimax-m3", "nanbeige", "qwen4exp",
     }
 )  # fmt: skip
-"""Each has a kind of cache of its own in llama.cpp, or more layers than its header."""
 
 _SIGNS_OF_A_STATE: Final = (
     ".attention.recurrent_layers", ".full_attention_interval", ".kda.", ".shortconv.", ".ssm.",

@@ -102,10 +102,8 @@ class GgufFile:
         return self._numbers(key, 1)[0]
 
     def counts(self, key: str, *, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """One whole number for each layer; a single number stands for all of them.
-
-        The default, if there is one, also replaces an array that a server left out.
-        """
+        """One whole number for each layer; a single number stands for all of them."""
+        # The default also replaces an array that a server left out.
         if default is not None and (self.value(key) is None or self.is_untold(key)):
             return default
         return self._numbers(key, self.layers)

@@ -212,11 +212,11 @@ class Gate:
     def holds(self, error: HarnessError, *, answers: int | None, is_last: bool) -> bool:
         """Whether a call that failed waits here for the end of an outage, as one more attempt.
 
-        `answers` is how many calls were answered when it last failed, None if it had not: if others
-        were answered since, the call may be what their server fails by. `is_last` says whether it
-        would otherwise not be attempted again.
+        `answers` is how many calls were answered when it last failed, None if it had not; `is_last`
+        says whether it would otherwise not be attempted again.
         """
         reason = outage_of(error)
+        # If others were answered since it failed, the call may be what their server fails by.
         if reason is None or answers not in {None, self.answers} or not self.max_outage_s:
             return False
         # A server that is loading, or full, is there; an address may be wrong until it answers.
@@ -291,16 +291,18 @@ class Gate:
 
     def _serve(self) -> None:
         waiting = [*self._waiting]
-        states, refused = self._states() if waiting else [], set[tuple[int, ...]]()
+        states = self._states() if waiting else []
+        # Until a place is granted, the choice is the same for all calls of an order.
+        refused: set[tuple[int, ...]] = set()
         for waiter in waiting:
             if not any(state.has_place and not state.is_down for state in states):
                 break
-            # Until a place is granted, the choice is the same for all calls of this order.
             if waiter.order in refused and not waiter.tried:
                 continue
             chosen = choice(waiter.order, states, tried=waiter.tried)
             if chosen is None:
-                refused |= set() if waiter.tried else {waiter.order}
+                if not waiter.tried:
+                    refused.add(waiter.order)
                 continue
             number, reason = chosen
             replica = self.replicas[number]

@@ -497,10 +497,7 @@ def _off_scale(
 def _mistake(
     message: str, *place: str | int, code: LiteralString, line: int | None = None
 ) -> InitErrorDetails:
-    """A rule that is broken between fields; the place is for the line in the file.
-
-    `line` is the line of the field's text, counted from 0.
-    """
+    """A rule that is broken between fields of a place; `line` is its text's line, from 0."""
     # As a value, since braces in a message would be fields of it.
     error = PydanticCustomError(code, "{message}", {"message": message, "line": line})
     return InitErrorDetails(type=error, loc=place, input=None)

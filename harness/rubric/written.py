@@ -62,13 +62,11 @@ class Written:
         return self.value
 
     def at(self, place: Place) -> Written:
-        """The value at a place, or the innermost around it that stands in the file.
-
-        A check's place holds its name too, which the file does not have as a field.
-        """
+        """The value at a place, or the innermost around it that stands in the file."""
         value = self
         for part in place:
             if isinstance(part, str):
+                # A check's place holds its name too, which the file does not have as a field.
                 value = value.fields.get(part, value)
             elif part < len(value.items):
                 value = value.items[part]

@@ -2,10 +2,10 @@
 
 `tracer.span(ToolEvent(…))` and `tracer.instant(RetryEvent(…))` write one, `RetryEvent.of(instant)`
 reads it back, and `Events` picks those of some kinds from a journal. An event's name is its
-class's, in small words, without the `Event` that some have because another class has the rest; its
-fields are its attributes, in order. What has its default is not written; what a span
-learns later has the default None, and is added by `Span.set`. What is missing or of another type,
-as in a damaged journal, reads as the default, else as None or empty; a text as `str` shows it.
+class's, in small words and without `Event`; its fields are its attributes, in order. What has its
+default is not written; what a span learns later has the default None, and is added by `Span.set`.
+What is missing or of another type, as in a damaged journal, reads as the default, else as None or
+empty; a text as `str` shows it.
 """
 
 from __future__ import annotations
@@ -90,11 +90,12 @@ _PLACES_BY_REASON: Mapping[str, PlaceOf] = {
 
 
 def name_of(event: type) -> str:
-    """In a journal."""
+    """The event's name in a journal."""
     return str(getattr(event, "NAME", "")) or _words(event)
 
 
 def _words(cls: type) -> str:
+    # Some have this ending because another class has the rest of the name.
     name = cls.__name__.removesuffix("Event")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 

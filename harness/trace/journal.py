@@ -99,13 +99,11 @@ class JournalWriter:
         atexit.register(self.flush)
 
     async def persisted(self) -> None:
-        """With durability "node", returns when everything appended so far is on the disk.
-
-        Callers that wait at the same time share one `fsync`.
-        """
+        """With durability "node", returns when everything appended so far is on the disk."""
         if self._durability == "node" and self._is_open and not self.is_forked:
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
+            # Callers that wait at the same time share one `fsync`.
             if len(self._waiting) == 1:
                 disk_threads().submit(self._write_for_waiting)
             await waiting

@@ -291,10 +291,7 @@ class _Interned:
         self._fields: dict[str, bytes] = {}
 
     def field(self, tag: bytes, text: str) -> bytes | None:
-        """The field that refers to a text; None if there are too many texts already.
-
-        `tag` is always the same for a kind.
-        """
+        """The field that refers to a text, with the kind's `tag`; None if there are too many."""
         reference = self._fields.get(text)
         if reference is None and len(self._fields) < _MOST:
             number = len(self._fields) + 1

@@ -87,13 +87,11 @@ class StoredRun:
 def stored_runs(
     directory: Path, listed: Iterable[AuditLine], *, keep: Collection[Keep]
 ) -> Iterator[StoredRun]:
-    """The runs of a directory that have their names from harness; `listed` by `list_runs`.
-
-    Files that are left of a run whose journal is gone are a run, too.
-    """
+    """The runs of a directory that have their names from harness; `listed` by `list_runs`."""
     finals = {line.run_id: line.final for line in listed}
     for run_id, paths in _files_by_run(directory).items():
         journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
+        # Files that are left of a run whose journal is gone are a run, too.
         is_left = journal not in paths
         if is_left and directory / f".{run_id}{_ENDING}" in paths:
             continue  # see `finish_removals`

@@ -71,9 +71,7 @@ class AuditLine(BaseModel):
 
 
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
-    """The runs in a directory, oldest first: ended, killed or still going.
-
-    With `latest`, only so many, the last ones, and it reads no more than these need.
+    """The runs in a directory, oldest first: ended, killed or going; only the `latest` last ones.
 
     Raises:
         InvalidInput: The audit log cannot be read.
@@ -86,6 +84,7 @@ def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
         # The last line of a run counts; one without an id is a run of its own.
         elif line.run_id not in pruned:
             ended.setdefault(number if line.run_id is None else line.run_id, line)
+        # No more is read than the last runs need.
         if len(ended) == latest:
             break
     listed = [
@@ -155,13 +154,11 @@ def _began(timestamp: str) -> str:
 
 
 def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> list[AuditLine]:
-    """Adds a line for each run that was killed or is still going, placed by when it began.
-
-    For runs named by their ids, only runs that began at `since` or later.
-    """
+    """Adds a line for each run that was killed or is still going, placed by when it began."""
     parts: dict[Path, list[Path]] = {}
     for name in sorted(os.listdir(directory)) if directory.is_dir() else ():  # noqa: PTH208 - names
-        # Ids begin with their time, so their names tell it without opening a file.
+        # Ids begin with their time, so their names tell it without opening a file; others may be
+        # of any time.
         is_before = _ID.match(name) is not None and name < since
         if name.endswith(JOURNAL_SUFFIX) and not is_before:
             file = directory / name

@@ -295,10 +295,8 @@ def shown_counter(counter: CounterSet) -> CounterSet:
 
 
 def track_rank(track: str) -> int:
-    """The place of a track among the others, by the first word of its name.
-
-    Nodes of a nested pipeline come last, for formats that cannot draw them in their `track_around`.
-    """
+    """The place of a track among the others, by the first word of its name."""
+    # Nodes of a nested pipeline last, for formats that cannot draw them in their `track_around`.
     kind = track.partition(" ")[0]
     return _KINDS.index(kind) if kind in _KINDS and not track_around(track) else len(_KINDS)
 

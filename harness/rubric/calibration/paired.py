@@ -298,10 +298,7 @@ def _preference(
 
 
 def _scores(pairs: Sequence[Pair], rubrics: Rubrics) -> dict[str, Values]:
-    """By dimension that both have, then of the composite: `(2, drafts)`, NaN where missing.
-
-    All are on the first side's scale.
-    """
+    """By dimension that both have, then of the composite: `(2, drafts)`, NaN where missing."""
     shared = {dimension.name for dimension in rubrics[1].dimensions}
     names = [dimension.name for dimension in rubrics[0].dimensions if dimension.name in shared]
     scores = {
@@ -310,6 +307,7 @@ def _scores(pairs: Sequence[Pair], rubrics: Rubrics) -> dict[str, Values]:
     }
     scores["composite"] = np.array([[rated.composite for rated in pair] for pair in pairs]).T
     for name, (_, second) in scores.items():
+        # All are on the first side's scale.
         a, b = (rubric.scale_of(name) for rubric in rubrics)
         if (a.min, a.max) != (b.min, b.max):
             second[:] = a.min + b.share(second) * (a.max - a.min)
