@@ -116,15 +116,11 @@ def advise(
         places = placements(goals, spec)
     is_met = all(place.marked for place in places)
     if as_json:
-        ported = zip(places, layout_table.ports_of(places), strict=True)
-        enough = [] if is_met else enough_devices(goals, spec)
+        ports = layout_table.ports_of(places)
         document = {
             "device": spec,
-            "models": [_json_place(place, spec, port) for place, port in ported],
-            "enough": [
-                {"device": kind, "layouts": {place.goal.role: place.marked for place in places}}
-                for kind, places in enough
-            ],
+            "models": [_json_place(place, spec, p) for place, p in zip(places, ports, strict=True)],
+            "enough": [] if is_met else _json_enough(goals, spec),
             "learned": {role: rates.model_dump() for role, rates in learned.items()},
         }
         consoles.write_json(consoles.json_object(document))
@@ -135,6 +131,13 @@ def advise(
         layout_table.print_places(places, spec, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
+
+
+def _json_enough(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[dict[str, object]]:
+    return [
+        {"device": kind, "layouts": {place.goal.role: place.marked for place in places}}
+        for kind, places in enough_devices(goals, device)
+    ]
 
 
 def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:
@@ -238,15 +241,7 @@ def _goals(
 ) -> list[ServingGoal]:
     """The models that are named, and those of the run, each with its load."""
     changes = {name: value for name, value in options.items() if value is not None}
-    named: dict[str, str] = {}
-    for argument in models:
-        is_file = Path(argument).exists()
-        # The name of a file may have an equals sign of its own.
-        role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
-        if (role or ONLY) in named:
-            problem = f"'{argument}': another model has the same role, or none; give each its own, "
-            raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
-        named[role or ONLY] = model
+    named = _models_by_role(models)
     settings = load_settings(config, environment=os.environ) if run else Settings()
     of_run = _loads_of_run(run, settings) if run else {}
     pairs: dict[str, tuple[str, Load]] = {}
@@ -277,6 +272,19 @@ def _goals(
         )
         for role, (model, load) in pairs.items()
     ]
+
+
+def _models_by_role(models: Sequence[str]) -> dict[str, str]:
+    named: dict[str, str] = {}
+    for argument in models:
+        is_file = Path(argument).exists()
+        # The name of a file may have an equals sign of its own.
+        role, _, model = ("", "", argument) if is_file else argument.rpartition("=")
+        if (role or ONLY) in named:
+            problem = f"'{argument}': another model has the same role, or none; give each its own, "
+            raise InvalidInput(f"{problem}as in producer=8B evaluator=3B", code="advise.role-twice")
+        named[role or ONLY] = model
+    return named
 
 
 def _shape(model: str) -> ModelShape:

@@ -25,8 +25,8 @@ from harness.hardware.footprint import parse_bytes
 from harness.hardware.machine import read_gpus
 from harness.inference.endpoint import MACHINE
 
+# Less memory, or a second's bytes, is a number whose unit was forgotten.
 _LEAST_BYTES: Final = 2**20
-"""Less memory, or a second's bytes, is a number whose unit was forgotten."""
 _VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
 """What names of a model's variants end with, of the same size."""
 

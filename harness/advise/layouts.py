@@ -26,13 +26,13 @@ from harness.trace.intervals import depths
 
 Target = Literal["places", "TTFT", "ITL", "rate"]
 
+# A model with fewer for each weight comes in a precision of its own, in which it is served.
 _WHOLE_BITS: Final = 15
-"""A model with fewer for each weight comes in a precision of its own, and is served in that."""
+# For each layer. In less, starting kernels and sending between GPUs take most of the time.
 _SHORT_S: Final = 1e-4
-"""For each layer. In less, starting kernels and sending between GPUs take most of the time."""
+# The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on eight
+# H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more.
 _SHORT_OF_EXPERTS_S: Final = 3e-4
-"""The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on
-eight H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more."""
 _MOST_DEVICES: Final = 16
 _MOST_RANKS: Final = 8  # GPUs that divide a layer: those of one machine, as a rule
 
@@ -81,7 +81,7 @@ class ServingGoal:
 
     @property
     def factors(self) -> Factors:
-        """What to expect."""
+        """Of the device as measured; else the usual ones for the model's shape."""
         return self.measured or usual_factors(self.shape)
 
 

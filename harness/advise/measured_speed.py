@@ -24,8 +24,8 @@ from harness.trace import events
 from harness.trace.intervals import length_ns
 from harness.trace.records import Interval
 
+# A token each in most vocabularies; in any order, so that no prefix cache has them.
 _WORDS: Final = ("time", "way", "year", "day", "man", "world", "life", "hand", "eye", "week")
-"""A token each in most vocabularies; in any order, so that no prefix cache has them."""
 _TASK: Final = "\n\nWrite a very long story in which all of these words occur, one by one."
 _FILE: Final = "machine.json"
 
@@ -226,16 +226,16 @@ def learn(
 
 
 def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float, float]]:
-    """By figure, what the arithmetic says of a burst, and what was measured."""
+    """By figure, `(predicted, measured)`: the arithmetic's value for a burst, and the burst's."""
     tokens, at_once = round(measured.prompt_tokens), max(1, round(measured.at_once))
     step_s = rates.step_s(tokens=round(measured.context_tokens), sequences=at_once)
     figures = {}
     if measured.step_s:
         figures["decode, tokens/s"] = measured.at_once / step_s, measured.at_once / measured.step_s
-    reading, reading_s = rates.prefill_tokens_per_s(tokens), rates.prefill_s(tokens)
-    if reading and reading_s and measured.prefill_tokens_per_s:
-        figures["prefill, tokens/s"] = reading, measured.prefill_tokens_per_s
-        last_s = measured.burst.sequences * reading_s + step_s
+    prefill_per_s, prefill_s = rates.prefill_tokens_per_s(tokens), rates.prefill_s(tokens)
+    if prefill_per_s and prefill_s and measured.prefill_tokens_per_s:
+        figures["prefill, tokens/s"] = prefill_per_s, measured.prefill_tokens_per_s
+        last_s = measured.burst.sequences * prefill_s + step_s
         figures["TTFT of the last, s"] = last_s, measured.ttft_s
     return figures
 

@@ -29,13 +29,13 @@ class Factors(NamedTuple):
 CEILING: Final = Factors()
 """Upper bounds. No machine reaches them; one that is far slower has another bottleneck."""
 
+# Decoding of one sequence reached 0.27 (H100) to 0.81 (L4) of the bandwidth: the faster the memory,
+# the less (J. Chen, "Memory-bound but not bandwidth-limited", arXiv, 2026-05-28). For compute a
+# half is a guess.
 _USUAL: Final = Factors(bandwidth=0.6, compute=0.5)
-"""Decoding of one sequence reached 0.27 (H100) to 0.81 (L4) of the bandwidth: the faster the
-memory, the less (J. Chen, "Memory-bound but not bandwidth-limited", arXiv, 2026-05-28). For compute
-a half is a guess."""
+# DeepSeek-V3 read 52,300 prompt tokens a second on eight H100s (lmsys.org, 2025-05-05, large-scale
+# EP), 24 % of the operations: each of many small experts gets few tokens at once.
 USUAL_OF_EXPERTS: Final = Factors(bandwidth=0.6, compute=0.24)
-"""DeepSeek-V3 read 52,300 prompt tokens a second on eight H100s (lmsys.org, 2025-05-05, large-scale
-EP), 24 % of the operations: each of many small experts gets few tokens at once."""
 _MANY_EXPERTS: Final = 0.1
 
 
@@ -85,9 +85,8 @@ class Rates:
         """Seconds for one token of each of B sequences of so many tokens so far: the ITL.
 
         max((weights + B * KV bytes) / bandwidth, 2 * N * B / F), for N active parameters and F
-        operations a second, of one GPU of those that divide a layer. On a CPU it is their sum: the
-        cores that compute are those that wait for the memory. A pipeline's stages have B / stages
-        sequences each.
+        operations a second, of one GPU of those that divide a layer; on a CPU their sum. A
+        pipeline's stages have B / stages sequences each.
         """
         factors, batch = self.factors, -(-sequences // self.stages_at_once)
         cache_bytes = batch * self.on_rank.sequence_kv_bytes(tokens, self.kv_bits)
@@ -96,6 +95,7 @@ class Rates:
         moving_s = moved / self.device.memory_bytes_per_s
         rate = self.prefill_tokens_per_s()
         computing_s = batch / rate if rate else 0.0
+        # A CPU's cores that compute are those that wait for the memory.
         together_s = max(moving_s, computing_s) if self.device.is_gpu else moving_s + computing_s
         return together_s + self.sending_s(batch)
 

@@ -407,10 +407,8 @@ def tail_of(part: Part, cut: int) -> str:
 
 
 def added_chars(part: Part, text: str, texts: Kept) -> int:
-    """The most that the document grows when this text of the part is kept.
-
-    The true growth depends on its neighbors, since one mark stands for a run of parts.
-    """
+    """The most that the document grows when this text of the part is kept."""
+    # The true growth depends on its neighbors, since one mark stands for a run of parts.
     instead_of = texts.get(part.start, part.mark if part.mark != LEFT_OUT else "")
     return len(text) - len(instead_of) + _MARKS_CHARS
 

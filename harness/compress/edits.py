@@ -162,7 +162,7 @@ def splice(
         text = section.text
         if index in replacements:
             behind = "" if new else following
-            text = _fitted(replacements[index], index=index, section=section, following=behind)
+            text = _replaced(replacements[index], index=index, section=section, following=behind)
         if new:
             end = "" if text.endswith(("\n", "\r")) else "\n\n"
             text = _closed(text, end=end, following=_heading(new[0]))
@@ -211,10 +211,11 @@ def _heading(text: str) -> str:
     return sections_of(text)[0].heading
 
 
-def _fitted(replacement: str, *, index: int, section: Section, following: str) -> str:
+def _replaced(replacement: str, *, index: int, section: Section, following: str) -> str:
     """The section's new text: its own heading, the new body, its own end."""
     body = unpadded(_without_heading(replacement, section))
-    if replacement == section.text or not (body or section.body.strip()):
+    is_empty_as_before = not (body or section.body.strip())
+    if replacement == section.text or is_empty_as_before:
         return section.text
     if not body:
         raise InvalidInput(

@@ -21,9 +21,9 @@ from harness.compress.condense import (
 from harness.compress.markdown import Block, Section, blocks_of, pieces_of, sections_of
 from harness.text.sentences import sentences_of
 
+# Of the room, the most for evidence that is not quoted: a reader must also see what the documents
+# say and the text does not.
 _NEAR_SHARE = 2 / 3
-"""Of the room, the most for evidence that is not quoted: a reader must also see what the documents
-say and the text does not."""
 _OUTLINE_SHARE = 1 / 2
 """Of what the evidence leaves, the most for the headings of other sections."""
 _PART_CHARS = 1_000
@@ -127,21 +127,17 @@ def _joined(texts: Sequence[str]) -> str:
     return "".join("".join(run) if has_text else _GAP for has_text, run in runs)
 
 
+# Fewer may be common by chance.
 _RUN_WORDS = 5
-"""Fewer may be common by chance."""
+# More than all the words of a sentence have.
 _QUOTED_WEIGHT = 1_000.0
-"""More than all the words of a sentence have."""
 _NEAREST = 3
 """How many parts a sentence gets that it does not quote, each for words that others lack."""
 _MARK_CHARS = 15
 
 
 def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
-    """The parts that bear on a text, and whether it quotes them; the most useful first.
-
-    Words are weighed by inverse document frequency, parts being the documents (Spärck Jones, "A
-    statistical interpretation of term specificity and its application in retrieval", 1972).
-    """
+    """The parts that bear on a text, and whether it quotes them; the most useful first."""
     blocks = [block.text for block in blocks_of(draft) if block.kind != "heading"]
     sentences = (sentence for text in blocks for sentence in sentences_of(text))
     claims = [words_in(claim) for claim in dict.fromkeys([*sentences, *QUOTED.findall(draft)])]
@@ -157,6 +153,8 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
 
     served: dict[int, float] = defaultdict(float)
     for words in claims:
+        # Inverse document frequency, parts being the documents: Spärck Jones, "A statistical
+        # interpretation of term specificity and its application in retrieval", 1972.
         lacks = {w: math.log(1 + len(parts) / len(places[w])) for w in words if w in places}
         runs = dict.fromkeys((r for r in _runs(words, _RUN_WORDS) if r in places), _QUOTED_WEIGHT)
         lacks |= runs

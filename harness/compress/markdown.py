@@ -45,8 +45,8 @@ _KINDS: dict[str, BlockKind] = {
 # The line ends of CommonMark. `str.splitlines` knows more (form feed, U+2028 and others) and would
 # number lines differently from the parser.
 _LINE = re.compile(r"[^\r\n]*(?:\r\n?|\n)|[^\r\n]+")
+# The white space of blank lines; a form feed, for example, is text to CommonMark.
 BLANK = " \t\r\n"
-"""The white space of blank lines; a form feed, for example, is text to CommonMark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

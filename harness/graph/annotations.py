@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 _UNIONS = (Union, types.UnionType)
 _UNKNOWN = (Any, object, inspect.Parameter.empty, collections.abc.Callable)
+# What else may be given for a number, by PEP 484.
 _PROMOTED: Mapping[type, tuple[type, ...]] = {float: (int,), complex: (int, float)}
-"""What else may be given for a number, by PEP 484."""
 # Without items, or without an order of items that is the same in every process.
 _NOT_LIST_LIKE = (
     *(str, bytes, bytearray, memoryview, BaseModel),

@@ -340,11 +340,7 @@ class LeftBehind(BaseException):
 
 
 def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
-    """Abandons a cancelled call, whether it has ended or not.
-
-    If not, `LeftBehind` is raised where it waits, so that its spans end. A call that ignores even
-    that continues, and the run does not wait for it.
-    """
+    """Abandons a cancelled call, whether it has ended or not."""
     task.add_done_callback(forget)
     if task.done():
         return
@@ -358,6 +354,7 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
     coroutine = task.get_coro()
     assert coroutine is not None  # an eager task has none once it is over
     try:
+        # Raised where the call waits, so that its spans end; a call that ignores even that goes on.
         # Not close(): what it raises does not get through to an async generator.
         coroutine.throw(LeftBehind())
     except (LeftBehind, StopIteration):
@@ -368,7 +365,8 @@ def leave_behind(task: asyncio.Task[Any], *, label: str, log: Log) -> None:
 
 
 def forget(task: asyncio.Task[Any]) -> None:
-    """Retrieves the exception of a task that is done, or asyncio would complain."""
+    """Retrieves the exception of a task that is done."""
+    # Or asyncio would complain that it was never retrieved.
     if not task.cancelled():
         task.exception()
 

@@ -90,13 +90,11 @@ def code_of(function: object) -> Fingerprint:
 
 
 def digest_of_parts(value: object) -> str | None:
-    """The digest of an object by its `code_parts()`; None if one of them has no parts.
-
-    Such a one counts by its class alone, so that another of its class would have the same digest.
-    """
+    """The digest of an object by its `code_parts()`; None if one of them has no parts."""
     writer = _FingerprintWriter()
     writer.add(value)
     code = writer.finished().code
+    # What has no parts counts by its class alone: another of the class would have the same digest.
     return code.digest if writer.is_whole else None
 
 
@@ -253,17 +251,17 @@ class _FingerprintWriter:
         """Writes the value of a global name, with the attributes that are read from it."""
         if path[0] in _OF_THE_MODULE:
             return
-        module = None
+        owner: object = _MISSING
         for name in path:
             value = scope.get(name, _MISSING)
             self._names[id(scope), name] = (scope, name, value)
             if not isinstance(value, ModuleType) or not is_own_module(value):
                 break
-            module, scope = value, vars(value)
-        if value is not _MISSING:
-            self._add_named(".".join(path), value)
-        elif module is not None:  # an attribute that it makes when asked
-            self._add_named(".".join(path), module)
+            owner, scope = value, vars(value)
+        # A module's `__getattr__` may make an attribute that its `vars` do not have.
+        last = owner if value is _MISSING else value
+        if last is not _MISSING:
+            self._add_named(".".join(path), last)
 
     def _add_named(self, name: str, value: object) -> None:
         self._write(f"name {name}")
@@ -295,6 +293,7 @@ def _contents(cell: CellType) -> object:
         return _MISSING
 
 
+# Types whose `repr` is complete, and the same in every process.
 PLAIN = frozenset(
     {
         *(types.NoneType, types.EllipsisType, types.NotImplementedType),
@@ -303,7 +302,6 @@ PLAIN = frozenset(
         *(decimal.Decimal, fractions.Fraction, uuid.UUID),
     }
 )
-"""Types whose `repr` is complete, and the same in every process."""
 
 _NOT_OF_THE_CLASS = frozenset(
     {
@@ -460,7 +458,7 @@ def _annotations(cls: type) -> tuple[object, ...]:
 
 
 def _place(member: object) -> str:
-    """The sort key of a set's member, since a set's own order differs in each process."""
+    # Sets are sorted by this: their own order differs in each process.
     if isinstance(member, frozenset):
         return repr(sorted(map(_place, member)))
     if isinstance(member, tuple):
@@ -480,10 +478,8 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 @functools.lru_cache(maxsize=4096)
 def is_own(filename: str) -> bool:
-    """Whether a file is neither Python's, nor installed, nor of this package.
-
-    What was typed in, such as `<stdin>`, is one's own.
-    """
+    """Whether a file is neither Python's, nor installed, nor of this package."""
+    # What was typed in, such as `<stdin>`, is one's own.
     if filename.startswith("<"):
         return not filename.startswith("<frozen ")
     path = Path(filename).resolve()

@@ -53,8 +53,8 @@ class Watcher(Protocol):
 OnItem = Callable[[int, object, bytes], Awaitable[None]]
 """Called with each item of a generating node: its index, its value, and the value as JSON."""
 
+# Longest traceback in the record, cut at its beginning: the end says most.
 _TRACEBACK_CHARS = 20_000
-"""Longest traceback in the record, cut at its beginning: the end says most."""
 
 
 class Suspended(BaseException):

@@ -36,9 +36,9 @@ _END_S = 0.5
 """How long a cancelled call may take to end before its process is killed."""
 _CONNECT_S, _REACH_S = 60.0, 5.0
 """How long a cluster may take to start or to be joined, and its address to answer at all."""
+# How long the head of a cluster of our own may be away until Ray ends this process: it is started
+# again by no one. Other clusters may have one that is, and keep Ray's own 60 s.
 _HEAD_S = 10
-"""How long the head of a cluster of our own may be away until Ray ends this process: it is started
-again by no one. Other clusters may have one that is, and keep Ray's own 60 s."""
 _LARGE_BYTES, _LARGE_INPUTS = 100_000, 16
 """Inputs from this size on are put into the object store, where Ray would put each call's own copy;
 so many of them are remembered, so that the next call with the same one takes that."""

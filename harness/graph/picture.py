@@ -92,10 +92,7 @@ class Drawing:
 
 
 def drawing_of(graph: Graph) -> Drawing:
-    """Makes the drawing of a graph.
-
-    The graph was checked before, so it has no cycle.
-    """
+    """Makes the drawing of a graph that was checked before, and so has no cycle."""
     import networkx  # noqa: PLC0415 - slow
 
     edges = graph.graph()
@@ -246,11 +243,7 @@ _ARROWS: Mapping[Way, str] = {
 
 
 def as_mermaid(drawing: Drawing) -> str:
-    """The text of a flowchart; ends with a newline.
-
-    Every text is in quotes, with entities for characters that Mermaid or HTML would interpret; ids
-    are numbers, since a name may be a keyword, such as `end`.
-    """
+    """The text of a flowchart; ends with a newline."""
     return "".join(f"{line}\n" for line in _flowchart(drawing))
 
 
@@ -262,6 +255,7 @@ def _flowchart(drawing: Drawing) -> Iterator[str]:
         "---",
         "flowchart TD",
     )
+    # Numbers, since a name may be a keyword, such as `end`.
     ids = {box.name: f"n{number}" for number, box in enumerate(drawing.boxes)}
     for box in drawing.boxes:
         # A box with double sides is called once per item; a hexagon may be skipped.
@@ -290,10 +284,7 @@ _ROW, _BOX_HEIGHT, _LETTER, _GAP = 64, 32, 8.0, 24
 
 
 def as_svg(drawing: Drawing) -> str:
-    """The picture of its layers, in the colors of the text around it.
-
-    A dashed box may be skipped; one with a second border is called once per item.
-    """
+    """The picture of its layers, in the colors of the text around it."""
     places: dict[str, tuple[float, float]] = {}
     ends: dict[int, float] = {}
     shapes: list[str] = []
@@ -303,6 +294,7 @@ def as_svg(drawing: Drawing) -> str:
         top = box.layer * _ROW + 4.0
         ends[box.layer] = left + width + _GAP
         places[box.name] = left + width / 2, top
+        # A dashed box may be skipped; one with a second border is called once per item.
         dashes = ' stroke-dasharray="4 3"' if box.when else ""
         shapes += [
             f'<rect x="{left + inset:g}" y="{top + inset:g}" width="{width - 2 * inset:g}" '

@@ -99,11 +99,11 @@ class Earlier:
     def renamed(self, codes: Mapping[str, str]) -> dict[str, str]:
         """The nodes of a graph that had another name: their paths then, by their paths now.
 
-        A new node is one that is gone if both have the same code, and no other such node has it.
         `codes` has the digests of all nodes' code, by path.
         """
         # All paths of a graph have the same prefix, so any of them tells it.
         before = self._codes_by_graph.get(next(iter(codes), "").rpartition("/")[0], {})
+        # A new node is one that is gone if both have the same code, and no other such node has it.
         gone = _by_code({path: code for path, code in before.items() if path not in codes})
         new = _by_code({path: code for path, code in codes.items() if path not in before})
         return {path: gone[code] for code, path in new.items() if code in gone}
@@ -125,10 +125,7 @@ def change_between(
     *,
     parts: Mapping[str, Mapping[str, str]],
 ) -> str | None:
-    """What differs between the call that gave an output and this one, in words; None if nothing.
-
-    In doubt there is a change, and the words say what is not known.
-    """
+    """What differs between the call that gave an output and this one, in words; None if nothing."""
     code, inputs = call.step.code, call.taken.inputs
     if output.code != code.digest:
         changed_parts = code.changes_since(parts.get(output.code or "", {}))
@@ -138,7 +135,7 @@ def change_between(
     if changed:
         names = " and ".join(f"'{name}'" for name in changed)
         return f"its input{'s' * (len(changed) > 1)} {names} changed"
-    # Two values without a digest look equal above.
+    # In doubt there is a change: two values without a digest look equal above.
     unknown = next((name for name, digest in inputs.items() if digest == NO_DIGEST), None)
     if unknown is not None:
         return (

@@ -180,10 +180,10 @@ class Schedule:
 
         Otherwise finds how many items there will be.
         """
-        # Those that will have no more items, and it is not known how many there would have been.
+        # Sources that ended before it was known how many items they would have.
         states = [source for source in state.sources if isinstance(source, StepState)]
-        early = [source for source in states if source.has_ended and source.total is None]
-        for source in early:
+        cut_short = [source for source in states if source.has_ended and source.total is None]
+        for source in cut_short:
             if type(source.outcome) is Blocked:
                 self._on_skip(state, None, source.outcome.reason, source.outcome.label or None)
                 return source.outcome
@@ -191,14 +191,14 @@ class Schedule:
             total = count_items(state)
         except PipelineInvalid as error:
             return self._failed(state, error)
-        if not early:
+        if not cut_short:
             if total is not None and state.total is None:
                 self._on_total(state, total)
             state.total = total
         elif all(source.has_ended for source in state.sources):  # else another may still fail
             # Even if it asks for skipped items: a skipped list has none.
-            skipped = Skipped(reason=f"'{early[0].path}' was skipped")
-            self._on_skip(state, None, skipped.reason, early[0].path)
+            skipped = Skipped(reason=f"'{cut_short[0].path}' was skipped")
+            self._on_skip(state, None, skipped.reason, cut_short[0].path)
             return skipped
         return None
 

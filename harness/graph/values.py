@@ -73,13 +73,12 @@ class ValueForm:
     def check(self, value: object) -> object:
         """The value itself, if it is of the annotation.
 
-        Types are compared exactly, since an instance of a subclass would come back as its base.
-
         Raises:
             TypeError: It is not.
         """
         try:
-            # However strict, pydantic makes models of mappings.
+            # Exactly: an instance of a subclass would come back as its base. And however strict,
+            # pydantic makes models of mappings.
             if _is_same(value, self._validated(value)):
                 return value
         except ValidationError:

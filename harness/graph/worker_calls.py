@@ -175,13 +175,13 @@ class OnWorkers(InProcess):
         run: Any = arguments.pop("run", None)
         if work.function not in self._functions:
             # Once, since a mapped node sends it with every item.
-            self._functions[work.function] = self._packed(work, "", work.function)
+            self._functions[work.function] = self._packed(work, work.function)
         call = PackedCall(
             # Another for each try: what a lost worker still asks goes nowhere.
             number=next(self._numbers),
             label=work.label,
             function=self._functions[work.function],
-            arguments={name: self._packed(work, name, value) for name, value in arguments.items()},
+            arguments={k: self._packed(work, v, argument=k) for k, v in arguments.items()},
             asks=run is not None,
             run_id=self.tracer.run_id,
             content=self._content,
@@ -228,15 +228,16 @@ class OnWorkers(InProcess):
             raise failure
         return performed
 
-    def _packed(self, work: Work, name: str, value: object) -> bytes:
-        """The function of a call, or the argument of this name."""
+    def _packed(self, work: Work, value: object, *, argument: str = "") -> bytes:
+        """A call's function, or its argument of this name, pickled."""
         try:
             return _pickled(value, self.pickler)
         except Exception as error:
-            culprit = _culprit(work.function, self.pickler)
-            what = f"argument '{name}'" if name else " → ".join(culprit)
+            subject = f"argument '{argument}'"
+            if not argument:
+                subject = " → ".join(_culprit(work.function, self.pickler)) or "its function"
             raise PipelineInvalid(
-                f"node '{work.label}' cannot be sent to a worker: {what or 'its function'} cannot "
+                f"node '{work.label}' cannot be sent to a worker: {subject} cannot "
                 f"be pickled ({error}); make it inside the node, or leave out on=",
                 code="worker.not-picklable",
                 **_place_of(work),
@@ -342,10 +343,8 @@ def _culprit(function: Callable[..., Any], pickler: str) -> list[str]:
 
 @contextmanager
 def own_modules_by_value(pickler: str) -> Iterator[None]:
-    """Around a run: the user's own modules, which a worker could not import, are sent by value.
-
-    That is, those that were imported before it. Runs side by side share the registration.
-    """
+    """Around a run: the user's own modules, as imported before it, are sent by value."""
+    # A worker could not import them. Runs side by side share the registration.
     cloudpickle = import_module(pickler)
     with _LOCK:
         _RUNS[pickler] += 1

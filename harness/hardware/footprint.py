@@ -62,9 +62,9 @@ _CELL_STEP: Final = 256  # llama.cpp pads a context to a multiple of this
 _FLOAT_BYTES: Final = 4
 _MASK_BYTES: Final = 2
 _SMALL_INPUTS_BYTES: Final = 2 * 2**20
+# What a process takes on a GPU beside its model: CUDA's context and libraries. On an H100 (driver
+# 580, llama.cpp with ggml 0.25), 773 to 822 MB beside models of 3.3 to 7.9 GB, whole and split.
 GPU_CONTEXT_BYTES: Final = 800 * 10**6
-"""What a process takes on a GPU beside its model: CUDA's context and libraries. On an H100 (driver
-580, llama.cpp with ggml 0.25), 773 to 822 MB beside models of 3.3 to 7.9 GB, whole and split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,18 +43,18 @@ NO_OUTPUT: Final = frozenset(
 )  # fmt: skip
 """Encoders for which llama.cpp makes no logits."""
 
+# Encoders and diffusion models, which process a text all at once.
 _NO_CACHE: Final = NO_OUTPUT | {
     "clef", "dream", "gemma-embedding", "llada", "llada-moe", "rnd1", "wavtokenizer-dec",
 }  # fmt: skip
-"""Encoders and diffusion models, which process a text all at once."""
 
+# Each has a kind of cache of its own in llama.cpp, or more layers than its header.
 _CACHES_OF_THEIR_OWN: Final = frozenset(
     {
         "bailingmoe3", "deepseek32", "deepseek4", "dflash", "dots3note", "gemma4-assistant",
         "glm-dsa", "glm5-next", "graniteswitch", "hy_v4", "minimax-m3", "nanbeige", "qwen4exp",
     }
 )  # fmt: skip
-"""Each has a kind of cache of its own in llama.cpp, or more layers than its header."""
 
 _SIGNS_OF_A_STATE: Final = (
     ".attention.recurrent_layers", ".full_attention_interval", ".kda.", ".shortconv.", ".ssm.",
@@ -84,7 +84,7 @@ def model_caches(
     ]
     state = _state_elements(file, heads=heads, key_length=key_length)
     if not _is_known(file):
-        return tuple(_at_most(file, full, state)), False
+        return tuple(_upper_bounds(file, full, state)), False
     # 1. Attention and recurrence.
     caches = [
         replace(cache if attends else LayerCache(), state_elements=state * recurs)
@@ -130,7 +130,8 @@ def _is_latent(file: GgufFile) -> bool:
     return all(file.count(f".attention.{part}_length_mla", default=0) for part in ("key", "value"))
 
 
-def _at_most(file: GgufFile, full: Sequence[LayerCache], state: int) -> list[LayerCache]:
+def _upper_bounds(file: GgufFile, full: Sequence[LayerCache], state: int) -> list[LayerCache]:
+    """Where the layers' kinds are unknown: each has a full cache and a recurrent state."""
     index = file.count(".attention.indexer.key_length", default=0)
     return [
         replace(

@@ -21,9 +21,9 @@ from typing import Any, Final
 from harness.errors import ModelFileInvalid
 from harness.hardware.quantization import TENSOR_FORMATS
 
+# More than any model has (llama.cpp stops at 512). Longer arrays are not kept, and a damaged layer
+# count cannot become a tuple of 2^32 elements.
 MAX_LAYERS: Final = 4096
-"""More than any model has (llama.cpp stops at 512). Longer arrays are not kept, and a damaged layer
-count cannot become a tuple of 2^32 elements."""
 
 _MAX_TEXT_BYTES: Final = 65535  # of a key, by the format; longer values are not kept
 _MAX_DIMENSIONS: Final = 4
@@ -102,10 +102,8 @@ class GgufFile:
         return self._numbers(key, 1)[0]
 
     def counts(self, key: str, *, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
-        """One whole number for each layer; a single number stands for all of them.
-
-        The default, if there is one, also replaces an array that a server left out.
-        """
+        """One whole number for each layer; a single number stands for all of them."""
+        # The default also replaces an array that a server left out.
         if default is not None and (self.value(key) is None or self.is_untold(key)):
             return default
         return self._numbers(key, self.layers)

@@ -79,9 +79,9 @@ def file_type_name(file_type: int) -> str:
     return _FILE_TYPES.get(file_type, "unknown")
 
 
+# The fewest nominal bits of a weight. Below an evaluator's (Q8_0) scores are too noisy for the
+# loop, whatever the rubric. A producer may be at Q4_K_M, since the loop corrects it.
 ROLE_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
-"""The fewest nominal bits of a weight. Below an evaluator's (Q8_0) scores are too noisy for the
-loop, whatever the rubric. A producer may be at Q4_K_M, since the loop corrects it."""
 
 
 def role_floor(role: str) -> float:

@@ -90,8 +90,8 @@ _ONLY_FOR: Mapping[str, frozenset[BackendName]] = {
 """Settings that most backends ignore, with the backends that use them."""
 
 _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?")
+# The durations of Go's `time.ParseDuration`, and so of Ollama.
 _GO_DURATION = re.compile(r"[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
-"""The durations of Go's `time.ParseDuration`, and so of Ollama."""
 
 
 class Endpoint(BaseModel):

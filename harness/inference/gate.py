@@ -37,8 +37,8 @@ from harness.inference.waiting import PlaceWaiter, WaitingLine
 from harness.log import log_warning
 from harness.trace import Tracer, describe, events
 
+# How many times the mean load a replica takes at most, rounded up: `c` in the paper.
 LEEWAY = 1.25
-"""How many times the mean load a replica takes at most, rounded up: `c` in the paper."""
 
 _PREFIX_CHARS = 2048
 """Of a text that does not say what other calls share: how much of it stands for the prefix."""
@@ -212,11 +212,11 @@ class Gate:
     def holds(self, error: HarnessError, *, answers: int | None, is_last: bool) -> bool:
         """Whether a call that failed waits here for the end of an outage, as one more attempt.
 
-        `answers` is how many calls were answered when it last failed, None if it had not: if others
-        were answered since, the call may be what their server fails by. `is_last` says whether it
-        would otherwise not be attempted again.
+        `answers` is how many calls were answered when it last failed, None if it had not; `is_last`
+        says whether it would otherwise not be attempted again.
         """
         reason = outage_of(error)
+        # If others were answered since it failed, the call may be what their server fails by.
         if reason is None or answers not in {None, self.answers} or not self.max_outage_s:
             return False
         # A server that is loading, or full, is there; an address may be wrong until it answers.
@@ -291,16 +291,18 @@ class Gate:
 
     def _serve(self) -> None:
         waiting = [*self._waiting]
-        states, refused = self._states() if waiting else [], set[tuple[int, ...]]()
+        states = self._states() if waiting else []
+        # Until a place is granted, the choice is the same for all calls of an order.
+        refused: set[tuple[int, ...]] = set()
         for waiter in waiting:
             if not any(state.has_place and not state.is_down for state in states):
                 break
-            # Until a place is granted, the choice is the same for all calls of this order.
             if waiter.order in refused and not waiter.tried:
                 continue
             chosen = choice(waiter.order, states, tried=waiter.tried)
             if chosen is None:
-                refused |= set() if waiter.tried else {waiter.order}
+                if not waiter.tried:
+                    refused.add(waiter.order)
                 continue
             number, reason = chosen
             replica = self.replicas[number]
@@ -316,22 +318,21 @@ class Gate:
             return  # calls that fail together are one failure
         replica.failures += 1
         is_outage = replica.outage is not None
-        jitter = self.randomness.random() if is_outage else 0.0
         asked_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
-        left_out_s = pause_s(
+        next_try_s = pause_s(
             replica.failures,
             is_outage=is_outage,
-            jitter=jitter,
+            jitter=self.randomness.random() if is_outage else 0.0,
             asked_s=min(asked_s, self.max_outage_s),
         )
         if is_outage:
             since_ns = now_ns if self._down_since_ns is None else self._down_since_ns
-            left_s = self.max_outage_s - (now_ns - since_ns) / 1e9
-            # One more call tries it when the outage has lasted too long, and ends the run.
-            left_out_s = min(left_out_s, max(left_s, 0.1))
+            rest_of_outage_s = self.max_outage_s - (now_ns - since_ns) / 1e9
+            # The last try is made when the outage reaches its limit: if that fails, the run ends.
+            next_try_s = min(next_try_s, max(rest_of_outage_s, 0.1))
             later = self.later or asyncio.get_running_loop().call_later
-            later(left_out_s, self._serve)
-        replica.out_until_ns = now_ns + int(left_out_s * 1e9)
+            later(next_try_s, self._serve)
+        replica.out_until_ns = now_ns + int(next_try_s * 1e9)
         if self.is_down:
             self._note_outage(error, now_ns)
 

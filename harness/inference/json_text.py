@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 import orjson
 
 _OPENING = re.compile(r"[{\[]")
+# Braces and brackets of a text that are tried: each may be read to the end in vain.
 _MOST_STARTS = 200
-"""Braces and brackets of a text that are tried: each may be read to the end in vain."""
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -23,8 +23,8 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields if len(fields) == len(pairs) else _refuse("a key that stands twice")
 
 
+# Refuses what other readers settle silently: NaN, and the last of two equal keys.
 DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_without_doubles)
-"""Refuses what other readers settle silently: NaN, and the last of two equal keys."""
 
 
 def values_in(text: str) -> Iterator[tuple[Any, str]]:
@@ -96,7 +96,7 @@ def whole(value: object) -> int | None:
 
 
 def _entry(models: list[Any], model_id: str) -> object:
-    """The model's entry; the only one, since some servers accept any name for their model."""
+    # The only one counts, whatever its id: some servers accept any name for their model.
     named = [model for model in models if at(model, "id") == model_id]
     return (named or (models if len(models) == 1 else [None]))[0]
 

@@ -55,8 +55,8 @@ NOTHING = Spent()
 LimitName = Literal["tokens", "cost", "time", "calls"]
 """The limited quantity, as in `LimitReached.limit`."""
 
+# With less time left no call is sent: the clocks of timeouts and ours may differ by so much.
 LEAST_S = 0.05
-"""With less time left no call is sent: the clocks of timeouts and ours may differ by so much."""
 
 FIELD_OF: Mapping[LimitName, str] = {
     "tokens": "max_tokens",

@@ -1,8 +1,6 @@
 """The identity of an endpoint's model, and how two models are related.
 
 Two tags, two addresses or two files can lead to one model, which would then judge its own text.
-Only known facts are compared: an uninformative name proves neither that two models are the same nor
-that they differ.
 """
 
 from __future__ import annotations
@@ -147,6 +145,7 @@ def relation_of(first: ModelIdentity, second: ModelIdentity) -> Relation:
         return "same"
     if "scripted" in {first.source, second.source}:
         return "different"
+    # An uninformative name proves neither that two models are the same nor that they differ.
     if first.family is None or second.family is None:
         return "unknown"
     return "family" if first.family == second.family else "different"
@@ -251,8 +250,8 @@ def file_fingerprint(path: Path) -> str:
     return f"{size}-{digest.hexdigest()[:16]}"
 
 
+# The last is what many servers print when they listen on every address.
 _THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104 - not bound to
-"""The last is what many servers print when they listen on every address."""
 _OWN_PORT = {"http": 80, "https": 443}
 
 

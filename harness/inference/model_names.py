@@ -44,9 +44,9 @@ _NOT_OF_WEIGHTS = re.compile(
     r"|quanti[sz]ed|dynamic|compressed|tensors|\d+g|g\d+|actorder|h[68]|latest|free"
 )
 
+# Words that names may leave out: Ollama's `qwen2.5:7b` is `Qwen2.5-7B-Instruct`. Only a model that
+# was not trained for conversations says so (`base`).
 _CONVERSATIONAL = frozenset({"instruct", "it", "chat", "inst"})
-"""Words that names may leave out: Ollama's `qwen2.5:7b` is `Qwen2.5-7B-Instruct`. Only a model that
-was not trained for conversations says so (`base`)."""
 
 _SAYS_NOTHING = re.compile(
     r"default|models?|local|llm|main|test|weights|checkpoints?|snapshots?|hub|cache|data|repository"
@@ -146,9 +146,8 @@ def _words(name: str) -> Iterator[str]:
         yield from filter(None, split.groups()) if split else (word,)
 
 
+# Architectures in GGUF files that several families share: Mistral's, Yi's and SmolLM's is `llama`.
 _SHARED_ARCHITECTURES = frozenset({"llama", "deepseek2", "gpt2", "gptneox", "mamba", "mamba2"})
-"""Architectures in GGUF files that several families share: Mistral's, Yi's and SmolLM's is
-`llama`."""
 
 
 @cache

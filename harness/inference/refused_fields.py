@@ -1,7 +1,4 @@
-"""Fields that a model or its server refuses: detected once, then left out.
-
-A call works without a sampling field; the omission is recorded, since it may change the reply.
-"""
+"""Fields that a model or its server refuses: detected once, then left out."""
 
 from __future__ import annotations
 
@@ -17,8 +14,9 @@ _REFUSED = (
     r"not allowed|unknown|unexpected|unrecogni[sz]ed|forbidden|deprecated|extra inputs|"
     r"cannot (?:both )?be (?:used|set|specified)|only be set to|only available|available only)"
 )
+# What may stand between a field's name and the word that refuses it: not another sentence.
 _BESIDE = r"[^.]{0,60}"
-"""What may stand between a field's name and the word that refuses it: not another sentence."""
+# How a field is named, and not merely mentioned: an error may quote the prompt.
 _NAMED = (
     r"['\"`]{name}['\"`]"
     r"|: (?:\w+, )*{name}\b"  # at the beginning, or in a list
@@ -26,9 +24,8 @@ _NAMED = (
     r"|\b{name} (?:parameter|argument|field|property)\b"
     r"|\b{name}="
 )
-"""How a field is named, and not merely mentioned: an error may quote the prompt."""
+# A reply's schema may have a property of a field's name, and be refused for it.
 _ABOUT_A_SCHEMA = re.compile(r"schema|\bproperties\b", re.IGNORECASE)
-"""A reply's schema may have a property of a field's name, and be refused for it."""
 _ROOM, _OTHER_ROOM = "max_tokens", "max_completion_tokens"
 """A field, and what OpenAI's reasoning models call it, and nothing else does."""
 _RENAMED = re.compile(rf"use '?{_OTHER_ROOM}'? instead", re.IGNORECASE)
@@ -51,6 +48,7 @@ class RefusedFields:
         sent = {name: value for name, value in fields.items() if name not in refused}
         if self._renames and _ROOM in sent:
             sent[_OTHER_ROOM] = sent.pop(_ROOM)
+        # To be recorded: a call works without a sampling field, but its reply may be another.
         return sent, tuple(name for name in fields if name in refused)
 
     def learn(self, error: InferenceError, sent: Mapping[str, object]) -> bool:

@@ -477,14 +477,14 @@ def _check(request: Request) -> None:
             raise InvalidInput(f"{name} is {value!r:.80}; give {hint}", code=code)
 
 
+# Low, so that it is an upper bound: in English there are about four, and a letter of Chinese, which
+# has three bytes, is a token or less.
 _BYTES_PER_TOKEN = 3
-"""Low, so that it is an upper bound: in English there are about four, and a letter of Chinese,
-which has three bytes, is a token or less."""
 _PER_MESSAGE = 8  # what a chat template puts around a message: five or six
+# What it puts before the first, a system prompt of its own: 26 in Qwen 2.5, 60 in gpt-oss.
 _PER_CALL = 64
-"""What it puts before the first, a system prompt of its own: 26 in Qwen 2.5, 60 in gpt-oss."""
+# Claude's largest takes 1,600, GPT-4o's 1,445; a model that scales no image may take more.
 _PER_IMAGE = 2048
-"""Claude's largest takes 1,600, GPT-4o's 1,445; a model that scales no image may take more."""
 _PER_TOOL = 32  # what a template puts around a tool or a call of one: 10 to 20
 
 

@@ -48,12 +48,12 @@ _PROBE_SCHEMA: JsonSchema = {
 _PROBE_PROMPT = "Say hello, in one short sentence."
 _PROBE_TOKENS = 256  # a greeting takes ten; a model that thinks aloud first takes more
 _REFUSALS = {400, 422, 501}  # statuses with which servers refuse a schema
+# Refusals of a schema, also with 500 (llama-server, SGLang), and no others: each costs a call.
 _ABOUT_SCHEMAS = re.compile(
     r"schema|grammar|response_format|\bjson|\bformat\b|guided|structured|propert|keyword"
     r"|\bpattern\b|\benum|\$ref|recursi|context=|[a-z](?:Of|Items|Length)\b",
     re.IGNORECASE,
 )
-"""Refusals of a schema, also with 500 (llama-server, SGLang), and no others: each costs a call."""
 _KEPT = f'{{"word":"{_WORD}"}}'
 
 

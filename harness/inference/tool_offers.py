@@ -190,6 +190,7 @@ def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
         if message.answers is not None:
             role, text = "user", f"Result of {names.get(message.answers, 'a tool')}:\n{text}"
         turns.append(replace(message, role=role, content=text, tool_calls=(), answers=None))
+        # Some templates refuse two turns of one role in a row.
         if message.answers is not None and [turn.role for turn in turns[-2:]] == ["user"] * 2:
             turns[-2:] = [one_turn(*turns[-2:])]
     return tuple(turns)

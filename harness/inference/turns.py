@@ -18,8 +18,8 @@ from harness.inference.request import GO_ON, ChatRequest, Message, one_turn
 
 Fold = Literal["extras", "system", "order"]
 
+# llama-server and Ollama answer with 500 where a template raises; None is an error in a stream.
 _REFUSALS = {400, 422, 500, None}
-"""llama-server and Ollama answer with 500 where a template raises; None is an error in a stream."""
 _ABOUT_TURNS = re.compile(
     r"\broles?\b|alternat|jinja|chat.?template|consecutive|prefill|(?:last|final|first) message"
     r"|must (?:start|begin|end) with|(?:system|developer) (?:message|prompt|instruction)",
@@ -101,5 +101,5 @@ _FOLDS: Mapping[Fold, Callable[[ChatRequest], ChatRequest]] = {
     "system": _without_system,
     "order": _in_order,
 }
+# In this order: a template that only wants turns to alternate keeps its system message.
 _TRIED: tuple[Fold, ...] = ("order", "system")
-"""In this order: a template that only wants turns to alternate keeps its system message."""

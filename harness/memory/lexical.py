@@ -35,8 +35,8 @@ _WRITER_HEAP_BYTES = 50_000_000
 _TURN_WAIT_S = 30.0
 _TURN_POLL_S = 0.005
 
+# So many unread passages are scored one by one; with more, a search waits for the commit.
 MOST_RECENT = 32
-"""So many unread passages are scored one by one; with more, a search waits for the commit."""
 
 T = TypeVar("T")
 
@@ -124,11 +124,9 @@ class LexicalIndex:
         return dict(self._primary.passages_between(low, high)), removed
 
     def ceiling(self, query: str) -> float:
-        """The limit of the score of a passage with nothing but a query's words.
-
-        Without stop words; words that are in no passage count as the rarest there are, since a
-        small store cannot tell stop words from rare ones by itself.
-        """
+        """The most that a passage of a query's words alone can score, without stop words."""
+        # Words that are in no passage count as the rarest there are: a small store cannot tell stop
+        # words from rare ones by itself.
         with _translated(self._directory):
             return ceiling(self._index.searcher(), self._schema.matter(query))
 

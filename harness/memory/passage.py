@@ -17,8 +17,8 @@ from harness.text.folding import composed
 Scalar = str | int | float | bool
 """What a passage's metadata may hold."""
 
+# A passage's own fields. No metadata may have such a name, so that filters are unambiguous.
 RESERVED = ("id", "text", "title", "source", "quality", "created")
-"""A passage's own fields. No metadata may have such a name, so that filters are unambiguous."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -257,12 +257,15 @@ class PostgresDatabase:
         while True:
             try:
                 connection = self._connect()
+                self._is_away = False
+                return connection
             except MemoryStoreFailed as error:
                 if not self._is_open or time.monotonic() > end_s:
                     raise
+                # Of the threads that wait at once, the first logs it.
                 with self._noting:
-                    is_told, self._is_away = self._is_away, True
-                if not is_told:
+                    was_away, self._is_away = self._is_away, True
+                if not was_away:
                     log_warning(
                         f"the memory store's server is away; waiting up to {RESTART_S:g} s for it",
                         code="memory.server-away",
@@ -271,9 +274,6 @@ class PostgresDatabase:
                     )
                 self._closed.wait(_LOOK_S)
                 self._check_open()
-                continue
-            self._is_away = False
-            return connection
 
     def _connect(self) -> Connection:
         try:

@@ -21,8 +21,7 @@ class PostgresUrl(StoreUrl):
     """`postgresql://user@host:port/database?schema=name`, each part but the scheme left out or not.
 
     It never holds a password, so that it can be shown and kept: libpq takes that, and what is left
-    out, from `PGPASSWORD`, `~/.pgpass` and its other variables and files. No other parameter, since
-    some of libpq's send the password elsewhere.
+    out, from `PGPASSWORD`, `~/.pgpass` and its other variables and files.
     """
 
     host: str | None = None
@@ -56,6 +55,7 @@ class PostgresUrl(StoreUrl):
                 code="memory.url-password",
             )
         schema = options.pop("schema", _SCHEMA)
+        # Some of libpq's parameters send the password elsewhere.
         if options or not _SCHEMA_NAME.fullmatch(schema):
             raise InvalidInput(
                 "the url may have one parameter, ?schema=, of lower-case letters, digits and _; "

@@ -223,10 +223,7 @@ class PrimaryStore:
         self._database.free()
 
     def _written(self, write: Callable[[_Changes], T]) -> T:
-        """Makes a write in a transaction, and up to twice more if the connection was lost in it.
-
-        Whether that was stored is not known: `write` sees it if it was.
-        """
+        """Makes a write in a transaction, and up to twice more if the connection was lost in it."""
         for tries_left in (2, 1, 0):
             try:
                 with self._database.writing() as db:
@@ -234,6 +231,7 @@ class PrimaryStore:
                     result = write(changes)
                     changes.finish()
             except MemoryStoreFailed as error:
+                # Whether a lost write was stored is not known: `write` sees it if it was.
                 if error.code != LOST or not tries_left:
                     raise
             else:
@@ -439,14 +437,12 @@ def _settled(database: Database, language: str | None) -> str:
 
 
 def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
-    """Copies passages and vectors, oldest first; returns how many passages were new.
-
-    What the target has stays as it is, so that an interrupted copy can be made again.
-    """
+    """Copies passages and vectors, oldest first; returns how many passages were new."""
     last, new = source.last_sequence(), 0
     rows = source.passages_between(0, last)
     while part := list(islice(rows, _ROWS_AT_A_TIME)):
         passages = [passage for _, passage in part]
+        # What the target has stays as it is, so that an interrupted copy can be made again.
         added = target.add([(passage, None) for passage in passages], embedder=None, merge=False)
         new += len(added.new)
         # Vectors of these alone: a known id may be another text's.

@@ -128,7 +128,7 @@ class LexicalSchema:
     # --- queries -----------------------------------------------------------------------------
 
     def asked(self, text: str) -> list[Clause]:
-        """What a query asks for."""
+        """The clauses of a query: its words, phrases of several words, and titles."""
         # Made from terms: tantivy's own query syntax would read quotes, colons, brackets and
         # hyphens of a question as operators or errors.
         parts = read_query(text)

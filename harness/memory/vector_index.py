@@ -18,6 +18,7 @@ from harness.memory.primary import Numbers, PrimaryStore, Progress
 
 _READ_AT_A_TIME = 4_000
 
+# With more missing, passages that have a vector would be found for that alone.
 _MOST_MISSING_SHARE = 0.1
 
 
@@ -25,8 +26,7 @@ class VectorIndex:
     """The vectors of one embedder, read from the primary store. May be used from any thread.
 
     It is unavailable after `close`, and while more than a tenth of the passages is without a
-    vector: those that have one would be found for that alone. Every method that reads or writes
-    raises `MemoryStoreFailed` if it cannot.
+    vector. Every method that reads or writes raises `MemoryStoreFailed` if it cannot.
 
     Attributes:
         missing: How many passages had no vector at the last `catch_up`.

@@ -26,9 +26,9 @@ from harness.residency.ledger import (
 )
 from harness.trace.events import PlaceOf
 
+# How long an idle model stays after a call: the next call comes soon, and may be for a model that
+# has room beside it.
 _MOMENT_NS: Final = 50_000_000
-"""How long an idle model stays after a call: the next call comes soon, and may be for a model that
-has room beside it."""
 _LONGEST_TURN: Final = 2
 """In longest waits: how long a model stays at most while calls wait too long for others."""
 
@@ -396,9 +396,9 @@ class Choice:
             victims.append(victim)
         if not self._has_room(model, victims):
             return None
-        # A large one that came last may do without others: the most missed are spared first.
-        for victim in reversed(victims):
-            fewer = [kept_victim for kept_victim in victims if kept_victim != victim]
+        # A large victim may make smaller ones before it unnecessary: spare the most missed first.
+        for spared in reversed(victims):
+            fewer = [victim for victim in victims if victim != spared]
             if self._has_room(model, fewer):
                 victims = fewer
         return tuple(victims)

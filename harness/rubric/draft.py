@@ -49,10 +49,8 @@ class Draft:
 
     @cached_property
     def parts(self) -> tuple[tuple[int, Section], ...]:
-        """The sections that need a text of their own, each with its index in `sections`.
-
-        A heading that is followed at once by a deeper one is a title, and needs none.
-        """
+        """The sections that need a text of their own, each with its index in `sections`."""
+        # A heading that is followed at once by a deeper one is a title, and needs none.
         return tuple(
             (index, section)
             for index, section in enumerate(self.sections)
@@ -61,10 +59,8 @@ class Draft:
 
     @cached_property
     def chapters(self) -> tuple[tuple[int, Section], ...]:
-        """The sections that "each section" means in checks: the parts under headings.
-
-        Text above the first heading counts only if there are no headings.
-        """
+        """The sections that "each section" means in checks: the parts under headings."""
+        # Text above the first heading counts only if there are no headings.
         return tuple(part for part in self.parts if part[1].level) or self.parts
 
     @cached_property

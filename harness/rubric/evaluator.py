@@ -201,9 +201,7 @@ class Evaluator:
     ) -> Judges:
         opinions = list(chain.from_iterable(rounds))
         verdicts = [_verdict(self.rubric, [*checked, *opinion.scores]) for opinion in opinions]
-        together = [
-            _verdict(self.rubric, [*checked, *combined(heard, self._combine)]) for heard in rounds
-        ]
+        by_round = [[*checked, *combined(of_round, self._combine)] for of_round in rounds]
         several = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
@@ -216,7 +214,7 @@ class Evaluator:
             combine=self._combine,
             shortened=case.shown.shortened,
             sources_shortened=case.shown.sources_shortened,
-            composites=tuple(verdict.composite for verdict in together),
+            composites=tuple(_verdict(self.rubric, scores).composite for scores in by_round),
             borderline=None if self._noise is None else self._is_undecided(checked, rounds),
             each=tuple(
                 SingleJudgement(
@@ -259,9 +257,9 @@ def _checked_scores(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
     return [score for score in scores if score is not None]
 
 
+# A mean lies within this many standard errors of the true one in about 95 of 100 cases. This saves
+# calls; it is no test.
 _DEVIATIONS = 2
-"""A mean lies within this many standard errors of the true one in about 95 of 100 cases. This saves
-calls; it is no test."""
 
 
 def is_undecided(
@@ -273,10 +271,11 @@ def is_undecided(
 ) -> bool:
     """Whether another judgement could turn the outcome: near the threshold, chance decides.
 
-    `judgements` are by judge: how severe one is beside others is no noise. `noise` is the measured
-    standard deviation of a composite for which each judge is heard once.
+    `judgements` are by judge; `noise` is the measured standard deviation of a composite for which
+    each judge is heard once.
     """
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
+    # By judge: how severe one is beside others is no noise.
     composites = [[judgement.composite for judgement in of_judge] for of_judge in judgements]
     width = _half_width(composites, near=near, is_measured=noise is not None)
     # Rounded, since 8.3 - 8 is more than 0.3 in floats.

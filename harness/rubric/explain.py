@@ -111,19 +111,21 @@ def _of_value(problem: ErrorDetails) -> Notice:
         return Notice(code="rubric.unknown-choice", message=f"there is no '{value}'; {nearest}")
     if isinstance(mistake, Mistake):
         notice = Notice(code=mistake.code, message=fault_of(problem))
+    elif kind == "string_pattern_mismatch" and name == "call":
+        notice = _CALL
     elif kind == "string_pattern_mismatch":
         plain = unicodedata.normalize("NFKD", value.lower()).encode("ascii", "ignore").decode()
         near = re.sub(r"[^a-z0-9]+", "_", plain).strip("_0123456789")
         such = f", such as '{near}'" if near else ""
         message = f"must be lower-case letters, digits and underscores{such}"
         notice = Notice(code="rubric.name-malformed", message=message)
-        notice = _CALL if name == "call" else notice
     elif isinstance(value, str) and (decimal := _DECIMAL_COMMA.fullmatch(value.strip())):
         message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
         notice = Notice(code="rubric.decimal-comma", message=message)
+    elif name == "[key]" and _MESSAGES.get(kind) is _NUMBER:
+        notice = _NO_SCORE
     elif kind in _MESSAGES:
         notice = _MESSAGES[kind]
-        notice = _NO_SCORE if name == "[key]" and notice is _NUMBER else notice
     else:
         message = fault_of(problem)
         for pydantics, ours in _WORDS.items():
@@ -175,6 +177,7 @@ _FORMS = {
     "unless": "{ check: finished }",
 }
 """What fields with fields of their own look like."""
+# In place of pydantic's own words, which speak of Python's types.
 _MESSAGES = {
     "bool_parsing": _TRUE_OR_FALSE,
     "bool_type": _TRUE_OR_FALSE,
@@ -192,7 +195,6 @@ _MESSAGES = {
     "too_short": Notice(code="rubric.list-empty", message="must hold at least one"),
     "tuple_type": _LIST,
 }
-"""In place of pydantic's own words, which speak of Python's types."""
 _EXAMPLES = {
     "title": "; begin the file with it, such as 'title: My rubric'",
     "name": ", which every dimension needs, such as 'name: clear'",

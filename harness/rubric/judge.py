@@ -1,8 +1,4 @@
-"""One evaluator model's calls on one draft, and the scores read from its replies.
-
-A call has room for the longest reply that its schema allows, and for thinking before it, since it
-is unknown beforehand whether a model thinks. If a context is too small, thinking gets less room.
-"""
+"""One evaluator model's calls on one draft, and the scores read from its replies."""
 
 from __future__ import annotations
 
@@ -37,17 +33,17 @@ Ask = Callable[[ChatRequest], Awaitable[Completion]]
 
 _EXCERPT_CHARS = 160
 """How much of a reply is quoted."""
+# It is unknown beforehand whether a model thinks aloud first; room that is not used costs nothing.
 _ROOM_TOKENS = 1024
-"""For a model that thinks aloud first. Room that is not used costs nothing."""
 _ROOM_TOKENS_PER_DIMENSION = 512
 """The longest reason and issues that the schema allows, and the JSON around them."""
+# A reason, and an issue or two: tried where a context has no room for more.
 _LEAST_ROOM_TOKENS_PER_DIMENSION = 256
-"""A reason, and an issue or two: tried where a context has no room for more."""
+# A judgement that is repeated greedily would be the same again.
 _REPEAT_TEMPERATURE = 0.7
-"""A judgement that is repeated greedily would be the same again."""
 _REPAIR_TEMPERATURE = 0.3
+# Against running on: in white space, which a JSON grammar allows without end, or in circles.
 _REPAIR_FREQUENCY_PENALTY = 0.3
-"""Against running on: in white space, which a JSON grammar allows without end, or in circles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ def load_rubric(
 def read_rubric(
     name: str | Path, *, directory: Path = _OWN, refuse: Refuse | None = None
 ) -> RubricFile:
-    """As `load_rubric`, with the lines."""
+    """As `load_rubric`; the values also have their files and lines."""
     places = directories(directory)
     is_path = isinstance(name, Path) or name.endswith(_ENDINGS)
     path = Path(name) if is_path else _find(str(name), places)
@@ -161,10 +161,10 @@ def _with_prompts(file: Written) -> Written:
 
 
 def _with_checks(written: Written, refuse: Refuse | None) -> Written:
-    """With its checks made, so that files they name are looked for beside this rubric."""
+    """The same with its checks made."""
     value = written.value
     if "check" in written.fields:
-        # Now: a rubric that extends this one may lie elsewhere.
+        # Now: files that it names lie beside this rubric; one that extends it may lie elsewhere.
         value = _CHECK.validate_python(
             written.plain(), context={"directories": [written.path.parent], "refuse": refuse}
         )
@@ -272,10 +272,7 @@ _OF_CHECKING = frozenset({"checks", "caps", "gate"})
 
 
 def _base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Path | None:
-    """The file that one extends; None when it extends nothing.
-
-    `chain` has the files that led to this one, the last itself.
-    """
+    """The file that one extends, or None; `chain` has the files that led to it, itself the last."""
     extends = file.fields.get("extends")
     if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
         return None  # validation says what is wrong with it, if anything is

@@ -44,10 +44,8 @@ class Noise(BaseModel):
 
     @property
     def repeatability(self) -> float:
-        """How far apart two composites of one draft lie at most, in 95 % of the cases.
-
-        The repeatability limit of ISO 5725-6, 2.8 standard deviations.
-        """
+        """How far apart two composites of one draft lie at most, in 95 % of the cases."""
+        # The repeatability limit of ISO 5725-6, 2.8 standard deviations.
         return NormalDist().inv_cdf(0.975) * math.sqrt(2) * self.deviation
 
 

@@ -28,15 +28,15 @@ from harness.rubric.rubric import Dimension, Rubric, Scale
 from harness.rubric.templates import OF_JUDGING
 from harness.rubric.verdict import Shortened
 
+# Without bounds a small model may write on for ever. A reason is a sentence or two.
 REASON_CHARS = 400
-"""Without bounds a small model may write on for ever. A reason is a sentence or two."""
+# More would bury the first; every round finds its own.
 MOST_ISSUES = 3
-"""More would bury the first; every round finds its own."""
 SECTION_CHARS = 80
 PROBLEM_CHARS = 240
 
+# 0 to 10 in tenths. A grammar with more alternatives is slow.
 _MOST_STEPS = 101
-"""0 to 10 in tenths. A grammar with more alternatives is slow."""
 _KEY_CHARS = 60
 
 FENCED = re.compile(
@@ -52,10 +52,7 @@ _REPLY_SHOWN_CHARS = 2_000
 def judge_messages(
     rubric: Rubric, dimensions: Sequence[Dimension], draft: Draft, *, shown: ShownDraft
 ) -> tuple[Message, ...]:
-    """The conversation that asks for a judgement on some of a rubric's dimensions.
-
-    All judged dimensions of the rubric are told, so that calls differ only in their last lines.
-    """
+    """The conversation that asks for a judgement on some of a rubric's dimensions."""
     prompts = rubric.prompts
     question = prompts.message("judge", **_judge_values(rubric, dimensions, draft, shown))
     return (Message("system", prompts.filled("judge_system")), question)
@@ -77,6 +74,7 @@ def _judge_values(
         "lowest": f"{scale.min:g}",
         "highest": f"{scale.max:g}",
         "step": f"{scale.step:g}",
+        # All that are judged, so that the calls of a draft differ only in their last lines.
         "dimensions": "\n\n".join(_dimension_text(rubric, d) for d in rubric.judged),
         "task": _fenced(draft.task, f"task-{mark}"),
         "target": _fenced("\n\n".join(draft.targets), f"target-{mark}") if draft.targets else "",

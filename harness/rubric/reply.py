@@ -26,8 +26,8 @@ from harness.rubric.scoring import Judgement
 from harness.rubric.verdict import half_up
 from harness.text.languages import NO_WIDTH
 
+# Characters. Of a longer reply nothing is read: it ran on, and the judge is asked again.
 _LONGEST = 100_000
-"""Characters. Of a longer reply nothing is read: it ran on, and the judge is asked again."""
 
 
 def read_reply(
@@ -339,17 +339,17 @@ _REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanatio
 _PROBLEM_KEYS = ("problem", "issue")
 _MOST_KEYS = ("max_score", "max", "maximum", "out_of", "scale")
 _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
+# Keys that models put around their judgements. Under other keys stand examples, weights, anchors,
+# which are not read.
 _WRAPPERS = frozenset(
     {"scores", "ratings", "evaluation", "evaluations", "dimensions", "criteria", "criteria_scores"}
     | {"rubric", "result", "results", "verdict", "assessment", "properties", "arguments"}
     | {"judgement", "judgements", "judgment", "judgments", "output", "response", "answer", "reply"}
 )
-"""Keys that models put around their judgements. Under other keys stand examples, weights, anchors,
-which are not read."""
 _MOST_NESTED = 24
 _JSON = re.compile(r"\{|\[\s*\{")
+# JSON within a line may be a brace of prose, and each is read to its end.
 _MOST_INLINE = 40
-"""JSON within a line may be a brace of prose, and each is read to its end."""
 _TOKEN = re.compile(
     r"(?>(?:\s++|//[^\n]*+)*)(?:(?P<text>\"(?>(?:[^\"\\]|\\.)*)\"|'(?>(?:[^'\\]|\\.)*)')"
     r"|(?P<mark>[{}\[\],:])|(?P<bare>[^\s\"'{}\[\],:](?>(?:[^\"'{}\[\],:\n/]|/(?!/))*)))",
@@ -485,9 +485,9 @@ _FILLER = (
     r"(?>(?:[ \t:\uff1a=|>*_({\[]|[-\u2013\u2014](?=[ \t])"
     r"|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
 )
+# A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
+# minus.
 _STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
-"""A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
-minus."""
 _STATES = re.compile(r"\bis\b|[:\uff1a=]")
 _OPENING = re.compile(
     r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
@@ -529,8 +529,8 @@ _LIMIT = re.compile(
 )
 """The end of a scale, where a reply says which it goes by: `a scale of 1 to 5`, `a five-point
 scale`, `\u6ee1\u52065\u5206`."""
+# The same behind a label: `(1-5)`, which elsewhere may be a range of anything.
 _LIMIT_BESIDE = re.compile(rf"[ \t*_]*+\({_RANGE}", re.IGNORECASE)
-"""The same behind a label: `(1-5)`, which elsewhere may be a range of anything."""
 _POINTS = {"three": 3.0, "four": 4.0, "five": 5.0, "six": 6.0, "seven": 7.0, "ten": 10.0}
 
 

@@ -109,11 +109,8 @@ class Scale(BaseModel):
 
     @property
     def composite_step(self) -> float:
-        """What composites are rounded to: 0.1, or as many decimals more as the scale is small.
-
-        It is at most a fifth of a step and a fiftieth of the scale, so that rounding lifts no draft
-        over a threshold that its scores miss.
-        """
+        """What composites are rounded to: 0.1, or as many decimals more as the scale is small."""
+        # Small enough that rounding lifts no draft over a threshold that its scores miss.
         finest = min(self.step / 5, (self.max - self.min) / 50)
         # The sum: by log10, a power of ten may come out a little below its exponent.
         return float(f"1e{min(-1, math.floor(math.log10(finest) + 1e-9))}")
@@ -500,17 +497,14 @@ def _off_scale(
 def _mistake(
     message: str, *place: str | int, code: LiteralString, line: int | None = None
 ) -> InitErrorDetails:
-    """A rule that is broken between fields; the place is for the line in the file.
-
-    `line` is the line of the field's text, counted from 0.
-    """
+    """A rule that is broken between fields of a place; `line` is its text's line, from 0."""
     # As a value, since braces in a message would be fields of it.
     error = PydanticCustomError(code, "{message}", {"message": message, "line": line})
     return InitErrorDetails(type=error, loc=place, input=None)
 
 
 def _refuse_any(mistakes: Iterable[InitErrorDetails]) -> None:
-    """Raises all of them at once, so that a file can be mended in one go."""
+    # All at once, so that a file can be mended in one go.
     if details := list(mistakes):
         raise ValidationError.from_exception_data("rubric", details)
 

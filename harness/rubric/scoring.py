@@ -47,10 +47,7 @@ class Held:
 
 
 def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | None:
-    """The mean of a dimension's checks, on its scale; None if all were unjudged.
-
-    The floor holds for each check: the score is that of the lowest if that is under it.
-    """
+    """The mean of a dimension's checks, on its scale; None if all were unjudged."""
     grades = [check.grade(draft) for check in dimension.checks]
     grade, scale = mean_of(grades), dimension.scale or rubric.scale
     if grade.unjudged:
@@ -61,7 +58,7 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
-    # A check that judged nothing has a share of 1, and lowers none.
+    # The floor holds for each check. One that judged nothing has a share of 1, and lowers none.
     lowest = points(min(grade.share for grade in grades))
     is_under = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
@@ -146,10 +143,7 @@ _NUMBERING = re.compile(
 
 
 def section_named(heading: str, sections: Sequence[Section]) -> int | None:
-    """Which section has this heading, whatever its case, numbering and markup.
-
-    None if there is none, or more than one: revising the wrong one is worse than revising all.
-    """
+    """The only section with this heading, whatever its case, numbering and markup; else None."""
     sought = _plain(heading)
     # A line break stands in no heading.
     titles = [_plain(section.title) if section.level else "\n" for section in sections]
@@ -162,6 +156,7 @@ def section_named(heading: str, sections: Sequence[Section]) -> int | None:
         [len(sought) >= _LEAST_OF_A_TITLE and title.startswith(sought) for title in bare],
     ]
     matches = next((reading for reading in readings if any(reading)), []) if sought else []
+    # None of several: to revise the wrong section is worse than to revise all.
     return matches.index(True) if matches.count(True) == 1 else None
 
 

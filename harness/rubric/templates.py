@@ -81,8 +81,8 @@ FIELDS: Mapping[PromptName, Fields] = {
     "judge_repair": Fields("asked shape", flags="part"),
 }
 
+# What the evaluator is told; scores by other prompts do not compare.
 OF_JUDGING = tuple(name for name in FIELDS if name.startswith("judge"))
-"""What the evaluator is told; scores by other prompts do not compare."""
 OF_WRITING: tuple[PromptName, ...] = ("draft", "section", "afresh", "edits", "whole")
 
 

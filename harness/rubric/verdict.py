@@ -164,10 +164,8 @@ class Verdict:
 
     @property
     def rank(self) -> tuple[bool, bool, float]:
-        """Sorts drafts, greater is better: passing first, then no shut gate, then the composite.
-
-        With a shut gate, the composite covers other dimensions, so such a draft sorts lower.
-        """
+        """Sorts drafts, greater is better: passing first, then no shut gate, then the composite."""
+        # With a shut gate, the composite covers other dimensions.
         return self.passed, not self.gates, self.composite
 
 
@@ -209,8 +207,6 @@ def reach_verdict(
 ) -> Verdict:
     """The verdict that scores amount to.
 
-    By `majority`, more than half of the judges must pass it.
-
     Raises:
         EvaluationFailed: All dimensions were left out.
     """
@@ -237,7 +233,7 @@ def reach_verdict(
     missing = tuple(d.name for d in rubric.checked if d.name in unjudged and not d.optional)
     passed = composite >= rubric.pass_at and not below_floor
     if judges is not None and judges.combine == "majority" and judges.pass_share is not None:
-        # Each of them has looked at the floors for itself.
+        # More than half must pass it, each of which has looked at the floors for itself.
         passed = judges.pass_share > 0.5
     return Verdict(
         rubric=rubric.id,
@@ -285,10 +281,8 @@ def shut_gates(rubric: Rubric, scores: Iterable[DimensionScore]) -> tuple[str, .
 
 
 def half_up(value: float, step: float, *, start: float = 0.0) -> float:
-    """The nearest number in whole steps from `start`, halves going up.
-
-    8.25 in steps of 0.1 is 8.3; Python's `round` says 8.2.
-    """
+    """The nearest number in whole steps from `start`, halves going up."""
+    # 8.25 in steps of 0.1 is 8.3; Python's `round` says 8.2.
     exact_step, exact_start = Decimal(str(step)), Decimal(str(start))
     # Twelve digits shed the noise of float arithmetic, so that a true half is seen as one.
     steps = (Decimal(f"{value:.12g}") - exact_start) / exact_step

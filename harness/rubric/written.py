@@ -21,8 +21,8 @@ from harness.files import read_bytes
 Place = tuple[int | str, ...]
 """Where a value is: the names of fields and the numbers of items that lead to it."""
 
+# A rubric has some hundred; aliases of aliases soon make millions.
 _MOST_VALUES = 10_000
-"""A rubric has some hundred; aliases of aliases soon make millions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +62,19 @@ class Written:
         return self.value
 
     def at(self, place: Place) -> Written:
-        """The value at a place, or the innermost around it that stands in the file.
-
-        A check's place holds its name too, which the file does not have as a field.
-        """
+        """The value at a place, or the innermost around it that stands in the file."""
         value = self
         for part in place:
             if isinstance(part, str):
+                # A check's place holds its name too, which the file does not have as a field.
                 value = value.fields.get(part, value)
             elif part < len(value.items):
                 value = value.items[part]
         return value
 
 
+# YAML takes a second to read as much, and a line of a gigabyte all of the memory.
 _MOST_BYTES = 1 << 20
-"""YAML takes a second to read as much, and a line of a gigabyte all of the memory."""
 _BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 

@@ -96,14 +96,12 @@ def folded(text: str, language: str | None = None) -> str:
 
 # What begins a word in Arabic and Hebrew though it is another: and, the, in, for, as.
 _ATTACHED = {"[\u0620-\u06d3]": "(?:[وف]?(?:[بك]?ال|لل|[بكل])?)", "[א-ת]": "(?:ו?[הבכלמש]?)"}
+# Scripts that write words without blanks, or particles onto words, have no inside.
 _INSIDE = f"(?:[^\\W{UNSPACED}{HANGUL}]|[{re.sub(f'[{UNSPACED}]', '', MARKS)}\u200c\u200d])"
 
 
 def has_phrase(text: str, phrase: str) -> bool:
-    """Whether a folded phrase stands in folded text, not inside a word: `mastodon` has no `todo`.
-
-    Scripts that write words without blanks, or particles onto words, have no inside.
-    """
+    """Whether a folded phrase stands in folded text, not within a word: no `todo` in `mastodon`."""
     return phrase in text and _phrase_pattern(phrase).search(text) is not None
 
 

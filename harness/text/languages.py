@@ -31,8 +31,8 @@ UNSPACED = (
 scripts that put no blanks between words."""
 HANGUL = "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af"  # has blanks, but not before particles
 NO_WIDTH = "\u00ad\u200b-\u200f\u2060\ufeff"  # soft hyphen, joiners: no reader sees them
+# Accents and vowel signs, which are no letters to `re` and belong to words.
 MARKS = "".join(c for c in map(chr, range(0x300, 0x3100)) if unicodedata.category(c)[0] == "M")
-"""Accents and vowel signs, which are no letters to `re` and belong to words."""
 
 Trait = Literal[
     "no-blanks", "no-stops", "no-capitals", "capital-nouns", "inflected-names", "decimal-point"

@@ -100,24 +100,28 @@ def _with_units(
     line, behind = match.string, match.end()
     before = line[max(0, match.start() - 2) : match.start()].strip()[-1:]
     money = before if before and before in "€$£¥₽₹₩" else ""
-    percents, powers = _words_behind()
-    power = powers.match(line, behind)
-    exponent = int(str(power.lastgroup)[1:]) if power else 0
-    letter = re.match(r"[mMbB](?!\w)", line[behind : behind + 2])
-    if letter and (money or letter[0].isupper()):  # $5m, 7B
-        exponent = {"m": 6, "b": 9}[letter[0].lower()]
-    if exponent:
+    if exponent := _exponent(line, behind, is_money=bool(money)):
         yield from ((v.scaleb(exponent), "") for v in readings if isinstance(v, Decimal))
         yield from ((value, TIMES) for value in readings)
         return
     unit = _UNIT.match(line, behind)
     is_word = not percent and line[behind : behind + 2].strip()[:1].isalpha()
     name = money or (WORD if is_word else "")
-    if before in {"%", "٪"} or percents.match(line[behind : behind + 20].lstrip()):
+    if before in {"%", "٪"} or _words_behind()[0].match(line[behind : behind + 20].lstrip()):
         name = "%"
     elif unit:
         name = "".join(unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
     yield from ((value, name) for value in readings)
+
+
+def _exponent(line: str, behind: int, *, is_money: bool) -> int:
+    """Of the power of ten that follows a number: `3 million`, `$5m`, `7B`; 0 for none."""
+    letter = re.match(r"[mMbB](?!\w)", line[behind : behind + 2])
+    # Without money, `5m` are meters.
+    if letter and (is_money or letter[0].isupper()):
+        return {"m": 6, "b": 9}[letter[0].lower()]
+    power = _words_behind()[1].match(line, behind)
+    return int(str(power.lastgroup)[1:]) if power else 0
 
 
 def _dates(written: str) -> set[Value]:

@@ -1,7 +1,4 @@
-"""Sentences, by sentencex and what it leaves open; whether a text ends with one.
-
-In doubt two sentences stay together: half a sentence is the worse mistake.
-"""
+"""Sentences, by sentencex and what it leaves open; whether a text ends with one."""
 
 # ruff: noqa: RUF001 - the stops and quotation marks of several scripts are meant
 
@@ -98,7 +95,8 @@ def _ends(text: str, language: Language | None) -> Iterator[int]:
         end = belongs.end() if belongs else place
         before, following = text[max(start, end - 20) : end], text[end : end + 12].lstrip(_OPENING)
         last = before.rstrip().rstrip(_CLOSING)[-1:]
-        # Japanese と behind a quotation says who spoke: the sentence goes on.
+        # In doubt two sentences stay together: half a sentence is the worse mistake. Japanese と
+        # behind a quotation says who spoke.
         if end > start and not (
             (last not in _FULL_STOPS and (following[:1].islower() or not before[-1].isspace()))
             or (following.lstrip("$€£")[:1].isdigit() and _BEFORE_NUMBER.search(before))

@@ -261,7 +261,7 @@ def answered_by_model(calls: Iterable[Call]) -> dict[str, list[Call]]:
 
 
 def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
-    """The figures of these calls."""
+    """The figures of these calls; of those that were refused, only their number."""
     refused = sum(call.was_refused for call in calls)
     calls = [call for call in calls if not call.was_refused]
     done = [call for call in calls if call.status == "ok" and not call.from_cache]

@@ -131,10 +131,7 @@ def _metadata(what: str, process: int, thread: int, **arguments: object) -> Even
 
 
 def _json(value: Event | list[Event]) -> bytes:
-    r"""JSON for Perfetto's importer: there a quote after a backslash never ends a text.
-
-    So `\\`, which may be a text's last character, is written in another way. See `ScanString` in
-    `src/trace_processor/util/json_parser.h`.
-    """
+    # For Perfetto's importer, a quote after a backslash never ends a text, though that may be its
+    # last character: see `ScanString` in `src/trace_processor/util/json_parser.h`.
     data = dump_json(value)
     return data.replace(b"\\\\", b"\\u005c") if b'\\\\"' in data else data

@@ -2,10 +2,10 @@
 
 `tracer.span(ToolEvent(…))` and `tracer.instant(RetryEvent(…))` write one, `RetryEvent.of(instant)`
 reads it back, and `Events` picks those of some kinds from a journal. An event's name is its
-class's, in small words, without the `Event` that some have because another class has the rest; its
-fields are its attributes, in order. What has its default is not written; what a span
-learns later has the default None, and is added by `Span.set`. What is missing or of another type,
-as in a damaged journal, reads as the default, else as None or empty; a text as `str` shows it.
+class's, in small words and without `Event`; its fields are its attributes, in order. What has its
+default is not written; what a span learns later has the default None, and is added by `Span.set`.
+What is missing or of another type, as in a damaged journal, reads as the default, else as None or
+empty; a text as `str` shows it.
 """
 
 from __future__ import annotations
@@ -77,24 +77,25 @@ _NONE: Attributes = {}
 _KEPT: set[str] = set()
 """The names of events that `Events` keeps."""
 
+# Characters. Hashes are longer, and differ in every call.
 _LONGEST_WORD = 40
-"""Characters. Hashes are longer, and differ in every call."""
 
 _ONE_OF = "one of "
 """So does the form of a question begin that only some texts answer."""
 
+# Journals of earlier versions have reasons in words alone; so do these begin.
 _PLACES_BY_REASON: Mapping[str, PlaceOf] = {
     "max_parallel": "endpoint", "slots": "slots", "KV cache": "cache"
 }  # fmt: skip
-"""Journals of earlier versions have reasons in words alone; so do these begin."""
 
 
 def name_of(event: type) -> str:
-    """In a journal."""
+    """The event's name in a journal."""
     return str(getattr(event, "NAME", "")) or _words(event)
 
 
 def _words(cls: type) -> str:
+    # Some have this ending because another class has the rest of the name.
     name = cls.__name__.removesuffix("Event")
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 

@@ -55,7 +55,7 @@ def parts_within(
 
 
 def without(some: Iterable[Interval], removed: Iterable[Interval]) -> list[Interval]:
-    """The first less the second."""
+    """The parts of the first outside of the second, in order."""
     mine = union(some)
     if not mine:
         return []

@@ -35,15 +35,15 @@ OnFailure = Literal["stop", "continue"]
 call, or continue without it."""
 
 
+# If shorter, the thread would disturb a busy event loop.
 _EVERY_S = 0.025
-"""If shorter, the thread would disturb a busy event loop."""
+# Entries taken together: a span that begins and ends among them becomes one record.
 _BATCH = 4096
-"""Entries taken together: a span that begins and ends among them becomes one record."""
 _BREATH_MADE, _BREATH_WRITTEN = 256, 64
 """Records made, and records written, before other threads may run: a tenth of a millisecond each,
 for which an event loop that wakes up has to wait."""
+# With more entries waiting, the code that adds entries must help writing.
 _BACKLOG = 50_000
-"""With more entries waiting, the code that adds entries must help writing."""
 
 
 class JournalWriter:
@@ -99,13 +99,11 @@ class JournalWriter:
         atexit.register(self.flush)
 
     async def persisted(self) -> None:
-        """With durability "node", returns when everything appended so far is on the disk.
-
-        Callers that wait at the same time share one `fsync`.
-        """
+        """With durability "node", returns when everything appended so far is on the disk."""
         if self._durability == "node" and self._is_open and not self.is_forked:
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
+            # Callers that wait at the same time share one `fsync`.
             if len(self._waiting) == 1:
                 disk_threads().submit(self._write_for_waiting)
             await waiting
@@ -262,10 +260,7 @@ class JournalWriter:
 
 
 class _Flusher:
-    """Writes what has gathered in all open journals of the process, in one thread for all.
-
-    A thread for each would take a fifth of what a short run takes.
-    """
+    """Writes what has gathered in all open journals of the process, in one thread for all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -275,6 +270,7 @@ class _Flusher:
     def add(self, journal: JournalWriter) -> None:
         with self._lock:
             self._journals.add(journal)
+            # A thread for each journal would take a fifth of what a short run takes.
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._work, name="harness journals", daemon=True
@@ -301,7 +297,7 @@ _flusher = _Flusher()
 
 
 def _begin_anew() -> None:
-    """In a forked child, which has no thread of its parent's, and may have its lock taken."""
+    # A forked child has no thread of its parent's, and may have its lock taken.
     global _flusher  # noqa: PLW0603
     _flusher = _Flusher()
 

@@ -153,8 +153,8 @@ def decode(line: bytes, *, number: int | None = None) -> Record:
 
 
 _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY
+# Levels of nesting that are kept when a value has to be cleaned; orjson refuses 255.
 _DEEPEST = 100
-"""Levels of nesting that are kept when a value has to be cleaned; orjson refuses 255."""
 
 
 def dump_json(value: object) -> bytes:

@@ -61,13 +61,13 @@ _ITEMS: tuple[type[Item], ...] = get_args(Item)
 HINT = "harness trace check says what is wrong, harness resume --salvage goes on without it"
 """How a message about a damaged journal ends."""
 
+# Bytes read at once: a third of the time of the usual 8 KiB, with long texts in it.
 _BUFFER = 1 << 18
-"""Bytes read at once: a third of the time of the usual 8 KiB, with long texts in it."""
 
 _INDEXED = tuple(map(line_start, (SpanEnded, Flow, Flows, RunEnded)))
 
+# How a packed file begins (RFC 1952); a journal's lines begin with a brace.
 _GZIP = b"\x1f\x8b"
-"""How a packed file begins (RFC 1952); a journal's lines begin with a brace."""
 
 
 class _Packed(gzip.GzipFile):

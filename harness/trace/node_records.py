@@ -280,10 +280,7 @@ class CriticalPath:
 def critical_path(
     nodes: Sequence[NodeAttempt], flows: Iterable[Flow], *, run: Interval
 ) -> CriticalPath:
-    """Finds the path from its end.
-
-    The flows called `output`, and `condition` of a `when=`, show which node waited for which.
-    """
+    """Finds the path from its end."""
     steps = []
     free_ns = run.start_ns
     for span in _chain(nodes, flows):
@@ -304,14 +301,12 @@ def critical_path(
 
 
 def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int, list[NodeAttempt]]:
-    """By span, the node calls that each had to wait for; takes arguments of `critical_path`.
-
-    Those are the calls whose output it was given, and its own attempt before.
-    """
+    """By span, the calls whose outputs it was given, and its own attempt before."""
     by_id = {span.id: span for span in nodes}
     sources: dict[int, list[NodeAttempt]] = {}
     for flow in flows:
-        # Spans are numbered as they begin, so a source has the smaller number.
+        # An `output`, or the `condition` of a `when=`, shows which node waited for which. Spans are
+        # numbered as they begin, so a source has the smaller number.
         is_edge = flow.name in {"output", "condition"} and flow.source in by_id
         if is_edge and flow.source < flow.target:
             sources.setdefault(flow.target, []).append(by_id[flow.source])

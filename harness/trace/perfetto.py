@@ -34,8 +34,8 @@ from harness.trace.timeline import (
 # which takes several times as long as the packet itself.
 
 _DIGIT = 1 << 14
+# The varints of the integers below 2**14, by integer: to look one up is faster than to call.
 _SHORT_VARINTS = [bytes([n]) if n < 128 else bytes([n & 127 | 128, n >> 7]) for n in range(_DIGIT)]
-"""The varints of the integers below 2**14, by integer: to look one up is faster than to call."""
 _MORE = [bytes([n & 127 | 128, n >> 7 | 128]) for n in range(_DIGIT)]
 _UINT64 = (1 << 64) - 1
 
@@ -82,15 +82,15 @@ def _double(field: int, number: float) -> bytes:
 
 
 # --- Packets ------------------------------------------------------------------------------------
+# Texts of one kind that get a number: a viewer holds all of them.
 _MOST = 10_000
-"""Texts of one kind that get a number: a viewer holds all of them."""
+# Characters. Longer texts in attributes are mostly hashes, and do not recur.
 _SHORT = 40
-"""Characters. Longer texts in attributes are mostly hashes, and do not recur."""
 
 _ROOT = 1
 """The uuid of the group around all others."""
+# Of one kind; with it, ranks still have 32 bits.
 _MOST_TRACKS = 10**8
-"""Of one kind; with it, ranks still have 32 bits."""
 
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
 # start afresh or go on.
@@ -124,7 +124,7 @@ def write_perfetto_trace(journal: Journal, path: Path) -> None:
 
 def perfetto_packets(journal: Journal) -> Iterator[bytes]:
     """The packets of a run."""
-    return _Packets(journal).all()
+    return _Packets(journal).write()
 
 
 class _Packets:
@@ -138,34 +138,32 @@ class _Packets:
         self._categories, self._names = _Interned(1, fresh), _Interned(2, fresh)
         self._keys, self._texts = _Interned(3, fresh), _Interned(29, fresh)
 
-    def all(self) -> Iterator[bytes]:
+    def write(self) -> Iterator[bytes]:
         yield _message(1, _SEQUENCE + _STATE_BEGINS)
         yield self._tracks.root(self._run_id)
         lanes = self._drawing.lanes
         yield from self._tracks.describe(lanes.track(None))
         for item, lane in self._drawing.items():
-            if lane.number >= len(self._tracks.on):
+            if lane.number >= len(self._tracks.uuid_fields):
                 yield from self._tracks.describe(lane)
             if type(item) is SpanRecord:
                 # Ends are written when the next slice on the lane shows that nothing more can lie
                 # before them, so that packets nest even where times are equal.
-                for end_ns in lane.ended:
-                    yield self._end(lane, end_ns)
+                yield from self._ends(lane)
                 yield from self._begin(item, lane)
             elif type(item) is Instant:
-                on = self._tracks.on[lane.number]
                 event = self._name(item.name) + self._annotations(item.attributes)
-                yield self._packet(item.time_ns, _INSTANT + on + event)
+                uuid_field = self._tracks.uuid_fields[lane.number]
+                yield self._packet(item.time_ns, _INSTANT + uuid_field + event)
             elif type(item) is CounterSet:
                 yield from self._count(item, lane)
         for lane in lanes.close():
-            for end_ns in lane.ended:
-                yield self._end(lane, end_ns)
+            yield from self._ends(lane)
 
     def _begin(self, span: SpanRecord, lane: Lane) -> Iterator[bytes]:
         event = (
             _BEGIN
-            + self._tracks.on[lane.number]
+            + self._tracks.uuid_fields[lane.number]
             + self._name(slice_title(span))
             + (self._categories.field(_CATEGORY, span.name) or _text(22, span.name))
             + self._annotations(self._drawing.arguments(span, lane))
@@ -173,16 +171,19 @@ class _Packets:
         for end in self._drawing.arrows(span):
             arrow = _fixed64(_FLOW if end.leaves else _LAST_FLOW, end.number)
             if end.mark:
-                mark = _INSTANT + self._tracks.on[end.mark.number] + self._name(end.name)
+                uuid_field = self._tracks.uuid_fields[end.mark.number]
+                mark = _INSTANT + uuid_field + self._name(end.name)
                 yield self._packet(span.start_ns, mark + arrow)
             else:
                 event += arrow
         yield self._packet(span.start_ns, event)
 
-    def _end(self, lane: Lane, end_ns: int) -> bytes:
-        time = _TIMESTAMP + _varint(end_ns - self._origin_ns)
-        # Nothing in it refers to a text by number.
-        return _message(1, time + _SEQUENCE + _message(11, _END + self._tracks.on[lane.number]))
+    def _ends(self, lane: Lane) -> Iterator[bytes]:
+        for end_ns in lane.ended:
+            time = _TIMESTAMP + _varint(end_ns - self._origin_ns)
+            event = _message(11, _END + self._tracks.uuid_fields[lane.number])
+            # `_SEQUENCE` alone: nothing in it refers to a text by number.
+            yield _message(1, time + _SEQUENCE + event)
 
     def _count(self, counter: CounterSet, lane: Lane) -> Iterator[bytes]:
         key = (lane.number, counter.name, counter.unit)
@@ -243,8 +244,8 @@ class _Tracks:
     def __init__(self) -> None:
         self._uuids = count(_ROOT + 1)
         self._groups: dict[str, int] = {}
-        self.on: list[bytes] = []
-        """By lane: the field that puts an event on it."""
+        self.uuid_fields: list[bytes] = []
+        """By lane: the field `track_uuid` of its events."""
 
     def root(self, name: str) -> bytes:
         """The packet of the group around all others: viewers sort tracks without one by name."""
@@ -257,7 +258,7 @@ class _Tracks:
             on_lane(lane.track, lane), lane.track, _integer(12, lane.index) + _NOT_MERGED
         )
         yield packet
-        self.on.append(_TRACK + _varint(uuid))
+        self.uuid_fields.append(_TRACK + _varint(uuid))
 
     def _group(self, track: str) -> Iterator[bytes]:
         """The packets that describe a track's group, and the groups around it, if new."""
@@ -290,10 +291,7 @@ class _Interned:
         self._fields: dict[str, bytes] = {}
 
     def field(self, tag: bytes, text: str) -> bytes | None:
-        """The field that refers to a text; None if there are too many texts already.
-
-        `tag` is always the same for a kind.
-        """
+        """The field that refers to a text, with the kind's `tag`; None if there are too many."""
         reference = self._fields.get(text)
         if reference is None and len(self._fields) < _MOST:
             number = len(self._fields) + 1

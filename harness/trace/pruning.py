@@ -49,8 +49,8 @@ ENDS: dict[Keep, frozenset[str]] = {
 
 _ENDING = f"{JOURNAL_SUFFIX}.pruned"
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}")
+# A run that ended so lately may get its line in the audit log yet.
 _JUST_S = 60.0
-"""A run that ended so lately may get its line in the audit log yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +87,11 @@ class StoredRun:
 def stored_runs(
     directory: Path, listed: Iterable[AuditLine], *, keep: Collection[Keep]
 ) -> Iterator[StoredRun]:
-    """The runs of a directory that have their names from harness; `listed` by `list_runs`.
-
-    Files that are left of a run whose journal is gone are a run, too.
-    """
+    """The runs of a directory that have their names from harness; `listed` by `list_runs`."""
     finals = {line.run_id: line.final for line in listed}
     for run_id, paths in _files_by_run(directory).items():
         journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
+        # Files that are left of a run whose journal is gone are a run, too.
         is_left = journal not in paths
         if is_left and directory / f".{run_id}{_ENDING}" in paths:
             continue  # see `finish_removals`
@@ -198,9 +196,6 @@ def can_pack(run: StoredRun) -> bool:
 def pack_run(run: StoredRun) -> int | None:
     """Packs a run's journals with gzip, each as a whole; its bytes then. None if it goes on.
 
-    Their names stay, and so do their times. A further part of the run gets a file of its own, so a
-    packed run is resumed like any other.
-
     Raises:
         InvalidInput: A journal cannot be written.
     """
@@ -210,6 +205,7 @@ def pack_run(run: StoredRun) -> int | None:
         for path in run.paths:
             if path.match(f".*{JOURNAL_SUFFIX}.*.partial"):
                 path.unlink(missing_ok=True)  # of a kill
+        # A further part gets a file of its own, so that a packed run is resumed like any other.
         for path in run.journals:
             if is_packed(path):
                 continue
@@ -219,6 +215,7 @@ def pack_run(run: StoredRun) -> int | None:
                     shutil.copyfileobj(plain, packed, 1 << 20)
                 file.flush()
                 os.fsync(file.fileno())
+                # The times stay, since a run's age is counted from them.
                 os.utime(file.fileno(), ns=(stat.st_atime_ns, stat.st_mtime_ns))
         return sum(path.lstat().st_size for path in run.paths if path.exists())
 

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 
 from harness.errors import message_of
 
+# Raised when a reader of the last version could misread a new journal.
 SCHEMA_VERSION = 1
-"""Raised when a reader of the last version could misread a new journal."""
 
 Attributes = Mapping[str, object]
 """The variable facts of a span or instant: JSON values under short names, with units in the

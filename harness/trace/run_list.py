@@ -71,9 +71,7 @@ class AuditLine(BaseModel):
 
 
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
-    """The runs in a directory, oldest first: ended, killed or still going.
-
-    With `latest`, only so many, the last ones, and it reads no more than these need.
+    """The runs in a directory, oldest first: ended, killed or going; only the `latest` last ones.
 
     Raises:
         InvalidInput: The audit log cannot be read.
@@ -86,6 +84,7 @@ def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:
         # The last line of a run counts; one without an id is a run of its own.
         elif line.run_id not in pruned:
             ended.setdefault(number if line.run_id is None else line.run_id, line)
+        # No more is read than the last runs need.
         if len(ended) == latest:
             break
     listed = [
@@ -102,7 +101,8 @@ def _is_gone(line: AuditLine, directory: Path) -> bool:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Adds a line to the audit log in one write, so that lines of parallel runs do not mix."""
+    """Adds a line to the audit log, whole."""
+    # In one write, so that lines of parallel runs do not mix.
     with open(path, "a+b", buffering=0, opener=private) as file:
         if file.tell() and os.pread(file.fileno(), 1, file.tell() - 1) != b"\n":
             line = b"\n" + line  # after a line that a full disk cut off
@@ -112,8 +112,6 @@ def append_line(path: Path, line: bytes) -> None:
 
 def read_audit_log(path: Path) -> Iterator[AuditLine]:
     """The lines of an audit log, the latest first; none if there is no such file yet.
-
-    A line that is not a run is left out with a warning, so that it does not hide all others.
 
     Raises:
         InvalidInput: The file cannot be read.
@@ -131,6 +129,7 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
                         if line.strip():
                             yield AuditLine.model_validate_json(line)
                     except ValidationError:
+                        # A line that describes no run must not hide all others.
                         log_warning(
                             "skipped a line that describes no run",
                             code="audit.line-skipped",
@@ -155,13 +154,11 @@ def _began(timestamp: str) -> str:
 
 
 def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> list[AuditLine]:
-    """Adds a line for each run that was killed or is still going, placed by when it began.
-
-    For runs named by their ids, only runs that began at `since` or later.
-    """
+    """Adds a line for each run that was killed or is still going, placed by when it began."""
     parts: dict[Path, list[Path]] = {}
     for name in sorted(os.listdir(directory)) if directory.is_dir() else ():  # noqa: PTH208 - names
-        # Ids begin with their time, so their names tell it without opening a file.
+        # Ids begin with their time, so their names tell it without opening a file; others may be
+        # of any time.
         is_before = _ID.match(name) is not None and name < since
         if name.endswith(JOURNAL_SUFFIX) and not is_before:
             file = directory / name

@@ -29,8 +29,8 @@ REDACTED = "[redacted]"
 SHORTEST = 6
 """Characters of a secret that is not known, where its name or place tells it."""
 
+# Characters. Replacing every occurrence of something shorter would garble ordinary texts.
 _SHORTEST_KNOWN = 8
-"""Characters. Replacing every occurrence of something shorter would garble ordinary texts."""
 # What people put where a client wants a key and the server wants none, and examples have for one.
 _PLACEHOLDERS = """
 a abc abc123 abcd anything api apikey change changeme cpp default demo dev development dummy empty
@@ -41,9 +41,9 @@ secret server set sk some something source studio test testing the this to token
 unused used value vllm with xinference your
 """
 
+# Fields of a record whose values are the journal's own words, or digests of what a node was given:
+# under a parameter's name they might look like secrets, and without them no run could be resumed.
 _CLOSED = ("kind", "status", "inputs", "code", "digest")
-"""Fields of a record whose values are the journal's own words, or digests of what a node was given:
-under a parameter's name they might look like secrets, and without them no run could be resumed."""
 
 _COMMON = frozenset(_PLACEHOLDERS.split())
 
@@ -196,10 +196,8 @@ class Redactor:
 
 
 def searchable(value: str) -> bool:
-    """Whether a value is looked for in texts: it is not short, and not made of common words.
-
-    `OPENAI_API_KEY=ollama` must not take every "ollama" out of what a model writes.
-    """
+    """Whether a value is looked for in texts: it is not short, and not made of common words."""
+    # `OPENAI_API_KEY=ollama` must not take every "ollama" out of what a model writes.
     words = re.split(r"[\s_.:/-]+", value.strip().lower().strip("<>[](){}*._-"))
     is_placeholder = all(
         word in _COMMON or len(set(word)) <= 1 or "1234567890".startswith(word) for word in words

@@ -15,8 +15,7 @@ class SharedTracer(Tracer):
     """Takes down in the trace of the run whose span is under way.
 
     What happens outside of all runs' spans, such as a new value of a server's counter, goes to each
-    run that is open. Of a span there, such as the load of a model, only those runs have a copy that
-    asked for its id, because something of theirs waits for it.
+    run that is open. Of a span there, runs have a copy if they asked for its id.
     """
 
     def __init__(self, *, clock: Clock = monotonic) -> None:
@@ -57,7 +56,7 @@ class SharedTracer(Tracer):
 
     @property
     def has_runs(self) -> bool:
-        """Whether one is open."""
+        """Whether a run is open."""
         return self._has_runs.is_set()
 
     async def listened_to(self) -> None:
@@ -74,6 +73,7 @@ class SharedTracer(Tracer):
         run = self._run
         if run is None or span.tracer is not self:
             return span.id
+        # A run asks only if something of its own waits for the span, such as the load of a model.
         copies = self._copies.setdefault(span, {})
         if run not in copies:
             copy = copies[run] = span.copied(run, start_ns=max(span.start_ns, self._runs[run]))

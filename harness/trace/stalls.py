@@ -1,8 +1,4 @@
-"""When the process stood still, and the error of times measured then.
-
-Data that arrives while the event loop is blocked gets its time only afterwards. A late heartbeat on
-the loop shows how long it was blocked; times read then may be wrong by as much.
-"""
+"""When the process stood still, as late heartbeats show, and the error of times measured then."""
 
 from __future__ import annotations
 
@@ -15,11 +11,11 @@ from harness.trace.records import Interval
 BEAT_NS = 10_000_000
 """From one beat to the next."""
 
+# A beat that comes so much late was held up: by the loop, and not by the timer.
 LEAST_STALL_NS = 8_000_000
-"""A beat that comes so much late was held up: by the loop, and not by the timer."""
 
+# So long after a stall, what arrived in it may still lie unread.
 _AFTERWARDS_NS = 10_000_000
-"""So long after a stall, what arrived in it may still lie unread."""
 
 _MOST_KEPT = 20_000
 
@@ -80,6 +76,7 @@ class Stalls:
 
     def _early_ns(self, stamped_ns: int) -> int:
         """By how much what was seen to arrive at this time may have arrived earlier."""
+        # Data that arrives while the event loop is blocked gets its time only afterwards.
         stalls = self._known()
         at = bisect_right(stalls, stamped_ns, key=attrgetter("start_ns"))
         if at and stamped_ns <= stalls[at - 1].end_ns + _AFTERWARDS_NS:

@@ -32,8 +32,8 @@ _OVER: list[int] = []
 
 _SHOWN = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
 
+# In this order; with many rows, nodes take many screens.
 _KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
-"""In this order; with many rows, nodes take many screens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,17 +83,16 @@ class Lanes:
     def place(self, span: SpanRecord) -> Lane:
         """The lane of the next span: on its `track`, else its parent's, else the root's."""
         number, parent, _, start_ns, end_ns, _, _, attributes = span
-        track = attributes.get("track")
-        around = None if parent is None else self.lane_of(parent)
+        own_track = attributes.get("track")
         placed = _Slice(number, start_ns, end_ns)
+        lane = None if parent is None else self.lane_of(parent)
         # Without a track of its own, it is drawn where its parent is, or beside it.
-        if around is not None and (track is None or track == around.track):
-            lane = around if _nest(around, placed, start_ns, parent) else None
-            track = around.track
+        if lane is not None and (own_track is None or own_track == lane.track):
+            track, is_nested = lane.track, _nest(lane, placed, start_ns, parent)
         else:
-            lane = None
-            track = self._root_track if track is None else str(track)
-        if lane is None:
+            track = self._root_track if own_track is None else str(own_track)
+            is_nested = False
+        if lane is None or not is_nested:
             lane = self._free_lane(track, start_ns)
             # The lane is free from here on, so all that was open on it has ended.
             lane.ended = [s.end_ns for s in reversed(lane.open)] if lane.open else _OVER
@@ -263,6 +262,8 @@ class TimelineDrawing:
         return arguments
 
 
+# The titles of phases, whose hashes are their colors in Perfetto: by their bare names queue and
+# prefill would be one blue, overhead and load one olive.
 _PHASE_TITLES = {
     "overhead": "overhead",
     "queue": "queue",
@@ -270,8 +271,6 @@ _PHASE_TITLES = {
     "prefill": "read (prefill)",
     "decode": "decode",
 }
-"""The titles of phases, whose hashes are their colors in Perfetto: by their bare names queue and
-prefill would be one blue, overhead and load one olive."""
 
 
 def slice_title(span: SpanRecord) -> str:
@@ -296,10 +295,8 @@ def shown_counter(counter: CounterSet) -> CounterSet:
 
 
 def track_rank(track: str) -> int:
-    """The place of a track among the others, by the first word of its name.
-
-    Nodes of a nested pipeline come last, for formats that cannot draw them in their `track_around`.
-    """
+    """The place of a track among the others, by the first word of its name."""
+    # Nodes of a nested pipeline last, for formats that cannot draw them in their `track_around`.
     kind = track.partition(" ")[0]
     return _KINDS.index(kind) if kind in _KINDS and not track_around(track) else len(_KINDS)
 

@@ -34,8 +34,8 @@ from harness.wiggum.ratchet import Finalist, Selection, Tried, with_winner
 from harness.wiggum.record import reasons_in, record_round, verdict_attributes
 from harness.wiggum.reviser import Reviser
 
+# High, so that no draft is longer than expected: English has about four.
 _MOST_CHARS_PER_TOKEN = 6
-"""High, so that no draft is longer than expected: English has about four."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,8 +148,7 @@ def decide(
 ) -> Stop | Revise:
     """The next step after the last round's verdict.
 
-    `rest_of` gives the rest of a limit, and `most_tokens` the most tokens of a revision and its
-    evaluation. That is called only under a limit of tokens, since it must build the prompts.
+    `rest_of` gives a limit's rest, `most_tokens` the most that a revision and its evaluation take.
     """
     # 1. Is there nothing to gain? This goes before the limits: it says more.
     if rounds[-1].verdict.passed:
@@ -193,15 +192,12 @@ def next_revision(rounds: Sequence[Round], policy: LoopPolicy) -> Revise:
 
 
 def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
-    """The dimensions to revise for: those under the line or their floor, else the two lowest.
-
-    A draft can fail with every dimension above the line, because the threshold is higher. Among the
-    two lowest, one without a reason is left out, unless neither has one.
-    """
+    """The dimensions to revise for: those under the line or their floor, else the two lowest."""
     verdict = base.verdict
     # By points, which are on one scale; the scores of dimensions need not be.
     worst_first = sorted(verdict.scores, key=lambda s: s.points)
     failed = tuple(s for s in worst_first if s.points < below or s.name in verdict.below_floor)
+    # A draft can fail with every dimension above the line, since the threshold may be higher.
     lowest = tuple(worst_first[:2])
     return failed or tuple(s for s in lowest if s.reason) or lowest
 
@@ -261,10 +257,7 @@ def _last_gains(rounds: Sequence[Round]) -> list[float]:
 def _lacking(
     rounds: Sequence[Round], rest_of: Callable[[LimitName], Rest | None], tokens: Callable[[], int]
 ) -> str:
-    """Which limit another revision and its evaluation would exceed, in words; empty if none.
-
-    Their calls, cost and time are taken from the rounds before.
-    """
+    """Which limit a revision as costly as those before would exceed, in words; empty if none."""
     draft = greatest([round_.drafting for round_ in rounds])
     both = draft + greatest([round_.judging for round_ in rounds])
     # A first draft that was given took no call.
@@ -275,6 +268,7 @@ def _lacking(
         ("cost", lambda: both.cost_usd or 0.0, "dollars"),
         ("time", lambda: both.seconds, "seconds"),
     )
+    # A need is asked for only under its limit: to count tokens, the prompts must be built.
     for name, need_of, unit in needs:
         rest = rest_of(name)
         if rest is not None and (need := need_of()) > rest.amount:

@@ -17,8 +17,8 @@ from harness.rubric.templates import FIELD, OF_WRITING
 from harness.text.sentences import sentence_pieces
 from harness.wiggum.policy import Round
 
+# Characters of sources shown for one section, nearest first: a section is a paragraph or two.
 _SECTION_SOURCES_CHARS = 1_500
-"""Characters of sources shown for one section, nearest first: a section is a paragraph or two."""
 
 _DRAFT_SOURCES_CHARS = 6_000
 """The same for a whole draft."""
@@ -29,8 +29,8 @@ _SHOWN_SHARE = 0.7
 _QUOTED_CHARS = 60
 """Findings quote at least this much of a long sentence."""
 
+# A shorter sentence may occur in a finding by chance.
 _SHORT_CHARS = 12
-"""A shorter sentence may occur in a finding by chance."""
 
 _SHORT_SECTION_CHARS = 500
 """A section of fewer characters is two or three sentences."""
@@ -101,10 +101,8 @@ class RevisionPrompts:
         )
 
     def afresh(self, draft: Draft, index: int, rounds: Sequence[Round]) -> str:
-        """A prompt for one section that shows the sources alone; empty if there are none.
-
-        A small model repeats an earlier version, its mistakes included, rather than revise it.
-        """
+        """A prompt for one section that shows the sources alone; empty if there are none."""
+        # A small model repeats an earlier version, its mistakes included, rather than revise it.
         section = draft.sections[index]
         sources = _section_sources(draft, index, rounds)
         if not sources:
@@ -160,10 +158,7 @@ class RevisionPrompts:
 
 
 def without_criticized(body: str, messages: Sequence[str]) -> str:
-    """A section's text without the sentences that a finding quotes.
-
-    In a prompt, since a small model repeats what it has read twice.
-    """
+    """A section's text without the sentences that a finding quotes."""
     remarks = " ".join(" ".join(message.split()) for message in messages)
     return "".join(
         piece
@@ -189,10 +184,7 @@ def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section
 def _nearest_sections(
     draft: Draft, focus: Sequence[DimensionScore], *, room: int
 ) -> tuple[int, ...]:
-    """The sections to show in full: the cited ones, then as many others as fit.
-
-    Sections that share the most words with the findings come first; at least one is shown.
-    """
+    """The sections to show in full, at least one: the cited, then those nearest to the findings."""
     sections = draft.sections
     chosen = list(cited(focus, sections))
     matter = matter_of(" ".join(listed(focus)))
@@ -219,9 +211,9 @@ def _bullets(lines: Iterable[str]) -> str:
     return "\n".join(f"- {line}" for line in dict.fromkeys(lines))
 
 
+# Most findings of checks shown for one section: more would bury the first. Findings of evaluators
+# are few, and all are shown.
 _CHECKED_SHOWN = 4
-"""Most findings of checks shown for one section: more would bury the first. Findings of evaluators
-are few, and all are shown."""
 
 
 def located(
@@ -278,16 +270,13 @@ def score_history(rounds: Sequence[Round]) -> str:
 
 
 def place_of(finding: Finding, sections: Sequence[Section]) -> int | None:
-    """The section that a finding is about; None for the whole draft.
-
-    A finding that was carried over has the index it had in an earlier draft: if its title does not
-    fit, the only section with that title is meant.
-    """
+    """The section that a finding is about, by index or else title; None for the whole draft."""
     index, title = finding.section_index, finding.section
     if index is None:
         return None
     if index < len(sections) and title in (None, sections[index].title):
         return index
+    # A finding that was carried over has the index that its section had in an earlier draft.
     namesakes = [number for number, section in enumerate(sections) if section.title == title]
     return namesakes[0] if len(namesakes) == 1 else None
 

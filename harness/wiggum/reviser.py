@@ -46,17 +46,17 @@ from harness.wiggum.sampling import SampledPlace, sample
 RevisionMode = Literal["sections", "whole"]
 """`sections`: section by section if there are headings; `whole`: always the whole draft."""
 
+# Low, so that a text may grow to twice its length, in any script; English has about four.
 _BYTES_PER_TOKEN = 2
-"""Low, so that a text may grow to twice its length, in any script; English has about four."""
 
+# Room for a short section to grow: about 190 words.
 _LEAST_TOKENS = 256
-"""Room for a short section to grow: about 190 words."""
 
+# For another try: a greedy model would say the same again.
 _TEMPERATURE = 0.3
-"""For another try: a greedy model would say the same again."""
 
+# Small models that rewrite a text fall into repeating themselves.
 _FREQUENCY_PENALTY = 0.2
-"""Small models that rewrite a text fall into repeating themselves."""
 
 
 class Reviser:
@@ -285,10 +285,10 @@ class Reviser:
     ) -> Selection:
         """The draft that the usable candidates for these places make.
 
-        Of a place in `criticized`, by its text and its findings, the text without the sentences
-        that checks criticized is a candidate too: it costs no call.
+        `criticized` has the text and the findings of places, by section.
         """
         settles = self._settling(draft, put=put, undecided=undecided)
+        # A text without the sentences that checks criticized is a candidate that costs no call.
         cuts = [
             Candidate(number=0, section=section, text=cut)
             for section, (text, findings) in (criticized or {}).items()
@@ -353,9 +353,10 @@ class Reviser:
             # It may have brought headings of its own.
             added = len(trial.sections) - len(draft.sections)
             rewritten = range(candidate.section, candidate.section + 1 + added)
-            return not any(
-                not score.findings
-                or any(place_of(finding, trial.sections) in rewritten for finding in score.findings)
+            # What still falls short must be about other sections.
+            return all(
+                score.findings
+                and all(place_of(f, trial.sections) not in rewritten for f in score.findings)
                 for score in checked.short
             )
 

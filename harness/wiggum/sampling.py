@@ -12,14 +12,14 @@ from harness.rubric import Ask
 from harness.trace import Tracer, events
 from harness.wiggum.ratchet import Candidate
 
+# Between the seeds of two candidates; a loop has fewer rounds.
 _SEED_STEP = 1_000
-"""Between the seeds of two candidates; a loop has fewer rounds."""
 
 _SEEDS_OF_A_LOOP = 1_000 * _SEED_STEP
 """Between the first seeds of loops in runs with successive seeds."""
 
+# The temperature of all candidates but the first, so that they differ.
 _VARIED_TEMPERATURE = 0.6
-"""The temperature of all candidates but the first, so that they differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +56,18 @@ async def sample(
     """The candidates of all places, in order.
 
     There are at most `times` for each place: after one that is enough, no other is asked for.
-    `at_once` is the number of calls that the model answers at once. Further calls wait, place after
-    place, since the prompts of one place begin with the same sources. None makes all calls at once.
+    `at_once` is the number of calls that the model answers at once; None makes all calls at once.
 
     Raises:
         InferenceError: All calls failed; or one did, where each is made once.
         LimitReached: There was no room for them.
     """
+    # Further places wait: the prompts of one begin with the same sources, which a cache then has.
     room = asyncio.Semaphore(at_once or len(places) or 1)
     # So many at a time of each place that all places together keep the model busy, and that one
     # which is enough saves the others.
     wave = times if at_once is None else max(1, at_once // max(1, len(places)))
-    met: list[HarnessError] = []
-    """Errors so far."""
+    errors: list[HarnessError] = []
 
     async def sampled(place: SampledPlace) -> list[Candidate]:
         candidates: list[Candidate] = []
@@ -77,7 +76,7 @@ async def sample(
             while (
                 len(candidates) < times
                 # The next call would meet the same, at any place.
-                and not any(isinstance(error, LASTING) for error in met)
+                and not any(isinstance(error, LASTING) for error in errors)
                 and not any(map(place.is_enough, latest))
             ):
                 numbers = range(len(candidates) + 1, min(len(candidates) + wave, times) + 1)
@@ -92,7 +91,7 @@ async def sample(
                     }
                 results = [tasks[number].result() for number in numbers]
                 latest = [candidate for candidate, _ in results]
-                met.extend(error for _, error in results if error is not None)
+                errors.extend(error for _, error in results if error is not None)
                 candidates += latest
         return candidates
 
@@ -104,8 +103,8 @@ async def sample(
         raise _first_of(failed) from None
     candidates = tuple(candidate for task in tasks for candidate in task.result())
     # With some candidates the failures are only recorded.
-    if met and len(met) == len(candidates):
-        raise met[0]
+    if errors and len(errors) == len(candidates):
+        raise errors[0]
     return candidates
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx2
 
+# llama-server and vLLM close a connection after 5 s idle: close it before they do.
 KEEPALIVE_S = 3.0
-"""llama-server and vLLM close a connection after 5 s idle: close it before they do."""
 _LIMITS = {"limits": httpx2.Limits(keepalive_expiry=KEEPALIVE_S)}
 
 

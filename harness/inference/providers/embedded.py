@@ -44,13 +44,13 @@ from harness.trace import Clock, monotonic
 
 _SCRIPT: Final = Path(__file__).with_name("embedded_child.py")
 _LOG_BYTES: Final = 16 << 10
+# A connection breaks a moment before the process that held it is known to have ended.
 _DYING_S: Final = 1.0
-"""A connection breaks a moment before the process that held it is known to have ended."""
 _ERROR_LINE: Final = re.compile(rb"^[\d.]+ E +(?:\w+ +)?(.*)$", re.MULTILINE)
 _EMBED_TOKENS = 512  # llama.cpp's micro-batch; a text to embed has to fit into one
+# The micro-batch of a model that chats. Until one is computed, other slots wait and nothing can be
+# cancelled. On a CPU, prompts are read as fast with 128 as with llama.cpp's own 2048.
 _CHAT_TOKENS = 128
-"""The micro-batch of a model that chats. Until one is computed, other slots wait and nothing can be
-cancelled. On a CPU, prompts are read as fast with 128 as with llama.cpp's own 2048."""
 _ALL_LAYERS = -2  # for llama.cpp; -1 is as many as fit
 
 

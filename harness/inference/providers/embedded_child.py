@@ -1,15 +1,16 @@
 """The process of one embedded model: the llama-server in the `xllamacpp` wheel.
 
-`embedded.py` starts this file as a script, so it imports nothing of harness: that would take longer
-than the load of a small model. The two exchange a line of JSON each. The first, on standard input,
-holds fields of `CommonParams`, the API key among them. The second, on standard output, holds the
-server's `url`, or the `error` and the number of GPUs. The log goes to standard error.
+`embedded.py` starts this file as a script. The two exchange a line of JSON each. The first, on
+standard input, holds fields of `CommonParams`, the API key among them. The second, on standard
+output, holds the server's `url`, or the `error` and the number of GPUs. The log goes to standard
+error.
 
 The process ends when its standard input closes, and so also when its parent is killed.
 """
 
 from __future__ import annotations
 
+# Nothing of harness, whose import would take longer than the load of a small model.
 import fcntl
 import json
 import os

@@ -34,11 +34,11 @@ _OVERFLOW = re.compile(
     r"|\bn_keep\b|when context the overflows",  # LM Studio
     re.IGNORECASE,
 )
+# Of the reply. It may as well be a rate that was exceeded: with 429, that is what is meant.
 _NO_ROOM = re.compile(
     r"input.{0,40}max_(?:new_)?tokens.{0,80}(?:exceed|context)",  # Together, with 403
     re.IGNORECASE,
 )
-"""Of the reply. It may as well be a rate that was exceeded: with 429, that is what is meant."""
 # Not vLLM's "your prompt contains at least …": there it has stopped counting.
 _PROMPT_TOKENS = re.compile(
     r"(?:your request has |resulted in |requested (?:about )?\d+ tokens \("  # older vLLM, OpenAI
@@ -56,16 +56,16 @@ _NO_MODEL = re.compile(
     r"unknown model\b|invalid model identifier|model\b.*\b(not found|does not exist|not served)",
     re.IGNORECASE,
 )
+# TGI's, which comes with 429, or in a stream with 422; and Triton's, which comes with 500.
 _FULL = re.compile(r"model is overloaded|exceeds maximum queue size", re.IGNORECASE)
-"""TGI's, which comes with 429, or in a stream with 422; and Triton's, which comes with 500."""
 _BLIND = re.compile(
     r"image input is not supported|not a multimodal model|At most 0 image"  # llama-server; vLLM
     r"|(?:not|n't) support (?:image|vision)",
     re.IGNORECASE,
 )
+# Statuses of what is wrong with a request, and that of a stream, which tells nothing. By any other
+# a library may be "not found" that the server's model needs.
 _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
-"""Statuses of what is wrong with a request, and that of a stream, which tells nothing. By any other
-a library may be "not found" that the server's model needs."""
 
 
 def error_from_reply(  # noqa: PLR0911 - one for each kind of error

@@ -303,8 +303,8 @@ def import_litellm() -> Any:  # noqa: ANN401 - litellm's own types are incomplet
     return litellm
 
 
+# Claude's API caches what is marked; other providers that cache need no marks.
 _TOLD_TO_CACHE = "anthropic/"
-"""Claude's API caches what is marked; other providers that cache need no marks."""
 
 
 def _with_cache_marks(message: Message, source: str) -> dict[str, object]:

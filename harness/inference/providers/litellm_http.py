@@ -37,8 +37,8 @@ from harness.inference.providers.openai_wire import divided, first_choices
 
 _LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
 _DONE = b"[DONE]"
+# In UTF-8, and as JSON escapes them. All others it has to escape anyway.
 _LINE_ENDS = {b"\xc2\x85": rb"\u0085", b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029"}
-"""In UTF-8, and as JSON escapes them. All others it has to escape anyway."""
 
 
 class _HttpxBody(BoundedBody, httpx.AsyncByteStream):

@@ -155,8 +155,8 @@ T = TypeVar("T")
 
 _MICRO_BATCH_TOKENS = 512  # llama.cpp's default
 _SEQUENCES = 256  # texts that the package has room for at once when it embeds
+# Two loads at once would each put back what the other has made of stdout, and it stays lost.
 _LOADING = threading.Lock()
-"""Two loads at once would each put back what the other has made of stdout, and it stays lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

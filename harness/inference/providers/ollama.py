@@ -40,12 +40,12 @@ from harness.inference.request import ChatRequest, EmbedRequest, Message, called
 from harness.inference.time_limits import time_limits
 
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
+# Ollama's default below 23 GiB of GPU memory, for a model whose Modelfile and endpoint set none.
+# With more GPU memory it takes more: set context_tokens there.
 _CONTEXT_TOKENS = 4096
-"""Ollama's default below 23 GiB of GPU memory, for a model whose Modelfile and endpoint set none.
-With more GPU memory it takes more: set context_tokens there."""
+# How long a managed model stays after a call. The budget unloads it sooner; a killed run does not.
+# Ollama lets an idle model go whenever another needs its room.
 _KEPT_S = 1800.0
-"""How long a managed model stays after a call. The budget unloads it sooner; a killed run does not.
-Ollama lets an idle model go whenever another needs its room."""
 _FIRST_STEPS_S = 0.05
 _DEFAULT_PLACES = ("registry.ollama.ai/", "library/")
 _BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)

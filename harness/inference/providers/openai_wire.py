@@ -390,6 +390,8 @@ def wire_fields(
     return fields
 
 
+# In lower case. Left out on purpose: `abort` and `error` (vLLM, SGLang, MLC), `timeout` and
+# `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM).
 _FINISH_REASONS: Mapping[str, FinishReason] = {
     "stop": "stop",
     "eos": "stop",  # Together
@@ -409,14 +411,12 @@ _FINISH_REASONS: Mapping[str, FinishReason] = {
     "safety": "content_filter",  # Gemini
     "sensitive": "content_filter",  # GLM
 }
-"""In lower case. Left out on purpose: `abort` and `error` (vLLM, SGLang, MLC), `timeout`
-and `cancelled` (TensorRT-LLM), `insufficient_system_resource` (DeepSeek), `network_error` (GLM)."""
 
 
 # --- parts of replies --------------------------------------------------------------------------
 
+# Where reasoning stands: at vLLM; at llama-server and most; at OpenRouter, in parts.
 _THOUGHTS = ("reasoning", "reasoning_content", "reasoning_details")
-"""Where reasoning stands: at vLLM; at llama-server and most; at OpenRouter, in parts."""
 _THOUGHT = re.compile("think|thought|reason")  # in the type of a part
 _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
 """Where a part has its text, which may again be parts."""

@@ -21,8 +21,8 @@ from harness.inference.request import ChatRequest, Effort, JsonSchema
 Fields = Mapping[str, object]
 """Part of a request's JSON."""
 
+# Of efforts beyond the three that gpt-oss was trained on, the nearest of these.
 _LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "high"}
-"""Of efforts beyond the three that gpt-oss was trained on, the nearest of these."""
 
 
 def by_template(effort: Effort) -> Fields:

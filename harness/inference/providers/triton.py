@@ -38,9 +38,9 @@ from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
 
 _PLACED = {"model", "messages"}
 """Fields of OpenAI's protocol that have another place here, or another name."""
+# Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
+# does not report the length of its context.
 UNSTATED_ROOM_TOKENS = 1024
-"""Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
-does not report the length of its context."""
 _EXPLICIT = "--model-control-mode=explicit"
 _NOT_EXPLICIT = re.compile(
     rb"explicit model load / unload is not allowed|requires --model-control-mode=explicit",

@@ -1,9 +1,4 @@
-"""How far an evaluator agrees with people: by dimension, and by repeated samples.
-
-Intervals come from a bootstrap over groups: drafts of one source are not independent, and resampled
-one by one they give intervals that are too narrow. Statistics with an interval are made of sums
-over drafts, so that a resample is a weighted sum over groups.
-"""
+"""How far an evaluator agrees with people: by dimension, and by repeated samples."""
 
 from __future__ import annotations
 
@@ -60,6 +55,8 @@ class Resamples:
     """Bootstrap resamples of groups; a draft that is independent has a group of its own."""
 
     def __init__(self, groups: Sequence[str], generator: np.random.Generator) -> None:
+        # Drafts of one source are not independent: resampled one by one, they give intervals that
+        # are too narrow.
         _, self.codes = np.unique(np.asarray(groups), return_inverse=True)
         count = int(self.codes.max(initial=-1)) + 1
         draws = _DRAWS if count <= _MANY_GROUPS else _DRAWS_OF_MANY
@@ -71,6 +68,7 @@ class Resamples:
 
     def sums(self, features: Values) -> Values:
         """`(1 + draws, k)`: sums of `(drafts, k)` over these drafts, then over each resample."""
+        # Statistics with an interval are made of such sums: a resample only weighs the groups.
         by_group = np.zeros((self._times.shape[1], features.shape[1]))
         np.add.at(by_group, self.codes, features)
         return np.asarray(self._times @ by_group)

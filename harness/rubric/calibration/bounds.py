@@ -31,8 +31,8 @@ Risk = Literal["accepted", "rejected", "all"]
 
 Counts = NDArray[np.int64]
 
+# The sequence begins where this share of the drafts is accepted, unless that is too few.
 _STRICTEST_SHARE = 0.1
-"""The sequence begins where this share of the drafts is accepted, unless that is too few."""
 
 
 def library(name: str) -> Any:  # noqa: ANN401 - a module without types

@@ -28,10 +28,7 @@ def is_evaluation(fields: Mapping[str, object]) -> bool:
 
 
 class PairNames:
-    """What the rows of one evaluation are paired by: the id, or else the inputs.
-
-    An id that is only a place in a table names another row once the table is sorted.
-    """
+    """What the rows of one evaluation are paired by: the id, or else the inputs."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -41,6 +38,7 @@ class PairNames:
         """The name of a row, in all its epochs; rows with the same inputs are numbered."""
         table, line = row.fields.get("file"), row.fields.get("line")
         place = str(table) if line is None else f"{table}:{line}"
+        # An id that is only a place in a table names another row once the table is sorted.
         if row.id != " ".join(place.split()):
             return row.id
         if row.id not in self._names:

@@ -227,17 +227,19 @@ def compare_evaluations(
 def _shifts(
     scores: Mapping[str, Values], resamples: Resamples, *, confidence: float
 ) -> dict[str, Shift]:
-    """By name, of `(2, drafts)`, NaN where missing."""
+    """By name; scores are `(2, drafts)`, NaN where missing."""
     shifts = {}
     for name, (first, second) in scores.items():
         both = ~np.isnan(first + second)
         if both.any():
             sums = linear(resamples, both, first[both], second[both])
-            apart = resamples.estimate(sums["offset"], confidence=confidence)
-            means = float(first[both].mean()), float(second[both].mean())
             shifts[name] = Shift(
                 drafts=int(both.sum()),
-                mean=Difference(first=means[0], second=means[1], difference=apart),
+                mean=Difference(
+                    first=float(first[both].mean()),
+                    second=float(second[both].mean()),
+                    difference=resamples.estimate(sums["offset"], confidence=confidence),
+                ),
                 pearson=resamples.estimate(sums["pearson"], confidence=confidence),
             )
     return shifts
@@ -296,10 +298,7 @@ def _preference(
 
 
 def _scores(pairs: Sequence[Pair], rubrics: Rubrics) -> dict[str, Values]:
-    """By dimension that both have, then of the composite: `(2, drafts)`, NaN where missing.
-
-    All are on the first side's scale.
-    """
+    """By dimension that both have, then of the composite: `(2, drafts)`, NaN where missing."""
     shared = {dimension.name for dimension in rubrics[1].dimensions}
     names = [dimension.name for dimension in rubrics[0].dimensions if dimension.name in shared]
     scores = {
@@ -308,6 +307,7 @@ def _scores(pairs: Sequence[Pair], rubrics: Rubrics) -> dict[str, Values]:
     }
     scores["composite"] = np.array([[rated.composite for rated in pair] for pair in pairs]).T
     for name, (_, second) in scores.items():
+        # All are on the first side's scale.
         a, b = (rubric.scale_of(name) for rubric in rubrics)
         if (a.min, a.max) != (b.min, b.max):
             second[:] = a.min + b.share(second) * (a.max - a.min)

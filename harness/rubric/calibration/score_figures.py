@@ -50,15 +50,13 @@ class Reducer:
         return cls(cast("ReducerKind", match["whole"] or match["of"]), int(match["k"] or 1), at)
 
     def __call__(self, scores: Sequence[float], *, success: float) -> float:  # noqa: PLR0911
-        """The row's score; NaN if there is none, or too few for pass@k.
-
-        pass@k is the unbiased estimate of Chen et al. 2021, "Evaluating Large Language Models
-        Trained on Code".
-        """
+        """The row's score; NaN if there is none, or too few for pass@k."""
         at = success if self.at is None else self.at
         passed = sum(score >= at for score in scores)
         match self.kind:
             case "pass_at":
+                # The unbiased estimate of Chen et al. 2021, "Evaluating Large Language Models
+                # Trained on Code".
                 ways = math.comb(len(scores), self.k)
                 return 1 - math.comb(len(scores) - passed, self.k) / ways if ways else math.nan
             case _ if not scores:

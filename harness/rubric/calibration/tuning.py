@@ -220,13 +220,18 @@ def tune(
 
 def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Rated]:
     """The drafts with their scores; with a composite and a decision, unless they lack something."""
-    # Where people decide, a draft on which they did not is left out, whatever its scores.
-    labeled = set() if _is_decided(drafts) else {n for draft in drafts for n in draft.people}
+    names_by_people = {name for draft in drafts for name in draft.people}
+    if _is_decided(drafts):
+        # A draft on which nobody decided is left out, whatever its scores.
+        decisions = [
+            statistics.fmean(d.accept.values()) > 0.5 if d.accept else None for d in drafts
+        ]
+    else:
+        decisions = [_is_accepted(d, rubric, names_by_people, accept_at) for d in drafts]
     # Without any score of an optional dimension, there was no evaluator to ask.
     names = {name for draft in drafts for name in draft.scores}
     left_out = {d.name for d in rubric.judged if d.optional and d.name not in names}
     scored = [_scored(draft, rubric, left_out) for draft in drafts]
-    decisions = [_decision(draft, rubric, labeled, accept_at) for draft in drafts]
     return [
         replace(d, lacks="no label by people") if accept is None else replace(d, accept=accept)
         for d, accept in zip(scored, decisions, strict=True)
@@ -237,11 +242,9 @@ def _is_decided(drafts: Iterable[Labeled]) -> bool:
     return any(draft.accept for draft in drafts)
 
 
-def _decision(draft: Labeled, rubric: Rubric, labeled: set[str], accept_at: float) -> bool | None:
-    """What more than half of the people say."""
-    if draft.accept:
-        return statistics.fmean(draft.accept.values()) > 0.5
-    if not labeled or labeled - draft.people.keys():
+def _is_accepted(draft: Labeled, rubric: Rubric, names: set[str], accept_at: float) -> bool | None:
+    """By the composite of people's mean scores; None without a score for each of these names."""
+    if not draft.people or names - draft.people.keys():
         return None
     by_name = {name: statistics.fmean(by.values()) for name, by in draft.people.items()}
     means = {name: rubric.shared(name, mean) for name, mean in by_name.items()}

@@ -92,7 +92,7 @@ class Function(Check):
         return (first_line or f"The text satisfies {self.call}").strip().rstrip(".") + "."
 
     def grade(self, draft: Draft) -> Grade:
-        """What the function says."""
+        """Calls the function; raises `EvaluationFailed` if it raises, or returns no grade."""
         try:
             result = self._function(draft)
         except Exception as error:

@@ -37,8 +37,8 @@ from harness.rubric.checks.base import (
 from harness.rubric.checks.schema_faults import draft_of, faults_of, registry_with
 from harness.rubric.draft import Draft, Finding
 
+# Kept of one section, so that a pattern that matches everywhere does not fill the memory.
 _MOST_MATCHES = 1_000
-"""Kept of one section, so that a pattern that matches everywhere does not fill the memory."""
 
 _PATTERNS = frozenset({"pattern", "patternProperties"})
 
@@ -104,7 +104,7 @@ class Regex(Check):
 
     @property
     def requirement(self) -> str:
-        """For the author."""
+        """What the author is told, in one sentence."""
         if self.max == 0:
             return f"This occurs nowhere: {self._meaning}."
         where = "In the whole text" if self.scope == "draft" else "In each section"
@@ -186,7 +186,7 @@ class Json(Check):
     @field_validator("against", mode="before")
     @classmethod
     def _read(cls, against: object, info: ValidationInfo) -> object:
-        """A file's content in place of its name, so that the rubric holds all that it asks."""
+        # A file's content in place of its name: the rubric, and its digest, hold all that it asks.
         return _content_of(path_beside(against, info)) if isinstance(against, str) else against
 
     @field_validator("against")
@@ -197,7 +197,7 @@ class Json(Check):
 
     @property
     def requirement(self) -> str:
-        """For the author."""
+        """What the author is told, in one sentence."""
         schema = json.dumps(self.against, ensure_ascii=False)
         return f"It is JSON, or has it in a fence labelled json, by this schema: {schema}."
 
@@ -322,5 +322,5 @@ def _members_of(schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
 
 
 def _refuse(constant: str) -> NoReturn:
-    """`NaN` and `Infinity`, which Python would read, are not JSON."""
+    # `NaN` and `Infinity` are not JSON, though Python would read them.
     raise ValueError(f"it holds {constant}")

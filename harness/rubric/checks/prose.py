@@ -93,7 +93,7 @@ class ContainsAny(_Phrases):
     asks: ClassVar[str] = "At least one of these occurs: {self._listed}."
 
     def grade(self, draft: Draft) -> Grade:
-        """All or nothing."""
+        """1 if one of the phrases occurs, else 0."""
         if self._found_in(draft.visible, draft):
             return Grade(1.0)
         message = f"say one of these: {_quoted(self.phrases)}"
@@ -218,7 +218,7 @@ class NoRepetition(Check):
             for index, _, sentence in draft.sentences
         ]
 
-        def is_same(new: _Said, earlier: _Said) -> bool:
+        def is_same(new: _Content, earlier: _Content) -> bool:
             common, every = len(new[0] & earlier[0]), len(new[0] | earlier[0])
             return len(new[0]) > 2 and new[1] == earlier[1] and common / every >= self.similarity
 
@@ -250,7 +250,7 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> Iterator[Findin
     )
     paragraphs = [paragraph for paragraph in every if len(paragraph[2]) >= _PARAGRAPH_WORDS]
 
-    def is_same(new: _Said, earlier: _Said) -> bool:
+    def is_same(new: _Content, earlier: _Content) -> bool:
         return len(new[0] & earlier[0]) >= _PARAGRAPH_SHARE * len(new[0]) and new[1] <= earlier[1]
 
     for index, text in _repeated(paragraphs, share=_PARAGRAPH_SHARE, is_same=is_same):
@@ -259,7 +259,7 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> Iterator[Findin
             yield draft.finding(message, index, code="check.repeated")
 
 
-_Said = tuple[frozenset[str], frozenset[Value]]
+_Content = tuple[frozenset[str], frozenset[Value]]
 """The words and the numbers of a text."""
 
 
@@ -267,15 +267,15 @@ def _repeated(
     texts: Sequence[tuple[int, str, frozenset[str]]],
     *,
     share: float,
-    is_same: Callable[[_Said, _Said], bool],
+    is_same: Callable[[_Content, _Content], bool],
 ) -> Iterator[tuple[int, str]]:
-    """Of texts with their sections and words, those that an earlier one says; `is_same` decides.
+    """Section and text of each text that repeats an earlier one, as `is_same` decides.
 
-    Only those count that have this share of the words.
+    `is_same` is asked only of texts that may have this share of their words in an earlier one.
     """
     count = Counter(word for _, _, words in texts for word in words)
-    said: set[_Said] = set()
-    by_word: defaultdict[str, list[_Said]] = defaultdict(list)
+    earlier_texts: set[_Content] = set()
+    by_word: defaultdict[str, list[_Content]] = defaultdict(list)
     for index, text, words in texts:
         new = words, values_in(text)
         # A little less, so that rounding errors do not lift the product over a whole number.
@@ -286,10 +286,10 @@ def _repeated(
         # similarity joins" (ICDE 2006). With the rarest, that leaves few to compare; comparing each
         # with all would take quadratic time.
         near = chain.from_iterable(by_word[word] for word in ranked[: len(words) - needed + 1])
-        if any(is_same(new, earlier) for earlier in chain({new} & said, near)):
+        if any(is_same(new, earlier) for earlier in chain({new} & earlier_texts, near)):
             yield index, text
-        if new not in said:
-            said.add(new)
+        if new not in earlier_texts:
+            earlier_texts.add(new)
             for word in words:
                 by_word[word].append(new)
 

@@ -32,11 +32,8 @@ def faults_of(schema: dict[str, Any], instance: object) -> list[str]:
     return faults
 
 
-def draft_of(schema: dict[str, Any]) -> Any:  # noqa: ANN401
-    """The class that validates by the schema's draft, None for an unknown one.
-
-    Its stubs leave out a parameter that we use.
-    """
+def draft_of(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - its stubs lack a parameter we use
+    """The class that validates by the schema's draft, None for an unknown one."""
     # Imported at the first use: 80 ms that most rubrics never need.
     from jsonschema import validators  # noqa: PLC0415
 
@@ -46,11 +43,8 @@ def draft_of(schema: dict[str, Any]) -> Any:  # noqa: ANN401
 
 
 def registry_with(schema: dict[str, Any]) -> Any:  # noqa: ANN401
-    """The schema and the drafts of JSON Schema, under their ids; nothing else can be found.
-
-    A `referencing.Registry`, which cannot be named without importing it. Without one, jsonschema
-    goes to the network for what it does not find.
-    """
+    """The `referencing.Registry` of the schema and the drafts of JSON Schema, under their ids."""
+    # Without one, jsonschema goes to the network for what it does not find.
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]  # noqa: PLC0415
     from referencing import Resource  # noqa: PLC0415 - as above
     from referencing.jsonschema import DRAFT202012  # noqa: PLC0415 - as above

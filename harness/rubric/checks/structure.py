@@ -103,7 +103,7 @@ class Items(InRange):
 
     @property
     def requirement(self) -> str:
-        """For the author."""
+        """What the author is told, in one sentence."""
         whose = "The whole text" if self.scope == "draft" else "Each section"
         return f"{whose} has {self._range} {_ITEMS[self.kind]}."
 

@@ -52,7 +52,7 @@ class Match:
         return self.holds(_text(output), texts_of(target))
 
     def holds(self, text: str, targets: Iterable[str]) -> bool:
-        """The same of texts."""
+        """Whether a text says one of the targets, given as texts."""
         match self.kind:
             case "equal":
                 return _plain(text) in map(_plain, targets)
@@ -60,9 +60,10 @@ class Match:
                 searched = folded(text)
                 return any(part and part in searched for part in map(folded, targets))
             case "number":
-                said, most = readings_of(text), Decimal(str(self.tolerance))
-                pairs = ((a, b) for t in targets for a in said for b in readings_of(t))
-                return any(abs(a - b) <= most for a, b in pairs)
+                # By its text: `Decimal(0.1)` is the float, a little more than 0.1.
+                values, tolerance = readings_of(text), Decimal(str(self.tolerance))
+                pairs = ((a, b) for t in targets for a in values for b in readings_of(t))
+                return any(abs(a - b) <= tolerance for a, b in pairs)
 
     def fault_of(self, target: object) -> str:
         """Why a target cannot be compared; empty if it can."""
@@ -75,11 +76,9 @@ class Match:
 
 
 def texts_of(target: object) -> tuple[str, ...]:
-    """A target, or each of several, as texts; empty for None.
-
-    Libraries make 4.0 of the 4 in a column with gaps, so it is `4` too.
-    """
+    """A target, or each of several, as texts; empty for None."""
     parts = _parts(target)
+    # Libraries make 4.0 of the 4 in a column with gaps, so it is `4` too.
     whole = (int(part) for part in parts if isinstance(part, float) and part.is_integer())
     return tuple(dict.fromkeys([*map(str, whole), *map(_text, parts)]))
 
