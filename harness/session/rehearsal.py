@@ -134,7 +134,9 @@ async def rehearse(
             again.append(_remake(label, calls, reason=reason))
         elif outermost.times:
             unfinished.append(label)
-            if misled := [record for record in every.get(label, ()) if record.label in earlier.misled]:
+            if misled := [
+                record for record in every.get(label, ()) if record.label in earlier.misled
+            ]:
                 reason = "it failed with the replies that it had, so it asks for others"
                 again.append(_remake(label, misled, reason=reason))
     return Rehearsal(
