@@ -518,8 +518,11 @@ def place_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error; some raise another in `__str__`."""
+    """The message of an error, and of those of a group; some raise another in `__str__`."""
     try:
+        if isinstance(error, BaseExceptionGroup):  # its own says only how many there are
+            inside = (f"{type(e).__name__}: {message_of(e)}" for e in error.exceptions)
+            return f"{error.message}: {'; '.join(part.removesuffix(': ') for part in inside)}"
         return str(error)
     except Exception:  # noqa: BLE001 - it is not the error to report
         return "(its message cannot be read)"

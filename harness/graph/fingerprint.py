@@ -18,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import dis
 import enum
 import fractions
 import functools
@@ -33,7 +34,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path, PurePath
-from types import CellType, FunctionType, ModuleType
+from types import CellType, CodeType, FunctionType, ModuleType
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -89,6 +90,16 @@ def code_of(function: object) -> Fingerprint:
     return cached.code
 
 
+def code_without_state(function: object) -> Fingerprint:
+    """The same without the contents of what may change that it closes over or is bound to.
+
+    Of such a list or object only the class counts: a call may change it, and is the same call.
+    """
+    if isinstance(function, FunctionType) and not function.__closure__:
+        return code_of(function)
+    return _read(function, with_state=False).code
+
+
 def digest_of_parts(value: object) -> str | None:
     """The digest of an object by its `code_parts()`; None if one of them has no parts."""
     writer = _FingerprintWriter()
@@ -114,8 +125,8 @@ class _CheckedFingerprint:
         )
 
 
-def _read(function: object) -> _CheckedFingerprint:
-    reading = _FingerprintWriter()
+def _read(function: object, *, with_state: bool = True) -> _CheckedFingerprint:
+    reading = _FingerprintWriter(with_state=with_state)
     if isinstance(function, FunctionType):
         reading.mention(function)  # wherever it is written
     else:
@@ -134,7 +145,11 @@ class _FingerprintWriter:
     or class, or a constant by the name that leads to it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_state: bool = True) -> None:
+        self._with_state = with_state
+        self._is_held = False
+        """Whether a closure or a bound method holds what is being written."""
+        self._held: set[int] = set()
         self.is_whole = True
         """Whether no value counts by its class alone, but for those that functions refer to."""
         self._is_in_code = False
@@ -156,6 +171,8 @@ class _FingerprintWriter:
         if number == len(self._met):
             self._met.append(value)
             self._called[number] = self._part
+            if self._is_held:
+                self._held.add(number)
         self._write(f"#{number}")
 
     def add(self, value: object) -> None:
@@ -182,21 +199,32 @@ class _FingerprintWriter:
         elif isinstance(value, ModuleType):
             self._add_module(value)
         else:
-            parts = parts_of(value)
-            if parts is None:
-                self.is_whole &= self._is_in_code
-                self._write("object")
-                self.add(kind)
-            elif parts.may_recur:
-                self.mention(value)
-            else:
-                self._write_parts(parts)
+            self._add_object(value)
+
+    def _add_object(self, value: object) -> None:
+        if self._is_held and not self._with_state and _may_change(value):
+            self._write("state")
+            self.add(type(value))
+            return
+        parts = parts_of(value)
+        if parts is None:
+            self.is_whole &= self._is_in_code
+            self._write("object")
+            self.add(type(value))
+        elif parts.may_recur:
+            self.mention(value)
+        else:
+            around = self._is_held
+            self._is_held = around or isinstance(value, types.MethodType)
+            self._write_parts(parts)
+            self._is_held = around
 
     def finished(self) -> _CheckedFingerprint:
         """Writes everything that was met, and everything that leads to."""
         for number, value in enumerate(self._met):  # which grows meanwhile
             self._part = getattr(value, "__qualname__", None) or self._called[number]
             self._is_in_code = isinstance(value, FunctionType | type)
+            self._is_held = number in self._held and not self._is_in_code
             if isinstance(value, FunctionType):
                 self._write_function(value)
                 code = value.__code__
@@ -238,7 +266,12 @@ class _FingerprintWriter:
             contents = _contents(cell)
             # Looked up again by `_CheckedFingerprint.holds`, as are the names in `_follow`.
             self._cells.append((cell, contents))
+            if not self._with_state and _assigns(function.__code__, name):
+                self._write(f"state {name}")
+                continue
+            self._is_held = True
             self._add_named(name, contents)
+            self._is_held = False
         for path in code.reads:
             self._follow(function.__globals__, path)
         package = str(function.__globals__.get("__package__") or "")
@@ -284,6 +317,21 @@ class _FingerprintWriter:
 
     def _add_file(self, path: Path) -> None:
         self._write(f"file {blake2b(path.read_bytes()).hexdigest()}")
+
+
+def _may_change(value: object) -> bool:
+    """Whether a value is a container or an object with fields that a call may change."""
+    if dataclasses.is_dataclass(value) and not hasattr(type(value), "code_parts"):
+        options: typing.Any = getattr(type(value), "__dataclass_params__")  # noqa: B009
+        return not options.frozen
+    return isinstance(value, list | dict | set | types.SimpleNamespace | BaseModel)
+
+
+def _assigns(code: CodeType, name: str) -> bool:
+    """Whether a function sets a variable of the function around it, with `nonlocal`."""
+    return any(
+        step.opname == "STORE_DEREF" and step.argval == name for step in dis.get_instructions(code)
+    )
 
 
 def _contents(cell: CellType) -> object:

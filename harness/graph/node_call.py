@@ -108,6 +108,7 @@ class NodeCall:
             self.attempts = Earlier()
         self._repeats = 0
         self._variations = 0
+        self._has_given_items = False
         self._parent = parent
         self._call = call
         self._shared = shared
@@ -314,7 +315,7 @@ class NodeCall:
                     raise error from raised
                 # Neither a call that raises as it is cancelled, nor one whose items others may have
                 # used: it might give other items.
-                is_last = task.cancelling() or on_item is not None
+                is_last = task.cancelling() or self._has_given_items
                 delay_s = None if is_last else self._delay_s(error, attempt)
                 if delay_s is None:
                     raise CallFailed(error, attempt) from error
@@ -400,6 +401,7 @@ class NodeCall:
             async for item in stream:
                 checked = form.check(item)
                 if on_item is not None:
+                    self._has_given_items = True
                     await on_item(len(items), checked, form.encode(checked))
                 items.append(checked)
                 self.beat()

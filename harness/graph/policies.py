@@ -14,8 +14,8 @@ from harness.hardware import parse_bytes
 class Retry:
     """Repeats calls of a node that raised.
 
-    Not after `InvalidInput` or a reached limit, which would only fail again; nor for a node that
-    yields items, since others may have used the first ones. Finished work inside the node
+    Not after `InvalidInput` or a reached limit, which would only fail again; nor after an item that
+    a node yielded, since other nodes may have used it. Finished work inside the node
     (`run.call`, `run.map`) is kept. Its own calls to models are repeated with another seed, and at
     temperature 0.3 in place of 0, to get another reply. If a reply was not of the type asked for,
     the model is told why.

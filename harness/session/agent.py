@@ -283,6 +283,11 @@ class _ToolCaller:
         if tool.timeout_s is not None:
             limit = Timeout(total_s=tool.timeout_s)
             outcome = timed(outcome, limit, pulse=call.pulse, label=call.label, log=Log())
+            try:
+                return result_of(await outcome)
+            except NodeTimedOut as error:
+                late = f"'{name}' took longer than timeout_s = {tool.timeout_s:g} s"
+                raise ToolFailed(late, outcome="timed out") from error
         return result_of(await outcome)
 
 

@@ -135,8 +135,8 @@ class Pipeline(Graph[ResultT]):
             inputs: Inputs by name, which may equal the name of an option below. A resumed run keeps
                 inputs that are not given again.
             resume: A run to resume: its id or a part of it, `latest`, or one of its files.
-            answers: Answers to the questions of the run to resume, by the question's key, or by the
-                node's name if it asked only one.
+            answers: Answers to the questions of the run to resume, by the question's key, by its
+                text, or by the node's name if it asked only one.
             asker: Asks a person at once: a function of the `Question`, plain or async. Without it,
                 or if it returns None, the run ends as waiting.
             limits: Limits of the whole run, over all its parts. Each overrides the same limit of

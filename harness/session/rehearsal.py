@@ -119,6 +119,10 @@ async def rehearse(
     for record in node_records(earlier.journal, latest=True):
         called.add(record.node)
         took.setdefault(record.label.partition("/")[0], {})[record.label] = record
+    # With the figures of all parts: in the last, it may have had no more than kept replies.
+    every: dict[str, list[NodeRecord]] = {}
+    for record in node_records(earlier.journal) if earlier.misled else ():
+        every.setdefault(record.label.partition("/")[0], []).append(record)
     again, unfinished = [], []
     for label, records in took.items():
         outermost = records.get(label)
@@ -130,6 +134,11 @@ async def rehearse(
             again.append(_remake(label, calls, reason=reason))
         elif outermost.times:
             unfinished.append(label)
+            if misled := [
+                record for record in every.get(label, ()) if record.label in earlier.misled
+            ]:
+                reason = "it failed with the replies that it had, so it asks for others"
+                again.append(_remake(label, misled, reason=reason))
     return Rehearsal(
         kept=tuple(label for label in ended.reused if "/" not in label),
         made_again=tuple(again),

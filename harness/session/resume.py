@@ -76,7 +76,7 @@ class EarlierRun:
     """The questions without an answer."""
     loops: EarlierLoops
     misled: frozenset[str]
-    """Labels of the calls that failed, perhaps because of a model's reply."""
+    """Labels of the calls that failed because of a model's reply, and ask for another."""
     lost: tuple[str, ...]
     """The losses of a salvaged journal, in words."""
     sizes: tuple[int, ...]
@@ -260,18 +260,30 @@ class _JournalFindings:
         self.answers: dict[tuple[str, str], object] = {}
         self.questions: dict[str, Question] = {}
         self.misled: set[str] = set()
+        self.failed_before: frozenset[str] = frozenset()
+        """Labels that failed in their own code in the part before."""
+        self.failed_now: set[str] = set()
         self.lost: list[str] = []
         self.codes: dict[str, Mapping[str, str]] = {}
 
     def note_call(self, attempt: events.NodeAttempt) -> None:
         # The last of several attempts counts.
         self.misled.discard(attempt.label)
-        if attempt_status(attempt) == "failed" and _may_be_of_a_reply(attempt.error_class):
+        self.failed_now.discard(attempt.label)
+        if attempt_status(attempt) != "failed":
+            return
+        if attempt.error_class in _names_under(EvaluationFailed):
             self.misled.add(attempt.label)
+        elif _is_of_own_code(attempt.error_class):
+            self.failed_now.add(attempt.label)
+            # Once may be of a file or a server that is there by now; twice is of the replies.
+            if attempt.label in self.failed_before:
+                self.misled.add(attempt.label)
 
     def take(self, instant: Instant) -> None:
         if pipeline := events.PipelineEvent.of(instant):
             self.beginning = pipeline
+            self.failed_before = frozenset(self.failed_now)
             # What is not found below is lost.
             self.inputs = {
                 name: events.InputEvent(input=name, value_sha256=None, digest="")
@@ -305,14 +317,14 @@ class _JournalFindings:
             }
 
 
-def _may_be_of_a_reply(kind: str) -> bool:
-    """Whether a node may have failed because of a reply that it was given."""
-    # Not if a server was down or a nested node failed; nor if a call had no usable reply, since
-    # that call asks for another by itself.
-    return kind in _names_under(EvaluationFailed) or kind not in _names_under(HarnessError)
+def _is_of_own_code(kind: str) -> bool:
+    """Whether a node failed in its own code, perhaps because of a reply that it was given."""
+    # Not if a server was down, a file missing or a nested node failed; nor if a call had no usable
+    # reply, since that call asks for another by itself.
+    return kind not in _names_under(HarnessError) | _names_under(OSError)
 
 
-def _names_under(kind: type[HarnessError]) -> set[str]:
+def _names_under(kind: type[Exception]) -> set[str]:
     """The names of a class of errors and of all its subclasses."""
     return {kind.__name__}.union(*map(_names_under, kind.__subclasses__()))
 
@@ -408,7 +420,7 @@ def _title(question: Question) -> str:
 
 
 def question_named(name: str, questions: Sequence[Question]) -> Question:
-    """The question that an answer is for: by its key, or by the node if that asks only one.
+    """The question that an answer is for: by its key, its text, or the node if that asks only one.
 
     Without a name, it is for the only question of the run.
 
@@ -416,6 +428,7 @@ def question_named(name: str, questions: Sequence[Question]) -> Question:
         InvalidInput: There is no such question, or there are several.
     """
     matching = [question for question in questions if question.key == name]
+    matching = matching or [question for question in questions if name == question.text]
     matching = matching or [question for question in questions if name in ("", question.node)]
     if len(matching) == 1:
         return matching[0]

@@ -26,7 +26,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_json
 
 from harness.errors import InvalidInput, did_you_mean
-from harness.graph.fingerprint import code_of
+from harness.graph.fingerprint import code_without_state
 from harness.graph.node import RUN_PARAMETER, annotation_of
 from harness.inference import Image, ToolSpec
 from harness.inference.images import numbered
@@ -159,7 +159,7 @@ def usable_tool(tool: Callable[..., object] | Tool) -> UsableTool:
     """
     tool = tool if isinstance(tool, Tool) else Tool(tool)
     # Not when it is made: what it refers to may be defined further down.
-    return replace(tool.usable, code=code_of(tool.function).digest)
+    return replace(tool.usable, code=code_without_state(tool.function).digest)
 
 
 def _read(tool: Tool) -> UsableTool:

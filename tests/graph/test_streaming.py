@@ -7,7 +7,7 @@ import orjson
 import pytest
 from graph_runs import Calls, arrows, outputs_of, run, run_recorded, step
 
-from harness.graph import Graph
+from harness.graph import Graph, Retry
 from harness.trace import NodeOutput, SpanStarted
 
 EACH = {"tick": "ticks"}
@@ -102,6 +102,21 @@ def test_what_a_generator_gave_goes_on_although_it_fails_later(graph):
     # What was begun is brought to its end, since a further part of the run can use it.
     recorded = {(one.node, one.item) for one in records if isinstance(one, NodeOutput)}
     assert recorded == {(name, item) for name in ("ticks", "shown", "again") for item in (0, 1)}
+
+
+@pytest.mark.parametrize(("fails_at", "attempts", "outputs"), [(0, 2, [0, 1]), (1, 1, None)])
+def test_a_generator_is_tried_again_until_it_has_given_an_item(graph, fails_at, attempts, outputs):
+    begun = []
+
+    @graph.node(retry=Retry(2, first_delay_s=0))
+    async def ticks() -> AsyncIterator[int]:
+        begun.append("once")
+        for number in range(2):
+            if len(begun) == 1 and number == fails_at:
+                raise RuntimeError("out of ticks")
+            yield number
+
+    assert (run(graph).outputs.get("ticks"), len(begun)) == (outputs, attempts)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 
 import pytest
 from pydantic import BaseModel, field_validator
 from session_runs import fail, pipeline_of, refused, run, settings_of
 
-from harness import Retry, Run, ScriptedBackend
+from harness import Retry, Run, ScriptedBackend, ToolCall
 from harness.errors import ServerError
+from harness.inference import ScriptedReply
 
 THREE = '{"answer": 3}'
 
@@ -60,6 +62,60 @@ def test_good_calls_are_replayed_and_the_bad_one_is_told_its_mistake(tmp_path, w
     assert prompts(writer) == ["first", "second", "number", "number"]
     assert [m.content for m in writer.requests[-1].messages][1] == wrong
     assert {one.temperature for one in writer.requests} == {0, 0.9}
+
+
+@dataclass
+class Ledger:
+    paid: list[int] = field(default_factory=list)
+
+
+def payers():
+    """Tools that change what they close over, with what they paid."""
+    paid, ledger, members, count = [], Ledger(), set(), 0
+
+    def listed(euros: int) -> str:
+        paid.append(euros)
+        return "ok"
+
+    def fields(euros: int) -> str:
+        ledger.paid.append(euros)
+        ledger.paid = [*ledger.paid]
+        paid.append(euros)
+        return "ok"
+
+    def in_set(euros: int) -> str:
+        members.add(euros)
+        paid.append(euros)
+        return "ok"
+
+    def counted(euros: int) -> str:
+        nonlocal count
+        count += 1
+        paid.append(euros)
+        return "ok"
+
+    return [(tool, paid) for tool in (listed, fields, in_set, counted)]
+
+
+@pytest.mark.parametrize("number", range(4), ids=["list", "fields", "set", "nonlocal"])
+@pytest.mark.parametrize("how", ["retry", "resume"])
+def test_a_tool_that_changes_what_it_closes_over_is_called_once(tmp_path, number, how):
+    tool, paid = payers()[number]
+
+    async def pays(run: Run) -> int:
+        await run.agent("producer", "pay", tools=[tool])
+        return await run.chat("producer", "number", returns=int)
+
+    call = ToolCall("1", tool.__name__, '{"euros": 5}')
+    writer = ScriptedBackend([ScriptedReply(tool_calls=(call,)), "done", "no idea", THREE])
+    backends, given = {"producer": writer}, settings_of(tmp_path)
+    pipeline = pipeline_of(pays, retry=Retry(2 if how == "retry" else 1, first_delay_s=0))
+    if how == "retry":
+        assert run(pipeline, given, backends=backends).result == 3
+    else:
+        fail(pipeline, given, backends=backends)
+        assert run(pipeline, given, backends=backends, resume="latest").result == 3
+    assert paid == [5]
 
 
 def test_a_server_that_failed_is_asked_again_and_no_other_call_is_made(tmp_path):

@@ -16,8 +16,10 @@ from harness.errors import ServerError
 from harness.graph import Retry
 from harness.graph.reuse import OUTPUT_CACHE
 from harness.inference import ScriptedReply
-from harness.session.resume import remembered_in
+from harness.session import rehearse
+from harness.session.resume import read_earlier_run, remembered_in
 from harness.trace import Journal
+from harness.trace.run_list import find_journal
 from harness.trace.secrets import REDACTED
 
 SECRET = 'k3y "of" many parts'
@@ -195,7 +197,7 @@ def test_a_node_that_asks_a_person_does_not_ask_the_model_again(settings):
     assert (result.result, model.prompts) == ("Write. 1: True", ["Write."])
 
 
-def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
+def test_a_node_that_failed_twice_of_a_reply_asks_for_another(settings):
     async def said(run: Run) -> str:
         text = await run.chat("producer", "Write.", temperature=1.0)
         if text.endswith("1"):
@@ -204,7 +206,46 @@ def test_a_node_that_failed_of_a_reply_asks_for_another(settings):
 
     model, pipeline = Sampled(), pipeline_of(said, retry=Retry(1))
     fail(pipeline, settings, backends={"producer": model})
+    fail(pipeline, settings, backends={"producer": model}, resume="latest")
+    assert model.prompts == ["Write."]
     assert finish(pipeline, model, settings).result == "Write. 2"
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, KeyError])
+def test_a_node_that_failed_in_its_own_code_gets_its_replies_again(settings, tmp_path, error):
+    bad = tmp_path / "bad"
+    bad.touch()
+
+    async def said(run: Run) -> list:
+        replies = [await run.chat("producer", text) for text in ("one", "two")]
+        if bad.exists():
+            raise error(bad)
+        return replies
+
+    model, pipeline = Sampled(), pipeline_of(said)
+    fail(pipeline, settings, backends={"producer": model})
+    bad.unlink()
+    assert finish(pipeline, model, settings).result == ["one 1", "two 2"]
+    assert model.prompts == ["one", "two"]
+
+
+def test_a_rehearsal_names_the_replies_that_are_asked_for_again(settings):
+    async def said(run: Run) -> str:
+        await run.chat("producer", "Write.")
+        raise ValueError
+
+    model, pipeline = Sampled(), pipeline_of(said)
+
+    def foreseen():
+        earlier = read_earlier_run(find_journal("latest", lambda: settings.traces))
+        return asyncio.run(rehearse(pipeline, {}, earlier, settings=settings)).made_again
+
+    fail(pipeline, settings, backends={"producer": model})
+    assert foreseen() == ()
+    fail(pipeline, settings, backends={"producer": model}, resume="latest")
+    (remake,) = foreseen()
+    assert (remake.node, remake.calls) == ("said", 1)
+    assert "asks for others" in remake.reason
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "tool_calls"])

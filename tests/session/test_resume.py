@@ -280,6 +280,12 @@ def test_an_answer_that_is_none_is_refused(answers, asked, code, said):
     assert "A draft" not in str(caught.value)
 
 
+def test_an_answer_may_name_its_question_by_the_text():
+    assert question_named("Ship this?\n\nA draft", SHIP) == SHIP[0]
+    with refused("answer.several-asked"):
+        question_named("Ship this?\n\nA draft", BOTH)
+
+
 def test_an_answer_without_a_name_is_for_the_only_question():
     assert question_named("", SHIP) == SHIP[0]
     with refused("answer.several-asked"):
@@ -464,7 +470,7 @@ AGAIN = r"{sources}\n\n{task}\n\n{draft}\n\n{findings}"
     ("changed", "replies"),
     [
         pytest.param(f'whole: "{AGAIN}"', [GOOD], id="producer's"),
-        pytest.param("judge_system: Sei streng.", [BAD, GOOD], id="evaluator's"),
+        pytest.param("judge_system: Sei streng.", [GOOD], id="evaluator's"),
     ],
 )
 def test_a_loop_goes_on_with_other_prompts_unless_they_are_the_evaluators(
