@@ -277,11 +277,19 @@ class _ToolCaller:
             refused = "refused by the person who was asked; do not make this call again"
             raise ToolFailed(refused, outcome="refused")
         values = {RUN_PARAMETER: run, **arguments} if tool.takes_run else arguments
-        outcome = InProcess().call(Work(f"{call.label} {name}", tool.function, values))
+        outcome = _called(Work(f"{call.label} {name}", tool.function, values))
         if tool.timeout_s is not None:
             limit = Timeout(total_s=tool.timeout_s)
             outcome = timed(outcome, limit, pulse=call.pulse, label=call.label, log=Log())
         return result_of(await outcome)
+
+
+async def _called(work: Work) -> object:
+    try:
+        return await InProcess().call(work)
+    except SystemExit as error:
+        # Here, since a task that ends with it ends the event loop.
+        raise RuntimeError(f"the tool ended itself: {describe(error)}") from error
 
 
 def _is_the_runs_own(error: BaseException) -> bool:

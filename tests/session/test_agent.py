@@ -55,6 +55,16 @@ def fail(why: str) -> str:
     raise ValueError(why)
 
 
+def exits() -> str:
+    """Ends the program."""
+    sys.exit(2)
+
+
+async def exits_on_the_loop() -> str:
+    """Ends the program."""
+    sys.exit(2)
+
+
 async def ends_itself() -> str:
     """Is cancelled."""
     raise asyncio.CancelledError
@@ -148,6 +158,8 @@ def test_calls_of_one_reply_are_made_side_by_side_and_answered_in_their_order(tm
         (("add", {"a": "x"}), "invalid", "Error: a: Input should be a valid integer"),
         (("fail", {"why": "no disk"}), "failed", "Error: ValueError: no disk"),
         (("ends_itself", {}), "failed", "Error: CancelledError"),
+        (("exits", {}), "failed", "Error: RuntimeError: the tool ended itself: SystemExit: 2"),
+        (("exits_on_the_loop", {}), "failed", "Error: RuntimeError: the tool ended itself"),
         (("hang", {}), "timed out", "Error: NodeTimedOut: took longer than total_s = 0.05 s"),
         (("hang_in_a_thread", {}), "timed out", "Error: NodeTimedOut"),
         (("flood", {}), "ok", "x" * 6_666 + "\n[… 9,990,000 characters are left out"),
@@ -155,7 +167,7 @@ def test_calls_of_one_reply_are_made_side_by_side_and_answered_in_their_order(tm
     ids=lambda one: one[0] if isinstance(one, tuple) else None,
 )
 def test_whatever_goes_wrong_the_model_is_told(tmp_path, wanted, outcome, told):
-    tools = [add, fail, ends_itself, hang, hang_in_a_thread, flood]
+    tools = [add, fail, ends_itself, exits, exits_on_the_loop, hang, hang_in_a_thread, flood]
 
     limit_s = 0.05 if outcome == "timed out" else 60
     ended, result, model = agent_run(tmp_path, [asks(wanted), "Well."], tools, timeout_s=limit_s)
