@@ -35,7 +35,7 @@ from harness import (
     Tool,
     ToolCall,
 )
-from harness.errors import NotOffered, RunLimitReached, ServerError
+from harness.errors import NodeFailed, NotOffered, ReplyEmpty, RunLimitReached, ServerError
 from harness.session.agent import AgentStep, next_move
 from harness.session.tools import ToolResult
 
@@ -276,10 +276,14 @@ ONE, TWO = ("add", {"a": 1}), ("add", {"a": 2})
         ([_step("1", ONE), _step("1", TWO)] * 4, _reply(ONE), "call"),
         ([_step("1", TWO)] * 9, _reply(ONE), "max_steps"),
         ([_step("1", TWO)] * 9, _reply(), "max_steps"),
+        ([], _reply(text="```\n```"), "nudge"),
+        ([_step("")], _reply(), "empty"),
+        ([_step(""), _step("1", TWO)], _reply(), "nudge"),
     ],
     ids=[
         *("an answer", "nothing", "a call", "the third", "the fourth", "another", "a poll"),
         *("told so", "told so, and more", "by turns", "no step left", "nothing at last"),
+        *("an empty fence", "nothing twice", "nothing again, later"),
     ],
 )
 def test_what_comes_next(steps, reply, move):
@@ -291,6 +295,18 @@ def test_an_empty_reply_is_no_answer(tmp_path):
 
     assert (result.text, result.steps) == ("Tea.", 2)
     assert model.requests[1].messages[-1].content.startswith("Your reply was empty")
+
+
+def test_a_second_empty_reply_in_a_row_is_an_error(tmp_path):
+    def model(_: Any) -> str:
+        return ""
+
+    backend = ScriptedBackend(model)
+    with pytest.raises(NodeFailed) as caught:
+        agent_run(tmp_path, backend, [add])
+
+    assert isinstance(caught.value.__cause__, ReplyEmpty)
+    assert len(backend.requests) == 2
 
 
 def test_the_answer_is_asked_for_once_more_in_its_type(tmp_path):
