@@ -140,8 +140,9 @@ class ReplyType(Generic[T]):
             return [self._bare.validate_json(text)]
         values: dict[str, T] = {}
         for value, raw in values_in(text):
-            # As the value itself, or as the only one of a list.
-            items = value if isinstance(value, list) and len(value) == 1 else []
+            # As the value itself, or as the only object of a list.
+            is_list = isinstance(value, list) and len(value) == 1
+            items = value if is_list and isinstance(value[0], dict) else []
             for candidate in (raw, *map(json.dumps, items)):
                 with suppress(ValueError):
                     fitting = self._bare.validate_json(candidate)
