@@ -9,12 +9,16 @@ something else.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from inspect import isroutine
+from itertools import islice
+from math import isfinite
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -25,7 +29,7 @@ from pydantic_core import SchemaError
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
 from harness.inference.completion import Completion, StructuredMode, is_visible, why_no_text
-from harness.inference.json_text import DECODER, objects_in
+from harness.inference.json_text import DECODER, objects_in, values_in
 from harness.inference.request import ChatRequest, JsonSchema, Message
 from harness.inference.strict_schema import plain, strict_schema
 from harness.trace import Span, Tracer, events
@@ -57,6 +61,11 @@ _ABOUT_SCHEMAS = re.compile(
 _KEPT = f'{{"word":"{_WORD}"}}'
 
 
+_SCALARS = {"string", "integer", "number", "boolean"}
+_FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*\s*\n(.*)\n\s*\1$", re.DOTALL)
+_AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»"
+
+
 class ReplyType(Generic[T]):
     """A type that replies are asked for in; raises `ConfigurationInvalid` without a JSON Schema."""
 
@@ -69,7 +78,9 @@ class ReplyType(Generic[T]):
             self._bare = self._adapter
             # Servers enforce objects, not every one enforces a bare list or number: those travel as
             # `{"answer": …}`, and without it they count as well.
-            self._wrapped = self._adapter.json_schema().get("type") != "object"
+            bare_schema = self._adapter.json_schema()
+            self._wrapped = bare_schema.get("type") != "object"
+            self._is_scalar = bare_schema.get("type") in _SCALARS
             if self._wrapped:
                 fields: Any = {"answer": (python_type, ...)}
                 model = create_model("Reply", __config__=ConfigDict(extra="forbid"), **fields)
@@ -97,16 +108,16 @@ class ReplyType(Generic[T]):
                 if not objects:  # pydantic takes the last of two equal keys
                     DECODER.decode(text)
         except ValueError as error:
-            if self._wrapped and completion.finish_reason == "stop":
-                with suppress(ValueError):
-                    DECODER.decode(text)
-                    bare: T = self._bare.validate_json(text)
-                    return bare
+            bare: list[T] = []
+            if self._wrapped and completion.finish_reason == "stop" and not fitting:
+                bare = self._bare_values(text)
+                if len(bare) == 1:
+                    return bare[0]
             why = str(error)
             if isinstance(error, ValidationError):
                 why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
-            if fitting:
-                why = f"it holds {len(fitting)} different values of the type"
+            if several := len(fitting or bare):
+                why = f"it holds {several} different values of the type"
             elif completion.finish_reason == "length":
                 why = "max_output_tokens cut it short; raise it"
             elif not is_visible(text):
@@ -121,6 +132,37 @@ class ReplyType(Generic[T]):
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+    def _bare_values(self, text: str) -> list[T]:
+        """The different values in a reply that stand there without `{"answer": …}`."""
+        with suppress(ValueError):
+            DECODER.decode(text)
+            return [self._bare.validate_json(text)]
+        values: dict[str, T] = {}
+        for value, raw in values_in(text):
+            # As the value itself, or as the only object of a list.
+            is_list = isinstance(value, list) and len(value) == 1
+            items = value if is_list and isinstance(value[0], dict) else []
+            for candidate in (raw, *map(json.dumps, items)):
+                with suppress(ValueError):
+                    fitting = self._bare.validate_json(candidate)
+                    values.setdefault(json.dumps(value, sort_keys=True), fitting)
+                    break
+        return [*values.values()] or [*islice(self._from_words(text), 1)]
+
+    def _from_words(self, text: str) -> Iterator[T]:
+        """A text or another scalar that is a whole reply, and no JSON."""
+        whole = _FENCED.sub(r"\2", text.strip()).strip()
+        # JSON of another shape is no text, whatever it holds.
+        is_json = whole.startswith(("{", "[")) or objects_in(whole)
+        if not self._is_scalar or is_json or not is_visible(whole):
+            return
+        for word in (whole, whole.removesuffix("."), whole.strip(_AROUND_WORDS)):
+            with suppress(ValueError):
+                value = self._bare.validate_strings(word)
+                # "nan" is no number in JSON either.
+                if not isinstance(value, float | Decimal) or isfinite(value):
+                    yield value
 
 
 class FoundOnce(Generic[T]):

@@ -12,13 +12,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Required, TypedDict
 
-from harness.errors import InvalidInput, NodeTimedOut, NotOffered, RunLimitReached, did_you_mean
+from harness.errors import (
+    InvalidInput,
+    NodeTimedOut,
+    NotOffered,
+    ReplyEmpty,
+    RunLimitReached,
+    did_you_mean,
+)
 from harness.graph import InProcess, NodeCall, Timeout, Work
 from harness.graph.executor import timed
 from harness.graph.graph import ResultT
 from harness.graph.node import RUN_PARAMETER
 from harness.graph.outcome import Log
 from harness.inference import Completion, Image, Message, OnCut, ToolCall
+from harness.inference.completion import is_visible, why_no_text
 from harness.session.mcp_tools import ToolSource
 from harness.session.tools import ToolFailed, ToolOutcome, ToolResult, UsableTool, cut, result_of
 from harness.trace import Tracer, describe, events
@@ -82,15 +90,17 @@ class AgentStep:
     results: tuple[ToolResult, ...]
 
 
-Move = AgentStop | Literal["call", "remind", "nudge"]
+Move = AgentStop | Literal["call", "remind", "nudge", "empty"]
 """The end, or the next move: call the tools, repeat the last results with a remark, or ask again
-after an empty reply."""
+after an empty reply; a second one in a row is an error."""
 
 
 def next_move(steps: Sequence[AgentStep], reply: Completion, *, max_steps: int) -> Move:
     """The next move after a reply of the model."""
-    if not reply.tool_calls and reply.text.strip():
+    if not reply.tool_calls and is_visible(reply.text):
         return "answered"
+    if not reply.tool_calls and steps and not steps[-1].turn.tool_calls:
+        return "empty"
     requested, same = _asked(reply.tool_calls), 0
     if requested and steps and _asked(steps[-1].turn.tool_calls) == requested:
         if any(result.outcome == "repeated" for result in steps[-1].results):
@@ -136,6 +146,7 @@ async def run_agent(
     Raises:
         InvalidInput: A limit is too low.
         RunLimitReached: A limit of the run ended it.
+        ReplyEmpty: Two replies in a row have no text and call no tool.
         InferenceError: A reply failed.
     """
     if max_steps < 1 or max_result_chars < 1:
@@ -163,6 +174,17 @@ async def run_agent(
                 match move := next_move(steps, reply, max_steps=max_steps):
                     case "answered" | "max_steps" | "repeating":
                         break
+                    case "empty":
+                        raise ReplyEmpty(
+                            f"two replies of the agent in a row have no text: {why_no_text(reply)}"
+                            ". Reword the task, or give the model more room or less to reason "
+                            "about",
+                            endpoint=reply.endpoint or role,
+                            text=reply.text,
+                            finish_reason=reply.finish_reason,
+                            usage=reply.usage,
+                            from_cache=reply.from_cache,
+                        )
                     case "call":
                         # Steps of the run, in its journal before the model is asked again: so a
                         # resumed run repeats no finished call.
@@ -279,7 +301,7 @@ class _ToolCaller:
             refused = "refused by the person who was asked; do not make this call again"
             raise ToolFailed(refused, outcome="refused")
         values = {RUN_PARAMETER: run, **arguments} if tool.takes_run else arguments
-        outcome = InProcess().call(Work(f"{call.label} {name}", tool.function, values))
+        outcome = _called(Work(f"{call.label} {name}", tool.function, values))
         if tool.timeout_s is not None:
             limit = Timeout(total_s=tool.timeout_s)
             outcome = timed(outcome, limit, pulse=call.pulse, label=call.label, log=Log())
@@ -289,6 +311,14 @@ class _ToolCaller:
                 late = f"'{name}' took longer than timeout_s = {tool.timeout_s:g} s"
                 raise ToolFailed(late, outcome="timed out") from error
         return result_of(await outcome)
+
+
+async def _called(work: Work) -> object:
+    try:
+        return await InProcess().call(work)
+    except SystemExit as error:
+        # Here, since a task that ends with it ends the event loop.
+        raise RuntimeError(f"the tool ended itself: {describe(error)}") from error
 
 
 def _is_the_runs_own(error: BaseException) -> bool:

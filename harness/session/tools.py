@@ -17,7 +17,8 @@ from decimal import Decimal
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -63,7 +64,7 @@ class Tool:
     """
 
     function: Callable[..., object]
-    """Plain or async, each parameter annotated. `run: Run` receives the run; no model sees it."""
+    """Plain or async, each parameter annotated. `run: Run` is the run, unseen by models."""
     name: str | None = None
     """By default the function's."""
     description: str | None = None
@@ -187,26 +188,15 @@ def _read(tool: Tool) -> UsableTool:
     if inspect.isasyncgenfunction(function):
         raise mistake("yields its result in pieces; return it as a whole", code="tool.yields")
     parameters = dict(inspect.signature(tool.function).parameters)
-    takes_run = parameters.pop(RUN_PARAMETER, None) is not None
+    takes_run = _is_run(function, parameters.get(RUN_PARAMETER))
+    if takes_run:
+        del parameters[RUN_PARAMETER]
     described, of_arguments = _docstring(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters.values()):
-        if parameter.kind in {
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-            parameter.POSITIONAL_ONLY,
-        }:
-            raise mistake(
-                f"takes '{parameter}', which cannot be given by name; name each parameter, "
-                "without '/'",
-                code="tool.parameter-without-name",
-            )
-        if parameter.annotation is parameter.empty:
-            raise mistake(
-                f"has no annotation for '{parameter.name}', and a model needs it to know what to "
-                f"give; write {parameter.name}: str, for example",
-                code="tool.parameter-unannotated",
-            )
+        if problem := _problem_of(function, parameter, is_first=not number):
+            what, code = problem
+            raise mistake(what, code=code)
         try:
             kind = annotation_of(function, parameter.name)
         except (NameError, AttributeError) as error:
@@ -216,10 +206,12 @@ def _read(tool: Tool) -> UsableTool:
                 code="tool.type-unusable",
             ) from error
         default = ... if parameter.default is parameter.empty else parameter.default
-        default_field = Field(
-            default, alias=parameter.name, description=of_arguments.get(parameter.name)
-        )
-        fields[f"p{number}"] = kind, default_field  # its own name may be one of pydantic's
+        settings: dict[str, Any] = {"alias": parameter.name}
+        # None would remove the description of an annotation.
+        if text := of_arguments.get(parameter.name):
+            settings["description"] = text
+        # Its own name may be one of pydantic's.
+        fields[f"p{number}"] = kind, Field(default, **settings)
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         schema = model.model_json_schema(schema_generator=_Schema)
@@ -252,6 +244,62 @@ def _read(tool: Tool) -> UsableTool:
         timeout_s=tool.timeout_s,
         approve=tool.approve,
     )
+
+
+def _problem_of(
+    function: Callable[..., Any], parameter: inspect.Parameter, *, is_first: bool
+) -> tuple[str, str] | None:
+    """Why a parameter cannot be a model's to give, and the code of the error."""
+    name = parameter.name
+    if parameter.kind in {
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+        parameter.POSITIONAL_ONLY,
+    }:
+        return (
+            f"takes '{parameter}', which cannot be given by name; name each parameter, without '/'",
+            "tool.parameter-without-name",
+        )
+    holder, _, method = function.__qualname__.rpartition(".")
+    if is_first and name == "self" and holder and not holder.endswith(">"):
+        owner = holder.rpartition(".")[2]
+        return (
+            f"is a method without its object; give a bound method: {owner}(…).{method}",
+            "tool.method-unbound",
+        )
+    if _is_run(function, parameter):
+        return f"takes a Run as '{name}'; name the parameter '{RUN_PARAMETER}'", "tool.run-misnamed"
+    if parameter.annotation is not parameter.empty:
+        return None
+    if name == RUN_PARAMETER:
+        remedy = "write run: Run to receive the run, or run: str for a text of the model's"
+    else:
+        remedy = f"write {name}: str, for example"
+    return (
+        f"has no annotation for '{name}', and a model needs it to know what to give; {remedy}",
+        "tool.parameter-unannotated",
+    )
+
+
+def _is_run(function: Callable[..., object], parameter: inspect.Parameter | None) -> bool:
+    """Whether a parameter is annotated as a `Run`."""
+    if parameter is None or parameter.annotation is parameter.empty:
+        return False
+    try:
+        kind = annotation_of(function, parameter.name)
+    except (NameError, AttributeError):
+        # Imported for type checkers alone, as a text, which may be quoted twice.
+        return str(parameter.annotation).strip("'\"").rpartition(".")[2] == "Run"
+    kinds = [kind, *get_args(kind)] if get_origin(kind) in _AROUND_RUN else [kind]
+    # By name: the module of `Run` imports this one.
+    return any(
+        (base.__module__, base.__qualname__) == ("harness.session.run", "Run")
+        for kind in kinds
+        for base in getattr(kind, "__mro__", ())
+    )
+
+
+_AROUND_RUN = (Annotated, Union, UnionType)
 
 
 def _not_finite(value: object, place: str = "") -> Iterator[str]:

@@ -2,7 +2,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Strict
@@ -111,6 +111,56 @@ def test_the_only_object_of_the_type_counts_wherever_it_stands(text):
 def test_no_object_is_picked_out_of_several_or_of_one_that_is_broken(text, problem):
     with pytest.raises(ReplyInvalid, match=problem):
         parse(Finding, text)
+
+
+@pytest.mark.parametrize(
+    ("python_type", "text", "value"),
+    [
+        (list[str], '```json\n["a","b"]\n```', ["a", "b"]),
+        (list[str], 'Sure: ["a", "b"]. Done.', ["a", "b"]),
+        (list[str], '```json\n{"answer": ["a"]}\n```', ["a"]),
+        (list[Finding], '[{"line": 1, "text": "t"}] it is.', [Finding(line=1, text="t")]),
+        (Tree, 'Sure: {"name": "a", "branches": []}', Tree(name="a")),
+        (Tree, '```\n[{"name": "a"}]\n```', Tree(name="a")),
+        (Finding | Point, '```json\n{"x": 1}\n```', Point(1)),
+        (Finding | None, 'Here: {"line": 1, "text": "t"}', Finding(line=1, text="t")),
+        (Literal["refund", "technical"], "technical", "technical"),
+        (Literal["refund", "technical"], "“technical”.", "technical"),
+        (Literal["refund", "technical"], "```\ntechnical\n```", "technical"),
+        (Colour, "**red**", Colour.RED),
+        (str, "Hello there.", "Hello there."),
+        (date, "2026-11-20.", date(2026, 11, 20)),
+        (int, "```\n42\n```", 42),
+    ],
+    ids=str,
+)
+def test_a_value_without_the_object_around_it_counts_too(python_type, text, value):
+    assert parse(python_type, text) == value
+
+
+@pytest.mark.parametrize(
+    ("python_type", "text"),
+    [
+        (list[int], "[1, 2] or [3]"),
+        (Literal["refund", "technical"], "refund or technical"),
+        (Literal["refund", "technical"], "It is technical."),
+        (int, "between 3 and 4"),
+        (float, "nan"),
+        (str, '{"text": "hello"}'),
+        (str, "Here: " + '{"text": "hello"}'),
+        (list[str], "a, b"),
+        (str | None, "none"),
+    ],
+    ids=str,
+)
+def test_what_may_be_another_value_is_not_guessed(python_type, text):
+    with pytest.raises(ReplyInvalid):
+        parse(python_type, text)
+
+
+def test_a_text_that_was_cut_is_no_value():
+    with pytest.raises(ReplyInvalid):
+        parse(str, "Hello th", finish_reason="length")
 
 
 def test_a_reply_of_reasoning_alone_is_said_to_be_that():

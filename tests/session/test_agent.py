@@ -35,7 +35,7 @@ from harness import (
     Tool,
     ToolCall,
 )
-from harness.errors import NotOffered, RunLimitReached, ServerError
+from harness.errors import NodeFailed, NotOffered, ReplyEmpty, RunLimitReached, ServerError
 from harness.session.agent import AgentStep, next_move
 from harness.session.tools import ToolResult
 
@@ -53,6 +53,16 @@ def add(a: int, b: int = 1) -> int:
 def fail(why: str) -> str:
     """Fails."""
     raise ValueError(why)
+
+
+def exits() -> str:
+    """Ends the program."""
+    sys.exit(2)
+
+
+async def exits_on_the_loop() -> str:
+    """Ends the program."""
+    sys.exit(2)
 
 
 async def ends_itself() -> str:
@@ -148,6 +158,8 @@ def test_calls_of_one_reply_are_made_side_by_side_and_answered_in_their_order(tm
         (("add", {"a": "x"}), "invalid", "Error: a: Input should be a valid integer"),
         (("fail", {"why": "no disk"}), "failed", "Error: ValueError: no disk"),
         (("ends_itself", {}), "failed", "Error: CancelledError"),
+        (("exits", {}), "failed", "Error: RuntimeError: the tool ended itself: SystemExit: 2"),
+        (("exits_on_the_loop", {}), "failed", "Error: RuntimeError: the tool ended itself"),
         (("hang", {}), "timed out", "Error: 'hang' took longer than timeout_s = 0.05 s"),
         (("hang_in_a_thread", {}), "timed out", "Error: 'hang_in_a_thread' took longer"),
         (("flood", {}), "ok", "x" * 6_666 + "\n[… 9,990,000 characters are left out"),
@@ -155,7 +167,7 @@ def test_calls_of_one_reply_are_made_side_by_side_and_answered_in_their_order(tm
     ids=lambda one: one[0] if isinstance(one, tuple) else None,
 )
 def test_whatever_goes_wrong_the_model_is_told(tmp_path, wanted, outcome, told):
-    tools = [add, fail, ends_itself, hang, hang_in_a_thread, flood]
+    tools = [add, fail, ends_itself, exits, exits_on_the_loop, hang, hang_in_a_thread, flood]
 
     limit_s = 0.05 if outcome == "timed out" else 60
     ended, result, model = agent_run(tmp_path, [asks(wanted), "Well."], tools, timeout_s=limit_s)
@@ -264,10 +276,14 @@ ONE, TWO = ("add", {"a": 1}), ("add", {"a": 2})
         ([_step("1", ONE), _step("1", TWO)] * 4, _reply(ONE), "call"),
         ([_step("1", TWO)] * 9, _reply(ONE), "max_steps"),
         ([_step("1", TWO)] * 9, _reply(), "max_steps"),
+        ([], _reply(text="```\n```"), "nudge"),
+        ([_step("")], _reply(), "empty"),
+        ([_step(""), _step("1", TWO)], _reply(), "nudge"),
     ],
     ids=[
         *("an answer", "nothing", "a call", "the third", "the fourth", "another", "a poll"),
         *("told so", "told so, and more", "by turns", "no step left", "nothing at last"),
+        *("an empty fence", "nothing twice", "nothing again, later"),
     ],
 )
 def test_what_comes_next(steps, reply, move):
@@ -279,6 +295,18 @@ def test_an_empty_reply_is_no_answer(tmp_path):
 
     assert (result.text, result.steps) == ("Tea.", 2)
     assert model.requests[1].messages[-1].content.startswith("Your reply was empty")
+
+
+def test_a_second_empty_reply_in_a_row_is_an_error(tmp_path):
+    def model(_: Any) -> str:
+        return ""
+
+    backend = ScriptedBackend(model)
+    with pytest.raises(NodeFailed) as caught:
+        agent_run(tmp_path, backend, [add])
+
+    assert isinstance(caught.value.__cause__, ReplyEmpty)
+    assert len(backend.requests) == 2
 
 
 def test_the_answer_is_asked_for_once_more_in_its_type(tmp_path):

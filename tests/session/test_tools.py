@@ -88,6 +88,14 @@ def test_names_of_pydantic_and_nested_types_are_parameters_as_others_are() -> No
 
 
 def no_annotation(query) -> str: ...
+def no_annotation_of_run(run, query: str) -> str: ...
+def run_by_another_name(ctx: Run, query: str) -> str: ...
+
+
+class Counter:
+    def inc(self, by: int) -> int: ...
+
+
 def star(*words: str) -> str: ...
 def by_place(word: str, /) -> str: ...
 def no_type(make: Callable[[], int]) -> str: ...
@@ -100,6 +108,9 @@ async def stream(word: str) -> AsyncIterator[str]:
     ("tool", "code"),
     [
         (no_annotation, "tool.parameter-unannotated"),
+        (no_annotation_of_run, "tool.parameter-unannotated"),
+        (run_by_another_name, "tool.run-misnamed"),
+        (Counter.inc, "tool.method-unbound"),
         (star, "tool.parameter-without-name"),
         (by_place, "tool.parameter-without-name"),
         (no_type, "tool.type-unusable"),
@@ -119,6 +130,41 @@ def test_a_function_that_cannot_be_a_tool_is_refused_at_its_line(tool: Any, code
         assert caught.value.path is not None
         assert caught.value.path.name == "test_tools.py"
         assert caught.value.line == tool.__code__.co_firstlineno
+
+
+def test_a_parameter_named_run_is_the_models_unless_it_is_annotated_as_a_run() -> None:
+    def logs(run: str) -> str:
+        return run
+
+    tool = usable_tool(logs)
+
+    assert not tool.takes_run
+    assert tool.spec.parameters["properties"] == {"run": {"type": "string"}}
+    assert tool.read('{"run": "a"}') == {"run": "a"}
+
+
+def test_an_annotation_describes_a_parameter_that_the_docstring_does_not() -> None:
+    def buy(
+        amount: Annotated[int, Field(description="how many")],
+        size: Annotated[int, Field(description="of the annotation")],
+    ) -> str:
+        """Buys.
+
+        Args:
+            size: Of the docstring.
+        """
+        return f"{amount} {size}"
+
+    assert usable_tool(buy).spec.parameters["properties"] == {
+        "amount": {"type": "integer", "description": "how many"},
+        "size": {"type": "integer", "description": "Of the docstring."},
+    }
+
+
+def test_a_method_without_its_object_is_told_from_a_bound_one() -> None:
+    with pytest.raises(InvalidInput, match=r"give a bound method: Counter\(…\).inc"):
+        usable_tool(Counter.inc)
+    assert usable_tool(Counter().inc).spec.name == "inc"
 
 
 def test_two_tools_of_one_name_are_refused() -> None:
