@@ -81,14 +81,18 @@ class _Statement:
     is_total: bool = False
     is_doubtful: bool = False
     """Whether it stands within a sentence, which may speak of it."""
+    is_mention: bool = False
+    """Whether it states nothing by itself, and may only contradict."""
 
 
 def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
     """The judgement of which all statements on a dimension have the score; None if in doubt."""
     every = [statement for statement in statements if statement.name == name]
     # Of one dimension alone, a total may be all there is, but does not stand for what it has.
-    counted = [statement for statement in every if not statement.is_total] or every
-    is_agreed = len({statement.judgement.score for statement in counted}) == 1
+    own = [statement for statement in every if not statement.is_mention]
+    counted = [statement for statement in own if not statement.is_total] or own
+    mentions = [statement for statement in every if statement.is_mention]
+    is_agreed = bool(counted) and len({s.judgement.score for s in (*counted, *mentions)}) == 1
     is_doubtful = any(statement.is_doubtful for statement in counted)
     return counted[0].judgement if is_agreed and not is_doubtful else None
 
@@ -204,7 +208,7 @@ class _ReplyReader:
         for key, inner in value.items():
             if names[key]:
                 places.append((names[key], inner))
-            elif key in self._wrappers:
+            elif key in self._wrappers or _REVISED.fullmatch(key):
                 yield from self._judgements(inner, limits)
         # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
         label = next((v for k in _NAME_KEYS if isinstance(v := value.get(k), str)), None)
@@ -231,6 +235,13 @@ class _ReplyReader:
         # `{"relevance": 8, "relevance_reason": "…"}`
         if not members:
             members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
+        if any(
+            other != score
+            for text in _second_scores(members, self._scales[name])
+            if (again := _ALONE.fullmatch(text))
+            and (other := _on_scale(again, self._scales[name], limits)) is not None
+        ):
+            return None
         return Judgement(
             score=score,
             reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
@@ -265,6 +276,40 @@ class _ReplyReader:
         # The end of the text ends the last turn.
         self._turns.append(len(text))
         self.statements[before:] = map(self._explained, self.statements[before:])
+        self._mentions(text, self.statements[before:])
+
+    def _mentions(self, text: str, statements: Sequence[_Statement]) -> None:
+        """Takes in other numbers of dimensions: whatever words surround them, they contradict."""
+        mentions = [
+            (self._find(label["name"]), number)
+            for label in self._label.finditer(text)
+            if label["name"] and (number := _MENTIONED.match(text, label.end()))
+        ]
+        for statement in statements:
+            end = min(statement.end + _CORRECTED_CHARS, self._turns[-1])
+            end = next((turn for turn in self._turns if turn >= statement.end), end)
+            end = min(end, statement.end + _CORRECTED_CHARS)
+            if number := _CORRECTED.search(text, statement.end, end):
+                mentions.append((statement.name, number))
+            if self._is_undecided(statement, text[statement.end : end].partition("\n")[0]):
+                self.statements.append(replace(statement, is_doubtful=True))
+        for name, number in mentions:
+            score = _on_scale(number, self._scales[name], []) if name in self._rules else None
+            if score is not None:
+                judgement = Judgement(score=score)
+                start, end = number.span()
+                self.statements.append(_Statement(name, start, end, judgement, is_mention=True))
+
+    def _is_undecided(self, statement: _Statement, rest: str) -> bool:
+        """Whether words behind a score take it back: `9, minus 2`, `pass (fails on names)`."""
+        scale = self._scales[statement.name]
+        if not scale.is_pass_fail:
+            return bool(_REDUCED.match(rest))
+        is_pass = statement.judgement.score == scale.max
+        if is_pass and _NOT_PASSED.search(rest):
+            return True
+        rest = _CONDITION.sub(" ", rest)
+        return bool((_DENIED if is_pass else _GRANTED).search(rest))
 
     def _without_rules(self, text: str) -> str:
         """Takes in what lines say of rules, whose words may hold names and numbers."""
@@ -446,6 +491,25 @@ def _score_in(value: _Value, name: str) -> str:
     return _score_in(value[keys[0]], name) if len(keys) == 1 else ""
 
 
+_REVISED = re.compile(
+    r"(?:revised|final|adjusted|corrected|updated|initial|original)"
+    r"(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?"
+    r"|score[\W_]*(?:revised|final|adjusted|corrected|after\w*)"
+)
+"""Keys of a second score beside the first."""
+_VERDICT_KEYS = ("pass", "passed", "passes", "verdict")
+
+
+def _second_scores(members: Mapping[str, _Value], scale: Scale) -> list[str]:
+    """What other keys of a dimension say of its score; of pass and fail, a verdict too."""
+    return [
+        value
+        for key, value in members.items()
+        if isinstance(value, str)
+        and (_REVISED.fullmatch(key) or (scale.is_pass_fail and key in _VERDICT_KEYS))
+    ]
+
+
 def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
     texts = (value for key in keys if isinstance(value := members.get(key), str))
     return next((" ".join(text.split()) for text in texts if text.strip()), "")
@@ -559,6 +623,34 @@ _FILLER = (
 _STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
 """A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
 minus."""
+_MENTIONED = re.compile(
+    r"(?>(?:[ \t:\uff1a=|>*_({\[\u2192]|[-\u2013\u2014](?=[ \t])|\bfrom[ \t]\d{1,3}[ \t]to\b"
+    r"|\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
+    rf"|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b){{0,40}}){_NO_LIST}{_PLAIN}{_BEHIND}",
+    re.IGNORECASE,
+)
+"""A number that a sentence binds to a name."""
+_CORRECTED_CHARS = 200
+_CORRECTED = re.compile(
+    r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
+    r"(?:no|sorry|actually|rather|wait|correct(?:ion|ed)|revis(?:ed|ion)|adjusted|raised|lowered"
+    r"|changed|should (?:be|have been)|make (?:that|it)|on reflection|or rather|better)\b"
+    rf"[ \t,:*_]{{0,4}}(?:(?:to|a|an|at|is|now)\b[ \t]{{0,3}})?{_PLAIN}{_BEHIND}",
+    re.IGNORECASE,
+)
+"""A correction behind a score, without a name."""
+_REDUCED = re.compile(r"[ \t,;(-]{0,4}(?:minus|plus|less)\b[ \t]{0,3}\d", re.IGNORECASE)
+_CONDITION = re.compile(
+    r"\b(?:to|would|could|might|can|may|(?:does|do|did|will|has) not)[ \t]+(?:pass|fail)\w*",
+    re.IGNORECASE,
+)
+"""What is wished or denied: neither of the words is said."""
+_NOT_PASSED = re.compile(r"\bnot[ \t]+pass\b", re.IGNORECASE)
+_DENIED = re.compile(
+    r"\b(?:fail(?:s|ed)?|false)\b|\bbut no\b[ \t]*(?:[.,;!)]|\Z)|[,.;(][ \t]*no[ \t]*(?:[.;!)]|\Z)",
+    re.IGNORECASE,
+)
+_GRANTED = re.compile(r"\b(?:pass(?:es|ed)?|true)\b|\byes\b[ \t]*(?:[.,;!)]|\Z)", re.IGNORECASE)
 _STATES = re.compile(r"\bis\b|[:\uff1a=]")
 _OPENING = re.compile(
     r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
