@@ -72,7 +72,8 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
     has a part in it: the same for the same number, where the server can.
 
     Raises:
-        EvaluatorAbstained: A dimension has no score that could be read, even after a repair.
+        EvaluatorAbstained: A dimension has no score that could be read, or a rule that would lower
+            it no answer, even after a repair.
         InferenceError: It could not be asked.
         LimitReached: A limit leaves no room for a call that is no repair.
     """
@@ -144,7 +145,6 @@ async def _read(
     except ReplyEmpty as error:
         raise EvaluatorAbstained(f"'{request.model}' gave no score: {error}") from error
     judgements = _judgements(completion, case, dimensions)
-    # A score stands though a rule has no answer, if a repair does not bring one.
     incomplete = [
         d
         for d in dimensions
@@ -163,7 +163,18 @@ async def _read(
                 # It asks for scores alone: the reasons are those of the first reply.
                 first = judgements.get(name, mended)
                 judgements[name] = replace(
-                    mended, reason=first.reason, issues=first.issues, repaired=True
+                    mended,
+                    reason=first.reason,
+                    issues=first.issues,
+                    rules={**first.rules, **mended.rules},
+                    repaired=True,
+                )
+            # Without an answer, whether the cap holds is unknown. A call that failed is no refusal
+            # to answer: then the score stands.
+            if rules := [rule for d in dimensions for rule in _open_rules(d, judgements)]:
+                raise EvaluatorAbstained(
+                    f"'{request.model}' did not say true or false to a rule that would lower its "
+                    f"score: {'; '.join(rules)}. {_excerpt(again)}"
                 )
     if missing := [d.name for d in dimensions if d.name not in judgements]:
         raise EvaluatorAbstained(
@@ -171,6 +182,16 @@ async def _read(
             f"{_excerpt(completion)}"
         )
     return judgements
+
+
+def _open_rules(dimension: Dimension, judgements: Mapping[str, Judgement]) -> list[str]:
+    """The rules without an answer whose cap is below a dimension's score."""
+    judgement = judgements.get(dimension.name)
+    if judgement is None:
+        return []
+    lowering = {cap.when for cap in dimension.caps if cap.at_most < judgement.score}
+    rules = rule_keys(dimension).items()
+    return [rule for key, rule in rules if key not in judgement.rules and rule in lowering]
 
 
 async def _answer(request: ChatRequest, dimensions: Sequence[Dimension], *, ask: Ask) -> Completion:

@@ -18,6 +18,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS, rule_keys
@@ -51,6 +52,7 @@ def read_reply(
     # 2. What the draft states too, unless these statements are all of the reply.
     spans = [(statement.start, statement.end) for statement in reader.statements]
     copied: set[tuple[str, float]] = set()
+    answers = reader.answers
     if re.search(r"\w", _FENCE_MARK.sub("", _without(text, reader.objects + spans))):
         claims = _ReplyReader(rubric, dimensions)
         data = _with_widths(f"{draft.text}\n{draft.evidence}")
@@ -58,10 +60,11 @@ def read_reply(
         claims.read_lines(_without(data, claims.objects))
         # By its score: a copy may be typed in another form.
         copied = {(claim.name, claim.judgement.score) for claim in claims.statements}
+        answers = answers - claims.answers
     # 3. Of each dimension the one score on which all statements agree.
     judgements = {d.name: _agreed(reader.statements, d.name) for d in dimensions}
     return {
-        name: judgement
+        name: replace(judgement, rules=_unanimous(answers, name))
         for name, judgement in judgements.items()
         if judgement and (name, judgement.score) not in copied
     }
@@ -78,16 +81,26 @@ class _Statement:
     is_total: bool = False
     is_doubtful: bool = False
     """Whether it stands within a sentence, which may speak of it."""
+    is_mention: bool = False
+    """Whether it states nothing by itself, and may only contradict."""
 
 
 def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
     """The judgement of which all statements on a dimension have the score; None if in doubt."""
     every = [statement for statement in statements if statement.name == name]
     # Of one dimension alone, a total may be all there is, but does not stand for what it has.
-    counted = [statement for statement in every if not statement.is_total] or every
-    is_agreed = len({statement.judgement.score for statement in counted}) == 1
+    own = [statement for statement in every if not statement.is_mention]
+    counted = [statement for statement in own if not statement.is_total] or own
+    mentions = [statement for statement in every if statement.is_mention]
+    is_agreed = bool(counted) and len({s.judgement.score for s in (*counted, *mentions)}) == 1
     is_doubtful = any(statement.is_doubtful for statement in counted)
     return counted[0].judgement if is_agreed and not is_doubtful else None
+
+
+def _unanimous(answers: Iterable[tuple[str, str, bool]], name: str) -> dict[str, bool]:
+    """Which of a dimension's rules are true and which false; without those answered both ways."""
+    rules = [(rule, answer) for dimension, rule, answer in answers if dimension == name]
+    return {rule: answer for rule, answer in rules if (rule, not answer) not in rules}
 
 
 _COPIES = (
@@ -143,6 +156,8 @@ class _ReplyReader:
         self.statements: list[_Statement] = []
         self.objects: list[tuple[int, int]] = []
         """Where JSON stands, broken or not."""
+        self.answers: set[tuple[str, str, bool]] = set()
+        """By dimension and rule, whether the text calls the rule true."""
         # Of unrequested ones too: their scores must not be taken for another's.
         self._scales = {d.name: rubric.scale_of(d.name) for d in rubric.dimensions}
         self._names = {_key(name): name for name in self._scales}
@@ -193,7 +208,7 @@ class _ReplyReader:
         for key, inner in value.items():
             if names[key]:
                 places.append((names[key], inner))
-            elif key in self._wrappers:
+            elif key in self._wrappers or _REVISED.fullmatch(key):
                 yield from self._judgements(inner, limits)
         # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
         label = next((v for k in _NAME_KEYS if isinstance(v := value.get(k), str)), None)
@@ -215,14 +230,22 @@ class _ReplyReader:
         score = _on_scale(number, self._scales[name], limits)
         if score is None:
             return None
+        for rule, answer in _answers((members, beside), self._rules[name]):
+            self.answers.add((name, rule, answer))
         # `{"relevance": 8, "relevance_reason": "…"}`
         if not members:
             members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
+        if any(
+            other != score
+            for text in _second_scores(members, self._scales[name])
+            if (again := _ALONE.fullmatch(text))
+            and (other := _on_scale(again, self._scales[name], limits)) is not None
+        ):
+            return None
         return Judgement(
             score=score,
             reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
             issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
-            rules=_answers(members, self._rules[name]),
         )
 
     def _limits_of(self, members: Mapping[str, _Value]) -> list[float]:
@@ -237,6 +260,7 @@ class _ReplyReader:
 
     def read_lines(self, text: str) -> None:
         """Takes in the labelled scores of a text without its JSON and quotations."""
+        text = self._without_rules(text)
         self._text, self._name, self._turns = text, self._alone, [0]
         ends = (limit[limit.lastgroup or 0].casefold() for limit in _LIMIT.finditer(text))
         self._limits = [n for end in ends if (n := _POINTS.get(end) or _highest_in(end))]
@@ -252,6 +276,53 @@ class _ReplyReader:
         # The end of the text ends the last turn.
         self._turns.append(len(text))
         self.statements[before:] = map(self._explained, self.statements[before:])
+        self._mentions(text, self.statements[before:])
+
+    def _mentions(self, text: str, statements: Sequence[_Statement]) -> None:
+        """Takes in other numbers of dimensions: whatever words surround them, they contradict."""
+        mentions = [
+            (self._find(label["name"]), number)
+            for label in self._label.finditer(text)
+            if label["name"] and (number := _MENTIONED.match(text, label.end()))
+        ]
+        for statement in statements:
+            end = min(statement.end + _CORRECTED_CHARS, self._turns[-1])
+            end = next((turn for turn in self._turns if turn >= statement.end), end)
+            end = min(end, statement.end + _CORRECTED_CHARS)
+            if number := _CORRECTED.search(text, statement.end, end):
+                mentions.append((statement.name, number))
+            if self._is_undecided(statement, text[statement.end : end].partition("\n")[0]):
+                self.statements.append(replace(statement, is_doubtful=True))
+        for name, number in mentions:
+            score = _on_scale(number, self._scales[name], []) if name in self._rules else None
+            if score is not None:
+                judgement = Judgement(score=score)
+                start, end = number.span()
+                self.statements.append(_Statement(name, start, end, judgement, is_mention=True))
+
+    def _is_undecided(self, statement: _Statement, rest: str) -> bool:
+        """Whether words behind a score take it back: `9, minus 2`, `pass (fails on names)`."""
+        scale = self._scales[statement.name]
+        if not scale.is_pass_fail:
+            return bool(_REDUCED.match(rest))
+        is_pass = statement.judgement.score == scale.max
+        if is_pass and _NOT_PASSED.search(rest):
+            return True
+        rest = _CONDITION.sub(" ", rest)
+        return bool((_DENIED if is_pass else _GRANTED).search(rest))
+
+    def _without_rules(self, text: str) -> str:
+        """Takes in what lines say of rules, whose words may hold names and numbers."""
+        for name, rules in self._rules.items():
+            for rule, statement in rules.items():
+                for line in _rule_pattern(rule, statement).finditer(text):
+                    answer = _answer(text[line.start("answer") : line.end("answer")])
+                    if answer is not None:
+                        self.answers.add((name, rule, answer))
+                    span = (line.start("rule"), line.start("answer"))
+                    word = _ANSWER.match(text, span[1])
+                    text = _without(text, [(span[0], word.end() if word else span[1])])
+        return text
 
     def _line(self, start: int, end: int) -> None:
         # 1. A total, or a dimension that the rubric does not have.
@@ -420,6 +491,25 @@ def _score_in(value: _Value, name: str) -> str:
     return _score_in(value[keys[0]], name) if len(keys) == 1 else ""
 
 
+_REVISED = re.compile(
+    r"(?:revised|final|adjusted|corrected|updated|initial|original)"
+    r"(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?"
+    r"|score[\W_]*(?:revised|final|adjusted|corrected|after\w*)"
+)
+"""Keys of a second score beside the first."""
+_VERDICT_KEYS = ("pass", "passed", "passes", "verdict")
+
+
+def _second_scores(members: Mapping[str, _Value], scale: Scale) -> list[str]:
+    """What other keys of a dimension say of its score; of pass and fail, a verdict too."""
+    return [
+        value
+        for key, value in members.items()
+        if isinstance(value, str)
+        and (_REVISED.fullmatch(key) or (scale.is_pass_fail and key in _VERDICT_KEYS))
+    ]
+
+
 def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
     texts = (value for key in keys if isinstance(value := members.get(key), str))
     return next((" ".join(text.split()) for text in texts if text.strip()), "")
@@ -435,15 +525,60 @@ def _issues(value: _Value) -> Iterator[Finding]:
             yield Finding(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
 
 
-def _answers(members: Mapping[str, _Value], keys: Mapping[str, str]) -> dict[str, bool]:
-    """Which rules are true and which false; those without an answer are left out."""
-    meant = {"true": True, "yes": True, "false": False, "no": False}
-    answers = {key: members.get(key) for key in keys}
-    return {
-        key: meant[word]
-        for key, value in answers.items()
-        if isinstance(value, str) and (word := value.strip().casefold()) in meant
-    }
+_RULE_HOLDERS = ("rules", "caps", "conditions", "answers", "flags", "checks")
+_ANSWER_KEYS = ("value", "answer", "applies", "holds", "result")
+_ANSWER = re.compile(
+    r"[\s*_`]*+(?:(?P<true>true|yes|1)|false|no|0)(?![\w/|]|\.\d|[ \t]*+[/|])", re.IGNORECASE
+)
+
+
+def _answers(
+    places: Iterable[Mapping[str, _Value]], rules: Mapping[str, str]
+) -> Iterator[tuple[str, bool]]:
+    """The rules that objects call true or false, by key or by their words in any joining."""
+    by_words: dict[str, str] = {}
+    for rule, statement in rules.items():
+        by_words.setdefault(_joined(rule), rule)
+        by_words.setdefault(_joined(statement), rule)
+    for members in places if rules else ():
+        inner = (members.get(key) for key in _RULE_HOLDERS)
+        for part in (members, *(value for value in inner if isinstance(value, dict))):
+            for label, value in part.items():
+                rule, answer = by_words.get(_joined(label)), _answer(value)
+                if rule is not None and answer is not None:
+                    yield rule, answer
+
+
+def _answer(value: _Value) -> bool | None:
+    """Of `true`, `1`, `yes, it names none` and `{"value": true}`; None if it says both."""
+    if isinstance(value, dict):
+        answers = {_answer(value[key]) for key in _ANSWER_KEYS if key in value}
+        return answers.pop() if len(answers) == 1 else None
+    word = _ANSWER.match(value) if isinstance(value, str) else None
+    if word is None or not isinstance(value, str):
+        return None
+    is_true, rest = bool(word["true"]), value[word.end() :]
+    # Not any `no`: `true, it names no date` is true.
+    opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
+    return None if re.search(opposite, rest, re.IGNORECASE) else is_true
+
+
+def _joined(label: str) -> str:
+    return re.sub(r"[\W_]+", "", label.casefold())
+
+
+@cache
+def _rule_pattern(rule: str, statement: str) -> re.Pattern[str]:
+    """A rule and its answer, in a line or in a list within a line."""
+    words = "|".join(
+        r"(?:[^\w\n]|_){1,3}".join(map(re.escape, parts))
+        for parts in (re.findall(r"[^\W_]+", statement), re.findall(r"[^\W_]+", rule))
+    )
+    return re.compile(
+        rf"(?:^|[,;(|])[^\w\n]{{0,12}}(?P<rule>(?:{words})(?:[^\w\n]|_){{1,8}})"
+        r"(?P<answer>(?:true|false|yes|no|[01])\b[^\n]{0,80})",
+        re.MULTILINE | re.IGNORECASE,
+    )
 
 
 # `8` and `8/10`, not the 8 of `8 sections`, `7-8`, `8,5` or `80`: behind it stands an end, a mark
@@ -488,6 +623,34 @@ _FILLER = (
 # A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
 # minus.
 _STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
+_MENTIONED = re.compile(
+    r"(?>(?:[ \t:\uff1a=|>*_({\[\u2192]|[-\u2013\u2014](?=[ \t])|\bfrom[ \t]\d{1,3}[ \t]to\b"
+    r"|\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
+    rf"|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b){{0,40}}){_NO_LIST}{_PLAIN}{_BEHIND}",
+    re.IGNORECASE,
+)
+"""A number that a sentence binds to a name."""
+_CORRECTED_CHARS = 200
+_CORRECTED = re.compile(
+    r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
+    r"(?:no|sorry|actually|rather|wait|correct(?:ion|ed)|revis(?:ed|ion)|adjusted|raised|lowered"
+    r"|changed|should (?:be|have been)|make (?:that|it)|on reflection|or rather|better)\b"
+    rf"[ \t,:*_]{{0,4}}(?:(?:to|a|an|at|is|now)\b[ \t]{{0,3}})?{_PLAIN}{_BEHIND}",
+    re.IGNORECASE,
+)
+"""A correction behind a score, without a name."""
+_REDUCED = re.compile(r"[ \t,;(-]{0,4}(?:minus|plus|less)\b[ \t]{0,3}\d", re.IGNORECASE)
+_CONDITION = re.compile(
+    r"\b(?:to|would|could|might|can|may|(?:does|do|did|will|has) not)[ \t]+(?:pass|fail)\w*",
+    re.IGNORECASE,
+)
+"""What is wished or denied: neither of the words is said."""
+_NOT_PASSED = re.compile(r"\bnot[ \t]+pass\b", re.IGNORECASE)
+_DENIED = re.compile(
+    r"\b(?:fail(?:s|ed)?|false)\b|\bbut no\b[ \t]*(?:[.,;!)]|\Z)|[,.;(][ \t]*no[ \t]*(?:[.;!)]|\Z)",
+    re.IGNORECASE,
+)
+_GRANTED = re.compile(r"\b(?:pass(?:es|ed)?|true)\b|\byes\b[ \t]*(?:[.,;!)]|\Z)", re.IGNORECASE)
 _STATES = re.compile(r"\bis\b|[:\uff1a=]")
 _OPENING = re.compile(
     r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"

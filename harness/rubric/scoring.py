@@ -95,7 +95,7 @@ def judged_score(
         reason=judgement.reason or "; ".join(messages),
         findings=tuple(dict.fromkeys(map(Finding, messages, titles, places))),
     )
-    # One that the evaluator left open does not apply.
+    # One may be open only if it could not lower the score, or if the call that asks again failed.
     true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
     by_answers = [_held(cap, cap.when) for cap in dimension.caps if cap.when and cap.when in true]
     return held_down(score, [*held, *by_answers])
