@@ -544,9 +544,9 @@ def _answers(
         inner = (members.get(key) for key in _RULE_HOLDERS)
         for part in (members, *(value for value in inner if isinstance(value, dict))):
             for label, value in part.items():
-                rule, answer = by_words.get(_joined(label)), _answer(value)
-                if rule is not None and answer is not None:
-                    yield rule, answer
+                named, answer = by_words.get(_joined(label)), _answer(value)
+                if named is not None and answer is not None:
+                    yield named, answer
 
 
 def _answer(value: _Value) -> bool | None:
@@ -554,8 +554,7 @@ def _answer(value: _Value) -> bool | None:
     if isinstance(value, dict):
         answers = {_answer(value[key]) for key in _ANSWER_KEYS if key in value}
         return answers.pop() if len(answers) == 1 else None
-    word = _ANSWER.match(value) if isinstance(value, str) else None
-    if word is None or not isinstance(value, str):
+    if not isinstance(value, str) or (word := _ANSWER.match(value)) is None:
         return None
     is_true, rest = bool(word["true"]), value[word.end() :]
     # Not any `no`: `true, it names no date` is true.
