@@ -297,7 +297,8 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
             is_empty = is_empty and not line.strip()
             yield line
     except UnicodeDecodeError as error:
-        problem = f"the table is not UTF-8 text (behind line {number}); convert it, or give a text"
+        where = f" (behind line {number})" if number else ""
+        problem = f"the table is not UTF-8 text{where}; convert it, or give a text"
         raise InvalidInput(problem, code="file.not-utf8", path=path) from error
     finally:
         lines.detach()  # or else it would close standard input

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from html import unescape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -143,6 +144,39 @@ def _parser() -> MarkdownIt:
     # Inline markup is most of the work of a parse, and not needed here. Beyond the nesting limit,
     # 20 in the preset, the parser skips the rest of the document, headings included.
     return MarkdownIt("commonmark", {"maxNesting": 100}).enable("table").disable("inline")
+
+
+_MARKUP = re.compile(r"[*_`\[<>&\\]")
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+
+
+def shown_text(markdown: str) -> str:
+    """The text that a reader sees of a document: without marks, tags and addresses."""
+    if not _MARKUP.search(markdown):
+        return markdown
+    return "\n\n".join(map(_shown, _inline_parser().parse(markdown)))
+
+
+def _shown(token: Token) -> str:
+    match token.type:
+        case "inline":
+            return "".join(map(_shown, token.children or ()))
+        case "softbreak" | "hardbreak":
+            return "\n"
+        case "th_close" | "td_close":
+            return "|"  # no phrase reaches over it
+        case "html_block":
+            return unescape(_TAG.sub("", token.content))
+        case "html_inline":
+            return ""
+    return token.content
+
+
+@cache
+def _inline_parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt  # noqa: PLC0415 - as above
+
+    return MarkdownIt("commonmark", {"maxNesting": 100}).enable("table")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ endings off: for them, `several` and `severe` are one word.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -21,6 +22,8 @@ def phrases_in(
     """The phrases that stand in a text; with `forms`, in any form of their words."""
     searched = folded(text, language)
     matches = {phrase for phrase in phrases if has_phrase(searched, folded(phrase, language))}
+    if language == "de":
+        matches |= {phrase for phrase in phrases if _stands_in_capitals(phrase, text)}
     if forms and language is not None:
         lemmas = _lemmas_of(text, language)
         matches |= {
@@ -39,6 +42,20 @@ def has_forms(language: Language) -> bool:
     from simplemma.strategies.dictionaries import dictionary_factory  # noqa: PLC0415 - an extra
 
     return _CODES.get(language, language) in dictionary_factory.SUPPORTED_LANGUAGES
+
+
+_NOT_LOUD = re.compile(r"\b\w*[a-zäöü]\w*")
+
+
+def _stands_in_capitals(phrase: str, text: str) -> bool:
+    """Whether a German phrase and a text are one where capitals write SS for ß."""
+    if "SS" in phrase and phrase == phrase.upper():
+        return has_phrase(folded(text, "de").replace("ß", "ss"), folded(phrase, "de"))
+    if "ß" not in phrase or "SS" not in text:
+        return False
+    # In small letters, `Masse` is another word than `Maße`.
+    loud = _NOT_LOUD.sub(lambda word: word[0].replace("ss", "s\0s"), text)
+    return has_phrase(folded(loud, "de"), folded(phrase, "de").replace("ß", "ss"))
 
 
 # simplemma knows Norwegian as its Bokmål, and has one dictionary for these three.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import Counter
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -60,6 +61,61 @@ def numerals(language: str | None) -> list[str]:
 def stemmers() -> tuple[str, ...]:
     """The languages whose words a search takes back to stems, by their names in stores."""
     return tuple(sorted(name for name, _, _ in _table().values() if name))
+
+
+# By the first word of its letters' names in Unicode, the languages that a script writes.
+_WRITES: dict[str, str] = {
+    "CJK": "zh ja ko",
+    "HIRAGANA": "ja",
+    "KATAKANA": "ja",
+    "HANGUL": "ko",
+    "GREEK": "el",
+    "CYRILLIC": "az ba be bg bs kk ku ky mk mn ro ru sr tg tk tt ug uk uz",
+    "ARABIC": "ar az fa ha kk ku ky ms ps sw tg tk ug ur uz",
+    "HEBREW": "he",
+    "ARMENIAN": "hy",
+    "GEORGIAN": "ka",
+    "ETHIOPIC": "am om",
+    "THAI": "th",
+    "DEVANAGARI": "hi mr ne sa",
+    "BENGALI": "as bn",
+    "GURMUKHI": "pa",
+    "GUJARATI": "gu",
+    "ORIYA": "or",
+    "TAMIL": "ta",
+    "TELUGU": "te",
+    "KANNADA": "kn",
+    "MALAYALAM": "ml",
+    "SINHALA": "si",
+    "LAO": "lo",
+    "TIBETAN": "dz",
+    "MYANMAR": "my sa",
+    "KHMER": "km",
+}
+# Languages of these scripts that are as well written in Latin letters.
+_ALSO_LATIN = "az ba bs ha kk ku ky mn ms om ro sr sw tg tk tt ug uz"
+_LEAST_LATIN = 12
+"""Letters: fewer may be a name, or a brand, in any language."""
+
+
+def fits_script(text: str, language: Language) -> bool | None:
+    """Whether a text is in a language, as far as its letters tell; None if they do not."""
+    letters = [c for c in text if c.isalpha()]
+    scripts = Counter(unicodedata.name(c, "").partition(" ")[0] for c in letters)
+    scripts["CJK"] += scripts.pop("IDEOGRAPHIC", 0)
+    if kana := scripts.pop("HIRAGANA", 0) + scripts.pop("KATAKANA", 0):
+        scripts["KATAKANA"] = kana + scripts.pop("CJK")  # Han among kana is Japanese
+    script, count = scripts.most_common(1)[0]
+    # A name or a term in other letters stands in many texts.
+    if count < 0.8 * len(letters) or not letters:
+        return None
+    if script == "LATIN":
+        is_other = language in " ".join(_WRITES.values()).split() and language not in _ALSO_LATIN
+        return False if is_other and count >= _LEAST_LATIN else None
+    languages = _WRITES.get(script, language).split()
+    if language not in languages:
+        return False
+    return True if languages == [language] and script in _WRITES else None
 
 
 _UNSPACED = re.compile(f"[{UNSPACED}]+")

@@ -10,8 +10,9 @@ from harness.text.languages import HANGUL, MARKS, UNSPACED
 
 _LETTERS = rf"[^\W_]+(?:[{MARKS}\u200c\u200d]+[^\W_]*)*"
 _TERM = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
+# An address is one word.
 # One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
-_WORD = re.compile(rf"{_LETTERS}(?:[-'\u2019\u2010.,/_]{_LETTERS})*")
+_WORD = re.compile(rf"https?://[^\s()<>\[\]]+|{_LETTERS}(?:[-'\u2019\u2010.,/_]{_LETTERS})*")
 _RUN = re.compile(f"[{UNSPACED}{HANGUL}]+")
 # Texts without these need no search for runs, which takes longer than all the rest.
 _LATER = re.compile("[\u0e00-\u1dff\u3005-\U0003ffff]")

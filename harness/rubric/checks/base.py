@@ -84,8 +84,8 @@ class InRange(Check):
 
     min: int = Field(default=0, ge=0)
     """The least allowed."""
-    max: int | None = Field(default=None, ge=1)
-    """The most allowed; no limit when left out."""
+    max: int | None = Field(default=None, ge=0)
+    """The most allowed; no limit when left out, 0 for none."""
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:

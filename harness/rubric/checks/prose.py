@@ -7,11 +7,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
 from itertools import chain
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from harness.compress import Section
+from harness.compress.markdown import shown_text
 from harness.errors import Notice
 from harness.rubric.checks.base import NO_TEXT, Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import (
@@ -25,7 +26,9 @@ from harness.rubric.draft import (
     visible_text,
 )
 from harness.rubric.word_forms import phrases_in
+from harness.text.folding import folded
 from harness.text.languages import Language as LanguageCode
+from harness.text.languages import fits_script
 from harness.text.numbers import Value, values_in
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.text.words import terms
@@ -43,7 +46,13 @@ class _Phrases(Check):
         return ", ".join(self.phrases)
 
     def _found_in(self, text: str, draft: Draft) -> list[str]:
-        return phrases_in(text, self.phrases, draft.language, forms=self.forms)
+        # As written too: a phrase may be a mark, such as `[TODO]`, or stand in an address.
+        matches = {
+            phrase
+            for read in {text, shown_text(text)}
+            for phrase in phrases_in(read, self.phrases, draft.language, forms=self.forms)
+        }
+        return [phrase for phrase in self.phrases if phrase in matches]
 
 
 class Excludes(_Phrases):
@@ -144,6 +153,12 @@ _ENDS_WITHOUT_STOP = re.compile(
     r"(?:\b(?:https?://|www\.)\S+|\S+@\S+\.\w+|\s[:;][-']?[)(DPp3]|\s\#\w+|\$\$|[\u0e00-\u0eff]"
     r"|[\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff][\u200d\ufe0f\U0001f3fb-\U0001f3ff]*)\s*\Z"
 )
+_TARGET = re.compile(r"\]\([^()\s]*(?:\s+\"[^\"\n]*\")?\)(?=\W*\Z)")
+# Abbreviations before something else, and none that may end a sentence, as `etc.` and `Inc.` may.
+_LEADS_ON = re.compile(
+    r"(?<![\w.])(?:Drs?|Mrs?|Ms|Mx|Prof|Figs?|Eqs?|Abb|Hr|Fr|Nr|Bd|e\.\s?g|i\.\s?e|z\.\s?B|d\.\s?h|u\.\s?a"
+    r"|approx|resp|bzw|vgl|vs|viz|cf|ca|incl|inkl|pp)\.\s*\Z"
+)
 _FOOTNOTE = re.compile(r"\[\^[^\]\n]+\]:")
 _SIGNATURE_LINES = 4
 _SIGNATURE_WORDS = 5
@@ -182,7 +197,10 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
 
 
 def _ends(text: str) -> bool:
-    tail = text[-200:]
+    # Where a link leads says nothing of how its sentence ends: `[the docs.](x.md)`.
+    tail = _TARGET.sub("]", text)[-200:]
+    if _LEADS_ON.search(tail):
+        return False
     return ends_sentence(tail) or _ENDS_WITHOUT_STOP.search(tail) is not None
 
 
@@ -260,7 +278,20 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> Iterator[Findin
 
 
 _Content = tuple[frozenset[str], frozenset[Value]]
-"""The words and the numbers of a text."""
+"""The words of a text, and its claims."""
+_NEGATION = re.compile(
+    r"\b(?:not|never|no|none|nor|neither|cannot|without|\w+n't|nicht|nie(?:mals)?|kein\w{0,2}|ohne"
+    r"|pas|jamais|nunca|mai|niet|geen|inte|ikke|nie|не|нет|никогда)\b"
+)
+_COUNTED = re.compile(r"\d\s?([^\W\d_]{2,})")
+
+
+def _claims_of(text: str) -> frozenset[Value]:
+    """What makes two texts of the same words differ: numbers, what they count, a negation."""
+    read = folded(text)
+    counted = {unit.removesuffix("s") for unit in _COUNTED.findall(read)}
+    negation = {"not"} if _NEGATION.search(read) else set()
+    return values_in(text) | counted | negation
 
 
 def _repeated(
@@ -277,7 +308,7 @@ def _repeated(
     earlier_texts: set[_Content] = set()
     by_word: defaultdict[str, list[_Content]] = defaultdict(list)
     for index, text, words in texts:
-        new = words, values_in(text)
+        new = words, _claims_of(text)
         # A little less, so that rounding errors do not lift the product over a whole number.
         needed = math.ceil(share * len(words) - 1e-9)
         ranked = sorted(words, key=lambda word: (count[word], word))
@@ -298,16 +329,29 @@ def _repeated(
 _NOT_PROSE = re.compile(r"(?<!`)`++[^`]++`++|\]\([^()\s]*+\)|\bhttps?://\S++|<[^<>\s]++>")
 
 
+_TAG = re.compile(r"([a-z]{2})(?:[-_]\w+)*", re.IGNORECASE)
+
+
+def _without_region(code: object) -> object:
+    """The language of a tag such as `pt-BR`; of Norwegian, Bokmål (`nb`) is known as `no`."""
+    tag = _TAG.fullmatch(code) if isinstance(code, str) else None
+    if tag is None or (tag[0] == tag[1] and code != "nb"):
+        return code
+    language = tag[1].lower()
+    return "no" if language == "nb" else language
+
+
 class Language(Check):
     """The prose is in one language. Code, tables, headings and addresses do not count.
 
-    Sections too short to tell are taken together; a draft too short to tell is not judged. Close
+    Sections too short to tell are taken together; of a draft that is too short, only the script is
+    judged. Close
     relatives (Croatian and Serbian, say) are taken for one language.
     """
 
     check: Literal["language"] = "language"
-    code: LanguageCode
-    """The language by its code in ISO 639-1: `en`, `de`, `zh`."""
+    code: Annotated[LanguageCode, BeforeValidator(_without_region)]
+    """The language by its code in ISO 639-1: `en`, `de`, `zh`; a region may follow: `pt-BR`."""
 
     asks: ClassVar[str] = "All prose is in the language with the code '{self.code}'."
 
@@ -317,18 +361,19 @@ class Language(Check):
         short = [index for index, letters in prose.items() if letter_bytes(letters) < ENOUGH_BYTES]
         together = " ".join(prose[index] for index in short)
         texts = [([index], text) for index, text in prose.items() if index not in set(short)]
-        if letter_bytes(together) >= ENOUGH_BYTES:
+        if letter_bytes(together) >= ENOUGH_BYTES or fits_script(together, self.code) is not None:
             texts.append((short, together))
         if not texts:
             return Grade(1.0, unjudged="it is too short to tell its language")
         right = 0
         findings: list[Finding] = []
         for indices, text in texts:
-            language = language_of(text)
-            if same_language(language, self.code):
+            fits = fits_script(text, self.code) if letter_bytes(text) < ENOUGH_BYTES else None
+            language = "another script" if fits is not None else f"'{language_of(text)}'"
+            if fits or (fits is None and same_language(language.strip("'"), self.code)):
                 right += letter_bytes(text)
             else:
-                message = f"this reads as '{language}'; write it in '{self.code}'"
+                message = f"this reads as {language}; write it in '{self.code}'"
                 findings += [draft.finding(message, i, code="check.language") for i in indices]
         total = sum(letter_bytes(text) for _, text in texts)
         return Grade(right / total, tuple(sorted(findings, key=lambda f: f.section_index or 0)))

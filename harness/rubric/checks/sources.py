@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cache
 from itertools import chain, pairwise
 from typing import ClassVar, Literal
 
@@ -82,6 +83,9 @@ def _named(text: str, language: str | None) -> _Named:
     named: dict[Value, set[str]] = {
         Decimal(n): {""} for n, word in spelt if folded(word) in in_words
     }
+    for n, ordinal in _ordinals():
+        if in_words & ordinal:
+            named.setdefault(Decimal(n), set()).add(WORD)
     # By no language: a source may be in another, so each reading of its numbers counts.
     for number in numbers(text):
         for value, unit in (*number.readings, *((part, "") for part in number.parts)):
@@ -89,6 +93,20 @@ def _named(text: str, language: str | None) -> _Named:
             for amount in {value, abs(value)} if isinstance(value, Decimal) else {value}:
                 named.setdefault(amount, set()).add(unit)
     return named
+
+
+@cache
+def _ordinals() -> list[tuple[int, set[str]]]:
+    """Ordinals written out, to 99 in English and to 20 in German."""
+    ones = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"]
+    teens = "ten eleven twelf thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
+    english = [*ones, *(f"{stem}th" for stem in teens.split())]
+    for tens in ["twent", "thirt", "fort", "fift", "sixt", "sevent", "eight", "ninet"]:
+        english += [f"{tens}ieth", *(f"{tens}y-{one}" for one in ones)]
+    stems = "erst zweit dritt viert fünft sechst siebt acht neunt zehnt elft zwölft"
+    stems += " dreizehnt vierzehnt fünfzehnt sechzehnt siebzehnt achtzehnt neunzehnt zwanzigst"
+    german = [{stem + ending for ending in ["e", "er", "es", "en", "em"]} for stem in stems.split()]
+    return [*enumerate(({word} for word in english), 1), *enumerate(german, 1)]
 
 
 def _is_among(number: Number, named: _Named) -> bool:

@@ -11,7 +11,6 @@ from harness.compress import Section
 from harness.errors import Mistake
 from harness.rubric.checks.base import Check, Grade, InRange, Phrase
 from harness.rubric.draft import Draft, Finding, items_of_scripts, visible_text
-from harness.text.folding import composed
 from harness.text.languages import has_blanks
 from harness.text.words import terms, words
 
@@ -56,7 +55,16 @@ class Characters(InRange):
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
         visible = " ".join(_NO_WIDTH.sub("", draft.visible).split())
-        return self._grade(len(composed(visible)), "characters in all")
+        return self._grade(_clusters(visible), "characters in all")
+
+
+def _clusters(text: str) -> int:
+    """The grapheme clusters of a text (UAX 29): what a reader takes for one character."""
+    if text.isascii():
+        return len(text)
+    import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - for texts that need it alone
+
+    return len(regex.findall(r"\X", text))
 
 
 class Sections(InRange):
@@ -89,7 +97,7 @@ class SectionWords(InRange):
 
 
 class Items(InRange):
-    """The number of list items. Items inside items do not count, nor do dashes in code.
+    """The number of top-level list items: none inside items or quotations, no dashes in code.
 
     A count that is off by one costs little, and a list that one section alone has is mended there:
     all or nothing would drive an author to redo a good text for the sake of its arithmetic.
@@ -109,7 +117,7 @@ class Items(InRange):
 
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range; with `scope: section`, the mean of them."""
-        what = _ITEMS[self.kind]
+        what = f"top-level {_ITEMS[self.kind]}"
         if self.scope == "section":
             return self._grade_each(
                 draft, lambda _, section: self._count(section), f"{what} in this section"
