@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 from harness.inference import ChatOptions, Client, Completion, Embeddings, EmbedRequest, TextStream
 from harness.inference.answer import answer, chat_request
 from harness.inference.request import Prompt, as_texts
-from harness.session.entered_once import entered_once
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.settings import Settings, settings_or_default
@@ -21,7 +20,6 @@ from harness.trace import Tracer
 T = TypeVar("T")
 
 
-@entered_once
 @asynccontextmanager
 async def open_shim(
     *models: str, settings: Settings | None = None, tracer: Tracer | None = None

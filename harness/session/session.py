@@ -16,7 +16,6 @@ from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits, Meter, Spent
 from harness.inference.meter import token_prices
 from harness.log import warnings_heard_by
-from harness.session.entered_once import entered_once, entered_once_sync
 from harness.session.open_run import Setup, SharedParts
 from harness.session.own_loop import Background, in_background, refuse_running_loop
 from harness.session.passages import PassageStore
@@ -163,7 +162,6 @@ class Session:
             await self._a_run_ended.wait()
 
 
-@entered_once
 @asynccontextmanager
 async def open(  # noqa: A001 - harness.open
     *,
@@ -290,7 +288,6 @@ class SyncSession:
         return self._background.served.spent(tenant)
 
 
-@entered_once_sync
 @contextmanager
 def open_sync(**options: Unpack[SessionOptions]) -> Iterator[SyncSession]:
     """Opens a session as `open` does, with the same options, for code without an event loop.

@@ -338,25 +338,6 @@ def test_a_reader_that_leaves_its_events_ends_only_its_run(settings):
     assert inside(settings, work, backends={"producer": Closing()}) == (["node started"], "two")
 
 
-def test_a_block_that_is_entered_again_says_to_open_another(settings):
-    async def enter(block):
-        with refused("session.entered-again"):
-            async with block:
-                pass
-
-    async def main():
-        for block in (harness.open(settings=settings), harness.open_shim(settings=settings)):
-            async with block:
-                await enter(block)
-            await enter(block)
-
-    asyncio.run(main())
-    opening = harness.open_sync(settings=settings)
-    with opening, refused("session.entered-again") as caught, opening:
-        pass
-    assert "call harness.open_sync() again" in str(caught.value)
-
-
 def test_another_event_loop_is_refused(settings):
     async def work(session):
         def elsewhere():
