@@ -12,17 +12,17 @@ Nothing raises, and reading takes linear time, since a reply may be a megabyte o
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS, rule_keys
+from harness.rubric.reply_json import Value, json_at
 from harness.rubric.rubric import Dimension, Rubric, Scale
+from harness.rubric.rule_answers import answers_in, answers_in_lines
 from harness.rubric.scoring import Judgement
 from harness.rubric.verdict import half_up
 from harness.text.languages import NO_WIDTH
@@ -181,7 +181,7 @@ class _ReplyReader:
             is_inline = bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
             inline += is_inline
             try:
-                value, position = _value(_token(text, start))
+                value, position = json_at(text, start)
             except ValueError:
                 if not is_inline or inline > _MOST_INLINE:
                     # Broken: of what stands behind it, nothing is read, as JSON or as lines.
@@ -195,7 +195,7 @@ class _ReplyReader:
                 self.statements.append(statement)
 
     def _judgements(
-        self, value: _Value, limits: Sequence[float] = ()
+        self, value: Value, limits: Sequence[float] = ()
     ) -> Iterator[tuple[str, Judgement]]:
         """What a value says of dimensions; `limits` are the ends of the scales around it."""
         for item in value if isinstance(value, list) else ():
@@ -204,7 +204,7 @@ class _ReplyReader:
             return
         limits = self._limits_of(value) or limits
         names = {key: self._find(key) for key in value}
-        places: list[tuple[str, _Value]] = []
+        places: list[tuple[str, Value]] = []
         for key, inner in value.items():
             if names[key]:
                 places.append((names[key], inner))
@@ -220,7 +220,7 @@ class _ReplyReader:
                 yield name, judgement
 
     def _judgement(
-        self, name: str, value: _Value, beside: Mapping[str, _Value], limits: Sequence[float]
+        self, name: str, value: Value, beside: Mapping[str, Value], limits: Sequence[float]
     ) -> Judgement | None:
         number = _ALONE.fullmatch(_score_in(value, name))
         if name not in self._rules or number is None:
@@ -230,7 +230,7 @@ class _ReplyReader:
         score = _on_scale(number, self._scales[name], limits)
         if score is None:
             return None
-        for rule, answer in _answers((members, beside), self._rules[name]):
+        for rule, answer in answers_in((members, beside), self._rules[name]):
             self.answers.add((name, rule, answer))
         # `{"relevance": 8, "relevance_reason": "…"}`
         if not members:
@@ -248,7 +248,7 @@ class _ReplyReader:
             issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
         )
 
-    def _limits_of(self, members: Mapping[str, _Value]) -> list[float]:
+    def _limits_of(self, members: Mapping[str, Value]) -> list[float]:
         """Where the scale ends, by an object that says so: `{"score": 4, "max_score": 5}`."""
         scale = members.get("scale")
         values = [members.get(key) for key in _MOST_KEYS if not self._find(key)]
@@ -286,9 +286,8 @@ class _ReplyReader:
             if label["name"] and (number := _MENTIONED.match(text, label.end()))
         ]
         for statement in statements:
-            end = min(statement.end + _CORRECTED_CHARS, self._turns[-1])
-            end = next((turn for turn in self._turns if turn >= statement.end), end)
-            end = min(end, statement.end + _CORRECTED_CHARS)
+            turn = self._turns[bisect_left(self._turns, statement.end)]
+            end = min(turn, statement.end + _CORRECTED_CHARS)
             if number := _CORRECTED.search(text, statement.end, end):
                 mentions.append((statement.name, number))
             if self._is_undecided(statement, text[statement.end : end].partition("\n")[0]):
@@ -315,13 +314,12 @@ class _ReplyReader:
         """Takes in what lines say of rules, whose words may hold names and numbers."""
         for name, rules in self._rules.items():
             for rule, statement in rules.items():
-                for line in _rule_pattern(rule, statement).finditer(text):
-                    answer = _answer(text[line.start("answer") : line.end("answer")])
+                spans = []
+                for answer, span in answers_in_lines(text, rule, statement):
+                    spans.append(span)
                     if answer is not None:
                         self.answers.add((name, rule, answer))
-                    span = (line.start("rule"), line.start("answer"))
-                    word = _ANSWER.match(text, span[1])
-                    text = _without(text, [(span[0], word.end() if word else span[1])])
+                text = _without(text, spans)
         return text
 
     def _line(self, start: int, end: int) -> None:
@@ -417,73 +415,12 @@ _WRAPPERS = frozenset(
     | {"rubric", "result", "results", "verdict", "assessment", "properties", "arguments"}
     | {"judgement", "judgements", "judgment", "judgments", "output", "response", "answer", "reply"}
 )
-_MOST_NESTED = 24
 _JSON = re.compile(r"\{|\[\s*\{")
 # JSON within a line may be a brace of prose, and each is read to its end.
 _MOST_INLINE = 40
-_TOKEN = re.compile(
-    r"(?>(?:\s++|//[^\n]*+)*)(?:(?P<text>\"(?>(?:[^\"\\]|\\.)*)\"|'(?>(?:[^'\\]|\\.)*)')"
-    r"|(?P<mark>[{}\[\],:])|(?P<bare>[^\s\"'{}\[\],:](?>(?:[^\"'{}\[\],:\n/]|/(?!/))*)))",
-    re.DOTALL,
-)
 
 
-_Value = str | list["_Value"] | dict[str, "_Value"] | None
-"""A text, a number, `true` or `null` without quotes, or what has several; None for what a key that
-stands twice says."""
-
-
-def _token(text: str, position: int) -> re.Match[str]:
-    token = _TOKEN.match(text, position)
-    if token is None:
-        raise ValueError
-    return token
-
-
-def _value(token: re.Match[str], *, depth: int = 0) -> tuple[_Value, int]:
-    """The value that begins with a token, with small slips, and where it ends.
-
-    Raises:
-        ValueError: It is broken.
-    """
-    opening, text, end = token["mark"], token.string, token.end()
-    # Too deep a bracket is no leaf, and so an error: recursion has an end.
-    if opening not in {"{", "["} or depth == _MOST_NESTED:
-        return _leaf(token), end
-    members: dict[str, _Value] = {}
-    items: list[_Value] = []
-    while (token := _token(text, end))["mark"] != {"{": "}", "[": "]"}[opening]:
-        end = token.end()
-        if token["mark"] == ",":
-            continue
-        if opening == "[":
-            item, end = _value(token, depth=depth + 1)
-            items.append(item)
-            continue
-        key, colon = _leaf(token).strip().casefold(), _token(text, end)
-        if colon["mark"] != ":":
-            raise ValueError
-        value, end = _value(_token(text, colon.end()), depth=depth + 1)
-        # Which of two values is meant is unknown.
-        members[key] = None if key in members else value
-    return members if opening == "{" else items, token.end()
-
-
-def _leaf(token: re.Match[str]) -> str:
-    if token["mark"]:
-        raise ValueError
-    if token["bare"]:
-        return token["bare"].rstrip()
-    text = token["text"][1:-1]
-    try:
-        text = json.loads(f'"{text}"', strict=False)
-    except ValueError:
-        text = re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
-    # Half a pair of surrogates is no text.
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _score_in(value: _Value, name: str) -> str:
+def _score_in(value: Value, name: str) -> str:
     """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`; empty if two keys could be the score's."""
     if not isinstance(value, dict):
         return value if isinstance(value, str) else ""
@@ -500,7 +437,7 @@ _REVISED = re.compile(
 _VERDICT_KEYS = ("pass", "passed", "passes", "verdict")
 
 
-def _second_scores(members: Mapping[str, _Value], scale: Scale) -> list[str]:
+def _second_scores(members: Mapping[str, Value], scale: Scale) -> list[str]:
     """What other keys of a dimension say of its score; of pass and fail, a verdict too."""
     return [
         value
@@ -510,12 +447,12 @@ def _second_scores(members: Mapping[str, _Value], scale: Scale) -> list[str]:
     ]
 
 
-def _first_text(members: Mapping[str, _Value], keys: Iterable[str]) -> str:
+def _first_text(members: Mapping[str, Value], keys: Iterable[str]) -> str:
     texts = (value for key in keys if isinstance(value := members.get(key), str))
     return next((" ".join(text.split()) for text in texts if text.strip()), "")
 
 
-def _issues(value: _Value) -> Iterator[Finding]:
+def _issues(value: Value) -> Iterator[Finding]:
     """The issues of a list of objects or texts, or of a text that does not say there are none."""
     for item in value if isinstance(value, list) else [value]:
         members = item if isinstance(item, dict) else {"problem": item}
@@ -523,61 +460,6 @@ def _issues(value: _Value) -> Iterator[Finding]:
         section = _first_text(members, ("section", "heading", "location"))
         if problem and problem.casefold().strip(" .") not in {"none", "no issues", "n/a", "null"}:
             yield Finding(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
-
-
-_RULE_HOLDERS = ("rules", "caps", "conditions", "answers", "flags", "checks")
-_ANSWER_KEYS = ("value", "answer", "applies", "holds", "result")
-_ANSWER = re.compile(
-    r"[\s*_`]*+(?:(?P<true>true|yes|1)|false|no|0)(?![\w/|]|\.\d|[ \t]*+[/|])", re.IGNORECASE
-)
-
-
-def _answers(
-    places: Iterable[Mapping[str, _Value]], rules: Mapping[str, str]
-) -> Iterator[tuple[str, bool]]:
-    """The rules that objects call true or false, by key or by their words in any joining."""
-    by_words: dict[str, str] = {}
-    for rule, statement in rules.items():
-        by_words.setdefault(_joined(rule), rule)
-        by_words.setdefault(_joined(statement), rule)
-    for members in places if rules else ():
-        inner = (members.get(key) for key in _RULE_HOLDERS)
-        for part in (members, *(value for value in inner if isinstance(value, dict))):
-            for label, value in part.items():
-                named, answer = by_words.get(_joined(label)), _answer(value)
-                if named is not None and answer is not None:
-                    yield named, answer
-
-
-def _answer(value: _Value) -> bool | None:
-    """Of `true`, `1`, `yes, it names none` and `{"value": true}`; None if it says both."""
-    if isinstance(value, dict):
-        answers = {_answer(value[key]) for key in _ANSWER_KEYS if key in value}
-        return answers.pop() if len(answers) == 1 else None
-    if not isinstance(value, str) or (word := _ANSWER.match(value)) is None:
-        return None
-    is_true, rest = bool(word["true"]), value[word.end() :]
-    # Not any `no`: `true, it names no date` is true.
-    opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
-    return None if re.search(opposite, rest, re.IGNORECASE) else is_true
-
-
-def _joined(label: str) -> str:
-    return re.sub(r"[\W_]+", "", label.casefold())
-
-
-@cache
-def _rule_pattern(rule: str, statement: str) -> re.Pattern[str]:
-    """A rule and its answer, in a line or in a list within a line."""
-    words = "|".join(
-        r"(?:[^\w\n]|_){1,3}".join(map(re.escape, parts))
-        for parts in (re.findall(r"[^\W_]+", statement), re.findall(r"[^\W_]+", rule))
-    )
-    return re.compile(
-        rf"(?:^|[,;(|])[^\w\n]{{0,12}}(?P<rule>(?:{words})(?:[^\w\n]|_){{1,8}})"
-        r"(?P<answer>(?:true|false|yes|no|[01])\b[^\n]{0,80})",
-        re.MULTILINE | re.IGNORECASE,
-    )
 
 
 # `8` and `8/10`, not the 8 of `8 sections`, `7-8`, `8,5` or `80`: behind it stands an end, a mark

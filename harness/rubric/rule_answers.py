@@ -1,0 +1,73 @@
+"""What an evaluator's reply says of the rules of caps: which it calls true, and which false."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+from harness.rubric.reply_json import Value
+
+_RULE_HOLDERS = ("rules", "caps", "conditions", "answers", "flags", "checks")
+_ANSWER_KEYS = ("value", "answer", "applies", "holds", "result")
+_ANSWER = re.compile(
+    r"[\s*_`]*+(?:(?P<true>true|yes|1)|false|no|0)(?![\w/|]|\.\d|[ \t]*+[/|])", re.IGNORECASE
+)
+
+
+def answers_in(
+    places: Iterable[Mapping[str, Value]], rules: Mapping[str, str]
+) -> Iterator[tuple[str, bool]]:
+    """The rules that objects call true or false, by key or by their words in any joining."""
+    by_words: dict[str, str] = {}
+    for rule, statement in rules.items():
+        by_words.setdefault(_joined(rule), rule)
+        by_words.setdefault(_joined(statement), rule)
+    for members in places if rules else ():
+        inner = (members.get(key) for key in _RULE_HOLDERS)
+        for part in (members, *(value for value in inner if isinstance(value, dict))):
+            for label, value in part.items():
+                named, answer = by_words.get(_joined(label)), _answer(value)
+                if named is not None and answer is not None:
+                    yield named, answer
+
+
+def _answer(value: Value) -> bool | None:
+    """Of `true`, `1`, `yes, it names none` and `{"value": true}`; None if it says both."""
+    if isinstance(value, dict):
+        answers = {_answer(value[key]) for key in _ANSWER_KEYS if key in value}
+        return answers.pop() if len(answers) == 1 else None
+    if not isinstance(value, str) or (word := _ANSWER.match(value)) is None:
+        return None
+    is_true, rest = bool(word["true"]), value[word.end() :]
+    # Not any `no`: `true, it names no date` is true.
+    opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
+    return None if re.search(opposite, rest, re.IGNORECASE) else is_true
+
+
+def _joined(label: str) -> str:
+    return re.sub(r"[\W_]+", "", label.casefold())
+
+
+def answers_in_lines(
+    text: str, rule: str, statement: str
+) -> Iterator[tuple[bool | None, tuple[int, int]]]:
+    """What lines of a text say of one rule, None if they say both, and where they do."""
+    for line in _rule_pattern(rule, statement).finditer(text):
+        start, at = line.start("rule"), line.start("answer")
+        word = _ANSWER.match(text, at)
+        yield _answer(text[at : line.end("answer")]), (start, word.end() if word else at)
+
+
+@cache
+def _rule_pattern(rule: str, statement: str) -> re.Pattern[str]:
+    """A rule and its answer, in a line or in a list within a line."""
+    words = "|".join(
+        r"(?:[^\w\n]|_){1,3}".join(map(re.escape, parts))
+        for parts in (re.findall(r"[^\W_]+", statement), re.findall(r"[^\W_]+", rule))
+    )
+    return re.compile(
+        rf"(?:^|[,;(|])[^\w\n]{{0,12}}(?P<rule>(?:{words})(?:[^\w\n]|_){{1,8}})"
+        r"(?P<answer>(?:true|false|yes|no|[01])\b[^\n]{0,80})",
+        re.MULTILINE | re.IGNORECASE,
+    )
