@@ -194,9 +194,7 @@ def _read(tool: Tool) -> UsableTool:
     described, of_arguments = _docstring(inspect.getdoc(function) or "")
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters.values()):
-        if problem := _problem_of(function, parameter, is_first=not number):
-            what, code = problem
-            raise mistake(what, code=code)
+        _check_parameter(function, parameter, mistake, is_first=not number)
         try:
             kind = annotation_of(function, parameter.name)
         except (NameError, AttributeError) as error:
@@ -246,39 +244,45 @@ def _read(tool: Tool) -> UsableTool:
     )
 
 
-def _problem_of(
-    function: Callable[..., Any], parameter: inspect.Parameter, *, is_first: bool
-) -> tuple[str, str] | None:
-    """Why a parameter cannot be a model's to give, and the code of the error."""
+def _check_parameter(
+    function: Callable[..., Any],
+    parameter: inspect.Parameter,
+    mistake: Callable[..., InvalidInput],
+    *,
+    is_first: bool,
+) -> None:
+    """Refuses a parameter that a model cannot give; `mistake` makes the error."""
     name = parameter.name
     if parameter.kind in {
         parameter.VAR_POSITIONAL,
         parameter.VAR_KEYWORD,
         parameter.POSITIONAL_ONLY,
     }:
-        return (
+        raise mistake(
             f"takes '{parameter}', which cannot be given by name; name each parameter, without '/'",
-            "tool.parameter-without-name",
+            code="tool.parameter-without-name",
         )
     holder, _, method = function.__qualname__.rpartition(".")
+    # A function within a function has `<locals>` before its name.
     if is_first and name == "self" and holder and not holder.endswith(">"):
         owner = holder.rpartition(".")[2]
-        return (
+        raise mistake(
             f"is a method without its object; give a bound method: {owner}(…).{method}",
-            "tool.method-unbound",
+            code="tool.method-unbound",
         )
     if _is_run(function, parameter):
-        return f"takes a Run as '{name}'; name the parameter '{RUN_PARAMETER}'", "tool.run-misnamed"
-    if parameter.annotation is not parameter.empty:
-        return None
-    if name == RUN_PARAMETER:
-        remedy = "write run: Run to receive the run, or run: str for a text of the model's"
-    else:
+        raise mistake(
+            f"takes a Run as '{name}'; name the parameter '{RUN_PARAMETER}'",
+            code="tool.run-misnamed",
+        )
+    if parameter.annotation is parameter.empty:
         remedy = f"write {name}: str, for example"
-    return (
-        f"has no annotation for '{name}', and a model needs it to know what to give; {remedy}",
-        "tool.parameter-unannotated",
-    )
+        if name == RUN_PARAMETER:
+            remedy = "write run: Run to receive the run, or run: str for a text of the model's"
+        raise mistake(
+            f"has no annotation for '{name}', and a model needs it to know what to give; {remedy}",
+            code="tool.parameter-unannotated",
+        )
 
 
 def _is_run(function: Callable[..., object], parameter: inspect.Parameter | None) -> bool:
