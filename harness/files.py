@@ -54,6 +54,11 @@ def shipped_directory(room: Literal["docs", "rubrics", "patterns", "examples/sta
     return inside if inside.is_dir() else _PACKAGE.parent / room
 
 
+def behind_link(path: Path) -> Path:
+    """The file to replace: a link stays, and what it names is replaced."""
+    return Path(os.path.realpath(path)) if path.is_symlink() else path
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file that takes its name once it is whole: when the block ends without an error."""
@@ -64,8 +69,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
                 yield file
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A link stays, and what it names is replaced.
-        target = Path(os.path.realpath(path)) if path.is_symlink() else path
+        target = behind_link(path)
         # A name of its own: two may write the same file at once.
         partial = target.with_name(f".{target.name}.{token_hex(4)}.partial")
         try:

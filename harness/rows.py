@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Self
 import orjson
 
 from harness.errors import ConfigurationInvalid, InvalidInput, did_you_mean
-from harness.files import opened, read_text, whole_file, writing
+from harness.files import behind_link, opened, read_text, whole_file, writing
 from harness.result_files import samples_in
 
 STDIN = "-"
@@ -445,8 +445,7 @@ def replace_rows(
     path: Path, rows: Iterable[Mapping[str, Any]], *, columns: Sequence[str]
 ) -> RowFile:
     """Replaces a file by one with these rows, once all are written; it may grow further."""
-    # A link stays, and what it names is replaced.
-    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    target = behind_link(path)
     partial = target.with_name(f".{target.stem}.partial{path.suffix}")
     with writing(path):
         partial.unlink(missing_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from html import unescape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -150,6 +150,7 @@ _MARKUP = re.compile(r"[*_`\[<>&\\]")
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
 
 
+@lru_cache(maxsize=32)  # each phrase check of a rubric asks for the same sections
 def shown_text(markdown: str) -> str:
     """The text that a reader sees of a document: without marks, tags and addresses."""
     if not _MARKUP.search(markdown):

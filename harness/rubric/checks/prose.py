@@ -345,8 +345,7 @@ class Language(Check):
     """The prose is in one language. Code, tables, headings and addresses do not count.
 
     Sections too short to tell are taken together; of a draft that is too short, only the script is
-    judged. Close
-    relatives (Croatian and Serbian, say) are taken for one language.
+    judged. Close relatives (Croatian and Serbian, say) are taken for one language.
     """
 
     check: Literal["language"] = "language"
@@ -368,12 +367,15 @@ class Language(Check):
         right = 0
         findings: list[Finding] = []
         for indices, text in texts:
-            fits = fits_script(text, self.code) if letter_bytes(text) < ENOUGH_BYTES else None
-            language = "another script" if fits is not None else f"'{language_of(text)}'"
-            if fits or (fits is None and same_language(language.strip("'"), self.code)):
+            if letter_bytes(text) < ENOUGH_BYTES:
+                fits, seen = fits_script(text, self.code), "another script"
+            else:
+                language = language_of(text)
+                fits, seen = same_language(language, self.code), f"'{language}'"
+            if fits:
                 right += letter_bytes(text)
             else:
-                message = f"this reads as {language}; write it in '{self.code}'"
+                message = f"this reads as {seen}; write it in '{self.code}'"
                 findings += [draft.finding(message, i, code="check.language") for i in indices]
         total = sum(letter_bytes(text) for _, text in texts)
         return Grade(right / total, tuple(sorted(findings, key=lambda f: f.section_index or 0)))

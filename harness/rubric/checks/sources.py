@@ -98,11 +98,11 @@ def _named(text: str, language: str | None) -> _Named:
 @cache
 def _ordinals() -> list[tuple[int, set[str]]]:
     """Ordinals written out, to 99 in English and to 20 in German."""
-    ones = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"]
+    units = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"]
     teens = "ten eleven twelf thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
-    english = [*ones, *(f"{stem}th" for stem in teens.split())]
+    english = [*units, *(f"{stem}th" for stem in teens.split())]
     for tens in ["twent", "thirt", "fort", "fift", "sixt", "sevent", "eight", "ninet"]:
-        english += [f"{tens}ieth", *(f"{tens}y-{one}" for one in ones)]
+        english += [f"{tens}ieth", *(f"{tens}y-{unit}" for unit in units)]
     stems = "erst zweit dritt viert fünft sechst siebt acht neunt zehnt elft zwölft"
     stems += " dreizehnt vierzehnt fünfzehnt sechzehnt siebzehnt achtzehnt neunzehnt zwanzigst"
     german = [{stem + ending for ending in ["e", "er", "es", "en", "em"]} for stem in stems.split()]
