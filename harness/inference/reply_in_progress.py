@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import count
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import (
     Completion,
     FinishReason,
@@ -18,20 +18,8 @@ from harness.inference.completion import (
     is_visible,
 )
 from harness.inference.marks import MarkSplitter, calls_in, split_whole
-from harness.inference.request import ChatRequest, Message, ToolCall, called_names
+from harness.inference.request import ChatRequest
 from harness.trace import Clock
-
-
-@dataclass(frozen=True, slots=True)
-class CallPiece:
-    """What a piece of a reply adds to its calls of tools: a whole call, or some of one."""
-
-    index: int | None
-    """Which call it belongs to, where the server numbers them."""
-    id: str
-    name: str
-    arguments: str
-    extra: Mapping[str, object] = field(default_factory=dict)
 
 
 class ReplyInProgress:
@@ -121,7 +109,7 @@ class ReplyInProgress:
         if marked and not self._calls:
             read = calls_in(marked, self.request.tools)
             self._calls = [CallPiece(None, "", name, arguments) for name, arguments in read]
-        calls = tool_calls(self._calls, self.request.messages)
+        calls = tool_calls(self._calls, self.request.messages, self.request.tools)
         if calls and finish_reason == "stop":
             finish_reason = "tool_calls"  # as Ollama says it, and vLLM where a call is required
         return Completion(
@@ -164,43 +152,6 @@ class ReplyInProgress:
 def _repaired(text: str) -> str:
     """A letter of two halves may come in two pieces; half a one cannot be sent or written."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def tool_calls(pieces: Sequence[CallPiece], messages: Sequence[Message]) -> tuple[ToolCall, ...]:
-    """The calls that these pieces make up."""
-    gathered: list[CallPiece] = []
-    for piece in pieces:
-        same = [n for n, call in enumerate(gathered) if piece.index in {None, call.index}]
-        if same and _goes_on(gathered[same[-1]], piece):
-            begun = gathered[same[-1]]
-            gathered[same[-1]] = replace(
-                begun,
-                id=begun.id or piece.id,
-                name=begun.name or piece.name,
-                arguments=begun.arguments + piece.arguments,
-                extra={**begun.extra, **piece.extra},
-            )
-        else:
-            gathered.append(piece)
-    used = {*called_names(messages)}
-    calls: list[ToolCall] = []
-    for call in gathered:
-        name = call.id
-        if not name or name in used:  # by its conversation
-            name = next(candidate for n in count(1) if (candidate := f"call_{n}") not in used)
-        used.add(name)
-        calls.append(ToolCall(name, call.name, call.arguments or "{}", call.extra))
-    return tuple(calls)
-
-
-def _goes_on(begun: CallPiece, piece: CallPiece) -> bool:
-    """Whether a piece belongs to the call begun before it."""
-    # Id and name come once, or with every piece; some servers number all their calls 0, or none.
-    if piece.id and piece.id != begun.id:
-        return not (begun.id or piece.name)
-    if not (piece.name and begun.name) or piece.id:
-        return True
-    return piece.index is not None and piece.name == begun.name
 
 
 def as_count(value: Any) -> int | None:  # noqa: ANN401 - JSON

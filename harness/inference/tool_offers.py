@@ -18,9 +18,9 @@ from typing import Any
 import orjson
 
 from harness.errors import ReplyInvalid, ServerError
+from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import Completion, ToolMode
 from harness.inference.json_text import objects_in
-from harness.inference.reply_in_progress import CallPiece, tool_calls
 from harness.inference.request import (
     ChatRequest,
     JsonSchema,
@@ -210,7 +210,7 @@ def _read(request: ChatRequest, reply: Completion) -> Completion:
         case {"call": str(name), **others}:
             arguments = others.get("arguments")
             piece = CallPiece(None, "", name, _json(arguments if arguments is not None else {}))
-            calls = tool_calls([piece], request.messages)
+            calls = tool_calls([piece], request.messages, request.tools)
             return replace(reply, text="", tool_calls=calls, finish_reason="tool_calls")
         case {"answer": answer} if request.tool_choice == "auto":
             return replace(reply, text=answer if isinstance(answer, str) else _json(answer))

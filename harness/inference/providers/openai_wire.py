@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 
 from harness.errors import InferenceError, NotOffered, ServerError, StreamCut
+from harness.inference.call_pieces import CallPiece
 from harness.inference.completion import (
     Completion,
     Embeddings,
@@ -31,7 +32,7 @@ from harness.inference.json_text import at, rows, text_at, whole
 from harness.inference.providers.http import Access, HttpBackend, is_end_mark
 from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
 from harness.inference.refused_fields import RefusedFields
-from harness.inference.reply_in_progress import CallPiece, ReplyInProgress, ServerTimings, as_count
+from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, RerankRequest
 from harness.inference.strict_schema import strict_schema
 from harness.inference.time_limits import time_limits
@@ -446,7 +447,10 @@ def divided(content: object) -> tuple[str, str]:
 def call_pieces(part: object) -> list[CallPiece]:
     """What a part of a reply adds to its calls; some servers send the arguments as an object."""
     pieces = []
-    for call in rows(at(part, "tool_calls")):
+    # The older form, of which there is one in a reply.
+    older = at(part, "function_call")
+    calls = rows(at(part, "tool_calls")) or ([{"index": 0, "function": older}] if older else [])
+    for call in calls:
         index, args = at(call, "index"), at(call, "function", "arguments")
         text = args if isinstance(args, str) else orjson.dumps(args).decode() if args else ""
         id_, name = text_in(at(call, "id")), text_in(at(call, "function", "name"))

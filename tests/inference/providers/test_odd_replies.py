@@ -303,6 +303,82 @@ def test_a_call_that_the_server_left_in_the_text_is_a_call(text):
     assert completion.text in {"", "I will look."}
 
 
+SEVEN, EIGHT = '{"item":"7","n":3}', '{"item":"8","n":4}'
+
+
+def piece(index=0, id_=None, name=None, arguments=None):
+    """A delta with a piece of a call; fields that are None are left out, but for the index."""
+    function = {"name": name, "arguments": arguments}
+    call = {
+        "index": index,
+        **({} if id_ is None else {"id": id_}),
+        "function": {field: value for field, value in function.items() if value is not None},
+    }
+    return delta(tool_calls=[call])
+
+
+HEAD = piece(0, "a", "look", SEVEN[:6])
+PIECES = {
+    "the second call is numbered 0 at first, then 1": (
+        piece(0, "a", "look", SEVEN),
+        piece(0, "b", "look", EIGHT[:9]),
+        piece(1, arguments=EIGHT[9:]),
+    ),
+    "the pieces are counted": (
+        piece(0, "a", "look", ""),
+        *(piece(1, arguments=SEVEN[:6]), piece(2, arguments=SEVEN[6:])),
+    ),
+    "without numbers": (
+        *(piece(None, "a", "look", SEVEN[:6]), piece(None, arguments=SEVEN[6:])),
+        *(piece(None, "b", "look", EIGHT[:4]), piece(None, arguments=EIGHT[4:])),
+    ),
+    "by id alone, in turn": (
+        *(HEAD, piece(0, "b", "look", EIGHT[:6])),
+        *(piece(0, "a", arguments=SEVEN[6:]), piece(0, "b", arguments=EIGHT[6:])),
+    ),
+    "by number alone, in turn": (
+        *(HEAD, piece(1, "b", "look", EIGHT[:6])),
+        *(piece(0, arguments=SEVEN[6:]), piece(1, arguments=EIGHT[6:])),
+    ),
+    "an id for each piece": (HEAD, piece(0, "a2", arguments=SEVEN[6:])),
+    "empty ids and names": (HEAD, piece(0, "", "", SEVEN[6:])),
+    "the same id twice": (piece(0, "a", "look", SEVEN), piece(1, "a", "look", EIGHT)),
+    "the arguments again": (
+        piece(0, "a", "look", ""),
+        *(piece(0, arguments=SEVEN), piece(0, arguments=SEVEN)),
+    ),
+    "the call again": (piece(0, "a", "look", SEVEN), piece(0, "a", "look", SEVEN)),
+    "all so far in each": (HEAD, piece(0, "a", "look", SEVEN[:12]), piece(0, "a", "look", SEVEN)),
+    "an empty object at first": (piece(0, "a", "look", "{}"), piece(0, arguments=SEVEN)),
+    "an object": (piece(0, "a", "look", {"item": "7", "n": 3}),),
+    "the name after the id": (
+        *(piece(0, "a"), piece(0, name="look")),
+        *(piece(0, arguments=SEVEN), piece(0, arguments="")),
+    ),
+    "numbers as text": (piece("0", "a", "look", SEVEN[:6]), piece("0", arguments=SEVEN[6:])),
+    "a name with its namespace": (piece(0, "a", "functions.look", SEVEN),),
+    "a name with blanks": (piece(0, "a", " look\n", SEVEN),),
+    "the older form": (
+        delta(function_call={"name": "look", "arguments": SEVEN[:6]}),
+        delta(function_call={"arguments": SEVEN[6:]}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_pieces_of_calls_make_the_calls_that_were_meant(name):
+    request = ChatRequest(model="judge", messages=REQUEST.messages, tools=(LOOK,))
+
+    completion, _ = ask(Reply(steps=(*PIECES[name], *REST)), request=request)
+
+    calls = completion.tool_calls
+    right = [SEVEN, EIGHT] if b'"b"' in joined(*PIECES[name]) or "twice" in name else [SEVEN]
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [
+        ("look", json.loads(arguments)) for arguments in right
+    ]
+    assert len({call.id for call in calls}) == len(calls)
+
+
 @pytest.mark.parametrize(
     "text",
     [
