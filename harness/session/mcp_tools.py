@@ -20,7 +20,15 @@ from typing import Any
 
 from harness.errors import ConfigurationInvalid, InvalidInput, McpServerFailed, did_you_mean
 from harness.inference import Image, ToolSpec
-from harness.session.tools import Approve, Tool, ToolFailed, UsableTool, tool_specs, usable_tool
+from harness.session.tools import (
+    Approve,
+    Tool,
+    ToolFailed,
+    UsableTool,
+    inlined,
+    tool_specs,
+    usable_tool,
+)
 from harness.trace import RunTrace, describe, events
 
 _CALL_S = 60.0
@@ -146,7 +154,7 @@ class McpServers:
                 spec=ToolSpec(
                     name=re.sub(r"[^A-Za-z0-9_-]", "_", server.prefix + name)[:64],
                     description=tool.description or "",
-                    parameters=tool.input_schema,
+                    parameters=inlined(tool.input_schema),
                 ),
                 function=partial(self._call, server, name),
                 takes_run=False,

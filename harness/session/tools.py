@@ -31,7 +31,7 @@ from harness.graph.fingerprint import code_without_state
 from harness.graph.node import RUN_PARAMETER, annotation_of
 from harness.inference import Image, ToolSpec
 from harness.inference.images import numbered
-from harness.inference.request import read_arguments
+from harness.inference.request import JsonSchema, read_arguments
 
 Approve = bool | str | Callable[[Mapping[str, object]], bool | str]
 """Whether a person is asked before a call: always, always with this question, or as a function of
@@ -234,7 +234,7 @@ def _read(tool: Tool) -> UsableTool:
 
     description = described if tool.description is None else tool.description
     return UsableTool(
-        spec=ToolSpec(name=name, description=description, parameters=schema),
+        spec=ToolSpec(name=name, description=description, parameters=inlined(schema)),
         function=tool.function,
         takes_run=takes_run,
         arguments_of=arguments_of,
@@ -242,6 +242,36 @@ def _read(tool: Tool) -> UsableTool:
         timeout_s=tool.timeout_s,
         approve=tool.approve,
     )
+
+
+def inlined(schema: JsonSchema) -> JsonSchema:
+    """A schema with each definition in place of the references to it, unless one holds itself.
+
+    Chat templates that write tools as code, as gpt-oss's does, show a reference as any value.
+    """
+    definitions: Any = schema.get("$defs", {})
+
+    def part(value: Any, above: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(value, list):
+            return [part(element, above) for element in value]
+        if not isinstance(value, dict):
+            return value
+        fields = {key: part(field, above) for key, field in value.items()}
+        # It tells the options of a union apart by the names of their definitions.
+        if "propertyName" in fields.get("discriminator", ()):
+            del fields["discriminator"]
+        if not isinstance(place := value.get("$ref"), str):
+            return fields
+        name = place.removeprefix("#/$defs/")
+        if name in above:
+            raise RecursionError
+        del fields["$ref"]
+        return {**part(definitions[name], (*above, name)), **fields}
+
+    try:
+        return part({key: value for key, value in schema.items() if key != "$defs"})  # type: ignore[no-any-return]
+    except (RecursionError, KeyError):  # or its references lead elsewhere, as an MCP server's may
+        return schema
 
 
 def _check_parameter(

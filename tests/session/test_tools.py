@@ -13,7 +13,7 @@ from session_runs import pipeline_of, refused, run, settings_of
 
 from harness import Completion, Run, ScriptedBackend, ScriptedReply, Tool, ToolCall, ToolSpec, mcp
 from harness.errors import InvalidInput
-from harness.session.tools import ToolFailed, cut, result_of, tool_specs, usable_tool
+from harness.session.tools import ToolFailed, cut, inlined, result_of, tool_specs, usable_tool
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -159,6 +159,43 @@ def test_an_annotation_describes_a_parameter_that_the_docstring_does_not() -> No
         "amount": {"type": "integer", "description": "how many"},
         "size": {"type": "integer", "description": "Of the docstring."},
     }
+
+
+class Walk(BaseModel):
+    kind: Literal["walk"] = "walk"
+    hours: int
+
+
+class Ride(BaseModel):
+    kind: Literal["ride"] = "ride"
+    discriminator: str = ""
+
+
+class Trip(BaseModel):
+    part: Walk | Ride = Field(discriminator="kind")
+    then: Trip | None = None
+
+
+def test_a_nested_type_stands_where_it_is_used() -> None:
+    def plan(parts: list[Annotated[Walk | Ride, Field(discriminator="kind")]]) -> str:
+        return ""
+
+    (walk, ride) = usable_tool(plan).spec.parameters["properties"]["parts"]["items"]["oneOf"]
+
+    assert walk["properties"]["hours"] == {"type": "integer"}
+    assert ride["properties"]["discriminator"]["type"] == "string"
+
+
+def test_a_type_that_holds_itself_keeps_its_references() -> None:
+    def plan(trip: Trip) -> str:
+        return ""
+
+    assert set(usable_tool(plan).spec.parameters["$defs"]) == {"Trip", "Walk", "Ride"}
+
+
+def test_a_reference_to_elsewhere_stays() -> None:
+    schema = {"type": "object", "properties": {"$ref": {"$ref": "https://example.org/ref.json"}}}
+    assert inlined(schema) == schema
 
 
 def test_a_method_without_its_object_is_told_from_a_bound_one() -> None:
