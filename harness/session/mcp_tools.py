@@ -18,6 +18,8 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import orjson
+
 from harness.errors import ConfigurationInvalid, InvalidInput, McpServerFailed, did_you_mean
 from harness.inference import Image, ToolSpec
 from harness.session.tools import (
@@ -304,7 +306,7 @@ class _McpConnection:
 
 
 def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may not be installed
-    """The texts and images of a result, with a word on its other parts; else its value."""
+    """The texts and images of a result, with a word on its other parts, and its value."""
     parts: list[str | Image] = []
     for block in result.content:
         match block.type:
@@ -313,14 +315,32 @@ def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may
             case "resource" if hasattr(block.resource, "text"):
                 parts.append(block.resource.text)
             case "resource_link":
-                parts.append(f"[a link to {block.uri}]")
+                about = ": ".join(filter(None, (block.title or block.name, block.description)))
+                parts.append(f"[a link to {block.uri} ({about})]")
             case "image" if (image := _image(block.data)) is not None:
                 parts.append(image)
             case kind:
                 parts.append(f"[{kind} of type {getattr(block, 'mime_type', None)} is left out]")
-    if any(isinstance(part, Image) for part in parts):
-        return parts
-    return "\n".join(map(str, parts)) if parts else result.structured_content
+    if not parts:
+        return result.structured_content
+    # Many servers say their value in a text, too, and some give a text that only sums it up.
+    if not _is_said(result.structured_content, parts):
+        parts.append(orjson.dumps(result.structured_content).decode())
+    return parts if any(isinstance(part, Image) for part in parts) else "\n".join(map(str, parts))
+
+
+def _is_said(value: Any, parts: Sequence[str | Image]) -> bool:  # noqa: ANN401 - JSON
+    if value is None:
+        return True
+    values: list[object] = []
+    for part in parts:
+        try:
+            values.append(orjson.loads(str(part)))
+        except ValueError:
+            values.append(str(part))
+    # The servers of Python wrap what is no object, and give each item of a list a part of its own.
+    inner = value["result"] if [*value] == ["result"] else value
+    return value in values or inner in values or inner in (values, [str(part) for part in parts])
 
 
 def _image(data: str) -> Image | None:

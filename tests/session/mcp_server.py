@@ -22,7 +22,19 @@ def tool(name: str, schema: Any = None, **more: Any) -> dict[str, Any]:
 TOOLS = [
     tool("add", {"type": "object", "properties": {"a": {"type": "integer"}}}),
     *map(
-        tool, ("env", "process", "picture", "fail", "odd/name", "die", "hang", "flood", "garbage")
+        tool,
+        (
+            "env",
+            "process",
+            "picture",
+            "fail",
+            "odd/name",
+            "die",
+            "hang",
+            "flood",
+            "garbage",
+            "value",
+        ),
     ),
     tool("lie", outputSchema={"type": "object", "required": ["n"]}),
 ]
@@ -46,6 +58,8 @@ def answer(name: str, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR
             return {"content": [{"type": "text", "text": "a dot:"}, dot]}
         case "fail":
             return text("the disk is gone", isError=True)
+        case "value":
+            return arguments["result"]
         case "flood":
             return text("x" * 10_000_000)
         case "lie":

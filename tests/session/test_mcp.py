@@ -100,6 +100,39 @@ def test_what_a_server_answers_is_a_text_whatever_it_is(tmp_path, monkeypatch, c
     assert len(spans_of(ended, "mcp start")) == 2
 
 
+LINK = {"type": "resource_link", "uri": "file:///q3.pdf", "name": "q3.pdf", "description": "Q3."}
+
+
+def test_a_value_beside_a_text_is_told_unless_the_text_says_it(tmp_path):
+    rows = {"rows": [{"n": 1}]}
+    results = {
+        "Two pages read.": {"structuredContent": rows},
+        '{"rows": [{"n": 1}]}': {"structuredContent": rows},
+        "7": {"structuredContent": {"result": 7}},
+        "seven": {"structuredContent": {"result": "seven"}},
+        "no quota": {"structuredContent": {"retry_after": 30}, "isError": True},
+    }
+    wanted = [("value", {"result": texts(said) | more}) for said, more in results.items()]
+    items = texts("1", "b") | {"structuredContent": {"result": [1, "b"]}}
+    wanted += [("value", {"result": items}), ("value", {"result": {"content": [LINK]}})]
+
+    _, result, _ = agent_run(tmp_path, [*map(asks, wanted), "Well."], [mcp(SERVER, only=["value"])])
+
+    assert [call.text for call in result.calls] == [
+        'Two pages read.\n{"rows":[{"n":1}]}',
+        '{"rows": [{"n": 1}]}',
+        "7",
+        "seven",
+        'Error: no quota\n{"retry_after":30}',
+        "1\nb",
+        "[a link to file:///q3.pdf (q3.pdf: Q3.)]",
+    ]
+
+
+def texts(*said):
+    return {"content": [{"type": "text", "text": text} for text in said]}
+
+
 def test_a_tool_that_hangs_is_left_at_its_limit(tmp_path):
     tools = [mcp(SERVER, only=["hang"], prefix="test-", timeout_s=0.1)]
 
