@@ -23,8 +23,18 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields if len(fields) == len(pairs) else _refuse("a key that stands twice")
 
 
+class _Decoder(json.JSONDecoder):
+    """Raises a ValueError for whatever is no JSON."""
+
+    def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+        try:
+            return super().raw_decode(s, idx)
+        except RecursionError:  # a model that repeats itself opens a thousand brackets
+            raise ValueError("it is nested too deeply") from None
+
+
 # Refuses what other readers settle silently: NaN, and the last of two equal keys.
-DECODER = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_without_doubles)
+DECODER = _Decoder(parse_constant=_refuse, object_pairs_hook=_without_doubles)
 
 
 def values_in(text: str) -> Iterator[tuple[Any, str]]:
@@ -39,7 +49,7 @@ def values_in(text: str) -> Iterator[tuple[Any, str]]:
         except json.JSONDecodeError as error:
             # Nothing within what is broken is looked at again.
             end = max(error.pos, opening.end())
-        except (ValueError, RecursionError):
+        except ValueError:
             return
         else:
             yield value, text[opening.start() : end]

@@ -115,7 +115,7 @@ def plain(reply: str, schema: JsonSchema) -> str:
     """A reply to the strict form of a schema as one to the schema: an absent key is not null."""
     try:
         value = json.loads(reply)  # not orjson, which rounds large numbers
-    except ValueError:
+    except (ValueError, RecursionError):
         return reply
     result = _plain(value, schema, schema)
     return reply if result == value else json.dumps(result, ensure_ascii=False)

@@ -158,6 +158,14 @@ def test_what_may_be_another_value_is_not_guessed(python_type, text):
         parse(python_type, text)
 
 
+@pytest.mark.parametrize("opening", ["[", '{"answer":', '[{"a":'])
+@pytest.mark.parametrize("times", [300, 50_000])
+def test_a_model_that_only_opens_brackets_gives_no_value(opening, times):
+    for text in (opening * times, f'{{"answer":{"[" * times}{"]" * times}}}'):
+        with pytest.raises(ReplyInvalid):
+            parse(list[int], text)
+
+
 def test_a_text_that_was_cut_is_no_value():
     with pytest.raises(ReplyInvalid):
         parse(str, "Hello th", finish_reason="length")
