@@ -33,6 +33,7 @@ STDIN = "-"
 TEXTS = frozenset({".md", ".markdown", ".txt", ".rst"})
 TABLES = frozenset({".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"})
 
+_OF_CELLS = frozenset({".csv", ".tsv", ".parquet"})
 _STDIN_PATH = Path("standard input")
 _WHOLE = frozenset({"draft", "sources"})
 _ROW_GROUP = 1_000
@@ -232,7 +233,8 @@ def read_rows(
             }
             # Without empty cells, and numbers that are none.
             full = {n: v for n, v in named.items() if n and v not in (None, "") and v == v}  # noqa: PLR0124
-            if full:
+            # Tables of spreadsheets end in lines of empty cells; an object was written on purpose.
+            if full or row.path.suffix.lower() not in _OF_CELLS:
                 nonempty = (n for n in named if n in full or n.partition(".")[0] in empty)
                 cells = _Cells({n: named[n] for n in nonempty})
                 yield Row(fields=cells, path=row.path, line=row.line)
@@ -298,7 +300,7 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
             yield line
     except UnicodeDecodeError as error:
         where = f" (behind line {number})" if number else ""
-        problem = f"the table is not UTF-8 text{where}; convert it, or give a text"
+        problem = f"the table is not UTF-8 text{where}; save it as UTF-8, or convert it with iconv"
         raise InvalidInput(problem, code="file.not-utf8", path=path) from error
     finally:
         lines.detach()  # or else it would close standard input
@@ -339,14 +341,17 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
 def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
     csv.field_size_limit(_MOST_CHARS)  # a draft may be longer than the usual 128 KiB
     first = next(lines, "")
+    told = re.fullmatch(r"sep=(.)\s*", first)  # as Excel wants it told, in a line of its own
+    if told:
+        first = next(lines, "")
     # Of equals the comma, so that a table of one column has one.
-    delimiter = max(",;\t", key=first.count)
+    delimiter = told[1] if told else max(",;\t", key=first.count)
     # Strict: a stray quotation mark would join all that follows to one cell.
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header: list[str] = []
     while True:
         # Where the next row begins: a cell may have several lines.
-        line = reader.line_num + 1
+        line = reader.line_num + (2 if told else 1)
         try:
             cells = next(reader, None)
         except csv.Error as error:

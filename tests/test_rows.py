@@ -90,6 +90,25 @@ def test_columns_may_have_other_names_and_empty_cells_are_none(tmp_path):
     assert row.fields == {"draft": "One"}
 
 
+def test_a_table_may_name_its_delimiter_as_excel_does(tmp_path):
+    (tmp_path / "a.csv").write_bytes("\ufeffsep=;\r\na;b\r\n1,5;2\r\n".encode())
+
+    (row,) = read_rows([str(tmp_path / "a.csv")])
+
+    assert (row.fields, row.line) == ({"a": "1,5", "b": "2"}, 3)
+
+
+def test_an_object_without_a_value_is_a_row_and_an_empty_line_of_a_spreadsheet_is_none(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"draft": ""}\n{"draft": null}\n\n{}\n')
+    (tmp_path / "a.csv").write_text("draft\n\n,\n")
+
+    rows = read_rows([str(tmp_path / "a.jsonl"), str(tmp_path / "a.csv")], empty={"draft"})
+
+    assert [(row.line, dict(row.fields)) for row in rows if isinstance(row, Row)] == [
+        *((1, {"draft": ""}), (2, {"draft": None}), (4, {})),
+    ]
+
+
 def test_a_column_that_gets_a_name_takes_it_from_another(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"draft": "Old", "answer": {"text": "New"}, "n": {}}\n')
 

@@ -177,9 +177,10 @@ def _is_of(draft: Draft, row: Row) -> bool:
 def _draft_of(row: Row, *, task: str, sources: Sequence[str]) -> Draft:
     text = row.draft
     if text is None:
-        has = ", ".join(map(str, row.fields))
+        has = ", ".join(name for name, value in row.fields.items() if value is not None)
         raise row.refusal(
-            f"it needs either 'draft', a text, or 'path', a file; it has {has}. If a column has "
+            "it needs either 'draft', a text, or 'path', a file; it has "
+            f"{has or 'no value at all'}. If a column has "
             "another name, say --columns draft=NAME",
             code="row.no-draft",
         )

@@ -345,7 +345,7 @@ class BatchRows(NoCode):
                     code="batch.no-table",
                 )
             raise row.refusal(
-                f"none of its columns ({', '.join(row.fields)}) is an input "
+                f"none of its columns ({', '.join(row.fields) or 'all empty'}) is an input "
                 f"({', '.join(sorted(self._names))}); say --columns INPUT=COLUMN, or write "
                 "{COLUMN} into what is set for every row",
                 code="batch.no-input",
