@@ -109,13 +109,24 @@ def _rent(row: Mapping[str, str]) -> str:
 
 
 def known_device(name: str) -> DeviceSpec:
-    """A device of the table; raises `InvalidInput` for another name."""
+    """A device of the table, by its name in any spelling; raises `InvalidInput` for another."""
     devices = known_devices()
-    if name not in devices:
+    plain = _VENDOR.sub("", name.lower())
+    spelled = (spec for known, spec in devices.items() if _letters(known) == _letters(plain))
+    device = next(spelled, None) or product(name)
+    if device is None:
         problem = f"'{name}' is not in the table of devices; {did_you_mean(name, devices)}, or "
         problem += "give --memory and --bandwidth"
         raise InvalidInput(problem, code="advise.device-unknown")
-    return devices[name]
+    return device
+
+
+_VENDOR = re.compile(r"\b(?:nvidia|geforce|tesla|amd|instinct)\b")
+
+
+def _letters(name: str) -> str:
+    """A name without what people write between its parts: `llama3.1:8b`, `RTX 4090`."""
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def this_machine() -> DeviceSpec:
@@ -220,12 +231,12 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def known_shape(model: str) -> ModelShape:
-    """A model of the table by its name, also as a hub has it, or of a size, such as `7B`."""
+    """A model of the table by its name, also as a hub or Ollama has it, or of a size: `7B`."""
     models = known_models()
     # As a hub has it: `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
     plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")
     for name, row in models.items():
-        if name.lower() == plain:
+        if _letters(name) == _letters(plain):
             shape = model_shape.configured_shape(row["config"], path=Path(name), title=model)
             return replace(shape, is_local=False)
     count = parse_parameters(model)

@@ -40,6 +40,11 @@ def test_a_published_size_follows_from_the_bits_of_its_weights(name, gb_7b, gb_1
 
 def test_a_gpu_is_known_by_what_its_driver_calls_it():
     assert product("NVIDIA H100 80GB HBM3") == known_device("h100")
+    for name in ("L40S", "NVIDIA L40S"):
+        assert known_device(name).name == "l40s"
+    for name in ("RTX 4090", "rtx4090", "NVIDIA GeForce RTX 4090"):
+        assert known_device(name).name == "rtx-4090"
+    assert known_device("NVIDIA A100-SXM4-80GB").name == "a100-80gb-sxm"
     assert product("NVIDIA L40S").name == "l40s"
     assert product("A card") is None
 
@@ -48,7 +53,8 @@ def test_a_model_is_known_by_name_or_takes_the_layers_of_one_of_its_size():
     assert known_shape("llama-3.1-8b").parameters == pytest.approx(8.03e9, rel=1e-4)
     seven = known_shape("7B")
     assert (seven.parameters, seven.layers, seven.packing) == (7 * 10**9, 32, "safetensors")
-    assert known_shape("meta-llama/Llama-3.1-8B-Instruct").layers == 32
+    for name in ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1:8b", "Llama 3.1 8B"):
+        assert known_shape(name).layers == 32
     assert known_shape("deepseek-ai/DeepSeek-V3-0324").quantization == "FP8"
     assert known_shape("Qwen3-30B-A3B").expert_share < 0.2
     deepseek = known_shape("DeepSeek-V3")
