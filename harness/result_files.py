@@ -26,7 +26,7 @@ _ATTACHED = "attachment://"
 
 
 def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
-    """The samples of a result file; None if it is another `.json` file.
+    """The samples of a result file or of a list of objects; None if it is another `.json` file.
 
     Raises:
         InvalidInput: It cannot be read, or has no samples.
@@ -45,6 +45,8 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
             "results": [{"gradingResult": _}, *_] as results
         }:
             return map(_of_promptfoo, results)
+        case [{}, *_] if all(isinstance(row, dict) for row in data):
+            return iter(data)  # a list of objects, as many data sets are
     return None
 
 

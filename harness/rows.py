@@ -204,8 +204,9 @@ def read_rows(
 ) -> Iterator[Row | InvalidInput]:
     """The rows of files, directories, patterns and standard input (JSON Lines), in order.
 
-    CSV with commas, semicolons or tabs, JSON Lines and Parquet are tables, as are results of
-    Inspect AI (`.eval`, `.json`) and promptfoo (`.json`); any other file is a text.
+    CSV with commas, semicolons or tabs, JSON Lines, Parquet and `.json` lists of objects are
+    tables, as are results of Inspect AI (`.eval`, `.json`) and promptfoo (`.json`); any other file
+    is a text.
 
     Args:
         names: As for `files_named`.

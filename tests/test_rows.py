@@ -98,6 +98,18 @@ def test_a_table_may_name_its_delimiter_as_excel_does(tmp_path):
     assert (row.fields, row.line) == ({"a": "1,5", "b": "2"}, 3)
 
 
+def test_a_list_of_objects_is_a_table_and_another_json_a_text(tmp_path):
+    (tmp_path / "a.json").write_text('[{"a": 1}, {"a": {"b": 2}}]')
+    (tmp_path / "b.json").write_text('[{"a": 1}, 2]')
+
+    rows = [row for name in "ab" for row in read_rows([str(tmp_path / f"{name}.json")])]
+
+    assert [(row.line, dict(row.fields)) for row in rows if isinstance(row, Row)] == [
+        *((1, {"a": 1}), (2, {"a.b": 2})),
+        (None, {"path": str(tmp_path / "b.json")}),
+    ]
+
+
 def test_an_object_without_a_value_is_a_row_and_an_empty_line_of_a_spreadsheet_is_none(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"draft": ""}\n{"draft": null}\n\n{}\n')
     (tmp_path / "a.csv").write_text("draft\n\n,\n")

@@ -215,9 +215,9 @@ def batch(
 ) -> Batch | None:
     """Run the pipeline in FILE.py, or by NAME, once for each row of INPUTS.
 
-    INPUTS are CSV, JSON Lines and Parquet files, texts, folders and patterns of them, and - for
-    JSON Lines from standard input. Columns are inputs by name; a text has its file as {path}. All
-    rows are one run. Limits given here are of this command; those of [limits] are of the whole
+    INPUTS are CSV, JSON Lines, JSON and Parquet files, texts, folders and patterns of them, and -
+    for JSON Lines from standard input. Columns are inputs by name; a text has its file as {path}.
+    All rows are one run. Limits given here are of this command; those of [limits] are of the whole
     batch.
 
     The same command goes on after Ctrl-C, a kill, with other rows, models or with a changed

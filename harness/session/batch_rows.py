@@ -50,7 +50,7 @@ _EPOCH = "~"
 """In a row's name, before the number of its epoch; the first has none."""
 _BRACES = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}|\{\s*([^{}]+?)\s*\}")
 """The first group is of two braces, which are text: `{{a}}` is `{a}`."""
-_TABLE = "a table is a .csv, .jsonl (one object a line) or .parquet file"
+_TABLE = "a table is a .csv, .jsonl (one object a line), .json (a list) or .parquet file"
 _NAME = re.compile(r"[^\"'\s]+")
 """What in braces stands for a column even if there is none of this name."""
 
