@@ -46,7 +46,7 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
         }:
             return map(_of_promptfoo, results)
         case [{}, *_] if all(isinstance(row, dict) for row in data):
-            return iter(data)  # a list of objects, as many data sets are
+            return map(dict, data)  # a list of objects, as many data sets are
     return None
 
 

@@ -420,18 +420,29 @@ def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
         TypeError: It is a value that JSON cannot say.
     """
     images: list[Image] = []
-    plain = numbered(value, images)  # adds to the images
-    if images and isinstance(plain, list) and all(isinstance(part, str) for part in plain):
-        plain = "\n".join(plain)
-    if isinstance(plain, str):
-        return plain, tuple(images)
     try:
+        plain = numbered(value, images)  # adds to the images
+        if images and isinstance(plain, list) and all(isinstance(part, str) for part in plain):
+            plain = "\n".join(plain)
+        if isinstance(plain, str):
+            return plain, tuple(images)
         # Without images, a model's own serialization holds.
         content = plain if images else value
-        text = to_json(content, bytes_mode="base64", inf_nan_mode="strings").decode()
-    except (PydanticSerializationError, ValueError) as error:
-        raise TypeError(f"its result cannot be written as JSON: {error}") from error
+        text = to_json(
+            content, bytes_mode="base64", inf_nan_mode="strings", fallback=_as_lists
+        ).decode()
+    except (PydanticSerializationError, ValueError, RecursionError) as error:
+        why = str(error).rpartition("Error: ")[2]
+        raise TypeError(f"its result cannot be written as JSON: {why}") from error
     return text, tuple(images)
+
+
+def _as_lists(value: Any) -> object:  # noqa: ANN401
+    """What arrays of numpy and torch, and tables of pandas and polars, say of themselves."""
+    for method, arguments in (("tolist", ()), ("to_dicts", ()), ("to_dict", ("records",))):
+        if hasattr(value, method) and not isinstance(value, type):
+            return getattr(value, method)(*arguments)
+    raise ValueError(f"{type(value)} has no form in it")
 
 
 def cut(text: str, *, max_chars: int) -> str:

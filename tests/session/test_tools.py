@@ -161,6 +161,17 @@ def test_an_annotation_describes_a_parameter_that_the_docstring_does_not() -> No
     }
 
 
+class Frame:
+    """As pandas has it."""
+
+    def to_dict(self, orient: str) -> object:
+        return [{"a": 1}] if orient == "records" else {}
+
+
+LOOP: list[object] = []
+LOOP.append(LOOP)
+
+
 class Walk(BaseModel):
     kind: Literal["walk"] = "walk"
     hours: int
@@ -259,6 +270,8 @@ def test_no_arguments_are_written_in_many_ways(written: str) -> None:
         ({"b": {1}}, '{"b":[1]}'),
         (b"\xff", '"_w=="'),
         (float("nan"), '"NaN"'),
+        ({"a": np.array([[1.5, np.nan]]), "n": np.int64(3)}, '{"a":[[1.5,"NaN"]],"n":3}'),
+        (Frame(), '[{"a":1}]'),
     ],
     ids=str,
 )
@@ -266,7 +279,7 @@ def test_results_become_texts(value: object, text: str) -> None:
     assert result_of(value) == (text, ())
 
 
-@pytest.mark.parametrize("value", [object(), np.float32], ids=["object", "class"])
+@pytest.mark.parametrize("value", [object(), np.float32, LOOP], ids=["object", "class", "loop"])
 def test_a_result_that_json_cannot_say_is_an_error(value: object) -> None:
     with pytest.raises(TypeError, match="cannot be written as JSON"):
         result_of(value)
