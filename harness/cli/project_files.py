@@ -5,6 +5,7 @@ At a terminal, the user is asked once for each permission that the files of a fo
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -202,8 +203,9 @@ def _find_file(file: str) -> Path:
 
 
 def _import_file(path: Path) -> ModuleType:
-    # A name of its own: a file called asyncio.py must not replace the library.
-    name = f"harness_pipeline_{path.stem}"
+    root, package = _package_of(path)
+    # Outside a package, a name of its own: a file called asyncio.py must not replace the library.
+    name = f"{package}.{path.stem}" if package else f"harness_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InvalidInput(
@@ -213,10 +215,14 @@ def _import_file(path: Path) -> ModuleType:
         )
     module = importlib.util.module_from_spec(spec)
     # As with `python FILE.py`: it can import its neighbors, and its types resolve by name.
-    sys.path.insert(0, str(path.parent.resolve()))
-    sys.modules[name] = module
+    sys.path[:0] = dict.fromkeys([str(path.parent.resolve()), str(root)])
     try:
         with redirect_stdout(sys.stderr):  # standard output is for results
+            if package:
+                importlib.import_module(package)
+                if name in sys.modules:  # by its package
+                    return sys.modules[name]
+            sys.modules[name] = module
             spec.loader.exec_module(module)
     except HarnessError as error:
         if type(error) is not InvalidInput or error.path is not None:
@@ -242,6 +248,15 @@ def _import_file(path: Path) -> ModuleType:
             line=_line_in(path, error),
         ) from error
     return module
+
+
+def _package_of(path: Path) -> tuple[Path, str]:
+    """The folder that the file's package is imported from, and the package; "" for none."""
+    root, names = path.resolve().parent, list[str]()
+    while (root / "__init__.py").is_file():
+        names.insert(0, root.name)
+        root = root.parent
+    return root, ".".join(names)
 
 
 def _line_in(path: Path, error: Exception) -> int | None:

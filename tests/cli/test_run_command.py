@@ -185,10 +185,18 @@ def test_json_output_is_one_object_and_nothing_else(project: Path) -> None:
         pytest.param(["two.py:echo", "--task", "x"], ["X"], id="one of several"),
         pytest.param(["asyncio.py", "--task", "x"], ["X"], id="the name of a library"),
         pytest.param(["big.py", "--task", "x"], [str(2**70)], id="what json has no form for"),
+        pytest.param(["shop/flows/buy.py", "--task", "x"], ["X!"], id="a module of a package"),
     ],
 )
 def test_what_may_be_run(project: Path, arguments: list[str], result: object) -> None:
     (project / "asyncio.py").write_text(ECHO)
+    flows = project / "shop" / "flows"
+    flows.mkdir(parents=True)
+    (flows.parent / "__init__.py").touch()
+    (flows.parent / "marks.py").write_text('MARK = "!"\n')
+    (flows / "__init__.py").write_text("from .buy import MARK\n")
+    buys = ECHO.replace("task.upper()", "task.upper() + MARK")
+    (flows / "buy.py").write_text(f"from shop.marks import MARK\nfrom ..marks import MARK\n{buys}")
     big = ECHO.replace("[task.upper()] * times", "[2**70]").replace("list[str]", "list[int]")
     (project / "big.py").write_text(big)
     assert harness("run", *arguments, "--json", cwd=project).json["result"] == result
