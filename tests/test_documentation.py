@@ -7,6 +7,7 @@ import inspect
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -14,14 +15,19 @@ from typing import Any, get_args
 import click
 import pytest
 from demo import ROOT
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from test_one_home_per_server import SERVER
 
 import harness
 from harness import Pipeline, RunResult, ScriptedBackend, Settings, load_rubric, load_settings
+from harness.analysis import RULES
 from harness.cli.main import command
 from harness.cli.project_files import load_pipeline
 from harness.inference import ChatRequest
 from harness.inference.endpoint import BackendName
 from harness.testing import Script, run_pipeline
+from harness.wiggum.policy import StopReason
 
 ROOT_PAGES = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
 PAGES = [*ROOT_PAGES, *sorted((ROOT / "docs").glob("*.md")), ROOT / "patterns" / "README.md"]
@@ -226,3 +232,39 @@ def test_the_files_it_names_are_there(page: Path) -> None:
     # The package is elsewhere while a wheel is tested; a new project has the starter's files.
     places = (ROOT, ROOT / "examples/starter", Path(harness.__file__).parent.parent)
     assert [one for one in named if not any(list(place.glob(one)) for place in places)] == []
+
+
+# --- what a page lists ------------------------------------------------------------------------
+
+
+def tables_of(model: type[BaseModel], place: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """The fields of the settings and of their tables, by their places."""
+    for name, field in model.model_fields.items():
+        where = f"{place}{field.alias or name}"
+        yield where, field
+        for part in (field.annotation, *get_args(field.annotation)):
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                yield from tables_of(part, f"{where}.")
+
+
+def test_every_setting_has_a_docstring_for_the_reference() -> None:
+    assert [where for where, field in tables_of(Settings) if not field.description] == []
+
+
+def test_every_path_of_the_settings_starts_at_their_folder() -> None:
+    """For another one, see `_start_paths_at` and, if it is written, `_refuse_writes_outside`."""
+    paths = {where for where, field in tables_of(Settings) if "Path" in str(field.annotation)}
+    paths -= {where for where in paths if where.endswith(".written_in")}  # not written by people
+    assert paths == {"traces", "rubrics", "endpoints.path", "memory.path", "memory.cache"}
+
+
+def test_pages_have_every_stop_reason_and_count_the_rules() -> None:
+    loop, traces = ((ROOT / "docs" / f"{name}.md").read_text() for name in ("loop", "traces"))
+    assert [reason for reason in get_args(StopReason) if f"`{reason}`" not in loop] == []
+    assert f"its {len(RULES)} rules" in traces
+
+
+def test_every_server_is_known_to_the_test_of_their_homes() -> None:
+    general = {"openai", "embedded", "scripted"}
+    names = [name for name in get_args(BackendName) if not SERVER.search(name)]
+    assert set(names) <= general

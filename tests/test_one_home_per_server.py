@@ -12,7 +12,7 @@ PROVIDERS = PACKAGE / "inference" / "providers"
 
 SERVER = re.compile(
     r"vllm|ollama|sglang|llama[_.-]?cpp|llama[_-]server|tabby|triton|tensorrt|trtllm|\btgi\b"
-    r"|lm[_ ]?studio|litellm|xllamacpp|\bmlc\b|runpod",
+    r"|lm[_ ]?studio|litellm|xllamacpp|\bmlc\b|runpod|\bmodal\b",
     re.IGNORECASE,
 )
 

@@ -121,7 +121,7 @@ def test_the_lines_for_harness_toml_are_toml_whatever_models_are_called(project:
         ("8B", "7B"),
         ("none.gguf",),
         ("8X",),
-        ("llama3.1:70b",),
+        ("llama9:70b",),
         ("8B", "--bandwidth", "100 GB", "--device", "l4"),
         ("8B", "--memory", "much"),
         ("8B", "--rate", "0"),

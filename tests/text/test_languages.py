@@ -1,0 +1,37 @@
+"""The tables of the languages: each row is of a language, and is used."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import get_args
+
+import pytest
+
+from harness.text.languages import Language, Trait, has_trait, numerals
+
+
+def rows(name: str) -> list[list[str]]:
+    lines = files("harness.text").joinpath(f"{name}.tsv").read_text(encoding="utf-8").splitlines()
+    return [line.split("\t") for line in lines if line and not line.startswith("#")]
+
+
+def test_every_row_is_of_a_language_that_can_be_told() -> None:
+    codes = [code for code, *_ in rows("languages")]
+    assert codes == sorted(set(codes))
+    assert set(codes) <= set(get_args(Language))
+    assert {trait for row in rows("languages") for trait in row[2].split()} <= set(get_args(Trait))
+
+
+def test_words_behind_numbers_are_by_power_of_ten_or_percent() -> None:
+    for power, pattern in rows("number_words"):
+        assert power == "percent" or power.isdecimal()
+        re.compile(pattern)
+
+
+@pytest.mark.parametrize(
+    ("language", "numeral"), [("de", "drei"), ("ar", "\u062b\u0644\u0627\u062b\u0629")]
+)
+def test_a_language_tells_its_numerals_from_zero_on(language: str, numeral: str) -> None:
+    assert numerals(language)[3] == numeral
+    assert not has_trait(language, "no-stops")
