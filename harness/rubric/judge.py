@@ -151,7 +151,7 @@ async def _read(
         if d.name not in judgements or not rule_keys(d).keys() <= judgements[d.name].rules.keys()
     ]
     if incomplete:
-        repair = _repair_request(request, completion, case.rubric, incomplete)
+        repair, again = _repair_request(request, completion, case.rubric, incomplete), completion
         try:
             again = await _answer(repair, incomplete, ask=ask)
         except (LimitReached, InferenceError) as error:
@@ -169,13 +169,12 @@ async def _read(
                     rules={**first.rules, **mended.rules},
                     repaired=True,
                 )
-            # Without an answer, whether the cap holds is unknown. A call that failed is no refusal
-            # to answer: then the score stands.
-            if rules := [rule for d in dimensions for rule in _open_rules(d, judgements)]:
-                raise EvaluatorAbstained(
-                    f"'{request.model}' did not say true or false to a rule that would lower its "
-                    f"score: {'; '.join(rules)}. {_excerpt(again)}"
-                )
+        # Without an answer, whether the cap holds is unknown: a score above it may be too high.
+        if rules := [rule for d in dimensions for rule in _open_rules(d, judgements)]:
+            raise EvaluatorAbstained(
+                f"'{request.model}' did not say true or false to a rule that would lower its "
+                f"score: {'; '.join(rules)}. {_excerpt(again)}"
+            )
     if missing := [d.name for d in dimensions if d.name not in judgements]:
         raise EvaluatorAbstained(
             f"'{request.model}' gave no score on the scale for {', '.join(missing)}. "

@@ -1,8 +1,8 @@
 """Reads an evaluator's reply: one JSON value of the shape that was asked for, or labelled scores.
 
-A score is taken only where the reply states it for its dimension, on the scale, outside any
-quotation. Two different scores, or one that may be a copy of the draft's own words, are none: the
-evaluator is asked again. Totals and `passed` are ignored.
+A score is taken only where the reply states it for its dimension, outside any quotation, on the
+dimension's scale and no other that the reply names. Two different scores, or one that may be a copy
+of the draft's own words, are none: the evaluator is asked again. Totals are ignored.
 
 JSON may have small slips, such as commas too many and single quotes. Of broken JSON, and of all
 behind it, nothing is read: a quotation mark too many turns words of a reason into keys.
@@ -12,14 +12,20 @@ Nothing raises, and reading takes linear time, since a reply may be a megabyte o
 
 from __future__ import annotations
 
-import math
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.rubric.draft import Draft, Finding
-from harness.rubric.prompt import MOST_ISSUES, PROBLEM_CHARS, REASON_CHARS, SECTION_CHARS, rule_keys
+from harness.rubric.prompt import (
+    MOST_ISSUES,
+    PROBLEM_CHARS,
+    REASON_CHARS,
+    SECTION_CHARS,
+    rule_keys,
+    scores_of,
+)
 from harness.rubric.reply_json import Value, json_at
 from harness.rubric.rubric import Dimension, Rubric, Scale
 from harness.rubric.rule_answers import answers_in, answers_in_lines
@@ -48,7 +54,10 @@ def read_reply(
     # Of a reply that is one fence, the fence is no quotation.
     quotations = _QUOTATIONS if _ONE_FENCE.fullmatch(unquoted) else (_CODE, *_QUOTATIONS)
     reader.read_json(unquoted)
-    reader.read_lines(_blanked(_without(unquoted, reader.objects), *quotations))
+    lines = _blanked(_UNQUOTED.sub(r" \2\4 ", _without(unquoted, reader.objects)), *quotations)
+    reader.read_lines(lines)
+    numbers = [(statement.at, statement.end) for statement in reader.statements]
+    statements = reader.scored(_without(lines, numbers))
     # 2. What the draft states too, unless these statements are all of the reply.
     spans = [(statement.start, statement.end) for statement in reader.statements]
     copied: set[tuple[str, float]] = set()
@@ -58,11 +67,13 @@ def read_reply(
         data = _with_widths(f"{draft.text}\n{draft.evidence}")
         claims.read_json(data)
         claims.read_lines(_without(data, claims.objects))
-        # By its score: a copy may be typed in another form.
-        copied = {(claim.name, claim.judgement.score) for claim in claims.statements}
+        # By its score, whatever its scale: a copy may be typed in another form.
+        for claim in claims.statements:
+            scale = rubric.scale_of(claim.name)
+            copied.add((claim.name, half_up(claim.judgement.score, scale.step, start=scale.min)))
         answers = answers - claims.answers
     # 3. Of each dimension the one score on which all statements agree.
-    judgements = {d.name: _agreed(reader.statements, d.name) for d in dimensions}
+    judgements = {d.name: _agreed(statements, d.name) for d in dimensions}
     return {
         name: replace(judgement, rules=_unanimous(answers, name))
         for name, judgement in judgements.items()
@@ -76,8 +87,12 @@ class _Statement:
 
     name: str
     start: int
+    at: int
+    """Where its number stands."""
     end: int
     judgement: Judgement
+    ends: Sequence[float] = ()
+    """Where the scale ends that stands with the number."""
     is_total: bool = False
     is_doubtful: bool = False
     """Whether it stands within a sentence, which may speak of it."""
@@ -93,8 +108,7 @@ def _agreed(statements: Sequence[_Statement], name: str) -> Judgement | None:
     counted = [statement for statement in own if not statement.is_total] or own
     mentions = [statement for statement in every if statement.is_mention]
     is_agreed = bool(counted) and len({s.judgement.score for s in (*counted, *mentions)}) == 1
-    is_doubtful = any(statement.is_doubtful for statement in counted)
-    return counted[0].judgement if is_agreed and not is_doubtful else None
+    return counted[0].judgement if is_agreed and not any(s.is_doubtful for s in counted) else None
 
 
 def _unanimous(answers: Iterable[tuple[str, str, bool]], name: str) -> dict[str, bool]:
@@ -115,6 +129,10 @@ _COPIES = (
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,}).*?(?:^[ \t]*\1|\Z)", re.MULTILINE | re.DOTALL)
 _ONE_FENCE = re.compile(r"\s*`{3,}\w*\n(?>(?:(?!```)[\s\S])*)```\s*")
 _FENCE_MARK = re.compile(r"(?:```|~~~)\w*")
+_UNQUOTED = re.compile(
+    r"([\"'`])([\w -]{1,60})\1(?=[ \t]*[:\uff1a=])|(?<=[:=][ ])([\"'])([\d./]{1,9})\3"
+)
+"""Of a line such as `"clear": "8"`, neither is a quotation."""
 _QUOTATIONS = (
     re.compile(r"(?<!\w)\"[^\"]{1,2000}\"(?!\w)"),
     re.compile(r"(?<!\w)'[^'\n]{1,400}'(?!\w)"),
@@ -168,8 +186,43 @@ class _ReplyReader:
 
     def _find(self, label: str) -> str:
         """The dimension that a key or a heading names: `1. Relevance score (0-10)`; or empty."""
-        key = _key(re.sub(r"\([^()]*+\)|^\W*\d{1,2}[.)]\s", " ", label[:200]))
-        return self._names.get(key) or self._names.get(re.sub(rf"_(?:{_SUFFIX})$", "", key), "")
+        key = _key(re.sub(r"\([^()]*+\)|\[[^]]*+\]|^\W*\d{1,2}[.)]\s", " ", label[:200]))
+        while key not in self._names and key != (bare := _AROUND_NAME.sub("", key, count=1)):
+            key = bare
+        return self._names.get(key, "")
+
+    def scored(self, rest: str) -> list[_Statement]:
+        """The statements whose numbers are scores on the rubric's scales, in its steps.
+
+        A bare number goes by the scale that the rest of the text names before it, else behind it.
+        """
+        named, scored = _ends_named(rest), []
+        # 7 beside 80 is not of 10; beside 11, a slip, it is. Nor is 0.85 nearly 1 of 10, but scales
+        # of up to 2 have such fractions.
+        bare = (s for s in self.statements if not (s.ends or s.is_mention))
+        scales = [(s.judgement.score, self._scales[s.name]) for s in bare]
+        coarse = [(score, scale) for score, scale in scales if scale.max > 2]
+        is_other = any(score > 1.25 * scale.max for score, scale in scales) or (
+            all(0 <= score <= 1 for score, _ in coarse)
+            and any(score not in scores_of(scale) for score, scale in coarse)
+        )
+        for statement in self.statements:
+            scale, score = self._scales[statement.name], statement.judgement.score
+            ends, is_bare = statement.ends, not (statement.ends or statement.is_mention)
+            if is_bare:
+                place = bisect_left(named, (statement.at, 0.0))
+                near = named[max(0, place - _NEAR) : place][::-1] + named[place : place + _NEAR]
+                # Not by an end below it: `7: sections 1-5 are thin`.
+                ends = [end for _, end in near if end >= score][:1]
+            # By another scale, a score that is on ours too means something else.
+            if (is_bare and is_other) or (ends and scale.max not in ends):
+                continue
+            is_between = scale.is_pass_fail and score not in (scale.min, scale.max)
+            if scale.min <= score <= scale.max and not is_between:
+                score = half_up(score, scale.step, start=scale.min)
+                judgement = replace(statement.judgement, score=score)
+                scored.append(replace(statement, judgement=judgement))
+        return scored
 
     # --- JSON
 
@@ -178,7 +231,8 @@ class _ReplyReader:
         position = inline = 0
         while opening := _JSON.search(text, position):
             start = opening.start()
-            is_inline = bool(text[text.rfind("\n", 0, start) + 1 : start].strip())
+            before = text[max(text.rfind("\n", 0, start) + 1, position) : start]
+            is_inline = before.strip(" \t\r,;:=*_`").casefold() not in {"", *self._wrappers}
             inline += is_inline
             try:
                 value, position = json_at(text, start)
@@ -190,71 +244,60 @@ class _ReplyReader:
                 position = opening.end()
                 continue
             self.objects.append((start, position))
-            for name, judgement in self._judgements(value):
-                statement = _Statement(name, start, position, judgement, is_doubtful=is_inline)
-                self.statements.append(statement)
+            self.statements += [
+                replace(statement, start=start, at=start, end=position, is_doubtful=is_inline)
+                for statement in self._judgements(value)
+            ]
 
-    def _judgements(
-        self, value: Value, limits: Sequence[float] = ()
-    ) -> Iterator[tuple[str, Judgement]]:
-        """What a value says of dimensions; `limits` are the ends of the scales around it."""
+    def _judgements(self, value: Value, ends: Sequence[float] = ()) -> Iterator[_Statement]:
+        """What a value says of dimensions; `ends` are those of the scales around it."""
         for item in value if isinstance(value, list) else ():
-            yield from self._judgements(item, limits)
+            yield from self._judgements(item, ends)
         if not isinstance(value, dict):
             return
-        limits = self._limits_of(value) or limits
-        names = {key: self._find(key) for key in value}
-        places: list[tuple[str, Value]] = []
+        ends = self._ends_in(value) or ends
+        places: list[tuple[str, Value, Sequence[float]]] = []
         for key, inner in value.items():
-            if names[key]:
-                places.append((names[key], inner))
+            if name := self._find(key):
+                places.append((name, inner, [end for _, end in _ends_named(key)] or ends))
             elif key in self._wrappers or _REVISED.fullmatch(key):
-                yield from self._judgements(inner, limits)
+                yield from self._judgements(inner, ends)
         # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
         label = next((v for k in _NAME_KEYS if isinstance(v := value.get(k), str)), None)
         is_issue = "problem" in value and not any(key in value for key in _REASON_KEYS)
         if not places and not is_issue:
-            places = [(self._alone if label is None else self._find(label), value)]
-        for name, inner in places:
-            if judgement := self._judgement(name, inner, value, limits):
-                yield name, judgement
+            places = [(self._alone if label is None else self._find(label), value, ends)]
+        for name, inner, beside in places:
+            if name in self._rules:
+                yield from self._judged(name, inner, value, beside)
 
-    def _judgement(
-        self, name: str, value: Value, beside: Mapping[str, Value], limits: Sequence[float]
-    ) -> Judgement | None:
-        number = _ALONE.fullmatch(_score_in(value, name))
-        if name not in self._rules or number is None:
-            return None
-        members = value if isinstance(value, dict) else {}
-        limits = self._limits_of(members) or limits
-        score = _on_scale(number, self._scales[name], limits)
-        if score is None:
-            return None
+    def _judged(
+        self, name: str, value: Value, beside: Mapping[str, Value], ends: Sequence[float]
+    ) -> Iterator[_Statement]:
+        scale, members = self._scales[name], value if isinstance(value, dict) else {}
+        around = {k: beside.get(f"{name}_{k}") for k in (*_REASON_KEYS, "max", "max_score")}
+        ends = self._ends_in(members) or self._ends_in(around) or ends
+        texts = _scores_in(value, name, scale)
+        first, *again = (_stated(_ALONE.fullmatch(text), scale, ends) for text in texts)
+        if first is None:
+            return
         for rule, answer in answers_in((members, beside), self._rules[name]):
             self.answers.add((name, rule, answer))
         # `{"relevance": 8, "relevance_reason": "…"}`
-        if not members:
-            members = {k: beside[f"{name}_{k}"] for k in _REASON_KEYS if f"{name}_{k}" in beside}
-        if any(
-            other != score
-            for text in _second_scores(members, self._scales[name])
-            if (again := _ALONE.fullmatch(text))
-            and (other := _on_scale(again, self._scales[name], limits)) is not None
-        ):
-            return None
-        return Judgement(
-            score=score,
-            reason=_first_text(members, _REASON_KEYS)[:REASON_CHARS],
+        judgement = Judgement(
+            score=first[0],
+            reason=_first_text(members or around, _REASON_KEYS)[:REASON_CHARS],
             issues=tuple(_issues(members.get("issues")))[:MOST_ISSUES],
         )
+        yield _Statement(name, 0, 0, 0, judgement, first[1])
+        for score, end in filter(None, again):
+            yield _Statement(name, 0, 0, 0, Judgement(score=score), end, is_mention=True)
 
-    def _limits_of(self, members: Mapping[str, Value]) -> list[float]:
+    def _ends_in(self, members: Mapping[str, Value]) -> list[float]:
         """Where the scale ends, by an object that says so: `{"score": 4, "max_score": 5}`."""
-        scale = members.get("scale")
-        values = [members.get(key) for key in _MOST_KEYS if not self._find(key)]
-        values += [scale.get("max")] if isinstance(scale, dict) else []
-        texts = (value for value in values if isinstance(value, str))
-        return [number for text in texts if (number := _highest_in(text))]
+        texts = (str(v) for k, v in members.items() if _MOST_KEY.fullmatch(k) and not self._find(k))
+        numbers = (re.findall(r"\d+(?:\.\d+)?", text) for text in texts)
+        return [max(map(float, of_scale)) for of_scale in numbers if of_scale]
 
     # --- labelled scores
 
@@ -262,17 +305,10 @@ class _ReplyReader:
         """Takes in the labelled scores of a text without its JSON and quotations."""
         text = self._without_rules(text)
         self._text, self._name, self._turns = text, self._alone, [0]
-        ends = (limit[limit.lastgroup or 0].casefold() for limit in _LIMIT.finditer(text))
-        self._limits = [n for end in ends if (n := _POINTS.get(end) or _highest_in(end))]
         before = len(self.statements)
         for line in re.finditer(r"[^\n]+", text):
             is_row = line[0].lstrip().startswith("|")
             (self._row if is_row else self._line)(line.start(), line.end())
-        # Hardly more than a number: `8`, or `8/10` and then a reason.
-        number = _AT_FIRST.match(text) if self._alone else None
-        is_it = number and (number["most"] or not text[number.end() :].strip(" \t\r\n*_`."))
-        if number and is_it and before == len(self.statements):
-            self._state(self._alone, number, number.start())
         # The end of the text ends the last turn.
         self._turns.append(len(text))
         self.statements[before:] = map(self._explained, self.statements[before:])
@@ -293,22 +329,16 @@ class _ReplyReader:
             if self._is_undecided(statement, text[statement.end : end].partition("\n")[0]):
                 self.statements.append(replace(statement, is_doubtful=True))
         for name, number in mentions:
-            score = _on_scale(number, self._scales[name], []) if name in self._rules else None
-            if score is not None:
-                judgement = Judgement(score=score)
-                start, end = number.span()
-                self.statements.append(_Statement(name, start, end, judgement, is_mention=True))
+            if name in self._rules:
+                self._state(name, number, number.start(), is_mention=True)
 
     def _is_undecided(self, statement: _Statement, rest: str) -> bool:
         """Whether words behind a score take it back: `9, minus 2`, `pass (fails on names)`."""
         scale = self._scales[statement.name]
         if not scale.is_pass_fail:
             return bool(_REDUCED.match(rest))
-        is_pass = statement.judgement.score == scale.max
-        if is_pass and _NOT_PASSED.search(rest):
-            return True
-        rest = _CONDITION.sub(" ", rest)
-        return bool((_DENIED if is_pass else _GRANTED).search(rest))
+        opposite = _DENIED if statement.judgement.score == scale.max else _GRANTED
+        return bool(opposite.search(_CONDITION.sub(" ", rest)))
 
     def _without_rules(self, text: str) -> str:
         """Takes in what lines say of rules, whose words may hold names and numbers."""
@@ -331,29 +361,31 @@ class _ReplyReader:
             self._turn_to("", start)
         # 2. Labels, with scores behind them or not. Behind other words, a list of them may be what
         #    somebody else says.
-        begins = self._label.match(self._text, first, end)
+        begins = self._label.match(self._text, first, end) or _ENTRY.match(self._text, first, end)
         marks = _BETWEEN.finditer(self._text, first, end)
         places = [
             m.end() for m in marks if begins or m[0].strip()[:1] not in set(",;|(-\u2013\u2014")
         ]
+        is_listed = False
         for place in (first, *places):
             label = self._label.match(self._text, place, end)
             if not label:
                 continue
             name = self._find(label["name"]) if label["name"] else self._name
-            if limit := _LIMIT_BESIDE.match(self._text, label.end(), end):
-                self._limits = [float(limit["most"])]
             number = _STATED.match(self._text, label.end(), end)
-            # `The depth of 3 metres`, where `The depth is 3` states a score.
-            is_phrase = place == first and opening and opening["article"] and label["name"]
-            if number and is_phrase and not number["most"]:
-                states = _STATES.search(self._text, label.end(), number.start("number"))
-                number = number if states else None
             is_head = place == first and _HEADS.match(self._text, label.end(), end)
             if label["name"] and (number or is_head):
                 self._turn_to(name, label.end())
-            if number:
+            # Of `clear, useful: 7`, it is unknown whose it is.
+            if number and not (is_listed and label["name"]):
                 self._state(name, number, label.start(), is_total=bool(label["total"]))
+            is_listed = bool(label["name"]) and not (number or is_head)
+        # 3. A number that is all, or all below a name: `8`, or `8/10` and then a reason.
+        number = _AT_FIRST.match(self._text, start, end)
+        rest = number and not number["most"] and self._text[number.end() : end].strip(" \t\r*_`.")
+        is_below = re.compile(r"[\s*_#:=-]{0,40}").fullmatch(self._text, self._turns[-1], start)
+        if number and not rest and self._name and is_below:
+            self._state(self._name, number, start)
 
     def _row(self, start: int, end: int) -> None:
         """A row of a table: the score stands alone in one cell."""
@@ -362,11 +394,8 @@ class _ReplyReader:
         name = next((n for cell in cells[:2] if (n := self._find(self._text[slice(*cell)]))), None)
         if name is not None:
             matches = (_ALONE.fullmatch(self._text, *cell) for cell in cells[1:])
-            has_words = self._scales[name].is_pass_fail
-            numbers = [m for m in matches if m and (has_words or m["number"][-1].isdigit())]
+            numbers = [m for m in matches if m and _stated(m, self._scales[name])]
             if len(numbers) == 1:
-                if limit := _LIMIT_BESIDE.search(self._text, start, numbers[0].start()):
-                    self._limits = [float(limit["most"])]
                 self._turn_to(name, numbers[0].start("number"))
                 self._state(name, numbers[0], start)
             # What stands below a table is not about its last row.
@@ -376,16 +405,13 @@ class _ReplyReader:
         self._name = name
         self._turns.append(position)
 
-    def _state(
-        self, name: str, number: re.Match[str], start: int, *, is_total: bool = False
-    ) -> None:
-        # A number of ten says itself where its scale ends.
-        limits = [] if number["most"] else self._limits
-        score = _on_scale(number, self._scales[name], limits) if name in self._rules else None
+    def _state(self, name: str, number: re.Match[str], start: int, **kind: bool) -> None:
         # Among several dimensions, a total belongs to the whole.
-        if score is not None and (self._alone or not is_total):
-            judgement = Judgement(score=score)
-            statement = _Statement(name, start, number.end(), judgement, is_total=is_total)
+        if name not in self._rules or (kind.get("is_total") and not self._alone):
+            return
+        if stated := _stated(number, self._scales[name]):
+            at, judgement = number.start("number"), Judgement(score=stated[0])
+            statement = _Statement(name, start, at, number.end(), judgement, stated[1], **kind)
             self.statements.append(statement)
 
     def _explained(self, statement: _Statement) -> _Statement:
@@ -406,45 +432,57 @@ class _ReplyReader:
 _SCORE_KEYS = ("score", "rating", "grade", "points", "value")
 _REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanation", "comment")
 _PROBLEM_KEYS = ("problem", "issue")
-_MOST_KEYS = ("max_score", "max", "maximum", "out_of", "scale")
+_MOST_KEY = re.compile(r"max_?(?:imum|score|points)?|(?:out_?)?of|range|\w*scale|\w*possible")
 _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
 # Keys that models put around their judgements. Under other keys stand examples, weights, anchors,
 # which are not read.
 _WRAPPERS = frozenset(
     {"scores", "ratings", "evaluation", "evaluations", "dimensions", "criteria", "criteria_scores"}
     | {"rubric", "result", "results", "verdict", "assessment", "properties", "arguments"}
-    | {"judgement", "judgements", "judgment", "judgments", "output", "response", "answer", "reply"}
+    | {
+        "json",
+        "final_answer",
+        "judgement",
+        "judgements",
+        "judgment",
+        "judgments",
+        "output",
+        "response",
+        "answer",
+        "reply",
+    }
 )
 _JSON = re.compile(r"\{|\[\s*\{")
 # JSON within a line may be a brace of prose, and each is read to its end.
 _MOST_INLINE = 40
 
 
-def _score_in(value: Value, name: str) -> str:
-    """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`; empty if two keys could be the score's."""
+def _scores_in(value: Value, name: str, scale: Scale) -> list[str]:
+    """Of `8`, `{"score": 8}`, `{"score": {"value": 8}}`, and behind it what other keys say again.
+
+    The first is empty if two keys could be the score's.
+    """
     if not isinstance(value, dict):
-        return value if isinstance(value, str) else ""
+        return [value if isinstance(value, str) else ""]
     keys = [key for key in (*_SCORE_KEYS, f"{name}_score", name) if key in value]
-    return _score_in(value[keys[0]], name) if len(keys) == 1 else ""
+    verdicts = [key for key in _VERDICT_KEYS if key in value and scale.is_pass_fail]
+    revised = filter(_REVISED.fullmatch, value)
+    again = [_scores_in(value[key], name, scale)[0] for key in (*revised, *verdicts)]
+    keys = keys or verdicts[:1]
+    return [*(_scores_in(value[keys[0]], name, scale) if len(keys) == 1 else [""]), *again]
 
 
+_SUFFIX = "score|rating|grade|evaluation"
+_CHANGED = (
+    "revised|final|adjusted|corrected|updated|initial|original|new|after_\\w+"
+    "|corrections?|revisions?|updates?"
+)
 _REVISED = re.compile(
-    r"(?:revised|final|adjusted|corrected|updated|initial|original)"
-    r"(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?"
-    r"|score[\W_]*(?:revised|final|adjusted|corrected|after\w*)"
+    rf"(?:{_CHANGED})(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?|score[\W_]*(?:{_CHANGED})"
 )
 """Keys of a second score beside the first."""
-_VERDICT_KEYS = ("pass", "passed", "passes", "verdict")
-
-
-def _second_scores(members: Mapping[str, Value], scale: Scale) -> list[str]:
-    """What other keys of a dimension say of its score; of pass and fail, a verdict too."""
-    return [
-        value
-        for key, value in members.items()
-        if isinstance(value, str)
-        and (_REVISED.fullmatch(key) or (scale.is_pass_fail and key in _VERDICT_KEYS))
-    ]
+_AROUND_NAME = re.compile(rf"^(?:{_SUFFIX}|{_CHANGED})_?(?=.)|(?<=.)_?(?:{_SUFFIX}|{_CHANGED})$")
+_VERDICT_KEYS = ("pass", "passed", "passes", "verdict", "result", "outcome", "status", "decision")
 
 
 def _first_text(members: Mapping[str, Value], keys: Iterable[str]) -> str:
@@ -462,27 +500,71 @@ def _issues(value: Value) -> Iterator[Finding]:
             yield Finding(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
 
 
-# `8` and `8/10`, not the 8 of `8 sections`, `7-8`, `8,5` or `80`: behind it stands an end, a mark
-# that ends something, or a reason.
-_DIGITS = r"-?(?:\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
-_PASS, _FAIL = (
-    {"pass", "passed", "passes", "yes", "true"},
-    {"fail", "failed", "fails", "no", "false"},
+# --- numbers and their scales --------------------------------------------------------------------
+
+_WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+_WORD = rf"(?:{'|'.join(_WORDS)})\b"
+_DIGITS = (
+    # Between commas, `7,5` is two cells of a row.
+    r"[-\u2212]?(?:(?<![,;])\d{1,3},\d{1,2}(?![\d,])|\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
 )
-_PLAIN = rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b)"
-"""A score; words are scores of pass and fail alone."""
-_OF = (
-    r"[*_ \t]{0,6}(?:/|\bout[ ]of\b|\bof\b)[*_ \t]{0,6}"
-    r"(?P<most>\d{1,6}(?:\.\d{1,6})?)(?![\w%]|[.,]\d)"
+_PASS = {"pass", "passed", "passes", "yes", "true"}
+_FAIL = {"fail", "failed", "fails", "no", "false"}
+# A number in words stands alone: not the `two` of `two or three parts`.
+_PLAIN = (
+    rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b"
+    rf"|{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b)))"
 )
+"""A score; `pass` and its like are scores of pass and fail alone."""
+_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[\u70b9\u5206\uc810]))"
+_STARS = rf"(?:{_UNIT}|[ ]stars?\b)"
+"""With stars, of which there are five, unless a reply says of how many."""
+_OF_WORD = r"\b(?:of|von|sur|de|su|van|av|z|\u0438\u0437)\b"
+_BEST = r"\b(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
+_SCALE = (
+    # `/5`, `out of a possible 5`, `max. 5`, the 1- of `1-5`.
+    rf"(?:(?P<before>[/\u2044\uff0f]|\bout[ ]of\b|{_OF_WORD}|\u6ee1\u5206\u4e3a?"
+    rf"|{_BEST}(?:[ ]score)?\.?|(?<![\d.,])[01][ ]?=[^\d\n]{{1,24}}?[,;)\u2013-]"
+    r"|(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"
+    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|\u304b\u3089|(?:to|bis|\u00e0|a|do|tot|\u0434\u043e|and)\b))"
+    r"[*_ \t:]{0,6}(?:(?:an?|the|de|is|possible|max(?:\.|imum|imal)?|of)[ ]){0,4})?"
+    rf"(?P<most>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})(?(before){_STARS}?(?![a-z\d%]|[.,]\d)"
+    # `5\u70b9\u6e80\u70b9`, `five-point scale`, `5 is the best`.
+    r"|(?:\u70b9\u6e80\u70b9|\u6bb5\u968e|\u5206\u5236|\uc810[ ]?\ub9cc\uc810|er-Skala\b"
+    r"|[- ](?:point|star)\b[^\n]{0,12}\b(?:scale|system)\b"
+    rf"|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}))"
+)
+_OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
+# Elsewhere, `3 of 5` counts something else, but `Overall: 3.5/5`, where it ends a line.
+_LIMIT = re.compile(
+    rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
+)
+_NEAR = 8  # on each side, so that reading takes linear time
+_USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
+
+
+def _number(text: str) -> float:
+    if text.casefold() in _WORDS:
+        return _WORDS.index(text.casefold()) + 1.0
+    return float(text.replace(",", ".").replace("\u2212", "-"))
+
+
+def _ends_named(text: str) -> list[tuple[int, float]]:
+    """Where a text names what may be the end of a scale, and the end."""
+    limits = ((limit.start(), _number(limit["most"])) for limit in _LIMIT.finditer(text))
+    return [(at, end) for at, end in limits if end in _USUAL_ENDS]
+
+
 # Not the beginning of a list: `1. Intro`, and the anchors `9: Yes. 3: No.`
 _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
-_BECAUSE = r"because|since|due|as|but|although|though|given|points?|reason(?:ing)?(?=[ \t*]*:)"
+_BECAUSE = r"because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:)"
 _END = (
-    r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!(\u2026\u5206\uff08\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
+    r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
     # Ticks, crosses, lights: neither stars, which may be four of five, nor arrows or signs of sums.
     r"|[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]"
-    r"|\|(?!\w)|[.,:](?!\d)|[-\u2013\u2014](?![ \t]*{range})|(?:{words})\b))"
+    # Not in a list: `clear, useful: 7, 5`.
+    r"|\|(?!\w)|[.:](?!\d)|,(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))"
+    r"|[-\u2013\u2014](?![ \t]*{range}|-*>[ \t]*\d)|(?:{words})\b))"
 )
 # A number of ten is a score too in `8/10 for style and …`, in `8/10 It is clear.`, and in
 # `8/10 - 2 parts are missing`, where `8/10 - 9` is a range.
@@ -490,16 +572,18 @@ _END_OF_FRACTION = _END.replace(
     "{words}", f"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\\w*"
 ).replace("{range}", r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)")
 _END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
-_BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_END_OF_NUMBER})"
+_BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_UNIT}?{_END_OF_NUMBER})"
 
 
-_AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
-_ALONE = re.compile(rf"[\s*_]*+{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?[\s*_]*+\.?\s*", re.IGNORECASE)
+_AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_PLAIN}{_BEHIND}", re.IGNORECASE)
+_ALONE = re.compile(
+    rf"[\s*_]*+{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?{_UNIT}?[\s*_)\uff09\]]*+\.?\s*", re.IGNORECASE
+)
 
-_ASIDE = r"[ \t*_]*+\((?![*_ \t]*\d[\d.]*[*_ \t]*/)[^()\n]{0,60}+\)"
+_ASIDE = r"[ \t*_]*+[(\uff08\[](?![*_ \t]*\d[\d.]*[*_ \t]*[/\uff0f])[^()\[\]\n]{0,60}+[)\uff09\]]"
 _FILLER = (
-    r"(?>(?:[ \t:\uff1a=|>*_({\[]|[-\u2013\u2014](?=[ \t])"
-    r"|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
+    r"(?>(?:[ \t:\uff1a=|>*_({\[\]\u2192\u2705\u2713\u2714]|[,;](?=\d)|[-\u2013\u2014](?=[ \t>])"
+    r"|[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
 )
 # A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
 # minus.
@@ -507,53 +591,57 @@ _STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIN
 _MENTIONED = re.compile(
     r"(?>(?:[ \t:\uff1a=|>*_({\[\u2192]|[-\u2013\u2014](?=[ \t])|\bfrom[ \t]\d{1,3}[ \t]to\b"
     r"|\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
-    rf"|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b){{0,40}}){_NO_LIST}{_PLAIN}{_BEHIND}",
+    rf"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b){{0,40}})"
+    rf"{_NO_LIST}{_PLAIN}{_BEHIND}",
     re.IGNORECASE,
 )
 """A number that a sentence binds to a name."""
 _CORRECTED_CHARS = 200
 _CORRECTED = re.compile(
     r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
-    r"(?:no|sorry|actually|rather|wait|correct(?:ion|ed)|revis(?:ed|ion)|adjusted|raised|lowered"
-    r"|changed|should (?:be|have been)|make (?:that|it)|on reflection|or rather|better)\b"
+    r"(?:no|maybe|perhaps|sorry|actually|rather|wait|correct(?:ion|ed)|revis(?:ed|ion)|adjusted|raised|lowered"
+    r"|changed|should (?:be|have been)|make (?:that|it)|on reflection|or rather|better"
+    r"|edit|update|was)\b"
     rf"[ \t,:*_]{{0,4}}(?:(?:to|a|an|at|is|now)\b[ \t]{{0,3}})?{_PLAIN}{_BEHIND}",
     re.IGNORECASE,
 )
 """A correction behind a score, without a name."""
 _REDUCED = re.compile(r"[ \t,;(-]{0,4}(?:minus|plus|less)\b[ \t]{0,3}\d", re.IGNORECASE)
+# What is wished or denied: neither of the words is said.
 _CONDITION = re.compile(
-    r"\b(?:to|would|could|might|can|may|(?:does|do|did|will|has) not)[ \t]+(?:pass|fail)\w*",
-    re.IGNORECASE,
+    r"\b(?:to|would|could|might|can|may)[ \t]+(?:pass|fail)\w*|\bnot[ \t]+fail\w*", re.IGNORECASE
 )
-"""What is wished or denied: neither of the words is said."""
-_NOT_PASSED = re.compile(r"\bnot[ \t]+pass\b", re.IGNORECASE)
 _DENIED = re.compile(
-    r"\b(?:fail(?:s|ed)?|false)\b|\bbut no\b[ \t]*(?:[.,;!)]|\Z)|[,.;(][ \t]*no[ \t]*(?:[.;!)]|\Z)",
+    r"\b(?:fail(?:s|ed)?|false|not[ \t]+pass)\b|\bbut no\b[ \t]*(?:[.,;!)]|\Z)"
+    r"|[,.;(][ \t]*no[ \t]*(?:[.;!)]|\Z)",
     re.IGNORECASE,
 )
-_GRANTED = re.compile(r"\b(?:pass(?:es|ed)?|true)\b|\byes\b[ \t]*(?:[.,;!)]|\Z)", re.IGNORECASE)
-_STATES = re.compile(r"\bis\b|[:\uff1a=]")
+_GRANTED = re.compile(
+    r"(?<!not )\b(?:pass(?:es|ed)?|true)\b|\byes\b[ \t]*(?:[.,;!)]|\Z)", re.IGNORECASE
+)
 _OPENING = re.compile(
     r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
-    r"|\d{1,2}[.)](?=[\s*]))*)"
-    r"(?:(?:dimension|criterion|category|aspect)[ \t]*+\d{0,2}[ \t:*_.-]*+"
-    r"|(?P<article>the|my)[ \t])?",
+    r"|\(?(?:\d{1,2}|[a-z])[.)](?=[\s*]))*)"
+    r"(?:(?:dimension|criterion|category|aspect|metric|name)[ \t]*+\d{0,2}[ \t:*_.-]*+"
+    r"|(?:score|rating)[ \t](?:for|of|on)[ \t]|(?:the|my)[ \t])?",
     re.IGNORECASE,
 )
 """What may stand before a label at the start of a line: list marks, ticks, stars."""
 _BETWEEN = re.compile(
-    r"(?:[.!?,;|(]|[ \t][-\u2013\u2014]|\bscores?:)[ \t*_(]*(?=\w)|(?=\\boxed|\[result)",
+    r"(?:[.!?,;|(<]|[ \t][-\u2013\u2014]|\bscores?:)[ \t*_(]*(?=\w)|(?=\\boxed|\[result)",
     re.IGNORECASE,
 )
 """The same within a line."""
+_ENTRY = re.compile(rf"[\w-]{{1,40}}[ \t]?[:=][ \t]?{_DIGITS}")
+"""An entry of a list, on something that the rubric does not have."""
 _SCORE = (
     r"(?:(?:my|the|your)[ \t]+)?(?P<total>(?:(?:final|overall|total)[ \t]+){0,2})"
-    r"(?:scores?|rating|grade)\b|\\boxed(?=\{)|\[result\]"
+    r"(?:scores?|rating|grade|verdict)\b|\\boxed(?=\{)|\[result\]"
 )
 _INSIDE = re.compile(
     rf"(?:{_SCORE}|reason|rationale|justif|expla|analy|issue|section|problem|eviden|note|comment"
     r"|feedback|example|strength|weak|suggest|improve|area|missing|rule|draft|judge?ment|assess"
-    r"|evaluation|verdict|answer|response|output|result|how)",
+    r"|edit|update|correct|revis|evaluation|verdict|answer|response|output|result|how)",
     re.IGNORECASE,
 )
 """Headings that stand inside what is said of a dimension."""
@@ -563,49 +651,20 @@ _MARKUP = re.compile(
 _HEADING = re.compile(r"(?P<title>[^\W\d][\w /&-]{0,40}?)[*_]*[ \t]*(?::|[*_]+[ \t\r]*$)")
 
 
-_RANGE = (
-    r"(?:[01][ ]?(?:[-\u2013\u2014]|to)[ ]?|out of )(?P<most>\d{1,4}(?:\.\d+)?)(?![\d%]|[.,]\d)"
-)
-_LIMIT = re.compile(
-    rf"\b(?:scale|scores?|ratings?|range)\b[^\n\d]{{0,12}}{_RANGE}"
-    r"|\u6ee1\u5206[ ]?(?P<full>\d{1,4})|\b(?P<points>\w{1,7})[- ]point\b[^\n]{0,12}\bscale",
-    re.IGNORECASE,
-)
-"""The end of a scale, where a reply says which it goes by: `a scale of 1 to 5`, `a five-point
-scale`, `\u6ee1\u52065\u5206`."""
-# The same behind a label: `(1-5)`, which elsewhere may be a range of anything.
-_LIMIT_BESIDE = re.compile(rf"[ \t*_]*+\({_RANGE}", re.IGNORECASE)
-_POINTS = {"three": 3.0, "four": 4.0, "five": 5.0, "six": 6.0, "seven": 7.0, "ten": 10.0}
-
-
-def _highest_in(text: str) -> float | None:
-    """Of `10`, `1-10` and `0 to 10, where 10 is best`."""
-    return max(map(float, re.findall(r"\d+(?:\.\d+)?", text)), default=None)
-
-
-def _on_scale(number: re.Match[str], scale: Scale, limits: Iterable[float]) -> float | None:
-    """None off the scale, for `8/20` on a scale that ends at 10, and `80%` but from 0 to 100.
-
-    Of pass and fail, there is nothing between. `limits` say where the scale of the reply ends.
-    """
-    ends = set(limits)
-    word = number["number"].casefold()
-    # By another scale, a score that is on ours too means something else.
-    if ends and scale.max not in ends:
+def _stated(
+    number: re.Match[str] | None, scale: Scale, ends: Sequence[float] = ()
+) -> tuple[float, Sequence[float]] | None:
+    """A number, and where its scale ends: as it says, else as `ends` do."""
+    if number is None:
         return None
-    if word in (*_PASS, *_FAIL):
-        return scale.at(float(word in _PASS)) if scale.is_pass_fail else None
-    value = float(word)
-    if scale.is_pass_fail and value not in (scale.min, scale.max):
-        return None
-    maximum = 100.0 if number["percent"] else float(number["most"] or scale.max)
-    is_share = number["percent"] and scale.min
-    if is_share or not scale.min <= value <= scale.max or not math.isclose(maximum, scale.max):
-        return None
-    return half_up(value, scale.step, start=scale.min)
+    word, end = number["number"].casefold(), number["most"]
+    if word in _PASS | _FAIL:
+        return (scale.at(float(word in _PASS)), [scale.max]) if scale.is_pass_fail else None
+    if number["percent"]:  # 80 % of 1 to 100 is not 80
+        return None if scale.min else (_number(word), [100.0])
+    return _number(word), [_number(end)] if end else ends
 
 
-_SUFFIX = "score|rating|grade|evaluation"
 _HEADS = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")
 """Behind a name that opens what is said of its dimension."""
 

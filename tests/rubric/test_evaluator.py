@@ -194,13 +194,30 @@ def test_a_reply_that_ran_on_is_repaired_with_less_repetition_and_said_to_have(r
     assert [request.frequency_penalty > 0 for request in backend.requests] == [False, True]
 
 
-def test_a_repair_that_fails_loses_no_score_that_was_read():
+@pytest.mark.parametrize(
+    "failure",
+    [CallTimeout("too slow", endpoint="judge"), LimitReached("no tokens left", limit="tokens")],
+    ids=["a failed call", "a limit"],
+)
+def test_a_repair_that_fails_loses_only_scores_that_an_open_rule_would_lower(failure):
     capped = CLEAR.model_copy(update={"caps": (Cap(at_most=4, when="it is too short"),)})
-    failure = CallTimeout("too slow", endpoint="judge")
 
-    assert judge([alone(9), failure], capped)[0].vector == {"clear": 9}
+    def first(reply):
+        def answer(request):
+            if len(request.messages) > 2:
+                raise failure
+            return reply
+
+        return answer
+
+    assert judge(first(alone(3)), capped)[0].vector == {"clear": 3}
+    with pytest.raises(EvaluatorAbstained, match="it is too short"):
+        judge(first(alone(9)), capped)
+
+
+def test_a_repair_that_fails_leaves_no_score_to_a_reply_without_one():
     with pytest.raises(CallTimeout):
-        judge(["Nine.", failure], capped)
+        judge(["Nine.", CallTimeout("too slow", endpoint="judge")], CLEAR)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from harness.rubric.verdict import half_up
 
 FOLDER = Path(__file__).parent / "replies"
 MISSED = {
+    241: "0.2 on a scale to 10 may be a share",
     366: "under a key of the model's own, beside `complete_judgment: no`",
     372: "said of a JSON object, in prose",
     189: "in a second object that is cut",
@@ -29,9 +30,9 @@ MISSED = {
     "JSON with line breaks and quotation marks inside a text": "broken JSON is not read",
     "two scores in one object": "a key that stands twice",
     "table with the weights before the scores": "two numbers in a row",
-    "a decimal comma": "no number of JSON, and `8,5` may be two",
+    "a decimal comma": "under a heading that the rubric does not have",
     "a sentence": "a score that is not behind its label",
-    "a sentence with the number in words": "only digits are numbers",
+    "a sentence with the number in words": "a score that is not behind its label",
 }
 """The replies of which a score is not found, and what it would take that is not worth it."""
 

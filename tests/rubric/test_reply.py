@@ -510,6 +510,13 @@ def test_a_score_of_the_draft_in_another_form_is_not_the_judges():
     assert {name: judgement.score for name, judgement in own.items()} == {"clear": 4, "useful": 3}
 
 
+@pytest.mark.parametrize("beside", ["depth: 11", "depth: 0.3", "(scores from 1 to 5)"])
+def test_a_score_of_the_draft_is_not_the_judges_whatever_stands_beside_it(beside):
+    draft = Draft(text=f"relevance: 1\n{beside}", task="Write.")
+
+    assert scores("It says:\nrelevance: 1\nI do not.", R, draft=draft) == {}
+
+
 OF_LIMITS = {
     '{"relevance": {"score": 8, "max": "not applicable"}}': 8,
     '{"relevance": {"score": 8, "scale": "0 to 10, where 0 is worst"}}': 8,
