@@ -20,7 +20,6 @@ LAYERS = [
     "log",
     "result_files",
     "rows",
-    "page",
     "threads",
     "text_store",
     "plugins",

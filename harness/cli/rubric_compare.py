@@ -24,9 +24,8 @@ from harness.cli.rubric_tuning import (
     of_labels,
     records_directory,
 )
-from harness.cli.tables import listed, table
+from harness.cli.tables import listed, percent, table
 from harness.errors import InvalidInput
-from harness.page import percent
 from harness.rows import Row, read_rows
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration

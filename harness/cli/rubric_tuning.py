@@ -17,11 +17,10 @@ from harness.cli.arguments import config_option, read_pairs, share
 from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_command import own_rubrics, read_named
-from harness.cli.tables import listed, table
+from harness.cli.tables import listed, percent, table
 from harness.cli.tuning_report import write_report
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import shipped_directory
-from harness.page import percent
 from harness.rubric import Rubric, RubricFile, load_rubric
 from harness.rubric.calibration.agreement import Estimate
 from harness.rubric.calibration.bounds import AtThreshold, Risk, RiskAim, interval
@@ -135,7 +134,7 @@ def about_reading(read: Labels) -> Iterator[str]:
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_page,
-    help="Write the results, with plots, to this .html file.",
+    help="Write the results to this .html file, with the texts of the worst disagreements.",
 )
 @click.option(
     "--write", is_flag=True, help="Set the rubric's pass_at, and keep its calibration beside it."
@@ -210,8 +209,6 @@ def tune_rubric(
                 tuning,
                 file.rubric,
                 origin=_origin(file.rubric, tuning, read, evaluator),
-                own=_rate(tuning.own, tuning.aim),
-                risk=_RATES[risk],
                 claim=(*_about_own(tuning, before), *_about_claim(tuning)),
                 said=(*_about_labels(tuning, read), *_about_agreement(tuning)),
                 tables=(_thresholds(tuning), _agreements(tuning)),

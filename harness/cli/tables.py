@@ -35,6 +35,11 @@ def digits(value: float) -> str:
     return f"{value:,.{2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0}f}"
 
 
+def percent(share: float) -> str:
+    """A share from 0 to 1, in percent with three digits."""
+    return f"{100 * share:.3g}%"
+
+
 def dollars(usd: float) -> str:
     """Cents and more; where there is less than a dollar, down to its millionth."""
     return f"{usd:,.2f}" if usd >= 1 else f"{usd:.4f}" if usd >= 0.01 else f"{usd:.6f}"
