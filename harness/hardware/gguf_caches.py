@@ -1,9 +1,10 @@
 """What llama.cpp keeps for each layer of a GGUF model: caches, windows, recurrent states.
 
 As in b11434 (`create_memory` in src/llama-model.cpp, `n_embd_r` and `n_embd_s` in
-src/llama-hparams.cpp, `load_arch_hparams` in src/models/); b11549 logs the same in the tests. An
-architecture with an unknown kind of cache is given full keys and values in all layers, and states
-if it has any: usually too much. An impossible key of a header raises `ModelFileInvalid`.
+src/llama-hparams.cpp, `load_arch_hparams` in src/models/); b11549 logs the same in the tests. Of
+full attention, sliding windows, latents (MLA) and recurrence at an interval (Qwen 3.5) this is
+exact. Of other kinds it is an upper bound, and said to be one: full keys and values in each layer
+with key-value heads, and a state in all layers. An impossible key raises `ModelFileInvalid`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _NO_CACHE: Final = NO_OUTPUT | {
 _CACHES_OF_THEIR_OWN: Final = frozenset(
     {
         "bailingmoe3", "deepseek32", "deepseek4", "dflash", "dots3note", "gemma4-assistant",
-        "glm-dsa", "glm5-next", "graniteswitch", "hy_v4", "minimax-m3", "nanbeige", "qwen4exp",
+        "glm-dsa", "glm5-next", "graniteswitch", "hy_v4", "minimax-01", "minimax-m3", "nanbeige",
+        "qwen4exp",
     }
 )  # fmt: skip
 
@@ -61,9 +63,7 @@ _SIGNS_OF_A_STATE: Final = (
     ".wkv.",
 )  # fmt: skip
 _SIGNS_OF_AN_INDEX: Final = (".attention.compress_ratios", ".attention.indexer.")
-_BY_LAYER: Final = (
-    ".attention.head_count_kv", ".attention.recurrent_layers", ".feed_forward_length"
-)  # fmt: skip
+_BY_LAYER: Final = (".attention.head_count_kv", ".attention.recurrent_layers")
 """Keys that distinguish layers if they hold an array."""
 _SHARED: Final = ".attention.shared_kv_layers"
 
@@ -82,13 +82,13 @@ def model_caches(
         LayerCache(heads=count, key_length=key_length, value_length=value_length)
         for count in heads_kv
     ]
-    state = _state_elements(file, heads=heads, key_length=key_length)
+    state = _state_elements(file, heads=heads)
     if not _is_known(file):
         return tuple(_upper_bounds(file, full, state)), False
     # 1. Attention and recurrence.
     caches = [
-        replace(cache if attends else LayerCache(), state_elements=state * recurs)
-        for cache, (attends, recurs) in zip(full, _layer_kinds(file, heads_kv), strict=True)
+        LayerCache(state_elements=state) if recurs else cache
+        for cache, recurs in zip(full, _recurrent_layers(file), strict=True)
     ]
     # 2. Sliding windows.
     window_tokens, windows = _layer_windows(file)
@@ -115,12 +115,10 @@ def draft_layers(file: GgufFile) -> int:
 def _is_known(file: GgufFile) -> bool:
     if file.architecture in _CACHES_OF_THEIR_OWN or file.any_begins(*_SIGNS_OF_AN_INDEX):
         return False
-    if file.architecture not in _RECURRENT and file.any_begins(*_SIGNS_OF_A_STATE):
+    if file.architecture not in _ATTENTION_INTERVAL and file.any_begins(*_SIGNS_OF_A_STATE):
         return False
     # A server that left the array out does not say which layers differ.
     if any(map(file.is_untold, _BY_LAYER)):
-        return False
-    if file.architecture in _RECURRENT - _RECURRENT_WITH_DRAFTS and draft_layers(file):
         return False
     return file.architecture in {"gemma3n", "gemma4"} or not file.any_begins(_SHARED)
 
@@ -131,7 +129,6 @@ def _is_latent(file: GgufFile) -> bool:
 
 
 def _upper_bounds(file: GgufFile, full: Sequence[LayerCache], state: int) -> list[LayerCache]:
-    """Where the layers' kinds are unknown: each has a full cache and a recurrent state."""
     index = file.count(".attention.indexer.key_length", default=0)
     return [
         replace(
@@ -154,53 +151,24 @@ def _own_layers(file: GgufFile) -> int:
     return file.layers - draft_layers(file)
 
 
-_ALL_RECURRENT: Final = frozenset({"arwkv7", "mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7"})
-_WITHOUT_HEADS: Final = frozenset(
-    {"granitehybrid", "jamba", "kimi-k3", "kimi-linear", "lfm2", "lfm2moe", "plamo2"}
-)
-"""Their recurrent layers are those without key-value heads."""
-_NEMOTRON: Final = frozenset({"nemotron_h", "nemotron_h_moe"})
-"""Some of their layers are only feed-forward."""
-_ATTENTION_INTERVAL: Final = {"minimax-01": 8, "qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
-"""One layer in so many attends, the last; the others are recurrent. A header may say otherwise."""
-_NO_GROUPS: Final = frozenset({"jamba", "mamba"})
-
-_RECURRENT: Final = (
-    _ALL_RECURRENT | _WITHOUT_HEADS | _NEMOTRON | _ATTENTION_INTERVAL.keys() | {"falcon-h1"}
-)
-"""Architectures whose recurrent layers are known here."""
-_RECURRENT_WITH_DRAFTS: Final = frozenset(_ATTENTION_INTERVAL)
-"""Those whose draft layers (NextN) are known to keep nothing."""
+# One layer in so many attends, the last; the others are recurrent. A header may say otherwise.
+_ATTENTION_INTERVAL: Final = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 
 
-def _layer_kinds(file: GgufFile, heads_kv: tuple[int, ...]) -> list[tuple[bool, bool]]:
-    """Whether each layer keeps keys and values, and whether a state: some do both, some neither."""
-    architecture = file.architecture
-    if architecture == "falcon-h1":
-        return [(True, True)] * file.layers
-    if architecture in _ALL_RECURRENT:
-        return [(False, True)] * file.layers
-    if architecture in _WITHOUT_HEADS:
-        return [(heads > 0, heads == 0) for heads in heads_kv]
-    if architecture in _NEMOTRON:
-        inner = file.counts(".feed_forward_length", default=(0,) * file.layers)
-        return [
-            (heads > 0 and not length, heads == 0 and not length)
-            for heads, length in zip(heads_kv, inner, strict=True)
-        ]
-    if architecture in _ATTENTION_INTERVAL:
-        recurrent = file.flags(".attention.recurrent_layers")
-        if recurrent is None:
-            key = ".full_attention_interval"
-            interval = file.count(key, default=_ATTENTION_INTERVAL[architecture])
-            if interval == 0:
-                raise file.unusable(key, "is 0; the file is damaged, download it again")
-            recurrent = tuple((number + 1) % interval != 0 for number in range(file.layers))
-        return [(not recurs, recurs) for recurs in recurrent]
-    return [(True, False)] * file.layers
+def _recurrent_layers(file: GgufFile) -> tuple[bool, ...]:
+    if file.architecture not in _ATTENTION_INTERVAL:
+        return (False,) * file.layers
+    flags = file.flags(".attention.recurrent_layers")
+    if flags is not None:
+        return flags
+    key = ".full_attention_interval"
+    interval = file.count(key, default=_ATTENTION_INTERVAL[file.architecture])
+    if interval == 0:
+        raise file.unusable(key, "is 0; the file is damaged, download it again")
+    return tuple((number + 1) % interval != 0 for number in range(file.layers))
 
 
-def _state_elements(file: GgufFile, *, heads: int, key_length: int) -> int:
+def _state_elements(file: GgufFile, *, heads: int) -> int:
     """What one recurrent layer keeps of a sequence: its last inputs, and its state."""
     width = file.count(".embedding_length")
     if head_size := file.count(".wkv.head_size", default=0):  # RWKV
@@ -209,16 +177,11 @@ def _state_elements(file: GgufFile, *, heads: int, key_length: int) -> int:
     if head_dim := file.count(".kda.head_dim", default=0):  # Kimi
         # Queries, keys and values have a convolution each, of 4 inputs unless the header says more.
         return heads * head_dim * (3 * (kernel - 1 if kernel else 3) + head_dim)
-    if file.architecture == "minimax-01":
-        # Linear attention: of each head a matrix, keys by values.
-        return heads * key_length**2
     inner, state = (file.count(f".ssm.{key}", default=0) for key in ("inner_size", "state_size"))
     if length := file.count(".shortconv.l_cache", default=0):  # LFM2
         return width * (length - 1) + inner * state
-    groups = file.count(".ssm.group_count", default=0)
-    if file.architecture in _NO_GROUPS:
-        groups = 0
     # A convolution keeps all its inputs but the present one.
+    groups = file.count(".ssm.group_count", default=0)
     return max(kernel - 1, 0) * (inner + 2 * groups * state) + state * inner  # Mamba
 
 
@@ -245,7 +208,7 @@ class _Windows:
     """An architecture's windows. A pattern in the header overrides the period."""
 
     period: int | None = None
-    """One layer in so many has no window; 0: all have one; None: the header has a pattern."""
+    """One layer in so many has no window; None: the header has a pattern."""
     first_sees_all: bool = False
     """Whether it is the first of them; else the last."""
     default_tokens: int = 0
@@ -266,7 +229,6 @@ _ARCHITECTURES: Final = {
     "gpt-oss": _Windows(period=2),
     "granite_swa": _Windows(),
     "laguna": _Windows(period=4, first_sees_all=True),
-    "lfm2": _Windows(period=0),
     "llama4": _Windows(period=4, default_tokens=8192, fixed_tokens=8192),  # chunks of so many
     "maple": _Windows(),
     "mellum": _Windows(period=4),
@@ -308,7 +270,7 @@ def _pattern(file: GgufFile, windows: _Windows) -> tuple[bool, ...] | None:
         return None
     period = file.count(key, default=windows.period)
     if period == 0:
-        return (True,) * file.layers
+        return (True,) * file.layers  # all of them, as a header may say
     whole = 0 if windows.first_sees_all else period - 1
     return tuple(number % period != whole for number in range(file.layers))
 

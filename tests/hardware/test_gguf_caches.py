@@ -16,6 +16,8 @@ from harness.hardware.gguf_file import read_gguf_file
 
 SLOTS = 32
 CONTEXT_TOKENS = 1024  # more than what a window of the tiny models takes
+BOUNDED = {"falcon-h1", "jamba", "kimi-linear", "lfm2", "mamba2", "nemotron_h", "rwkv7"}
+"""Kinds of which an upper bound is known, so near to what is taken."""
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,7 @@ def test_the_caches_of_every_kind_of_model_are_those_that_llama_cpp_makes(tmp_pa
     logged = logged_memory(path, context_tokens=CONTEXT_TOKENS, slots=SLOTS)
 
     model = read_gguf_header(path)
-    assert model.exact_caches
+    assert model.exact_caches is (architecture not in BOUNDED)
     least = model.weights.loaded_bytes
     most = sum(read_gguf_file(path).tensors.values())  # it maps what lies between, too
     assert round(least / MIB, 2) <= logged.model_mib <= round(most / MIB, 2)
@@ -35,22 +37,21 @@ def test_the_caches_of_every_kind_of_model_are_those_that_llama_cpp_makes(tmp_pa
     windows = Counter(cache.window_tokens for cache in keeping)
     assert sorted(windows.values()) == sorted(c.layers for c in logged.caches if c.layers)
 
-    states = [cache.state_elements for cache in model.caches if cache.state_elements]
+    states = sum(cache.state_elements for cache in model.caches)
     cached_bytes = sum(
         layer_cache_bytes(model, Loading(context_tokens=CONTEXT_TOKENS, slots=SLOTS))
     )
-    assert cached_bytes - 4 * SLOTS * sum(states) == sum(
+    assert cached_bytes - 4 * SLOTS * states == sum(
         exact_bytes(cache.cells, mib)
         for cache in logged.caches
         for mib in (cache.keys_mib, cache.values_mib)
     )
-    if logged.states is None:
-        assert not states
+    state_mib = 4 * SLOTS * states / MIB
+    logged_mib = logged.states.inputs_mib + logged.states.states_mib if logged.states else 0
+    if architecture in BOUNDED:
+        assert logged_mib - 0.01 <= state_mib
     else:  # two figures, each of them rounded
-        state_mib = 4 * SLOTS * sum(states) / MIB
-        assert state_mib == pytest.approx(
-            logged.states.inputs_mib + logged.states.states_mib, abs=0.01
-        )
+        assert state_mib == pytest.approx(logged_mib, abs=0.01)
 
 
 # --- rules -----------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def windows(model):
         pytest.param("gemma2", {}, "4096 . " * 4, id="a window without a key"),
         pytest.param("cohere2moe", {"window": 9}, ". 9 9 9 . 9 9 9", id="the first of four"),
         pytest.param("gemma3", {"window": 9, "pattern": 2}, "9 . " * 4, id="a period in the key"),
-        pytest.param("lfm2", {"window": 9}, "9 " * 8, id="all"),
+        pytest.param("gemma3", {"window": 9, "pattern": 0}, "9 " * 8, id="all"),
         pytest.param(
             "gpt-oss",
             {"window": 9, "pattern": [True, True, False, False]},
@@ -161,51 +162,47 @@ def test_latent_attention_caches_one_latent_and_no_values():
     assert model.exact_caches
 
 
-MAMBA = {"ssm__inner_size": 128, "ssm__state_size": 16}
-CONVOLVED = MAMBA | {"ssm__conv_kernel": 4}
-SHORT = {"shortconv__l_cache": 3, "attention__head_count_kv": [0, 0, 2] * 2 + [0, 0]}
-NEITHER = MAMBA | {
-    "attention__head_count_kv": [0, 0, 2, 0] * 2,
-    "feed_forward_length": [0, 128, 0, 128] * 2,
-}
-KIMI = {"kda__head_dim": 8, "ssm__conv_kernel": 4, "attention__head_count_kv": [0, 2] * 4}
+MAMBA = {"ssm__inner_size": 128, "ssm__state_size": 16, "ssm__conv_kernel": 4}
+SOME = {"attention__head_count_kv": [0, 2] * 4}
+
+
+def test_recurrent_layers_keep_a_state_that_does_not_grow():
+    model = told("qwen35", **MAMBA)
+    elements = 3 * 128 + 16 * 128
+    assert model.caches == (*[LayerCache(state_elements=elements)] * 3, FULL) * 2
+    assert model.exact_caches
+    for context_tokens in (1024, 65_536):
+        cached_bytes = sum(layer_cache_bytes(model, Loading(context_tokens=context_tokens)))
+        assert cached_bytes == 2 * context_tokens * 2 * 2 * 32 + 6 * 4 * elements
 
 
 @pytest.mark.parametrize(
-    ("architecture", "keys", "recurrent", "elements"),
+    ("architecture", "keys", "elements"),
     [
-        pytest.param("mamba", CONVOLVED, "r " * 8, 3 * 128 + 16 * 128, id="Mamba"),
+        pytest.param("mamba", MAMBA, 3 * 128 + 16 * 128, id="Mamba"),
         pytest.param(
             "falcon-h1",
-            CONVOLVED | {"ssm__group_count": 2},
-            "b " * 8,
+            MAMBA | {"ssm__group_count": 2},
             3 * (128 + 2 * 2 * 16) + 16 * 128,
             id="both in each layer",
         ),
+        pytest.param("lfm2", SOME | {"shortconv__l_cache": 3}, 64 * 2, id="short convolutions"),
+        pytest.param("rwkv7", {"wkv__head_size": 32}, 64 * 2 + 64 * 32, id="RWKV"),
         pytest.param(
-            "qwen35", CONVOLVED, "r r r a " * 2, 3 * 128 + 16 * 128, id="the last of four attends"
+            "kimi-linear",
+            SOME | {"kda__head_dim": 8, "ssm__conv_kernel": 4},
+            3 * 3 * 4 * 8 + 8 * 8 * 4,
+            id="Kimi",
         ),
-        pytest.param("lfm2", SHORT, "r r a r r a r r", 64 * 2, id="those without heads"),
-        pytest.param("nemotron_h", NEITHER, "r . a . " * 2, 16 * 128, id="some with neither"),
-        pytest.param("rwkv7", {"wkv__head_size": 32}, "r " * 8, 64 * 2 + 64 * 32, id="RWKV"),
-        pytest.param("kimi-linear", KIMI, "r a " * 4, 3 * 3 * 4 * 8 + 8 * 8 * 4, id="Kimi"),
     ],
 )
-def test_recurrent_layers_keep_a_state_that_does_not_grow(architecture, keys, recurrent, elements):
+def test_of_other_recurrent_kinds_each_layer_is_taken_to_have_a_state(architecture, keys, elements):
     model = told(architecture, **keys)
-    letters = {(True, True): "b", (True, False): "a", (False, True): "r", (False, False): "."}
-    kinds = [letters[cache.heads > 0, cache.state_elements > 0] for cache in model.caches]
-    assert kinds == recurrent.split()
-    assert {c.state_elements for c in model.caches if c.state_elements} == {elements}
-    attending = replace(
-        model, caches=tuple(replace(cache, state_elements=0) for cache in model.caches)
-    )
-    for context_tokens in (1024, 65_536):
-        both, keys_only = (
-            sum(layer_cache_bytes(one, Loading(context_tokens=context_tokens, slots=3)))
-            for one in (model, attending)
-        )
-        assert both - keys_only == 3 * 4 * elements * sum(kind in "rb" for kind in kinds)
+    assert not model.exact_caches
+    assert {cache.state_elements for cache in model.caches} == {elements}
+    # Layers without key-value heads have no keys and values, whatever else they do.
+    heads = keys.get("attention__head_count_kv", [2] * 8)
+    assert [cache.heads for cache in model.caches] == heads
 
 
 def test_layers_that_only_draft_keep_nothing_and_are_not_loaded():
