@@ -158,19 +158,6 @@ async def _tgi_served(pages: ServerPages) -> ModelMetadata | None:
 
 TGI = Provider(
     title="Text Generation Inference",
-    remedies=remedies(
-        "start text-generation-launcher with ",
-        spread_prefill="a smaller --max-batch-prefill-tokens",
-        keep_prefixes="PREFIX_CACHING=1 in its environment",
-        more_kv_room=(
-            "--kv-cache-dtype fp8_e5m2, which halves the cache",
-            "a larger --cuda-memory-fraction, or --num-shard",
-        ),
-        write_faster=("--speculate 3", "--num-shard, which splits the weights over GPUs"),
-        fit_at_start="--num-shard, or --quantize",
-        fit_later="a smaller --max-total-tokens or --max-batch-prefill-tokens",
-        longer_context="a larger --max-total-tokens",
-    ),
     served=_tgi_served,
     schema=_tgi_schema,
     refuses=ONLY_TOP_P,
@@ -195,25 +182,6 @@ TGI = Provider(
 # It refuses every field that it does not know, and ignores a schema that it does not enforce.
 TENSORRT_LLM = Provider(
     title="TensorRT-LLM",
-    remedies=remedies(
-        "start trtllm-serve with ",
-        answer_more_at_once="a larger --max_batch_size",
-        read_prompts_faster="a larger --max_num_tokens, and --enable_chunked_prefill",
-        spread_prefill="--enable_chunked_prefill, so that a long prompt holds up no others",
-        keep_prefixes="enable_block_reuse: true under kv_cache_config in its --config",
-        more_kv_room=(
-            "dtype: fp8 under kv_cache_config in its --config, which halves the cache",
-            "a larger --free_gpu_memory_fraction (0.9 by default), or --tp_size",
-        ),
-        write_faster=(
-            "decoding_type: NGram and max_draft_len: 4 under speculative_config in its --config",
-            "--tp_size, which splits the weights over GPUs",
-        ),
-        fit_at_start="a lower --free_gpu_memory_fraction (0.9 by default), or --tp_size",
-        fit_later="a smaller --max_seq_len or --max_batch_size",
-        longer_context="a larger --max_seq_len, and --max_num_tokens or --enable_chunked_prefill",
-        enforce_schemas="guided_decoding_backend in its --config",
-    ),
     # Up to 1.2.1 at least, it takes OpenAI's wrapper for the schema itself, and says nothing.
     schema=lambda schema: {"response_format": {"type": "json", "schema": schema}},
     tools="--tool_parser NAME",
@@ -260,13 +228,6 @@ async def _tabby_served(pages: ServerPages) -> ModelMetadata | None:
 # Its replies that are not streamed have no usage.
 TABBYAPI = Provider(
     title="TabbyAPI (ExLlama)",
-    remedies=remedies(
-        "in TabbyAPI's config.yml: ",
-        more_kv_room="cache_mode: Q8, which halves the cache",
-        write_faster="draft_mode: ngram, or mtp for a model that has it",
-        fit_at_start="cache_mode: Q8, which halves the cache",
-        fit_later="cache_mode: Q8, which halves the cache",
-    ),
     served=_tabby_served,
     # The schema stands where others have a name and the schema.
     schema=lambda schema: {"response_format": {"type": "json_schema", "json_schema": schema}},
@@ -286,15 +247,6 @@ def _mlc_schema(schema: JsonSchema) -> Fields:
 
 MLC = Provider(
     title="MLC LLM",
-    remedies=remedies(
-        "start mlc_llm serve with ",
-        keep_prefixes="--prefix-cache-mode radix",
-        write_faster=(
-            "--speculative-mode small_draft, and the draft under --additional-models",
-            '--overrides "tensor_parallel_shards=2", which splits the weights over GPUs',
-        ),
-        fit_at_start='--overrides "tensor_parallel_shards=2"',
-    ),
     schema=_mlc_schema,
     # It refuses conversations in which a tool was called.
     tools=NEVER,
