@@ -195,7 +195,6 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
     help="A .jsonl, .csv or .parquet file that gets each row's output. The same command goes on.",
 )
 @bad_rows_option("stop")
-@click.option("--evaluate", hidden=True, expose_value=False, callback=lambda *of: _moved(of[2]))
 @click.option(
     "--shard",
     metavar="N/OF",
@@ -277,14 +276,6 @@ def _print(fields: Mapping[str, object], lines: Iterable[str], *, as_json: bool)
         write_json(json_object(fields))
     else:
         say("\n".join(lines))
-
-
-def _moved(rubric: str | None) -> None:
-    if rubric is not None:
-        raise click.UsageError(
-            "a batch scores nothing; write harness evaluate FILE.py --dataset TABLE "
-            f"--rubric {rubric} --output FILE"
-        )
 
 
 def run_batch(batch: Batch, *, yes: bool) -> BatchResult:

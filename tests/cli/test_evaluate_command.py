@@ -157,11 +157,6 @@ def test_a_dry_run_says_what_would_be_made_and_scored(project: Path) -> None:
     assert dry_run() == [4, 0, 4]
 
 
-def test_a_batch_names_the_command_that_scores(project: Path) -> None:
-    command = ("batch", "flow.py", "q.csv", "--output", "o.jsonl", "--evaluate", "right")
-    assert_shown("evaluate", "by harness batch", harness(*command, cwd=project))
-
-
 def test_two_evaluations_are_compared_row_by_row(project: Path) -> None:
     rows = "".join(f"{n},2+2,{4 + n % 2}\n" for n in range(20))
     (project / "q.csv").write_text(f"id,question,target\n{rows}")
