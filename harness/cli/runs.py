@@ -192,8 +192,6 @@ def prune(
     # The one of the settings is made by the first run.
     if traces is not None and not traces.is_dir():
         raise InvalidInput("there is no such folder", path=traces, code="run.no-folder")
-    if not dry_run:
-        pruning.finish_removals(directory)
     listed = list_runs(directory)
     runs = [*pruning.stored_runs(directory, listed, keep=keep)]
     chosen, kept = pruning.runs_to_remove(

@@ -47,7 +47,6 @@ ENDS: dict[Keep, frozenset[str]] = {
     "unfinished": frozenset({"STOPPED", "WAITING", "INTERRUPTED", "KILLED"}),
 }
 
-_ENDING = f"{JOURNAL_SUFFIX}.pruned"
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{12}")
 # A run that ended so lately may get its line in the audit log yet.
 _JUST_S = 60.0
@@ -93,8 +92,6 @@ def stored_runs(
         journal = directory / f"{run_id}{JOURNAL_SUFFIX}"
         # Files that are left of a run whose journal is gone are a run, too.
         is_left = journal not in paths
-        if is_left and directory / f".{run_id}{_ENDING}" in paths:
-            continue  # see `finish_removals`
         try:
             stats = [path.lstat() for path in paths]
             started = None if is_left else beginning_of(journal)
@@ -158,30 +155,13 @@ def remove_run(run: StoredRun) -> bool:
         return True
     with _held(run) as is_held:
         if is_held:
-            moved = run.journal.with_name(f".{run.run_id}{_ENDING}")
             # Drawn after the run's last record, and so perhaps after its files were listed.
             drawn = [run.journal.with_suffix(ending) for ending, _ in TIMELINES.values()]
-            paths = [*run.paths, *drawn, moved]
             with writing(run.journal):
-                # First, to a name that readers do not look for: from then on the run is gone, as a
-                # whole. If a kill leaves others of its files, `finish_removals` removes them.
-                run.journal.replace(moved)
-                try:
-                    _unlink(paths)
-                except KeyboardInterrupt:
-                    _unlink(paths)
-                    raise
+                # The journal first: without it the run is gone, as a whole. What a kill leaves of
+                # the others is a run without a journal, and goes as such.
+                _unlink([run.journal, *run.paths, *drawn])
         return is_held
-
-
-def finish_removals(directory: Path) -> None:
-    """Removes what a kill left of runs that were being removed."""
-    for run_id, paths in _files_by_run(directory).items():
-        moved = directory / f".{run_id}{_ENDING}"
-        if moved in paths:
-            is_back = directory / f"{run_id}{JOURNAL_SUFFIX}" in paths  # of a backup, say
-            with writing(moved):
-                _unlink([moved] if is_back else sorted(paths, key=moved.__eq__))  # that last
 
 
 def can_pack(run: StoredRun) -> bool:

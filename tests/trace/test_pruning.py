@@ -35,7 +35,6 @@ from harness.trace.journal_reader import is_packed
 from harness.trace.pruning import (
     StoredRun,
     can_pack,
-    finish_removals,
     note_pruned,
     pack_run,
     remove_run,
@@ -411,35 +410,6 @@ def state_of_run(directory, number, whole):
     return True
 
 
-def test_what_a_kill_left_is_removed_by_the_next_command(tmp_path):
-    store(tmp_path, 1)
-    journal = store(tmp_path, 2)
-    journal.replace(tmp_path / f".{journal.name}.pruned")
-    assert [*stored(tmp_path)] == [name(1)]
-
-    finish_removals(tmp_path)
-
-    assert not [path for path in tmp_path.iterdir() if name(2) in path.name]
-    assert len(stored(tmp_path)[name(1)].paths) == 4
-
-
-def test_ctrl_c_finishes_the_run_that_it_met(tmp_path, monkeypatch):
-    store(tmp_path, 1)
-    run = stored(tmp_path)[name(1)]
-    unlink, calls = Path.unlink, []
-
-    def interrupted(path, **how):
-        calls.append(path)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        unlink(path, **how)
-
-    monkeypatch.setattr(Path, "unlink", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        remove_run(run)
-    assert [path.name for path in tmp_path.iterdir()] == [AUDIT_LOG]
-
-
 @pytest.mark.slow
 def test_a_command_that_is_killed_leaves_each_run_whole_or_gone(tmp_path):
     chance, middles, removals = random.Random(0), 0, 0
@@ -470,7 +440,10 @@ def test_a_command_that_is_killed_leaves_each_run_whole_or_gone(tmp_path):
         listed = {line.run_id for line in list_runs(directory) if not line.is_gone}
         assert listed == {name(number) for number, state in enumerate(states) if state}
 
-        finish_removals(directory)
+        # What it left of a run that is gone is as old as that was.
+        runs = [run for run in stored(directory).values() if run.journal not in run.paths]
+        gone, _ = runs_to_remove(runs, older_s=DAY_S / 2, size_bytes=None, now_s=time.time())
+        assert all(map(remove_run, gone))
         left = {path.name.lstrip(".").partition(".")[0] for path in directory.iterdir()}
         assert left == listed | {"runs"}
         for run in stored(directory).values():
