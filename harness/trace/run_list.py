@@ -6,7 +6,6 @@ than once: each end adds a line under the same id, about the whole run so far, a
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -117,32 +116,26 @@ def read_audit_log(path: Path) -> Iterator[AuditLine]:
         InvalidInput: The file cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
-                return
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-                end = text.rfind(b"\n")  # what comes after it was cut off
-                while end != -1:
-                    start = text.rfind(b"\n", 0, end)
-                    line = text[start + 1 : end]
-                    try:
-                        if line.strip():
-                            yield AuditLine.model_validate_json(line)
-                    except ValidationError:
-                        # A line that describes no run must not hide all others.
-                        log_warning(
-                            "skipped a line that describes no run",
-                            code="audit.line-skipped",
-                            path=str(path),
-                            line=text[: start + 1].count(b"\n") + 1,
-                        )
-                    end = start
+        *lines, _ = path.read_bytes().split(b"\n")  # what comes after the last end was cut off
     except FileNotFoundError:
         return
     except OSError as error:
         raise InvalidInput(
             f"cannot be read ({error.strerror})", code="audit.unreadable", path=path
         ) from error
+    # Parsed from the end, one by one: most readers need the last runs alone.
+    for number, line in reversed([*enumerate(lines, start=1)]):
+        try:
+            if line.strip():
+                yield AuditLine.model_validate_json(line)
+        except ValidationError:
+            # A line that describes no run must not hide all others.
+            log_warning(
+                "skipped a line that describes no run",
+                code="audit.line-skipped",
+                path=str(path),
+                line=number,
+            )
 
 
 def _began(timestamp: str) -> str:
