@@ -10,7 +10,6 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
 from functools import lru_cache, partial
 from html import escape
 from pathlib import Path
@@ -117,16 +116,9 @@ def open_run(
 ) -> None:
     """Show a run in the Perfetto UI, served from this machine: nothing is uploaded.
 
-    Ends when the tab is closed, or on Ctrl-C. Where the UI is not installed, the page of harness
-    view is shown instead.
+    Ends when the tab is closed, or on Ctrl-C.
     """
-    try:
-        perfetto_ui()
-    except InvalidInput as missing:
-        journal = _journal_to_read(run, traces, missing)
-        anchor = "" if span is None else f"#call-{span}"
-        _serve_run(journal, port=port, open_browser=not no_browser, anchor=anchor)
-        return
+    perfetto_ui()  # Before a timeline is drawn that nothing could show.
     path = Path(run)
     is_timeline = path.suffix not in {"", JOURNAL_SUFFIX} and path.exists()
     with tempfile.TemporaryDirectory(prefix="harness-open-") as folder:
@@ -144,42 +136,22 @@ def open_run(
         _serve(site, "Perfetto", port=port, open_browser=not no_browser)
 
 
-def _journal_to_read(run: str, traces: Path | None, missing: InvalidInput) -> Path:
-    """The journal of a run to show as a page; says how to see its timeline without the UI."""
-    try:
-        journal = find_journal(run, traces)
-    except InvalidInput as error:
-        is_other_file = error.code in {"run.journal-missing", "run.not-its-file"}
-        raise (missing if is_other_file else error) from None
-    suffix, write = TIMELINES["perfetto"]
-    timeline = journal.with_suffix(suffix)
-    if not timeline.exists():
-        with suppress(OSError):  # the folder may be somebody else's
-            write(Journal(journal), timeline)
-    say(f"harness: {missing}", err=True)
-    if timeline.exists():
-        say(f"The timeline: {timeline}", err=True)
-    return journal
-
-
 def _serve(
     site: Callable[[str], Site],
     what: str,
     *,
     port: int,
     open_browser: bool,
-    anchor: str = "",
     public: Collection[str] = (),
 ) -> None:
     """Serves a site until its last tab is closed, or until Ctrl-C; says its address.
 
-    `anchor` is what to show first, such as `#call-31`; port 0 is any free one. What is at `public`
-    paths is for any program of this machine.
+    What is at `public` paths is for any program of this machine.
     """
     with LoopbackServer(site, port=port, public=public) as server:
         for path in public:
             say(f"Metrics at http://127.0.0.1:{server.server_port}{path}", err=True)
-        url = server.url + anchor
+        url = server.url
         # Not cleaned of secrets: without its token, the address opens nothing.
         click.echo(f"{what} at {url} (close the tab or press Ctrl-C to stop)", err=True)
         if open_browser:
@@ -210,9 +182,7 @@ def _serve_evaluation(
         _serve(site, "The evaluation", port=port, open_browser=open_browser)
 
 
-def _serve_run(
-    journal: Path, *, port: int, open_browser: bool, anchor: str = "", metrics: bool = False
-) -> None:
+def _serve_run(journal: Path, *, port: int, open_browser: bool, metrics: bool = False) -> None:
     with tempfile.TemporaryDirectory(prefix="harness-view-") as folder:
         # Reading a long run takes seconds, and several pages may ask.
         read = lru_cache(maxsize=1)(partial(_read, journal, Path(folder, "run.json")))
@@ -220,7 +190,7 @@ def _serve_run(
             read(version_of(journal))
         site = partial(_site, journal, read, Path(folder))
         public = {"/metrics"} if metrics else set()
-        _serve(site, "The run", port=port, open_browser=open_browser, anchor=anchor, public=public)
+        _serve(site, "The run", port=port, open_browser=open_browser, public=public)
 
 
 def _page(journal: Path) -> Iterator[bytes]:

