@@ -6,12 +6,11 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from harness.errors import DoesNotFit, InferenceError, LoadFailed
-from harness.inference import MACHINE, ChatRequest, Host
-from harness.inference.request import Request, most_tokens_of
+from harness.inference import MACHINE, Host
 from harness.inference.waiting import PlaceWaiter, WaitingLine
 from harness.residency.ledger import (
     NOTHING_KNOWN,
@@ -184,19 +183,12 @@ class KeepAliveBudget:
         self._residents.expect_other()
         self._consider()
 
-    def lease_for(
-        self, request: Request, *, context_tokens: int | None = None
-    ) -> AbstractAsyncContextManager[None]:
-        """Keeps the model of a call resident while it is made; see `lease`."""
-        kv_tokens = most_kv_tokens(request, context_tokens=context_tokens)
-        return self.lease(request.model, kv_tokens=kv_tokens)
-
     @asynccontextmanager
-    async def lease(self, model: str, *, kv_tokens: int = 0) -> AsyncIterator[None]:
+    async def lease(self, model: str) -> AsyncIterator[None]:
         """Keeps a model resident inside the block; loads it first if needed.
 
-        A holder of a lease must not ask for another: it could wait for itself. `kv_tokens` is the
-        most that it holds in the model's KV cache. Raises `DoesNotFit`, or why it cannot be loaded.
+        A holder of a lease must not ask for another: it could wait for itself. Raises `DoesNotFit`,
+        or why it cannot be loaded.
         """
         assert self._is_open, "a budget lends nothing outside of its block"
         # Again at each call: a host's report may have made it, or a pinned model, larger.
@@ -206,7 +198,6 @@ class KeepAliveBudget:
             id=next(self._ids),
             model=model,
             since_ns=self._tracer.now_ns(),
-            kv_tokens=kv_tokens,
             node=None if node is None else (run, node),
         )
         share = self._runs.get(run)
@@ -232,7 +223,7 @@ class KeepAliveBudget:
     def _grant(self, waiter: _BudgetWaiter) -> None:
         call = waiter.call
         self._leases[call.node] += 1
-        self._residents.begin_use(call.model, kv_tokens=call.kv_tokens)
+        self._residents.begin_use(call.model)
         self._waiting.settle(waiter, call)
 
     def _why(self, waiter: _BudgetWaiter) -> events.Happening:
@@ -248,9 +239,7 @@ class KeepAliveBudget:
         """A call no longer needs its model; it may never have begun."""
         # `-=` forgets a node at 0: `_state` counts the nodes that are here.
         self._leases -= Counter([call.node])
-        self._residents.end_use(
-            call.model, kv_tokens=call.kv_tokens, began_ns=began_ns, now_ns=self._tracer.now_ns()
-        )
+        self._residents.end_use(call.model, began_ns=began_ns, now_ns=self._tracer.now_ns())
         self._consider()
 
     def _note_load(self, model: str) -> None:
@@ -358,14 +347,3 @@ class KeepAliveBudget:
                 unit="bytes",
                 track="server keep-alive budget",
             )
-
-
-def most_kv_tokens(request: Request, *, context_tokens: int | None) -> int:
-    """The most tokens of the KV cache for a call; `context_tokens` is its prompt and reply."""
-    if not isinstance(request, ChatRequest):
-        return 0
-    tokens = most_tokens_of(request)
-    if context_tokens is None:
-        return tokens
-    # A reply without a limit may fill the context.
-    return min(tokens, context_tokens) if request.max_output_tokens else context_tokens

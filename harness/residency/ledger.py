@@ -52,8 +52,6 @@ class Tenant:
     """Whether several devices compute it; the slowest sets its speed."""
     slots: int | None = None
     """Calls that it answers at once; None for any number."""
-    kv_tokens: int | None = None
-    """Of its KV cache, for all calls together; None for no limit."""
     load_timeout_s: float = 600.0
     """Of loading, and of unloading."""
     pin: bool = False
@@ -79,8 +77,6 @@ class Resident:
     need: Need
     leases: int = 0
     """Calls that use it now."""
-    kv_tokens: int = 0
-    """At most, in its KV cache, for these calls together."""
     since_ns: int = 0
     idle_since_ns: int = 0
     """When its last call ended, or else its load; meaningless while it has leases."""
@@ -166,8 +162,6 @@ class WaitingCall:
     """Unique in the budget; later calls have higher ones."""
     model: str
     since_ns: int
-    kv_tokens: int = 0
-    """At most, in the model's KV cache."""
     node: tuple[str, str] | None = None
     """The run and the node that make it."""
 

@@ -63,12 +63,9 @@ def why_it_waits(call: WaitingCall, state: BudgetState) -> tuple[PlaceOf, str]:
     ledger = state.ledger
     resident = ledger.residents.get(call.model)
     if resident is not None:
-        model, usage = call.model, {"leases": resident.leases, "kv_tokens": resident.kv_tokens}
-        if full := _what_is_full(state.tenants[model], call, **usage):
-            return full
-        if any(waiting.model == model and waiting.id < call.id for waiting in state.waiting):
-            return "cache", f"KV cache: an earlier call waits for room in the cache of '{model}'"
-        return "memory", f"'{model}' makes way for a model that was waited for longer"
+        if _is_full(tenant := state.tenants[call.model], resident.leases):
+            return "slots", f"slots: all {tenant.slots} of '{call.model}' are taken"
+        return "memory", f"'{call.model}' makes way for a model that was waited for longer"
     if ledger.moving is not None:
         return "memory", f"'{ledger.moving.model}' is on the move"
     in_use = [f"'{resident.model}'" for resident in ledger.residents.values() if resident.leases]
@@ -77,15 +74,9 @@ def why_it_waits(call: WaitingCall, state: BudgetState) -> tuple[PlaceOf, str]:
     return "memory", "what is in memory is about to be used again"
 
 
-def _what_is_full(
-    tenant: Tenant, call: WaitingCall, *, leases: int, kv_tokens: int
-) -> tuple[PlaceOf, str] | None:
-    """What keeps a call from its resident model; None if there is room for it."""
-    if tenant.slots is not None and leases >= tenant.slots:
-        return "slots", f"slots: all {tenant.slots} of '{tenant.model}' are taken"
-    if tenant.kv_tokens is not None and kv_tokens + call.kv_tokens > tenant.kv_tokens:
-        return "cache", f"KV cache: the cache of '{tenant.model}' is full"
-    return None
+def _is_full(tenant: Tenant, leases: int) -> bool:
+    # Slots alone: each has room for a context of its own, so no cache is full before they are.
+    return tenant.slots is not None and leases >= tenant.slots
 
 
 # --- calls for what is resident ---------------------------------------------------------------
@@ -99,26 +90,17 @@ def _grantable(state: BudgetState, urgent: LoadModel | None) -> Iterator[int]:
     held_up: set[str] = set()
     going = urgent.evict if urgent is not None else ()
     due: WaitingCall | None = None
-    usage = {
-        model: (resident.leases, resident.kv_tokens)
-        for model, resident in state.ledger.residents.items()
-    }
+    leases = {model: resident.leases for model, resident in state.ledger.residents.items()}
     for call in state.waiting:
         if urgent is not None and due is None and call.model == urgent.model:
             due = call  # those before it have been waiting longer, and go first
-        if call.model in held_up or call.model not in usage:
+        if call.model in held_up or call.model not in leases:
             continue
         if due is not None and call.model in going and _makes_way(call, due, state):
             held_up.add(call.model)
             continue
-        leases, kv_tokens = usage[call.model]
-        tenant = state.tenants[call.model]
-        # A call that is alone has room; if it is too long, its server says so.
-        is_alone = not is_crowded or leases == 0
-        if not is_alone and _what_is_full(tenant, call, leases=leases, kv_tokens=kv_tokens):
-            held_up.add(call.model)
-        else:
-            usage[call.model] = leases + 1, kv_tokens + call.kv_tokens
+        if not (is_crowded and _is_full(state.tenants[call.model], leases[call.model])):
+            leases[call.model] += 1
             yield call.id
 
 

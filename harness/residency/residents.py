@@ -58,7 +58,6 @@ class Residents:
         self._wasted: set[str] = set()  # loaded ahead, and gone without a call
         # Apart from the entries: a host may lose a model while calls use it.
         self._leases: Counter[str] = Counter()
-        self._kv_tokens: Counter[str] = Counter()
         self._moves: Counter[str] = Counter()
         self._in_doubt: set[str] = set()
         self._doubt = asyncio.Event()
@@ -71,7 +70,7 @@ class Residents:
     def entries(self) -> Mapping[str, Resident]:
         """By tag, the models in memory, with the calls that use them."""
         return {
-            model: replace(resident, leases=self._leases[model], kv_tokens=self._kv_tokens[model])
+            model: replace(resident, leases=self._leases[model])
             for model, resident in self._there.items()
         }
 
@@ -82,17 +81,15 @@ class Residents:
 
     # --- uses -------------------------------------------------------------------------------------
 
-    def begin_use(self, model: str, *, kv_tokens: int) -> None:
+    def begin_use(self, model: str) -> None:
         """A call has been granted the model."""
         self._uncalled.discard(model)
         self._wasted.discard(model)
         self._leases[model] += 1
-        self._kv_tokens[model] += kv_tokens
 
-    def end_use(self, model: str, *, kv_tokens: int, began_ns: int | None, now_ns: int) -> None:
+    def end_use(self, model: str, *, began_ns: int | None, now_ns: int) -> None:
         """A call has ended; `began_ns` is None for one that was given up before it began."""
         self._leases[model] -= 1
-        self._kv_tokens[model] -= kv_tokens
         if began_ns is None:
             return
         self.tenants[model] = self.tenants[model].after_call((now_ns - began_ns) / 1e9)

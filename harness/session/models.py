@@ -257,7 +257,7 @@ async def open_models(
                 max_queue=opening.endpoint.max_queue,
                 max_outage_s=opening.endpoint.max_outage_s,
                 replicas=[_replica(of) for of in servers],
-                lease=_lease(opening, budget=budget if is_counted else None, called=called),
+                lease=_lease(budget if is_counted else None, called=called),
                 tracer=tracer,
             )
             routes[tag] = Route(
@@ -297,18 +297,14 @@ def _warn_of_fallbacks(
                 )
 
 
-def _lease(
-    opened: OpenedEndpoint, *, budget: KeepAliveBudget | None, called: Collection[asyncio.Event]
-) -> Lease | None:
+def _lease(budget: KeepAliveBudget | None, *, called: Collection[asyncio.Event]) -> Lease | None:
     """The lease that a call to an endpoint holds; None if it needs none."""
     if budget is None and not called:
         return None
-    context_tokens = opened.endpoint.context_tokens if opened.endpoint.path is not None else None
 
     @asynccontextmanager
     async def held(request: Request) -> AsyncIterator[None]:
-        lease = budget and budget.lease_for(request, context_tokens=context_tokens)
-        async with lease or nullcontext():
+        async with budget.lease(request.model) if budget else nullcontext():
             # Their sampling waits for this.
             for server in called:
                 server.set()

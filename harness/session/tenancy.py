@@ -104,7 +104,6 @@ async def tenant_of(endpoint: Endpoint, host: Host) -> Tenant:
         load_s=max(sum(need.values()) / _DISK_BYTES_PER_S, _SHORTEST_LOAD_S),
         is_split=is_split(endpoint),
         slots=slots,
-        kv_tokens=slots * endpoint.context_tokens if slots and endpoint.path else None,
         load_timeout_s=endpoint.load_timeout_s + _GRACE_S,
         pin=endpoint.pin,
         priority=endpoint.priority,

@@ -47,7 +47,8 @@ E = TypeVar("E", bound="Event")
 
 PlaceOf = Literal["endpoint", "slots", "cache", "memory"]
 """What a call in a queue waits for: a place under the endpoint's limit, one of the server's slots,
-room in the model's KV cache, or room in memory for the model. All but the last are turns."""
+room in the model's KV cache (in journals of earlier versions), or room in memory for the model. All
+but the last are turns."""
 
 
 class Text:

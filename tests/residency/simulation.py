@@ -60,8 +60,6 @@ class Job:
     """Ids of the jobs that end before it comes."""
     arrives_s: float = 0.0
     """It comes no earlier than this, counted from the start."""
-    kv_tokens: int = 0
-    """At most, in the model's KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,18 +208,14 @@ class _World:
         self._at(max(_ns(job.arrives_s), self._now_ns), lambda: self._come(job))
 
     def _come(self, job: Job) -> None:
-        call = WaitingCall(
-            id=next(self._ids), model=job.model, since_ns=self._now_ns, kv_tokens=job.kv_tokens
-        )
+        call = WaitingCall(id=next(self._ids), model=job.model, since_ns=self._now_ns)
         self._waiting[call.id] = call, job
 
     def _grant(self, number: int) -> None:
         call, job = self._waiting.pop(number)
         self._waits_s[job.id] = (self._now_ns - call.since_ns) / 1e9
         one = self._residents[job.model]
-        self._residents[job.model] = replace(
-            one, leases=one.leases + 1, kv_tokens=one.kv_tokens + job.kv_tokens
-        )
+        self._residents[job.model] = replace(one, leases=one.leases + 1)
         self._granted_ns[job.id] = self._now_ns
         slots = self._tenants[job.model].slots
         if slots is None or one.leases < slots:
@@ -238,7 +232,6 @@ class _World:
         self._residents[job.model] = replace(
             one,
             leases=one.leases - 1,
-            kv_tokens=one.kv_tokens - job.kv_tokens,
             idle_since_ns=self._now_ns,
         )
         self._tenants[job.model] = tenant.after_call(call_s)

@@ -72,7 +72,7 @@ def rough_run(random: Random) -> RoughRun:
             tenant,
             load_s=random.choice((0.0, 1.0, 5.0, 20.0, 60.0)),
             call_s=random.choice((0.0, 5.0)),
-            kv_tokens=random.choice((None, None, 10, 30)),
+            slots=random.choice((None, None, 1, 2)),
             priority=random.choice((0, 0, 0, 1, -1)),
             pin=random.random() < 0.1,
         )
@@ -82,7 +82,6 @@ def rough_run(random: Random) -> RoughRun:
         replace(
             job,
             arrives_s=random.choice((0.0, 0.0, random.uniform(0, 60))),
-            kv_tokens=random.choice((0, 5, 15, 40)),
             call_s=random.choice((0.0, job.call_s)),
         )
         for job in run.jobs

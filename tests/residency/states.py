@@ -11,28 +11,24 @@ def tenant(model, need=1, *, load_s=1.0, **settings):
     return Tenant(model=model, need=needs, load_s=load_s, **settings)
 
 
-def resident(model, need=1, *, leases=0, kv_tokens=0, idle_since_s=0.0):
+def resident(model, need=1, *, leases=0, idle_since_s=0.0):
     return Resident(
         model=model,
         need=need if isinstance(need, dict) else {"machine": need},
         leases=leases,
-        kv_tokens=kv_tokens,
         idle_since_ns=round(idle_since_s * SECOND),
     )
 
 
-def wait(number, model, *, since_s=0.0, kv_tokens=0):
+def wait(number, model, *, since_s=0.0):
     """A waiting call."""
-    return WaitingCall(
-        id=number, model=model, since_ns=round(since_s * SECOND), kv_tokens=kv_tokens
-    )
+    return WaitingCall(id=number, model=model, since_ns=round(since_s * SECOND))
 
 
-def calls(*models, since_s=0.0, kv_tokens=0):
+def calls(*models, since_s=0.0):
     """Waiting calls, the oldest first."""
     return tuple(
-        wait(number, model, since_s=since_s, kv_tokens=kv_tokens)
-        for number, model in enumerate(models, start=1)
+        wait(number, model, since_s=since_s) for number, model in enumerate(models, start=1)
     )
 
 

@@ -150,7 +150,9 @@ def test_a_call_is_told_that_its_engine_has_died_and_the_next_loads_it_again():
         engine = engine_of()
         begun, before = asyncio.Event(), children()
         async with lending(engine) as budget:
-            leased = client_of(engine, tag="small", gate={"lease": budget.lease_for})
+            leased = client_of(
+                engine, tag="small", gate={"lease": lambda request: budget.lease(request.model)}
+            )
             first = await leased.chat(SHORT)
             call = asyncio.create_task(leased.chat(replace(LONG, on_text=lambda _: begun.set())))
             await begun.wait()

@@ -144,7 +144,6 @@ class Machine:
             need={name: max(round(size * wrong), 1) for name, size in server.real.items()},
             load_s=choice([0.5, 5.0, 30.0]),
             slots=choice([None, None, 1, 2]),
-            kv_tokens=choice([None, 100]),
             load_timeout_s=choice([20.0, 60.0, 600.0]),
             priority=choice([0, 0, 1]),
         )
@@ -415,10 +414,9 @@ class Schedule:
 
     async def _one_call(self, model: str) -> None:
         chance, server = self.chance, self.machine.servers[model]
-        kv_tokens = chance.choice([0, 40, 80, 200])
         length_s = chance.choice([0.0, 1.0, chance.uniform(0.0, LONGEST_CALL_S)])
         self.machine.something_happened()
-        async with self.budget.lease(model, kv_tokens=kv_tokens):
+        async with self.budget.lease(model):
             entry = self.budget.ledger.residents.get(model)
             assert entry is None or entry.leases > server.calls
             await self.machine.call(server, length_s)
@@ -443,7 +441,7 @@ class Schedule:
     def _check_ledger(self) -> None:
         """It says what the hosts say, and nobody has a lease."""
         ledger, servers = self.budget.ledger, self.machine.servers
-        assert not any(one.leases or one.kv_tokens for one in ledger.residents.values()), ledger
+        assert not any(one.leases for one in ledger.residents.values()), ledger
         moving = {ledger.moving.model} if ledger.moving else set()
         said = {model for model, server in servers.items() if server.is_resident}
         assert set(ledger.residents) - moving == said - moving

@@ -1,5 +1,3 @@
-from functools import partial
-
 import pytest
 from clients import client_of
 from machine import Machine, residents
@@ -11,33 +9,26 @@ from harness.inference import ChatRequest, ScriptedBackend, as_messages
 REQUEST = ChatRequest(model="a", messages=as_messages("Write."), max_output_tokens=100)
 
 
-def leasing(backend, budget, **of_call):
+def leasing(backend, budget):
     """A client whose calls hold a lease."""
-    return client_of(backend, tag="a", gate={"lease": partial(budget.lease_for, **of_call)})
+    return client_of(backend, tag="a", gate={"lease": lambda request: budget.lease(request.model)})
 
 
-@pytest.mark.parametrize(
-    ("context_tokens", "kv_tokens"),
-    [(None, 2 + 72 + 100), (64, 64)],
-    ids=["prompt and reply", "but no more than a slot holds"],
-)
 @virtually
-async def test_a_call_holds_a_lease_for_as_long_as_it_takes(context_tokens, kv_tokens):
+async def test_a_call_holds_a_lease_for_as_long_as_it_takes():
     seen = []
 
     def answer(_request):
-        entry = budget.ledger.residents["a"]
-        seen.append((entry.leases, entry.kv_tokens))
+        seen.append(budget.ledger.residents["a"].leases)
         return "A draft."
 
     machine = Machine(10, a=6)
     async with machine.lending() as budget:
         backend = ScriptedBackend(answer)
-        leased = leasing(backend, budget, context_tokens=context_tokens)
+        leased = leasing(backend, budget)
         assert (await leased.chat(REQUEST)).text == "A draft."
         assert backend.requests == [REQUEST]
-        entry = budget.ledger.residents["a"]
-        assert [*seen, (entry.leases, entry.kv_tokens)] == [(1, kv_tokens), (0, 0)]
+        assert [*seen, budget.ledger.residents["a"].leases] == [1, 0]
 
 
 @virtually

@@ -16,9 +16,8 @@ from harness.residency.load_policy import Choice, decide
 
 A, B, C = (tenant(model) for model in "abc")
 ELSEWHERE = tenant("elsewhere")  # has models take turns, where there is no room for it beside them
-KV = [tenant("a", kv_tokens=100), ELSEWHERE]
 SLOW_A, VERY_SLOW_A = tenant("a", load_s=20), tenant("a", load_s=500)
-BUSY_A, FULL_A = resident("a", leases=1), resident("a", leases=1, kv_tokens=50)
+BUSY_A = resident("a", leases=1)
 IDLE_A, IDLE_B, IDLE_C = (resident(model) for model in "abc")
 RESTED_A = resident("a", idle_since_s=5)
 TURNS = expected("a", "b")
@@ -63,22 +62,6 @@ GRANTS = {
     "where every model has room, servers keep their own queues": (
         state([tenant("a", slots=1)], [BUSY_A], calls(*"aa"), room=1),
         "grant 1 2",
-    ),
-    "one whose tokens have room in the cache": (
-        state(KV, [FULL_A], [wait(1, "a", kv_tokens=30), wait(2, "a", kv_tokens=30)], room=1),
-        "grant 1",
-    ),
-    "one that fills the cache to the last token": (
-        state(KV, [FULL_A], [wait(1, "a", kv_tokens=50)], room=1),
-        "grant 1",
-    ),
-    "no short call overtakes a long one of its model": (
-        state(KV, [FULL_A], [wait(1, "a", kv_tokens=60), wait(2, "a", kv_tokens=1)], room=1),
-        "wait",
-    ),
-    "one that is longer than the cache goes alone": (
-        state(KV, [IDLE_A], [wait(1, "a", kv_tokens=101)], room=1),
-        "grant 1",
     ),
     "those for other residents, while a model is on the move": (
         state([A, B], [IDLE_A], calls("b", "a"), room=2, moving=IDLE_B),

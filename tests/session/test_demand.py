@@ -343,7 +343,7 @@ class Leasing:
         self._backend, self._budget = backend, budget
 
     async def chat(self, request):
-        async with self._budget.lease_for(request):
+        async with self._budget.lease(request.model):
             return await self._backend.chat(request)
 
     async def aclose(self):
