@@ -5,7 +5,6 @@ A failure is shown in words, as JSON for scripts, and by the exit code.
 
 from __future__ import annotations
 
-import codecs
 import inspect
 import io
 import logging
@@ -16,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeVar
+from typing import Any, Literal, TextIO, TypeVar
 
 import click
 import orjson
@@ -38,9 +37,6 @@ from harness.errors import (
 from harness.trace import add_run_context
 from harness.trace.journal_line import dump_json
 from harness.trace.secrets import Redactor, secrets_of
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 LogFormat = Literal["text", "json"]
 T = TypeVar("T")
@@ -176,8 +172,7 @@ def show(
 class JsonLines(io.TextIOBase):
     """Standard error for programs: one JSON object a line, of whatever is printed there.
 
-    Whatever else a text stream has is that of the file. Its `buffer` takes bytes, which become such
-    lines too.
+    Whatever else a text stream has is that of the file, its `buffer` for bytes too.
     """
 
     encoding = "utf-8"
@@ -187,13 +182,9 @@ class JsonLines(io.TextIOBase):
         self._file = file
         self._lock = threading.RLock()
         self._begun: dict[threading.Thread, str] = {}
-        self.buffer = BytesForLines(self)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - see `TextIOWrapper`
         return getattr(self._file, name)
-
-    def reconfigure(self, **how: object) -> None:
-        """Changes nothing: what is written is JSON, in UTF-8, line by line."""
 
     def writable(self) -> bool:  # noqa: D102 - see `TextIOBase`
         return True
@@ -238,28 +229,6 @@ class JsonLines(io.TextIOBase):
         with self._lock:
             self._file.write(clean_json(dump_json({**about, **fields})).decode().strip() + "\n")
             self._file.flush()
-
-
-class BytesForLines(io.RawIOBase):
-    """What is under `JsonLines`, for programs that write bytes."""
-
-    def __init__(self, lines: JsonLines) -> None:
-        self._lines = lines
-        self._decode = codecs.getincrementaldecoder("utf-8")("backslashreplace").decode
-
-    def writable(self) -> bool:  # noqa: D102 - see `RawIOBase`
-        return True
-
-    def fileno(self) -> int:  # noqa: D102 - see `RawIOBase`
-        return self._lines.fileno()
-
-    def write(self, data: ReadableBuffer, /) -> int:  # noqa: D102 - see `RawIOBase`
-        self._lines.write(self._decode(data))
-        return memoryview(data).nbytes
-
-    def flush(self) -> None:  # noqa: D102 - see `RawIOBase`
-        if not self.closed:
-            self._lines.flush()
 
 
 def _is_whole(traceback: str) -> bool:

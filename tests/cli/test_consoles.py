@@ -131,14 +131,7 @@ def test_what_programs_do_with_a_stream_works_where_a_program_reads_it(tmp_path)
     with (tmp_path / "log").open("w", encoding="latin-1") as file:
         lines = JsonLines(file)
         assert (lines.name, lines.fileno(), lines.mode) == (file.name, file.fileno(), "w")
-        lines.reconfigure(encoding="utf-16", line_buffering=True)
     out = io.TextIOWrapper(io.BytesIO(), "utf-8")
     lines = JsonLines(out)
-    for part in ("é\n".encode()[:1], "é\n".encode()[1:], b"\xff\n", b"no end"):
-        assert lines.buffer.write(part) == len(part)
-    lines.buffer.flush()
-    wrapper = io.TextIOWrapper(lines.buffer, "utf-8", write_through=True)
-    wrapper.write("through another\n")
-    wrapper.detach()
     lines.writelines(["a\n", "b\n"])
-    assert events_in(out) == ["é", "\\xff", "no end", "through another", "a", "b"]
+    assert events_in(out) == ["a", "b"]
