@@ -278,7 +278,7 @@ def _rows_in(path: Path | None) -> Iterator[Row | InvalidInput]:
         with nullcontext(sys.stdin.buffer) if path is None else opened(path) as file:
             where = path or _STDIN_PATH
             if ending in {".jsonl", ".ndjson"}:
-                yield from _json_rows(_lines(file, "\n", where), where)
+                yield from json_rows(file, where)
             else:
                 yield from _csv_rows(_lines(file, "", where), where)
     except OSError as error:
@@ -307,6 +307,11 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
         lines.detach()  # or else it would close standard input
     if is_empty:
         raise InvalidInput("the table is empty", code="file.empty", path=path)
+
+
+def json_rows(file: BinaryIO, path: Path) -> Iterator[Row | InvalidInput]:
+    """The rows of JSON Lines in an open file; raises `InvalidInput` if it is empty or no text."""
+    yield from _json_rows(_lines(file, "\n", path), path)
 
 
 def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]:

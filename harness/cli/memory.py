@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 import click
 from rich import progress as bars_of
@@ -30,7 +30,7 @@ from harness.cli.consoles import (
     show,
     write_json,
 )
-from harness.cli.passage_files import Defaults, bytes_of, files_of, passages_in
+from harness.cli.passage_files import Defaults, files_of, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
 from harness.errors import HarnessError, InvalidInput
@@ -50,8 +50,6 @@ from harness.memory import (
 from harness.memory.passage import Stats
 from harness.session import Settings, load_settings
 from harness.session.passages import open_store
-
-T = TypeVar("T")
 
 _EXCERPT_CHARS = 160
 # Passages stored at a time: a tenth of a second's work on two cores, mostly embedding.
@@ -136,7 +134,7 @@ def add(
         ):
             failure = None
             try:
-                for added in _added(opened, chosen, defaults, jsonl=jsonl, progress=progress):
+                for added in _added(opened, chosen, defaults, jsonl=jsonl):
                     for outcome in counts:
                         counts[outcome] += len(getattr(added, outcome))
                     refused += added.refused
@@ -164,29 +162,20 @@ def add(
 
 
 def _added(
-    store: MemoryStore,
-    files: Sequence[Path | None],
-    defaults: Defaults,
-    *,
-    jsonl: bool,
-    progress: Progress,
+    store: MemoryStore, files: Sequence[Path | None], defaults: Defaults, *, jsonl: bool
 ) -> Iterator[Added]:
     """Stores the passages of files, batch by batch; after an error, stored ones stay."""
-    total = bytes_of(files)
     for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
-        yield store.add(passage for passage, _ in batch)
-        if total:
-            _, read_bytes = batch[-1]
-            progress("adding", read_bytes, total)
+        yield store.add(batch)
     # Embedding in the background would be left to the next command.
     store.wait()
 
 
-def _batches(entries: Iterable[T]) -> Iterator[list[T]]:
-    batch: list[T] = []
+def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:
+    batch: list[Passage] = []
     try:
-        for entry in entries:
-            batch.append(entry)
+        for passage in passages:
+            batch.append(passage)
             if len(batch) == _BATCH:
                 yield batch
                 batch = []

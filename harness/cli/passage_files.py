@@ -17,7 +17,7 @@ from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
 from harness.files import opened, read_text, text_of
 from harness.memory import Passage, Scalar, Turn
-from harness.rows import TEXTS, files_named
+from harness.rows import TEXTS, Row, files_named, json_rows
 
 _LINES = {".jsonl", ".ndjson"}
 _STDIN = Path("standard input")
@@ -64,33 +64,18 @@ def files_of(names: Iterable[str]) -> list[Path | None]:
     return files_named(names, endings=TEXTS | _LINES)
 
 
-def bytes_of(files: Iterable[Path | None]) -> int | None:
-    """Their total size; None if unknown."""
-    total = 0
-    for path in files:
-        if path is None or not path.is_file():
-            return None
-        total += path.stat().st_size
-    return total
-
-
 def passages_in(
     files: Iterable[Path | None], defaults: Defaults, *, jsonl: bool
-) -> Iterator[tuple[Passage, int]]:
-    """The passages of files, read as they are taken, each with the bytes of all read so far."""
-    before = 0
+) -> Iterator[Passage]:
+    """The passages of files, read as they are taken."""
     for path in files:
         is_lines = jsonl or (path is not None and path.suffix.lower() in _LINES)
-        passages = _lines(path, defaults) if is_lines else _document(path, defaults)
-        read = 0
-        for passage, read in passages:
-            yield passage, before + read
-        before += read
+        yield from _lines(path, defaults) if is_lines else _document(path, defaults)
 
 
-def _document(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, int]]:
+def _document(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
     if path is None:
-        size, data = 0, sys.stdin.buffer.read()
+        data = sys.stdin.buffer.read()
         if _are_passages(data):
             raise InvalidInput(
                 'every line is a JSON object with "text"; add --jsonl to store each as a passage',
@@ -99,17 +84,14 @@ def _document(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, 
             )
         text = text_of("standard input", data, path=None)
     else:
-        size, text = path.stat().st_size, read_text("the document", path)
+        text = read_text("the document", path)
     for excerpt in passages_of(text):
-        yield (
-            Passage(
-                text=excerpt.text,
-                title=excerpt.title or defaults.title,
-                source=_source(defaults, path),
-                quality=defaults.quality,
-                metadata=defaults.metadata,
-            ),
-            size,
+        yield Passage(
+            text=excerpt.text,
+            title=excerpt.title or defaults.title,
+            source=_source(defaults, path),
+            quality=defaults.quality,
+            metadata=defaults.metadata,
         )
 
 
@@ -122,41 +104,36 @@ def _are_passages(data: bytes) -> bool:
     return bool(values) and all(isinstance(value, dict) and "text" in value for value in values)
 
 
-def _lines(path: Path | None, defaults: Defaults) -> Iterator[tuple[Passage, int]]:
-    read = 0
+def _lines(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
     try:
         with nullcontext(sys.stdin.buffer) if path is None else opened(path) as file:
-            for number, line in enumerate(file, start=1):
-                read += len(line)
-                if line.strip():
-                    yield _passage(line, path or _STDIN, number, defaults), read
+            for row in json_rows(file, path or _STDIN):
+                if isinstance(row, InvalidInput):
+                    raise row
+                yield _passage(row, defaults)
     except OSError as error:
         message = f"cannot be read ({error.strerror})"
         raise InvalidInput(message, code="file.unreadable", path=path) from error
 
 
-def _passage(line: bytes, path: Path, number: int, defaults: Defaults) -> Passage:
+def _passage(row: Row, defaults: Defaults) -> Passage:
+    source = _source(defaults, row.path)
     try:
-        entry = _Line.model_validate(orjson.loads(line))
+        entry = _Line.model_validate(row.fields)
         return Passage(
             id=entry.id,
             text=entry.text,
             title=defaults.title if entry.title is None else entry.title,
-            source=_source(defaults, path) if entry.source is None else entry.source,
+            source=source if entry.source is None else entry.source,
             quality=defaults.quality if entry.quality is None else entry.quality,
             created=entry.created,
             metadata={**defaults.metadata, **entry.metadata},
             turn=None if entry.turn is None else Turn(**entry.turn.model_dump()),
         )
-    except orjson.JSONDecodeError as error:
-        message = f"not JSON ({error}); each line must be one object"
-        raise InvalidInput(message, code="passage.not-json", path=path, line=number) from error
     except ValidationError as error:
-        raise InvalidInput(
-            _explained(error), code="passage.malformed", path=path, line=number
-        ) from error
+        raise row.refusal(_explained(error), code="passage.malformed") from error
     except InvalidInput as error:
-        raise InvalidInput(str(error), code=error.code, path=path, line=number) from error
+        raise row.refusal(str(error), code=error.code) from error
 
 
 def _explained(error: ValidationError) -> str:
@@ -168,8 +145,6 @@ def _explained(error: ValidationError) -> str:
             return f"'{name}' is no field of a passage ({fields}); put it into 'metadata'"
         case "missing":
             return f"""it has no '{name}'; write {{"text": "…"}}, and optional fields"""
-        case "model_type":
-            return 'not an object; write {"text": "…"}'
         case _:
             return f"'{name}': {problem['msg']}"
 

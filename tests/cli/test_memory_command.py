@@ -80,7 +80,7 @@ def test_lines_are_passages_and_those_before_a_mistake_are_stored(tmp_path: Path
     assert (got["title"], got["text"]) == ("Foxes", "They hunt voles.")
     assert (got["source"], got["quality"]) == ("standard input", None)
     again = memory("add", "-", "--jsonl", "--json", cwd=tmp_path, stdin=LINES + "oops\n")
-    assert (again.exit_code, again.code, again.json["known"]) == (2, "passage.not-json", 2)
+    assert (again.exit_code, again.code, again.json["known"]) == (2, "row.not-json", 2)
 
 
 def test_lines_of_standard_input_are_not_taken_for_a_document(tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ def test_the_configuration_names_the_store_and_how_it_is_made(tmp_path: Path) ->
 class Terminated(io.BytesIO):
     """What is piped in, and then SIGTERM in place of an end."""
 
-    def __next__(self) -> bytes:
-        line = self.readline()
-        if not line:
+    def read1(self, size: int | None = -1) -> bytes:
+        data = super().read1(size)
+        if not data:
             signal.raise_signal(signal.SIGTERM)
-        return line
+        return data
 
 
 def test_an_add_that_is_told_to_end_keeps_what_it_stored(tmp_path: Path) -> None:
