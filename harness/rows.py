@@ -220,7 +220,7 @@ def read_rows(
     renamed = {theirs: mine for mine, theirs in (columns or {}).items()}
     columns_seen: set[str] = set()
     for path in files_named(names, endings=TEXTS | TABLES):
-        for row in _rows_in(path):
+        for row in rows_in(path):
             if isinstance(row, InvalidInput):
                 yield row
                 continue
@@ -263,8 +263,9 @@ def _flat(
             yield column, value
 
 
-def _rows_in(path: Path | None) -> Iterator[Row | InvalidInput]:
-    ending = ".jsonl" if path is None else path.suffix.lower()
+def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | InvalidInput]:
+    """The rows of one file, read by its ending or as by another; None for standard input."""
+    ending = ending or (".jsonl" if path is None else path.suffix.lower())
     if path is not None and ending in {".eval", ".json"} and (of := samples_in(path)) is not None:
         yield from (Row(fields=fields, path=path, line=n) for n, fields in enumerate(of, start=1))
         return
@@ -278,7 +279,7 @@ def _rows_in(path: Path | None) -> Iterator[Row | InvalidInput]:
         with nullcontext(sys.stdin.buffer) if path is None else opened(path) as file:
             where = path or _STDIN_PATH
             if ending in {".jsonl", ".ndjson"}:
-                yield from json_rows(file, where)
+                yield from _json_rows(_lines(file, "\n", where), where)
             else:
                 yield from _csv_rows(_lines(file, "", where), where)
     except OSError as error:
@@ -307,11 +308,6 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
         lines.detach()  # or else it would close standard input
     if is_empty:
         raise InvalidInput("the table is empty", code="file.empty", path=path)
-
-
-def json_rows(file: BinaryIO, path: Path) -> Iterator[Row | InvalidInput]:
-    """The rows of JSON Lines in an open file; raises `InvalidInput` if it is empty or no text."""
-    yield from _json_rows(_lines(file, "\n", path), path)
 
 
 def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]:
@@ -449,7 +445,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def rows_saved(path: Path) -> list[Mapping[str, Any]]:
     """The rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file; damaged ones lack."""
-    return [row.fields for row in _rows_in(path) if isinstance(row, Row)]
+    return [row.fields for row in rows_in(path) if isinstance(row, Row)]
 
 
 def replace_rows(

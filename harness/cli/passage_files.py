@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.compress import passages_of
 from harness.errors import InvalidInput, did_you_mean
-from harness.files import opened, read_text, text_of
+from harness.files import read_text, text_of
 from harness.memory import Passage, Scalar, Turn
-from harness.rows import TEXTS, Row, files_named, json_rows
+from harness.rows import TEXTS, Row, files_named, rows_in
 
 _LINES = {".jsonl", ".ndjson"}
 _STDIN = Path("standard input")
@@ -105,15 +104,10 @@ def _are_passages(data: bytes) -> bool:
 
 
 def _lines(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
-    try:
-        with nullcontext(sys.stdin.buffer) if path is None else opened(path) as file:
-            for row in json_rows(file, path or _STDIN):
-                if isinstance(row, InvalidInput):
-                    raise row
-                yield _passage(row, defaults)
-    except OSError as error:
-        message = f"cannot be read ({error.strerror})"
-        raise InvalidInput(message, code="file.unreadable", path=path) from error
+    for row in rows_in(path, ending=".jsonl"):
+        if isinstance(row, InvalidInput):
+            raise row
+        yield _passage(row, defaults)
 
 
 def _passage(row: Row, defaults: Defaults) -> Passage:
