@@ -1,6 +1,6 @@
 """A4 Keep-Alive Budget (model residency): calls are grouped by model, so fewer models are loaded.
 
-    harness models plan patterns/keep_alive_budget.py    # what is loaded, in which order
+    harness models plan patterns/keep_alive_budget.py    # whether all fit at once
     harness run keep_alive_budget
 
 With one model there is nothing to decide. Give `reader` its own model, and room for one of the two:
