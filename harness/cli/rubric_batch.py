@@ -270,7 +270,7 @@ class _ScoreForm(OutputForm):
         super().__init__(rows)
         labels = dict.fromkeys(name for columns in rows.labels.values() for name in columns)
         scores = [f"score.{dimension.name}" for dimension in rubric.dimensions]
-        why = ["below_floor", "gates", "missing", "unjudged"]
+        why = ["below_floor", "gates", "missing", "unjudged", "unjudged_reasons"]
         by = ["rubric", "rubric_sha256", "evaluator", "samples", "sha256"]
         own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
         self._own, self.columns = own, [*own, *labels, "outdated"]

@@ -69,7 +69,8 @@ def prompts(
 def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Message]]]:
     """The prompts by the names of their templates."""
     checked = (checked_score(dimension, draft, rubric) for dimension in rubric.checked)
-    scores = [*(score for score in checked if score), *_judged(rubric, draft)]
+    scores = [score for score in checked if isinstance(score, DimensionScore)]
+    scores += _judged(rubric, draft)
     focus = [
         score for score in scores if rubric.shared(score.name, score.score) < rubric.focus_below
     ]

@@ -150,6 +150,8 @@ def why_not_more(score: DimensionScore) -> Iterator[str]:
         yield where + finding.message
     for cap in score.capped:
         yield f"held down: {cap}"
+    for cap in score.open_caps:
+        yield f"not held down: {cap}"
 
 
 def points(score: DimensionScore) -> str:
@@ -173,6 +175,7 @@ def verdict_as_json(verdict: Verdict) -> dict[str, object]:
         "below_floor": verdict.below_floor,
         "gates": verdict.gates,
         "unjudged": verdict.unjudged,
+        "unjudged_reasons": verdict.unjudged_reasons,
         "missing": verdict.missing,
         "compressed": verdict.compressed,
         "scores": [asdict(score) for score in verdict.scores],
@@ -183,8 +186,11 @@ def verdict_as_json(verdict: Verdict) -> dict[str, object]:
 def _unjudged(verdict: Verdict, rubric: Rubric, unasked: str) -> Iterator[str]:
     checked = {dimension.name for dimension in rubric.checked}
     by_sources = {dimension.name for dimension in rubric.judged if dimension.needs_sources}
-    if without := [name for name in verdict.unjudged if name in checked]:
-        yield f"Not scored, without sources or enough text to check: {listed(without)}."
+    for name in verdict.unjudged:
+        if name in checked:
+            # Older files do not say.
+            why = verdict.unjudged_reasons.get(name, "without sources or enough text to check")
+            yield f"Not scored: {name}: {why}."
     names = [name for name in verdict.unjudged if name not in checked]
     if not names or verdict.gates:
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -86,10 +86,10 @@ class Evaluator:
         """
         rubric, draft = self.rubric, self._in_its_language(draft)
         # 1. What code scores. A gate that is shut spares the models.
-        checked = _checked_scores(rubric, draft)
+        checked, reasons = _checked_scores(rubric, draft)
         dimensions = asked_of(rubric, draft) if self._models else ()
         if not dimensions or shut_gates(rubric, checked):
-            return _verdict(rubric, checked)
+            return _verdict(rubric, checked, reasons=reasons)
         case = Case(
             rubric=rubric,
             draft=draft,
@@ -123,11 +123,11 @@ class Evaluator:
         # 3. One verdict.
         scores = combined(list(chain.from_iterable(rounds)), self._combine)
         judges = self._record(case, checked, rounds, absent)
-        return _verdict(rubric, [*checked, *scores], judges=judges)
+        return _verdict(rubric, [*checked, *scores], reasons=reasons, judges=judges)
 
     def checked(self, draft: Draft) -> Checked:
         """What the checks alone say of a draft: no model is asked."""
-        scores = _checked_scores(self.rubric, self._in_its_language(draft))
+        scores, _ = _checked_scores(self.rubric, self._in_its_language(draft))
         if not scores:
             return Checked()
         verdict = reach_verdict(self.rubric, scores)
@@ -242,19 +242,25 @@ def _failure(errors: Sequence[HarnessError]) -> HarnessError:
 
 
 def _verdict(
-    rubric: Rubric, scores: Sequence[DimensionScore], *, judges: Judges | None = None
+    rubric: Rubric,
+    scores: Sequence[DimensionScore],
+    *,
+    reasons: Mapping[str, str] | None = None,
+    judges: Judges | None = None,
 ) -> Verdict:
     """The verdict by scores of checks and models; dimensions without one are unjudged."""
     scored = {score.name for score in scores}
     unjudged = tuple(d.name for d in rubric.dimensions if d.name not in scored)
-    return reach_verdict(rubric, scores, unjudged=unjudged, judges=judges)
+    return reach_verdict(rubric, scores, unjudged=unjudged, reasons=reasons, judges=judges)
 
 
-def _checked_scores(rubric: Rubric, draft: Draft) -> list[DimensionScore]:
-    scores = [checked_score(dimension, draft, rubric) for dimension in rubric.checked]
+def _checked_scores(rubric: Rubric, draft: Draft) -> tuple[list[DimensionScore], dict[str, str]]:
+    """The scores by code; and why a dimension has none, if its checks cannot judge the draft."""
+    results = {d.name: checked_score(d, draft, rubric) for d in rubric.checked}
+    scores = [score for score in results.values() if isinstance(score, DimensionScore)]
     if draft.told and (findings := echoes(draft)):
         scores.append(echo_score(rubric, findings))
-    return [score for score in scores if score is not None]
+    return scores, {name: why for name, why in results.items() if isinstance(why, str)}
 
 
 # A mean lies within this many standard errors of the true one in about 95 of 100 cases. This saves

@@ -39,19 +39,21 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A cap that applies."""
+    """A cap that applies, or that may."""
 
     at_most: float
     rule: str
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...] = ()
+    open: str = ""
+    """Why its check could not judge the draft: then it does not hold."""
 
 
-def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | None:
-    """The mean of a dimension's checks, on its scale; None if all were unjudged."""
+def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | str:
+    """The mean of a dimension's checks, on its scale; or why none of them could judge the draft."""
     grades = [check.grade(draft) for check in dimension.checks]
     grade, scale = mean_of(grades), dimension.scale or rubric.scale
     if grade.unjudged:
-        return None
+        return grade.unjudged
 
     def points(share: float) -> float:
         share = float(share >= 1) if scale.is_pass_fail else share
@@ -102,26 +104,32 @@ def judged_score(
 
 
 def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
-    """The caps that apply because a check is not met in full."""
+    """The caps that apply because a check is not met in full, or cannot judge the draft."""
     held = []
     for cap in dimension.caps:
-        grade = cap.unless.grade(draft) if cap.unless else None
-        if cap.unless and grade and grade.share < 1 and not grade.unjudged:
-            held.append(_held(cap, cap.unless.requirement, grade.findings))
+        if cap.unless is None:
+            continue
+        grade, rule = cap.unless.grade(draft), f"unless: {cap.unless.requirement}"
+        if grade.unjudged:
+            held.append(replace(_held(cap, rule), open=grade.unjudged))
+        elif grade.share < 1:
+            held.append(_held(cap, rule, grade.findings))
     return tuple(held)
 
 
 def _held(cap: Cap, rule: str, findings: tuple[Finding, ...] = ()) -> Held:
     return Held(
         at_most=cap.at_most,
-        rule=f"at most {cap.at_most:g}: {'unless: ' if cap.unless else ''}{rule}",
-        findings=findings or (Finding(rule, code="check.cap-applies"),),
+        rule=f"at most {cap.at_most:g}: {rule}",
+        findings=findings or (Finding(rule.removeprefix("unless: "), code="check.cap-applies"),),
     )
 
 
 def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
-    """The score under its caps, with the reasons of the caps that lower it."""
-    lowering = [cap for cap in held if cap.at_most < score.score]
+    """The score under its caps, with the reasons of the caps that lower it, or would."""
+    below = [cap for cap in held if cap.at_most < score.score]
+    score = replace(score, open_caps=tuple(f"{cap.rule} ({cap.open})" for cap in below if cap.open))
+    lowering = [cap for cap in below if not cap.open]
     if not lowering:
         return score
     findings = (*score.findings, *(finding for cap in lowering for finding in cap.findings))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import ROUND_FLOOR, Decimal
 from typing import Literal
 
@@ -35,6 +35,8 @@ class DimensionScore:
     spread: float | None = None
     """Standard deviation of the judgements' scores; None if there was one."""
     capped: tuple[str, ...] = ()
+    open_caps: tuple[str, ...] = ()
+    """Caps that could lower it, whose check could not judge the draft; each with why."""
     shared: float | None = None
     """The score on the rubric's scale; None if the dimension has no other."""
 
@@ -140,6 +142,8 @@ class Verdict:
     """Dimensions that do not count. Of the judged: optional ones without an evaluator, ones that
     lack their sources, and all behind a shut gate. Of the checked: ones whose checks had nothing to
     check, such as Python, or nothing to check by, such as sources."""
+    unjudged_reasons: Mapping[str, str] = field(default_factory=dict)
+    """By checked dimension among these, why its checks could not judge; empty in older journals."""
     missing: tuple[str, ...] = ()
     """The checked ones among these that are not optional; any of them fails the draft, since its
     score is incomplete."""
@@ -203,9 +207,10 @@ def reach_verdict(
     scores: Iterable[DimensionScore],
     *,
     unjudged: tuple[str, ...] = (),
+    reasons: Mapping[str, str] | None = None,
     judges: Judges | None = None,
 ) -> Verdict:
-    """The verdict that scores amount to.
+    """The verdict that scores amount to; `reasons` say why checks have none.
 
     Raises:
         EvaluationFailed: All dimensions were left out.
@@ -216,12 +221,15 @@ def reach_verdict(
         else replace(score, shared=rubric.shared(score.name, score.score))
         for score in scores
     }
+    reasons = reasons or {}
     counted = [d for d in rubric.dimensions if d.name in by_name]
     echo = [ECHO] if ECHO in by_name else []
     if not by_name:
+        whys = [f"{name}: {why}" for name, why in reasons.items()]
+        if rest := [name for name in unjudged if name not in reasons]:
+            whys.append(f"there are no sources, or no evaluator, to judge {', '.join(rest)} by")
         raise EvaluationFailed(
-            f"no dimension of rubric '{rubric.id}' could be judged: there are no sources, or no "
-            f"evaluator, to judge {', '.join(unjudged)} by"
+            f"no dimension of rubric '{rubric.id}' could be judged: {'; '.join(whys)}"
         )
     composite = _composite(rubric, by_name.values())
     below_floor = tuple(
@@ -244,6 +252,7 @@ def reach_verdict(
         below_floor=below_floor,
         gates=gates,
         unjudged=unjudged,
+        unjudged_reasons=reasons,
         missing=missing,
         judges=judges,
     )

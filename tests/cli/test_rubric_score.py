@@ -30,6 +30,25 @@ def test_json_is_one_object_with_what_was_found_of_each_draft(drafts: Path) -> N
     assert (result["rubric"], result["pass_at"]) == ("notes", 8)
 
 
+@pytest.mark.parametrize("output", ["scores.jsonl", "scores.csv"])
+def test_why_a_check_could_not_judge_is_told_in_the_table_the_file_and_json(
+    tmp_path: Path, output: str
+) -> None:
+    (tmp_path / "notes.yaml").write_text(
+        "title: Notes\nlanguage: zh\ndimensions:\n"
+        "  - { name: length, checks: [{ check: words, min: 5 }] }\n"
+        "  - { name: end, checks: [{ check: finished }] }\n"
+    )
+    (tmp_path / "a.md").write_text("我们修复了导入问题。")
+    arguments = ("rubric", "score", "notes.yaml", "a.md", "--output", output)
+    why = "not for this language: no blanks part its words; give a range of 'characters'"
+
+    assert f"Not scored: length: {why}." in harness(*arguments, cwd=tmp_path).text
+    drafts = harness(*arguments, "--json", cwd=tmp_path).json["drafts"]
+    reasons = drafts[0]["unjudged_reasons"]
+    assert (json.loads(reasons) if isinstance(reasons, str) else reasons) == {"length": why}
+
+
 def test_sources_and_task_reach_the_evaluator(drafts: Path) -> None:
     (drafts / "task.txt").write_text("Explain cold starts.")
     (drafts / "a.md").write_text("Source A says 8 s.")

@@ -55,6 +55,9 @@ VERDICTS = {
     "nobody to judge": verdict(unjudged=("clear", "useful")),
     "no sources": verdict(unjudged=("borne_out",), judges=judges()),
     "nothing to check by": verdict(9, unjudged=("length",)),
+    "not for its language": verdict(
+        9, unjudged=("length",), unjudged_reasons={"length": "not for this language: no blanks"}
+    ),
     "not all scored": verdict(9, passed=False, unjudged=("length",), missing=("length",)),
     "several judgements": verdict(
         judges=judges(
@@ -98,7 +101,8 @@ def test_the_reason_and_every_finding_is_told_once() -> None:
     )
     why = "3 words; at least 5 are needed"
     checked = replace(judged, source="checked", reason=why, findings=(Finding(why),), capped=())
-    lines = [line for one in (judged, checked) for line in (points(one), *why_not_more(one))]
+    open_cap = replace(judged, capped=(), open_caps=("at most 3: unless: … (there is no Python)",))
+    lines = [line for one in (judged, checked, open_cap) for line in (points(one), *why_not_more(one))]
     assert_shown("verdicts", "why a score is not higher", "\n".join(lines))
 
 

@@ -344,6 +344,21 @@ def test_a_cap_on_a_checked_dimension_holds_it_down():
     assert len(found.findings) == 1
 
 
+def test_why_checks_could_not_judge_is_told_of_dimensions_and_of_caps():
+    chinese = Draft(text="我们修复了导入问题。", task="")
+    cap = Cap(at_most=3, unless=Words(min=4))
+    capped = [CLEAR.model_copy(update={"caps": (cap,)}), Dimension(name="b", checks=LENGTH.checks)]
+
+    verdict, _ = judge([alone(9)], *capped, draft=chinese)
+
+    (clear,) = verdict.scores
+    assert (clear.score, clear.capped) == (9, ())
+    assert clear.open_caps[0].endswith("; give a range of 'characters')")
+    assert verdict.unjudged_reasons["b"].startswith("not for this language")
+    with pytest.raises(EvaluationFailed, match="length: not for this language"):
+        judge([], LENGTH, draft=chinese)
+
+
 def test_a_rule_left_open_is_asked_for_again():
     dimension = CLEAR.model_copy(update={"caps": (MISSING,)})
 

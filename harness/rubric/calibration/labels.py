@@ -32,7 +32,7 @@ _TEXTS = ("id", "draft", "path", "task", "group", "split", "evaluator", "sources
 _LABELS = {"accept", "human", "group", "split"}
 _READ = {*_TEXTS, *_LABELS, "score", "unjudged", "rubric_sha256", "samples", "sha256"}
 _OF_SCORING = {"passed", "composite", "below_floor", "gates", "missing", "rubric"}
-_OF_SCORING |= {"compressed", "scores", "judges", "error", "outdated"}
+_OF_SCORING |= {"compressed", "scores", "judges", "error", "outdated", "unjudged_reasons"}
 """Columns of `harness rubric score` that are ignored here."""
 _KNOWN = {*_READ, *_OF_SCORING, "rater", "seed"}
 _OF_A_JUDGE = {"score", "evaluator", "unjudged", "rubric_sha256", "samples"}

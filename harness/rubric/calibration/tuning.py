@@ -267,7 +267,7 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
     # The checked ones first: their gates say what had to be judged at all.
     for dimension in (*rubric.checked, *rubric.judged):
         name = dimension.name
-        score: DimensionScore | None = None
+        score: DimensionScore | str = ""
         lacks_sources = dimension.needs_sources and not labeled.sources
         if name in means:
             score = DimensionScore(name=name, score=means[name], source="judged", reason="")
@@ -277,10 +277,10 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
             score = checked_score(dimension, draft, rubric)
         elif name not in left_out and not lacks_sources and not shut_gates(rubric, scores):
             lacks.append(f"no 'score.{name}'")
-        if score is None:
-            unjudged.append(name)
-        else:
+        if isinstance(score, DimensionScore):
             scores.append(score)
+        else:
+            unjudged.append(name)
     if lacks or not scores:
         reason = "; ".join(lacks) or "no score"
         return Rated(labeled=labeled, lacks=reason, scores={s.name: s.score for s in scores})
