@@ -88,14 +88,19 @@ def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator
 
 
 def _on_languages(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
-    for number, check in enumerate(dimension.checks):
+    judged = "have the dimension judged"
+    checks = [(("checks", at), check, judged) for at, check in enumerate(dimension.checks)]
+    for at, cap in enumerate(dimension.caps):
+        if cap.unless is not None:
+            checks.append((("caps", at), cap.unless, "say by 'when' what the cap holds for"))
+    for within, check, instead in checks:
         if any(has_trait(rubric.language, trait) for trait in check.not_for):
             yield _remark(
-                (*place, "checks", number),
+                (*place, *within),
                 code="rubric.check-not-for-language",
                 what=f"'{check.check}' judges no draft in '{rubric.language}', whose writing does "
                 "not tell what it asks",
-                remedy="take another check, or have the dimension judged",
+                remedy=f"take another check, or {instead}",
             )
 
 

@@ -44,9 +44,15 @@ EXCLUDING = (
     "  checks:\n  - { check: excludes, phrases: [as an AI] }\n"
 )
 LANGUAGES = "title: T\nlanguage: ja\ndimensions:\n- name: a\n  checks: [{ check: words, max: 9 }]\n"
+UNLESS = "unless: { check: words, max: 9 }"
 CONTRADICTIONS = {
     "a check that does not judge the language": case(
         LANGUAGES, LANGUAGES.replace("ja", "ko"), (5, "check-not-for-language", "ja")
+    ),
+    "a cap by such a check": case(
+        {"title: T": "title: T\nlanguage: th", "when: it is one long paragraph": UNLESS},
+        {"title: T": "title: T\nlanguage: hi", "when: it is one long paragraph": UNLESS},
+        (18, "check-not-for-language", "by 'when'"),
     ),
     "a phrase that must not occur, and may": case(
         EXCLUDING, f"{EXCLUDING}  floor: 10\n", (8, "must-not-outvoted", "9")
