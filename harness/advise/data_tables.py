@@ -115,8 +115,8 @@ def known_device(name: str) -> DeviceSpec:
     spelled = (spec for known, spec in devices.items() if _letters(known) == _letters(plain))
     device = next(spelled, None) or product(name)
     if device is None:
-        problem = f"'{name}' is not in the table of devices; {did_you_mean(name, devices)}, or "
-        problem += "give --memory and --bandwidth"
+        problem = f"'{name}' is not in the table of devices (of others, give --memory and "
+        problem += f"--bandwidth); {did_you_mean(name, devices)}"
         raise InvalidInput(problem, code="advise.device-unknown")
     return device
 

@@ -262,7 +262,7 @@ def _no_such_rubric(name: str, places: Sequence[Path]) -> str:
     nearest = did_you_mean(name, known_rubrics(places))
     if files := [name + ending for ending in _ENDINGS if Path(name + ending).is_file()]:
         nearest = f"for the file of that name, write '{files[0]}'"
-    return f"there is no rubric '{name}' {where}; {nearest}; {endings}"
+    return f"there is no rubric '{name}' {where} ({endings}); {nearest}"
 
 
 _ITS_OWN = ("extends", "without")

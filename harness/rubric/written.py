@@ -224,9 +224,14 @@ class _YamlNodes:
     def _scalar(self, node: yaml.Node, line: int) -> object:
         try:
             return self._loader.construct_object(node)
-        # What the library raises at `!!int` without digits, `!!bool x` and `!!timestamp x`.
+        # What the library raises at `!!int` without digits, `!!bool x` and `!!timestamp x`, in
+        # words about its own code.
         except (ValueError, LookupError, AttributeError, TypeError) as error:
-            message = f"a value cannot be read ({error}); put it in quotes"
+            tag = node.tag.removeprefix("tag:yaml.org,2002:")
+            message = (
+                f"{str(node.value)!r:.40} is no value of the kind !!{tag}; delete '!!{tag}', or "
+                "put it all in quotes"
+            )
             raise self._invalid(message, line=line, code="rubric.value-unreadable") from error
 
 
@@ -305,6 +310,7 @@ _RULES = {
     ("", "that cannot start any token"): _FIRST,
     ("", "found undefined alias"): _FIRST,
     ("", "could not determine a constructor"): _FIRST,
+    ("", "failed to convert base64"): _FIRST,
     ("", "expected alphabetic or numeric character"): _FIRST,
     ("", "mapping keys are not allowed"): _FIRST,
     ("", "expected chomping or indentation"): _FIRST,
