@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -111,6 +111,7 @@ def compare_scores(
                 for file, by in zip(files, rubrics, strict=True)
             ]
             a, b = (list(side.drafts) for side in read)
+            ids = [{draft.id for draft in side} for side in (a, b)]
             if labels is not None:
                 people = _read(labels, ours)
                 more = read_labels(labels, rubrics[0], columns=people.columns, rows=people.rows)
@@ -125,6 +126,8 @@ def compare_scores(
                 attempts=looks if any(draft.people or draft.accept for draft in a) else None,
                 generator=np.random.default_rng(0),
             )
+            alone = len(ids[0] - ids[1]), len(ids[1] - ids[0])
+            comparison = replace(comparison, without_partner=alone)
             if comparison.people is not None:
                 for record in records:
                     comparison.people.attempts.write(*record)
@@ -141,10 +144,11 @@ def compare_scores(
         write_json(json_object({"sides": sides, **figures}))
         return
     console = results()
-    console.print(_shifts(comparison, "rows" if is_by_rows else "drafts"))
+    what = "rows" if is_by_rows else "drafts"
+    console.print(_shifts(comparison, what))
     if comparison.people is not None:
         console.print(_agreement(comparison.people))
-    for line in (f"First: {sides[0]}. Second: {sides[1]}.", *_about(comparison), *reading):
+    for line in (f"First: {sides[0]}. Second: {sides[1]}.", *_about(comparison, what), *reading):
         console.print(line, soft_wrap=True)
 
 
@@ -244,15 +248,15 @@ def _sides(both: Difference) -> tuple[str, ...]:
     return figure(both.first), figure(both.second), interval, apart.higher
 
 
-def _about(comparison: Comparison) -> Iterator[str]:
+def _about(comparison: Comparison, what: str) -> Iterator[str]:
     if comparison.both_pass is not None:
         yield f"Drafts that pass by both: {comparison.both_pass}."
     for side, names in (("first", comparison.only_first), ("second", comparison.only_second)):
         if names:
             yield f"By the {side} alone: {len(names)}: {listed(names)}"
-    for of, to, alone in zip("AB", "BA", comparison.without_partner or (0, 0), strict=True):
+    for of, to, alone in zip("AB", "BA", comparison.without_partner, strict=True):
         if alone:
-            yield f"{alone} of {comparison.drafts + alone} rows of {of} have no partner in {to}."
+            yield f"Without a partner in {to}, {what} of {of}: {alone}."
     if comparison.people is not None:
         aim = comparison.people.aim
         wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"

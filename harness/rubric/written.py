@@ -165,7 +165,8 @@ class _YamlNodes:
             node = self._loader.get_single_node()
         except (ValueError, OverflowError) as error:  # such as "\U00110000"
             raise self._invalid(
-                f"a character is written by a number that none has ({error})",
+                "a character is written by a number that none has; between '…', a backslash is "
+                "only that",
                 line=self._loader.line + 1,
                 code="rubric.no-such-character",
             ) from error

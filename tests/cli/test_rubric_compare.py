@@ -222,6 +222,17 @@ def test_rows_without_a_partner_are_counted(tmp_path: Path) -> None:
     assert found["without_partner"] == [20, 0]
 
 
+def test_drafts_without_a_partner_are_counted(here: Path) -> None:
+    text = "id,score.clear,score.useful\n"
+    (here / "a.csv").write_text(text + "d1,7,7\nd2,8,8\nd3,9,9\n")
+    (here / "b.csv").write_text(text + "d2,8,8\nd3,7,7\nd4,9,9\nd5,9,9\n")
+
+    assert compare(here, "a.csv", "b.csv", "--json").json["without_partner"] == [1, 2]
+    done = compare(here, "a.csv", "b.csv")
+    assert "in B, drafts of A: 1." in done.text
+    assert "in A, drafts of B: 2." in done.text
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -102,7 +102,8 @@ def test_the_reason_and_every_finding_is_told_once() -> None:
     why = "3 words; at least 5 are needed"
     checked = replace(judged, source="checked", reason=why, findings=(Finding(why),), capped=())
     open_cap = replace(judged, capped=(), open_caps=("at most 3: unless: … (there is no Python)",))
-    lines = [line for one in (judged, checked, open_cap) for line in (points(one), *why_not_more(one))]
+    every = (judged, checked, open_cap)
+    lines = [line for one in every for line in (points(one), *why_not_more(one))]
     assert_shown("verdicts", "why a score is not higher", "\n".join(lines))
 
 

@@ -93,8 +93,8 @@ class Comparison:
     only_second: tuple[str, ...] = ()
     both_pass: int | None = None
     """None where nothing says what passes."""
-    without_partner: tuple[int, int] | None = None
-    """Rows that only the first evaluation has, and only the second."""
+    without_partner: tuple[int, int] = (0, 0)
+    """Drafts, or rows, that only the first side has, and only the second."""
     people: Preference | None = None
     """None without labels."""
 
@@ -127,7 +127,7 @@ def _may_be_one(first: Labeled, second: Labeled) -> bool:
 def paired(
     first: Sequence[Labeled], second: Sequence[Labeled], rubrics: Rubrics, *, accept_at: float
 ) -> list[Pair]:
-    """The drafts of which both have scores; where people's scores decide, it is by `first`.
+    """The drafts that both have; where people's scores decide, it is by `first`.
 
     Raises:
         InvalidInput: Labels or texts differ, or no draft has both scores.
