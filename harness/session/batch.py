@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -47,6 +47,7 @@ from harness.session.batch_rows import (
     BatchRows,
     DraftRows,
     NoCode,
+    RowFailure,
     RowsEnded,
     epoch_of,
     failure_of,
@@ -341,7 +342,7 @@ class Batch:
             rows=rows,
             outputs={line["id"]: line.get("output", line) for line in form.in_order},
             kept=kept,
-            failures=tuple(form.failures),
+            failures=self._as_in_tables(form.failures),
             output=self.output,
             failures_file=files.failures_path if form.failures else None,
         )
@@ -371,7 +372,13 @@ class Batch:
             begun = [*(remake.node for remake in again), *foreseen.unfinished]
             # What only has another threshold is decided anew, and asks no judge.
             decided = await self._judged_enough(earlier, again={r.node for r in again})
-            again = tuple(remake for remake in again if remake.node not in decided)
+            places = {name: place for place, name in enumerate(self._rows.given)}
+            again = tuple(
+                sorted(
+                    (remake for remake in again if remake.node not in decided),
+                    key=lambda remake: places[self._order[_number(remake.node)]],
+                )
+            )
             counts.update(map(node_of_all, foreseen.kept))
         rows_again = sum(
             node_of_all(label) == self.node and self._is_given(label) for label in begun
@@ -387,6 +394,14 @@ class Batch:
             unscored=rows - min(scored) if scored and self.node == ROWS else 0,
             refused=len(self._rows.refused),
         )
+
+    def _as_in_tables(self, failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
+        """In the order of the rows; of one row, as they came."""
+        files = {str(row.path): None for row in self._rows.given.values()}
+        places = {file: place for place, file in enumerate(files)}
+        # A file that only has rows that were refused comes last.
+        order = sorted(failures, key=lambda f: (places.get(f.file, len(places)), f.line or 0))
+        return tuple(order)
 
     def _is_given(self, label: str) -> bool:
         """Whether the row of a call is still in the table."""

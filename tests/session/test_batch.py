@@ -131,6 +131,41 @@ def test_a_failed_row_stops_no_other_and_is_tried_again(tmp_path):
     assert len(lines(tmp_path / "out.jsonl.failures.jsonl")) == 1
 
 
+def test_rows_are_told_in_the_order_of_the_table_though_they_ended_in_another(tmp_path):
+    ended = []
+
+    def late_first(*, fails):
+        words, turns = Pipeline("words"), [asyncio.Event() for _ in "0123"]
+        turns[3].set()
+
+        @words.node
+        async def made(task: str) -> str:
+            await turns[int(task) + 1].wait()
+            ended.append(task)
+            turns[int(task)].set()
+            if fails:
+                raise ValueError(task)
+            return task
+
+        return words
+
+    table = [{"id": name, "task": name} for name in "012"]
+    failed = batch(late_first(fails=True), table, tmp_path, max_failures=None)
+    batch(late_first(fails=False), table, tmp_path)
+    foreseen = asyncio.run(
+        Batch(
+            BatchRows(words_pipeline(Calls()), table),
+            settings=settings_of(tmp_path),
+            output=tmp_path / "out.jsonl",
+            backends={"producer": echo()},
+        ).rehearsal()
+    )
+
+    assert ended == ["2", "1", "0"] * 2
+    assert [failure.id for failure in failed.failures] == ["0", "1", "2"]
+    assert [remake.node for remake in foreseen.again] == ["rows[0]", "rows[1]", "rows[2]"]
+
+
 def test_a_batch_that_is_finished_runs_nothing(tmp_path):
     calls = Calls()
     batch(words_pipeline(calls), ROWS, tmp_path)
