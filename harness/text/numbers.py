@@ -35,6 +35,9 @@ _UNIT = re.compile(
     r"\s?(°\s?[CF]|‰|[€$£¥₽₹₩]|(?:[kcm\u00b5\u03bcn]?m|[km\u00b5\u03bc]?g|[cm]?l|t|h|min"
     r"|[m\u00b5\u03bc]?s|[kMGT]?(?:Wh?|Hz|V|B)|KB|[KMGT]iB)(?!\w))"
 )
+_WIDE_COMMA = re.compile("(?<=[０-９])，(?=[０-９])")
+# `14.30 Uhr`, `kl. 14.30`, `klo 14.30`: no fraction.
+_TIME_OF_DAY = re.compile(r"(\bklo |\bkl\. ?)?\b(\d\d?)\.([0-5]\d)\b(?(1)|(?=\s?Uhr\b))")
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
 """Groups of digits: 1-000-000, or as in India 1-00-000."""
 WORD, TIMES = "word", "times"
@@ -59,18 +62,22 @@ def values_in(text: str) -> frozenset[Value]:
 
 
 @cache
-def _words_behind() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Words and signs for percent; words for powers of ten, in groups by the exponent."""
+def _words_behind() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Words for percent; for powers of ten and for units, in groups by the exponent and unit."""
     lines = files("harness.text").joinpath("number_words.tsv").read_text(encoding="utf-8")
-    percent, *powers = (line.split("\t") for line in lines.splitlines() if line[0] != "#")
-    groups = "|".join(f"(?P<e{exponent}>{words})" for exponent, words in powers)
-    return re.compile(percent[1], re.IGNORECASE), re.compile(rf"\s?(?:{groups})", re.IGNORECASE)
+    percent, *rows = (line.split("\t") for line in lines.splitlines() if line[0] != "#")
+    powers = "|".join(f"(?P<e{name}>{words})" for name, words in rows if name.isdecimal())
+    units = "|".join(f"(?P<{name}>{words})" for name, words in rows if not name.isdecimal())
+    patterns = percent[1], rf"\s?(?:{powers})", rf"\s?(?:{units})"
+    first, second, third = (re.compile(pattern, re.IGNORECASE) for pattern in patterns)
+    return first, second, third
 
 
 def numbers(text: str, language: str | None = None) -> list[Number]:
     """The numbers that claim something: not the marks of list items and references."""
     lines = [line for line in _MARK.sub(" ", text).split("\n") if re.search(r"\d", line)]
-    matches = [list(_NUMBER.finditer(line.replace("．", "."))) for line in lines]
+    plain = (_WIDE_COMMA.sub(",", line.replace("．", ".")) for line in lines)
+    matches = [list(_NUMBER.finditer(_TIME_OF_DAY.sub(r"\1\2:\3", line))) for line in plain]
     mark = _decimal_mark((match[0] for line in matches for match in line), language)
     values = []
     for line in matches:
@@ -111,6 +118,8 @@ def _with_units(
         name = "%"
     elif unit:
         name = "".join(unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
+    elif spelt := _words_behind()[2].match(line, behind):
+        name = str(spelt.lastgroup)
     yield from ((value, name) for value in readings)
 
 

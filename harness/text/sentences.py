@@ -26,9 +26,10 @@ _STOP = re.compile(
 )
 # Closing marks, references and blanks belong to the sentence before, and so do signs at the end.
 _BELONGS = re.compile(rf"(?:\s*(?:[{_CLOSING}]+|{_REFERENCE})+(?=\s|\Z))*\s*(?:[^\w\s]*\s*\Z)?")
-# Behind a sentence's stop; `[;]` behind a Greek letter is the question mark.
+# Behind a sentence's stop; `[;]` behind a Greek letter is the question mark, and `|` behind one of
+# India is typed for a danda.
 _ENDED = re.compile(
-    rf"(?:[.!?…‽‼⁇⁈⁉{_FULL_STOPS}]|[\u0370-\u03ff\u1f00-\u1fff][;\u037e])"
+    rf"(?:[.!?…‽‼⁇⁈⁉{_FULL_STOPS}]|[\u0370-\u03ff\u1f00-\u1fff][;\u037e]|[\u0900-\u0dff]\s?\|)"
     rf"(?:\s?[{_CLOSING}“‘«]|[⁰¹²³⁴-⁹\u200b-\u200f\u2060]|\s?{_REFERENCE})*\s*\Z"
 )
 _OPENING = "\"'“‘«([*_¿¡"

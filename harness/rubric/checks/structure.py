@@ -8,10 +8,11 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from harness.compress import Section
+from harness.compress.markdown import shown_text
 from harness.errors import Mistake
 from harness.rubric.checks.base import Check, Grade, InRange, Phrase
 from harness.rubric.draft import Draft, Finding, items_of_scripts, visible_text
-from harness.text.languages import has_blanks
+from harness.text.languages import Language, has_blanks
 from harness.text.words import terms, words
 
 _NO_WIDTH = re.compile("[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
@@ -176,8 +177,10 @@ class Headings(Check):
         headings = [section for section in draft.sections if section.level]
         places: dict[tuple[str, ...], int] = {}
         for place, section in enumerate(headings):
-            places.setdefault(_compared(section.title), place)
-        by_title = {title: places.get(_compared(title)) for title in self.titles}
+            # As written too: what looks like a tag may be a word, as in `List<T>`.
+            for title in (section.title, shown_text(section.title)):
+                places.setdefault(_compared(title, draft.language), place)
+        by_title = {title: places.get(_compared(title, draft.language)) for title in self.titles}
         rising = _longest_rising([place for place in by_title.values() if place is not None])
         order = ", ".join(f'"{name}"' for name in self.titles)
         findings = []
@@ -191,9 +194,10 @@ class Headings(Check):
         return Grade(1 - len(findings) / len(self.titles), tuple(findings))
 
 
-def _compared(title: str) -> tuple[str, ...]:
+def _compared(title: str, language: Language | None = None) -> tuple[str, ...]:
     """A title's words, without a number in front: `2.1 Results`."""
-    words = terms(title)
+    # Among headings, `GRÖSSE` is Größe: as German, the two would differ.
+    words = terms(title, None if language == "de" else language)
     first = next((index for index, word in enumerate(words) if not word.isnumeric()), 0)
     return tuple(words[first:])
 
