@@ -25,7 +25,6 @@ from harness.compress.markdown import (
     sections_of,
     unpadded,
 )
-from harness.errors import InvalidInput
 from harness.text.sentences import sentence_pieces
 
 
@@ -104,19 +103,10 @@ def condense_around(
 
     The named sections, indices into `sections_of(markdown)`, stay whole even if they alone are over
     the budget; the others are then only headings and marks. Words of `focus` are preferred.
-
-    Raises:
-        InvalidInput: There is no such section.
     """
-    whole = sections_of(markdown)
-    if unknown := sorted(set(sections) - set(range(len(whole)))):
-        raise InvalidInput(
-            f"there is no section {unknown[0]}; the document has {len(whole)}, counted from 0",
-            code="compress.unknown-section",
-        )
     if len(markdown) <= budget_chars:
         return _condensed(markdown, markdown)
-    split = split_of(whole, cut=len(markdown))
+    split = split_of(sections_of(markdown), cut=len(markdown))
     kept_texts = {part.start: part.text for index in sections for part in split[index].parts}
     texts = filled(split, kept_texts, budget_chars=budget_chars, focus=focus)
     return _condensed(markdown, min(markdown, "".join(texts), key=len))

@@ -145,16 +145,14 @@ def splice(
     make sections of their own.
 
     Insertions begin with a heading of `#` marks. They go after the section of that index, in order;
-    -1 is before the first. If the document ends in an open section, such as a code fence, that is
-    closed before an insertion.
+    -1 is before the first, which must have a heading then. If the document ends in an open section,
+    such as a code fence, that is closed before an insertion.
 
     Raises:
-        InvalidInput: There is no such section; the replacement would empty it; an insertion has no
-            heading, or would take in the text before the first one.
+        InvalidInput: A replacement would empty its section, or take in the one after it.
     """
     sections = sections_of(document)
     added = insertions or {}
-    _check_indices(sections, replacements, added)
     headings = [*(section.heading for section in sections), ""][1:]
     texts = [_in_a_row(added.get(-1, ()), following=next((s.heading for s in sections), ""))]
     for index, (section, following) in enumerate(zip(sections, headings, strict=True)):
@@ -168,34 +166,6 @@ def splice(
             text = _closed(text, end=end, following=_heading(new[0]))
         texts += [text, _in_a_row(new, following=following)]
     return "".join(texts)
-
-
-def _check_indices(
-    sections: Sequence[Section],
-    replacements: Mapping[int, str],
-    insertions: Mapping[int, Sequence[str]],
-) -> None:
-    count = len(sections)
-    unknown = sorted(
-        (replacements.keys() - set(range(count))) | (insertions.keys() - set(range(-1, count)))
-    )
-    if unknown:
-        raise InvalidInput(
-            f"there is no section {unknown[0]}; the document has {count}, counted from 0",
-            code="compress.unknown-section",
-        )
-    for index, texts in insertions.items():
-        if not all(any(s.level for s in sections_of(text)[:1]) for text in texts):
-            raise InvalidInput(
-                f"an insertion after section {index} begins without a heading; "
-                "to add to a section's text, replace the section",
-                code="compress.insertion-without-heading",
-            )
-    if insertions.get(-1) and sections and not sections[0].level:
-        raise InvalidInput(
-            "the document begins without a heading; insert after section 0, not before it",
-            code="compress.before-untitled-text",
-        )
 
 
 def _in_a_row(insertions: Sequence[str], *, following: str) -> str:

@@ -15,7 +15,6 @@ from html import unescape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
 
-from harness.errors import InvalidInput
 from harness.text.front_matter import front_matter
 from harness.text.sentences import sentence_pieces
 
@@ -249,15 +248,7 @@ def passages_of(markdown: str, *, max_chars: int = 900) -> tuple[Excerpt, ...]:
     are packed together up to `max_chars`. A longer one is cut: paragraphs at sentence ends, the
     rest at line ends, a longer sentence or line between words, or anywhere if it has no space.
     Pieces of cut code keep only the fence they contain.
-
-    Raises:
-        InvalidInput: `max_chars` is not positive.
     """
-    if max_chars < 1:
-        raise InvalidInput(
-            f"max_chars is {max_chars}; a passage needs at least 1 character",
-            code="compress.no-room",
-        )
     excerpts: list[Excerpt] = []
     above: list[Section] = []
     for section in sections_of(markdown):

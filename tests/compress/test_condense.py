@@ -11,7 +11,6 @@ from markdown_documents import documents, headings
 
 from harness.compress import condense, condense_around, sections_of
 from harness.compress.markdown import blocks_of
-from harness.errors import InvalidInput
 
 
 def condensed(document, budget, **options):
@@ -254,10 +253,3 @@ def test_what_is_around_a_section_is_shortened(budget, focus, text):
     result = condense_around(ANIMALS, sections=[1], budget_chars=budget, focus=focus)
 
     assert (result.text, result.compressed) == (text, text != ANIMALS)
-
-
-@pytest.mark.parametrize("index", [-1, 3])
-def test_an_unknown_section_is_refused(index):
-    with pytest.raises(InvalidInput) as caught:
-        condense_around(ANIMALS, sections=[index], budget_chars=10)
-    assert caught.value.code == "compress.unknown-section"

@@ -84,19 +84,16 @@ def test_a_replacement_leaves_the_rest_of_the_document_what_it_was(
 
 
 REFUSED = {
-    "empty": ({1: ""}, {}, "replacement-without-text"),
-    "heading alone": ({1: "## one"}, {}, "replacement-without-text"),
-    "behind the last": ({4: "text"}, {}, "unknown-section"),
-    "nested beyond the parser": ({1: "- " * 150 + "x"}, {}, "nested-too-deeply"),
-    "insertion without heading": ({}, {1: ["no heading"]}, "insertion-without-heading"),
-    "insertion before a text without one": ({}, {-1: ["# New\n\ntext"]}, "before-untitled-text"),
+    "empty": ("", "replacement-without-text"),
+    "heading alone": ("## one", "replacement-without-text"),
+    "nested beyond the parser": ("- " * 150 + "x", "nested-too-deeply"),
 }
 
 
-@pytest.mark.parametrize(("replacements", "insertions", "code"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_a_section_is_refused(replacements, insertions, code):
+@pytest.mark.parametrize(("replacement", "code"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_a_section_is_refused(replacement, code):
     with pytest.raises(InvalidInput) as caught:
-        splice(THREE, replacements, insertions=insertions)
+        splice(THREE, {1: replacement})
     assert caught.value.code == f"compress.{code}"
 
 

@@ -7,7 +7,6 @@ from markdown_documents import documents
 
 from harness.compress import passages_of, sections_of, splice
 from harness.compress.markdown import Excerpt, blocks_of
-from harness.errors import InvalidInput
 
 # --- sections and blocks -----------------------------------------------------------------------
 
@@ -110,9 +109,3 @@ PACKED = {
 @pytest.mark.parametrize(("text", "max_chars", "expected"), PACKED.values(), ids=PACKED)
 def test_blocks_are_packed_into_passages(text, max_chars, expected):
     assert [p.text for p in passages_of(text, max_chars=max_chars)] == expected
-
-
-def test_a_passage_needs_room_for_a_character():
-    with pytest.raises(InvalidInput) as caught:
-        passages_of("text", max_chars=0)
-    assert caught.value.code == "compress.no-room"
