@@ -38,7 +38,8 @@ class Function(Check):
 
     It is called with the `Draft`, which is all that it gets to see: `text`, `task`, `sources`,
     `sections`, `sentences`. It returns the share that is right, from 0 to 1; or that and a list of
-    messages that say what to change; or a `Grade`, whose findings may name sections.
+    messages that say what to change; or a `Grade`, whose findings may name sections, and which may
+    say why it is unjudged.
     """
 
     check: Literal["function"] = "function"
@@ -180,14 +181,16 @@ def _takes_one(function: _Score) -> bool:
 
 
 def _as_grade(result: object) -> Grade | None:
-    share, findings = result, tuple[Finding, ...]()
+    share, findings, unjudged = result, tuple[Finding, ...](), ""
     match result:
         case Grade():
-            share, findings = result.share, result.findings
+            share, findings, unjudged = result.share, result.findings, result.unjudged
         case (number, [*messages]) if all(isinstance(m, str) and m.strip() for m in messages):
             share, findings = number, tuple(Finding(str(message)) for message in messages)
     # A decimal number is no `Real`, since it does not add to floats.
-    return Grade(float(share), findings) if isinstance(share, Real | Decimal) else None
+    if not isinstance(share, Real | Decimal):
+        return None
+    return Grade(float(share), findings, unjudged)
 
 
 def _holds(grade: Grade, draft: Draft) -> bool:

@@ -230,6 +230,7 @@ def all_right(draft): return True
 def whole(draft): return 1
 def decimal(draft): return Decimal("0.5")
 def decimal_grade(draft): return Grade(Decimal("0.25"))
+def unjudged(draft): return Grade(1.0, unjudged="there is no table")
 
 def raises(draft): raise KeyError("x")
 def nothing(draft): pass
@@ -274,6 +275,10 @@ def test_a_function_beside_the_rubric_scores_the_draft(name, share, findings, di
     grade = function(f"./own.py:{name}", directory).grade(draft("# A\n\n# B\n"))
 
     assert (grade.share, grade.findings, type(grade.share)) == (share, findings, float)
+
+
+def test_a_function_may_say_why_it_cannot_judge(directory):
+    assert function("own.py:unjudged", directory).grade(draft("a")).unjudged == "there is no table"
 
 
 @pytest.mark.parametrize(
