@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from harness.compress import Section
+from harness.compress.edits import plain_title
 from harness.rubric.checks import mean_of
 from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import rule_keys
@@ -169,10 +170,8 @@ def section_named(heading: str, sections: Sequence[Section]) -> int | None:
 
 
 def _plain(heading: str) -> str:
-    text = re.sub(r"\[([^\[\]]*)\]\([^()]*\)", r"\1", heading)
-    return " ".join(
-        re.sub(r"[*_`#~\"'\u201c\u201d\u2018\u2019]", "", text).casefold().split()
-    ).strip(" :.-\u2013\u2014")
+    # A model may quote a heading, and its marks with it.
+    return re.sub("[\"'#]", "", plain_title(heading)).strip(" :.-")
 
 
 _AVERAGES: Mapping[Combine, Callable[[Sequence[float]], float]] = {
