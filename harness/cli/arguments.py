@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness.memory import Filter, Scalar
 
 T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, str | None], T | None]
 
 config_option = click.option(
@@ -48,6 +49,18 @@ role_option = click.option(
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """One decorator that adds several options to a command, in this order."""
+
+    def decorate(command: Command) -> Command:
+        # As decorators apply: the last is the first in the help.
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callback[T]:

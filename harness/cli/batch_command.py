@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from harness.cli.arguments import config_option, read_pairs, role_option
+from harness.cli.arguments import config_option, read_pairs, role_option, together
 from harness.cli.consoles import (
     LogFormat,
     Shown,
@@ -67,7 +67,7 @@ def bad_rows_option(default: BadRows | None) -> Callable[[Decorated], Decorated]
     )
 
 
-_ROW_OPTIONS = (
+_row_options = together(
     click.option(
         "--set",
         "assignments",
@@ -179,10 +179,7 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
         _print(result.to_json(), _told(result), as_json=options.as_json)
         end_with(result)
 
-    decorated: Callable[..., None] = run_options(command)
-    for option in reversed(_ROW_OPTIONS):
-        decorated = option(decorated)
-    return decorated
+    return _row_options(run_options(command))
 
 
 @click.command(short_help="Run a pipeline over the rows of a table.")

@@ -12,7 +12,7 @@ import click
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from harness.cli.arguments import config_option, read_pairs, role_option
+from harness.cli.arguments import config_option, read_pairs, role_option, together
 from harness.cli.batch_command import bad_rows_option, max_failures_option, run_batch
 from harness.cli.project_files import refusal_after_asking, settings_for_calls
 from harness.cli.verdicts import passes_at, verdict_as_json
@@ -30,7 +30,7 @@ from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
 
-_OF_TEXTS = (
+of_texts = together(
     click.option("--task", default="", help="The drafts' task; @FILE reads it from a file."),
     click.option(
         "--sources",
@@ -45,10 +45,11 @@ _OF_TEXTS = (
         help="Name of a column in the table, such as draft=answer. May be repeated.",
     ),
 )
-_OPTIONS = (
+"""Adds the options that `drafts_in` takes."""
+_of_rows = together(
     click.argument("rubric", metavar="RUBRIC"),
     click.argument("drafts", nargs=-1, required=True, metavar="DRAFTS..."),
-    *_OF_TEXTS,
+    of_texts,
     click.option(
         "--max-parallel",
         type=click.IntRange(min=1),
@@ -117,16 +118,7 @@ def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
 
         command(read=read, **options)
 
-    for option in reversed(_OPTIONS):
-        called = option(called)
-    return called
-
-
-def of_texts(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that `drafts_in` takes."""
-    for option in reversed(_OF_TEXTS):
-        command = option(command)
-    return command
+    return _of_rows(called)
 
 
 def drafts_in(
@@ -278,7 +270,6 @@ class _ScoreForm(OutputForm):
         self._versions = at_any_threshold(rubric)
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:  # noqa: ARG002
-        """See `OutputForm.line`."""
         draft = self._drafts.given[name].id
         scored = SCORED.validate_python(made[SCORES])
         verdict, passed, judges = scored.verdict, scored.passed, scored.verdict.judges
@@ -307,7 +298,6 @@ class _ScoreForm(OutputForm):
         }
 
     def cells(self, line: Line) -> dict[str, Any]:
-        """See `OutputForm.cells`."""
         return dict(line)
 
     def passed(self) -> Iterator[bool]:

@@ -13,7 +13,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from harness.cli.arguments import config_option, read_pairs, share
+from harness.cli.arguments import config_option, read_pairs, share, together
 from harness.cli.consoles import failures_told, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_command import own_rubrics, read_named
@@ -62,7 +62,7 @@ def _page(_: click.Context, __: click.Parameter, page: Path | None) -> Path | No
     return page
 
 
-_OF_LABELS = (
+of_labels = together(
     click.option("--target", default="10%", show_default=True, callback=share, help="Error rate."),
     click.option("--confidence", default="90%", show_default=True, callback=share),
     click.option(
@@ -93,13 +93,7 @@ _OF_LABELS = (
         help="What becomes of its scores off the scale.",
     ),
 )
-
-
-def of_labels(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options that say how files of labels are read, and which error rate is claimed."""
-    for option in reversed(_OF_LABELS):
-        command = option(command)
-    return command
+"""Adds the options that say how files of labels are read, and which error rate is claimed."""
 
 
 def about_reading(read: Labels) -> Iterator[str]:

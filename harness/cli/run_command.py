@@ -20,6 +20,7 @@ from harness.cli.arguments import (
     read_inputs,
     read_pairs,
     role_option,
+    together,
 )
 from harness.cli.consoles import (
     LogFormat,
@@ -73,7 +74,7 @@ _STOP_CODES = {
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)
-_OPTIONS = (
+_run_options = together(
     click.option(
         "--memory",
         callback=store_place,
@@ -115,10 +116,7 @@ def run_options(command: Callable[..., None]) -> Callable[..., None]:
         limits = Limits(**{limit.name: options.pop(limit.name) for limit in fields(Limits)})
         command(limits=limits, **options)
 
-    # As decorators apply: the last is the first in the help.
-    for option in reversed(_OPTIONS):
-        called = option(called)
-    return called
+    return _run_options(called)
 
 
 @click.command()
