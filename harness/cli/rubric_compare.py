@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from math import isnan
 from pathlib import Path
 
@@ -27,14 +26,16 @@ from harness.cli.rubric_tuning import (
 from harness.cli.tables import listed, percent, table
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
+from harness.rubric import Rubric
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
-from harness.rubric.calibration.labels import OffScale, Unreadable, read_labels
+from harness.rubric.calibration.labels import Labeled, Labels, read_labels
 from harness.rubric.calibration.paired import (
     Comparison,
     Difference,
     Preference,
+    Rubrics,
     compare,
     compare_evaluations,
     labeled_by,
@@ -73,8 +74,6 @@ def compare_scores(
     confidence: float,
     columns: tuple[str, ...],
     accept_at: float | None,
-    unreadable: Unreadable,
-    off_scale: OffScale,
     config: Path | None,
     as_json: bool,
 ) -> None:
@@ -93,49 +92,38 @@ def compare_scores(
     with failures_told(as_json=as_json):
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
         files = [_read(path, ours) for path in (first, second)]
-        is_by_rows = rubric is None and all(is_evaluation(file.fields) for file in files)
-        sides, reading = [str(first), str(second)], list[str]()
+        are_evaluations = [is_evaluation(file.fields) for file in files]
+        is_by_rows = rubric is None and all(are_evaluations)
         if is_by_rows:
+            sides, reading = [str(first), str(second)], list[str]()
             comparison = _by_rows(files, reduce, confidence=confidence)
         else:
-            if rubric is None and any(is_evaluation(file.fields) for file in files):
+            if rubric is None and any(are_evaluations):
                 for file in files:
                     _check_scored(file)
             directory = own_rubrics(config)
-            names = [rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])]
+            names = rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])
             chosen = [read_named(name, directory) for name in names]
             rubrics = chosen[0].rubric, chosen[1].rubric
-            scored = partial(read_labels, need="scores", unreadable=unreadable, off_scale=off_scale)
             read = [
-                scored(file.path, by, columns=file.columns, rows=file.rows)
+                read_labels(file.path, by, columns=file.columns, rows=file.rows, need="scores")
                 for file, by in zip(files, rubrics, strict=True)
             ]
-            a, b = (list(side.drafts) for side in read)
-            ids = [{draft.id for draft in side} for side in (a, b)]
+            labeled = None
             if labels is not None:
                 people = _read(labels, ours)
-                more = read_labels(labels, rubrics[0], columns=people.columns, rows=people.rows)
-                a = labeled_by(a, more.drafts)
-            records = [(file.rubric, records_directory(file, directory)) for file in chosen]
-            people_from = accepted_from(accept_at, Calibration.read(*records[0]), rubrics[0])
-            looks = Attempts.beside(*records[0]).joined(Attempts.beside(*records[1]).attempts)
-            comparison = compare(
-                paired(a, b, rubrics, accept_at=people_from),
+                labeled = read_labels(
+                    labels, rubrics[0], columns=people.columns, rows=people.rows
+                ).drafts
+            comparison = _by_drafts(
+                read,
+                labeled,
                 rubrics,
                 RiskAim(target=target, confidence=confidence),
-                attempts=looks if any(draft.people or draft.accept for draft in a) else None,
-                generator=np.random.default_rng(0),
+                records=[records_directory(file, directory) for file in chosen],
+                accept_at=accept_at,
             )
-            alone = len(ids[0] - ids[1]), len(ids[1] - ids[0])
-            comparison = replace(comparison, without_partner=alone)
-            if comparison.people is not None:
-                for record in records:
-                    comparison.people.attempts.write(*record)
-            who = [sorted({draft.evaluator for draft in side.drafts} - {""}) for side in read]
-            sides = [
-                f"{by.id}, {', '.join(tags) or side.path}"
-                for by, tags, side in zip(rubrics, who, read, strict=True)
-            ]
+            sides = [_named(side, by) for side, by in zip(read, rubrics, strict=True)]
             reading = [f"{side.path.name}: {line}" for side in read for line in about_reading(side)]
     if as_json:
         figures = asdict(comparison)
@@ -158,6 +146,41 @@ def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> 
     epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
     reducer, generator = Reducer.named(reduce, epochs=epochs), np.random.default_rng(0)
     return compare_evaluations(samples, reducer, confidence=confidence, generator=generator)
+
+
+def _by_drafts(
+    read: Sequence[Labels],
+    labeled: Sequence[Labeled] | None,
+    rubrics: Rubrics,
+    aim: RiskAim,
+    *,
+    records: Sequence[Path],
+    accept_at: float | None,
+) -> Comparison:
+    """Of the drafts of two files; a look at their labels, or at others, is recorded."""
+    first, second = (side.drafts for side in read)
+    ids = [{draft.id for draft in side} for side in (first, second)]
+    if labeled is not None:
+        first = tuple(labeled_by(first, labeled))
+    places = list(zip(rubrics, records, strict=True))
+    looks = Attempts.beside(*places[0]).joined(Attempts.beside(*places[1]).attempts)
+    people_from = accepted_from(accept_at, Calibration.read(*places[0]), rubrics[0])
+    comparison = compare(
+        paired(first, second, rubrics, accept_at=people_from),
+        rubrics,
+        aim,
+        attempts=looks if any(draft.people or draft.accept for draft in first) else None,
+        generator=np.random.default_rng(0),
+    )
+    if comparison.people is not None:
+        for place in places:
+            comparison.people.attempts.write(*place)
+    return replace(comparison, without_partner=(len(ids[0] - ids[1]), len(ids[1] - ids[0])))
+
+
+def _named(side: Labels, by: Rubric) -> str:
+    tags = sorted({draft.evaluator for draft in side.drafts} - {""})
+    return f"{by.id}, {', '.join(tags) or side.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
