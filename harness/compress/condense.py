@@ -49,12 +49,12 @@ def condense(
 ) -> Condensed:
     """The document, shortened to `budget_chars` if it is longer, by leaving parts out.
 
-    All headings stay, in order. Of the rest, the last `keep_tail_chars` characters are kept first,
-    since they show whether a draft was cut off. The remaining room goes to the parts that add most
-    for their length: characteristic words of their section, numbers, quotations, and words of
-    `focus`. Sentences of paragraphs are kept one by one; list items, quotes, tables and code whole
-    or not at all, except code in which the tail begins. A mark stands for what is left out: `[…]`,
-    or a line with the size of the code or table where the budget has room for that.
+    All headings stay, in order. Of the rest, the last `keep_tail_chars` characters are kept first.
+    The remaining room goes to the parts that add most for their length: characteristic words of
+    their section, numbers, quotations, and words of `focus`. Sentences of paragraphs are kept one
+    by one; list items, quotes, tables and code whole or not at all, except code in which the tail
+    begins. A mark stands for what is left out: `[…]`, or a line with the size of the code or table
+    where the budget has room for that.
 
     Headings and marks are kept even if they alone are longer than the budget. Only over `cap_chars`
     they are cut: 85 % of that is their beginning, the rest the end of the document.
@@ -75,7 +75,7 @@ def condense(
         sections = split_of(sections_of(markdown), cut=cut, plain=True)
         bare = _shown_chars(sections)
 
-    # 1. Put the tail back, from its end.
+    # 1. Put the tail back, from its end: it shows whether a draft was cut off.
     room = budget_chars - bare
     for part in reversed([part for section in sections for part in section.parts]):
         if part.end <= cut:
@@ -170,12 +170,8 @@ class _RankedPart:
 class BestFirst:
     """Hands out the parts of a document, the most valuable for their length first.
 
-    A part's words count if its section does not have them yet: by tf-idf over all parts, those of
-    the section's twenty most characteristic words being 1 on average, a number or a word of the
-    focus 2, a quotation 3, but less where a section is full of them, and a paragraph that breaks
-    off at the end of its section 3, so that it is seen. The sum counts up to three times at the
-    beginning and the end of a section, and up to four times in a part that shares words with the
-    focus.
+    A part's words count if its section does not have them yet: by tf-idf over all parts, or as much
+    as a number, a quotation or a word of the focus.
     """
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, texts: Kept) -> None:
@@ -237,8 +233,9 @@ class BestFirst:
 def _candidate(part: Part, words: Sequence[str], focus_words: frozenset[str]) -> _RankedPart:
     says = frozenset(words)
     common = len(says & focus_words)
+    # The beginning and the end of a section count up to three times.
     place = 1 + 0.5 / (1 + part.before) + 1.5 / (1 + part.after)
-    # The first words in common count most.
+    # And a part that shares words with the focus up to four times; the first of them count most.
     relevance = 1 + 3 * common / (common + 2)
     factor = place * relevance / (len(part.text) + _MARK_CHARS)
     return _RankedPart(part=part, says=says, factor=factor)
@@ -278,6 +275,7 @@ def _said(part: Part) -> list[str]:
     elif part.block.kind != "code":
         words += [f'"{quotation}' for quotation in QUOTED.findall(part.text)]
     if not part.after and part.block.kind == "paragraph" and part.text.rstrip()[-1:].isalnum():
+        # Weighs as a quotation, so that an evaluator sees where a section breaks off.
         words.append('"breaks off')
     return words
 

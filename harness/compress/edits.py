@@ -50,23 +50,17 @@ class Edits:
 def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = None) -> Edits:
     """The changed sections of a reply, matched to the document by their headings.
 
-    Case, markup and white space of headings do not matter; level and numbering do not if only one
-    section can be meant. Of several sections with one heading, allowed ones are preferred, then
-    those after the previous match. An unknown heading makes an added section, after the one it
-    followed. If no heading matches, there are no edits, except that a single section unlike any of
-    the document's is added at the end. Text before the first heading is a courtesy and left out,
-    unless the document has such a text and its section 0 is allowed by name.
-
-    A section without text never replaces one, nor does one with a mark, which was copied from a
-    shortened text. Only `allowed` sections are replaced, all if None. A Markdown fence around all
-    of the reply is taken off.
+    Only `allowed` sections are replaced, all if None. An unknown heading makes an added section,
+    after the one it followed. If no heading matches, there are no edits, except that a single
+    section unlike any of the document's is added at the end. Text before the first heading is left
+    out, unless the document has such a text and its section 0 is allowed by name.
     """
     sections = sections_of(document)
     titles = [section.title for section in sections if section.level]
     returned = sections_of(unwrapped(reply, titles=titles))
     headings = frozenset(allowed or ())
     matches = matches_of(returned, sections, preferred=headings)
-    # Two texts before the first heading have no titles to match by.
+    # Two texts before the first heading have no titles to match by, and mostly it is a courtesy.
     if 0 in headings and [s.level for s in (*returned[:1], *sections[:1])] == [0, 0]:
         matches[0] = 0
 
@@ -93,6 +87,7 @@ def _lines(body: str) -> list[str]:
 
 def _is_usable(body: str, *, instead_of: str = "") -> bool:
     """Whether it has a text, and no mark that stands for text left out but those of the other."""
+    # Another mark was copied from a shortened text.
     marks = len(MARK.findall(body)) - len(MARK.findall(instead_of))
     return bool(body.strip(BLANK)) and marks <= 0
 
@@ -239,13 +234,14 @@ def matches_of(
 ) -> dict[int, int]:
     """The index in `sections` of each returned section whose heading is there, by its own index.
 
-    First come headings that can mean only one section: equal but for case and markup, then of
-    another level, then with other numbers. Then sections with one heading, in order, `preferred`
-    ones first.
+    Of several sections with one heading, `preferred` ones come first, then those after the previous
+    match.
     """
     matches: dict[int, int] = {}
+    # From the surest likeness on, each with whether only one section may be meant.
     likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
         (_alike, True),
+        # Of another level, and then with other numbers.
         (lambda section: plain_title(section.title), True),
         (lambda section: _unnumbered(section.title), True),
         (_alike, False),

@@ -145,8 +145,7 @@ class Verdict:
     unjudged_reasons: Mapping[str, str] = field(default_factory=dict)
     """By checked dimension among these, why its checks could not judge; empty in older journals."""
     missing: tuple[str, ...] = ()
-    """The checked ones among these that are not optional; any of them fails the draft, since its
-    score is incomplete."""
+    """The checked ones among these that are not optional; any of them fails the draft."""
     judges: Judges | None = None
     """None if code alone decided."""
 
@@ -238,6 +237,7 @@ def reach_verdict(
     # Words of the loop fail a draft as a floor does, whatever its composite.
     below_floor += tuple(echo)
     gates = shut_gates(rubric, by_name.values())
+    # Of what a draft must have, nothing is known: the composite is not of the whole rubric.
     missing = tuple(d.name for d in rubric.checked if d.name in unjudged and not d.optional)
     passed = composite >= rubric.pass_at and not below_floor
     if judges is not None and judges.combine == "majority" and judges.pass_share is not None:

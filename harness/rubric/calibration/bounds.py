@@ -1,16 +1,8 @@
 """The threshold that labeled drafts support, at a stated error rate and confidence.
 
 A claim such as "at most 10 % of the accepted are wrong, 90 % sure" means: over label sets of this
-size, the threshold that is named has a true rate above 10 % in at most 10 % of them. Each risk has
-its own procedure:
-
-- `accepted`, the share of wrong ones among the accepted drafts, may rise with the threshold, where
-  a judge is fooled. So thresholds are tested in a fixed sequence, strictest first, and the first
-  failure ends it (Bauer 1991; "learn then test", Angelopoulos et al. 2022).
-- `rejected`, the share accepted of the drafts that people reject, and `all`, the share of wrong
-  ones accepted among all drafts, only fall with the threshold: exact bounds need no correction.
-
-Drafts are taken to be independent: give one of each group.
+size, the threshold that is named has a true rate above 10 % in at most 10 % of them. Drafts are
+taken to be independent: give one of each group.
 """
 
 from __future__ import annotations
@@ -167,13 +159,16 @@ def named_threshold(steps: Sequence[AtThreshold], aim: RiskAim) -> AtThreshold |
     """The lowest threshold of one label set that keeps the aim; None if none does."""
     drafts = steps[0].drafts if steps else 0
     limits, first, named = most_wrong(drafts, aim), 0, None
+    # The share of wrong ones among the accepted may rise with the threshold, where a judge is
+    # fooled. So thresholds are tested in a fixed sequence, strictest first, and the first failure
+    # ends it (Bauer 1991; "learn then test", Angelopoulos et al. 2022). The other shares, of what
+    # people reject and of all drafts, only fall: their exact bounds need no correction.
     if aim.risk == "accepted":
         first = first_size(limits, drafts)
     for step in steps:
         # What accepts so few is not tested, so it is not named and ends nothing either.
         if step.accepted < first:
             continue
-        # The first failure ends the sequence.
         if step.wrong > limits[step.trials(aim.risk)]:
             break
         named = step

@@ -52,8 +52,9 @@ class Attempts(RubricRecord):
 
     @classmethod
     def beside(cls, rubric: Rubric, directory: Path) -> Self:
-        """Those of the rubric, and of all others in its folder: a copy has another name."""
+        """Those of the rubric, and of all others in its folder."""
         attempts = cls.read(rubric, directory) or cls()
+        # A copy of a rubric has another name, and does not look at the labels for free.
         for path in sorted(directory.glob(f"*.{cls.kind}.json")):
             attempts = attempts.joined(cls.read_file(path).attempts)
         return attempts

@@ -1,8 +1,4 @@
-"""Compares two sets of scores of the same drafts: how far apart they are, and which people share.
-
-Drafts are resampled by groups, and each resample holds both sets: what makes a draft hard for both
-does not widen the interval of their difference.
-"""
+"""Compares two sets of scores of the same drafts: how far apart they are, which people share."""
 
 from __future__ import annotations
 
@@ -127,7 +123,7 @@ def _may_be_one(first: Labeled, second: Labeled) -> bool:
 def paired(
     first: Sequence[Labeled], second: Sequence[Labeled], rubrics: Rubrics, *, accept_at: float
 ) -> list[Pair]:
-    """The drafts that both have; where people's scores decide, it is by `first`.
+    """The drafts that both have.
 
     Raises:
         InvalidInput: Labels or texts differ, or no draft has both scores.
@@ -146,6 +142,7 @@ def paired(
         raise InvalidInput(
             "no draft is scored in both files; drafts are matched by id", code="compare.no-pairs"
         )
+    # Where people's scores decide, two thresholds would make two decisions of one draft.
     return [(a, replace(b, accept=a.accept)) for a, b in pairs]
 
 
@@ -161,6 +158,8 @@ def compare(
 
     The arguments are as for `paired` and `tune`.
     """
+    # Each resample holds both sides: what makes a draft hard for both does not widen the interval
+    # of their difference.
     resamples = Resamples([rated.group for rated, _ in pairs], generator)
     scores = _scores(pairs, rubrics)
     # 1. How far apart the sides are.

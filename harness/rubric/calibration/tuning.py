@@ -309,8 +309,9 @@ def people_of(drafts: Iterable[Rated], name: str) -> NDArray[np.float64]:
 
 
 def one_per_group(drafts: Iterable[Rated]) -> tuple[Rated, ...]:
-    """One draft of each group, picked by its id alone: not by score or label."""
+    """One draft of each group."""
     by_group: dict[str, Rated] = {}
+    # Picked by the id alone: a choice by score or label would be a look.
     for draft in sorted(drafts, key=lambda d: hashlib.sha256(d.labeled.id.encode()).digest()):
         by_group.setdefault(draft.group, draft)
     return tuple(by_group.values())

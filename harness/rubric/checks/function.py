@@ -1,10 +1,7 @@
 """A user's own check: a function of the draft.
 
 It is in an installed module (`my_package.checks:polite`), or in a file beside the rubric
-(`./checks.py:polite`). Such a file is run by its path alone: `sys.path` stays unchanged, so a
-`json.py` beside a rubric shadows nothing, and a file that needs its neighbors must be installed.
-Loading a rubric runs the code it names: `refuse` lets a program forbid that for rubrics from
-elsewhere.
+(`./checks.py:polite`). A file that needs its neighbors must be installed.
 """
 
 from __future__ import annotations
@@ -55,7 +52,7 @@ class Function(Check):
         place, _, name = self.call.rpartition(":")
         path = path_beside(place, info)
         refuse: Refuse | None = (info.context or {}).get("refuse")
-        # Before any of its code is run.
+        # Before any of its code is run: a rubric may be from elsewhere.
         if refuse is not None and (refusal := refuse(path)) is not None:
             raise Mistake(refusal.message, code=refusal.code)
         module, content = _run(path) if place.endswith(".py") else _import(place)
@@ -159,7 +156,8 @@ def _run(path: Path) -> tuple[ModuleType, bytes]:
     sys.modules[name] = module
     try:
         # Not by an import: that would leave compiled code beside the rubric, and might take some
-        # that is out of date from there.
+        # that is out of date from there. Nor with its folder in `sys.path`, where a `json.py`
+        # would shadow Python's.
         exec(compile(content, path, "exec"), vars(module))  # noqa: S102 - what a rubric asks for
     except (Exception, SystemExit) as error:
         del sys.modules[name]

@@ -1,8 +1,4 @@
-"""Regular expressions and JSON Schemas that a draft must match.
-
-Some patterns never finish on some texts (`(a+)+$` on thirty letters). That cannot be foreseen, and
-Python cannot interrupt a search. So patterns run in a process of their own, which can be ended.
-"""
+"""Regular expressions and JSON Schemas that a draft must match."""
 
 from __future__ import annotations
 
@@ -246,6 +242,8 @@ class Json(Check):
 
 def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
     """What a program of this package answers, which a pattern may keep from ever ending."""
+    # Some patterns never finish on some texts (`(a+)+$` on thirty letters). That cannot be
+    # foreseen, and Python cannot interrupt a search: a process of its own can be ended.
     try:
         done = subprocess.run(  # noqa: S603 - this Python, and a program of ours
             # Isolated (-I): no variable and no file of this folder decides what is imported. A

@@ -1,11 +1,12 @@
 """Finds where a JSON document breaks a schema; also a program, for schemas with patterns.
 
-Imports nothing of this package, so that the program starts fast. It reads one JSON object and
-prints the faults, or null for a document that is nested too deeply.
+The program reads one JSON object and prints the faults, or null for a document that is nested too
+deeply.
 """
 
 from __future__ import annotations
 
+# Nothing of this package: the program must start fast.
 import json
 import sys
 from itertools import islice

@@ -3,8 +3,6 @@
 Names are found by their capitals, without dictionary or model, in languages that capitalize names
 and little else, such as English, Russian or Greek. In German, which capitalizes nouns, and among
 letters without capitals, only some are found: then a draft is not judged unless one has no source.
-A doubtful word is no name: authors lose patience when
-asked for the source of `However`.
 """
 
 from __future__ import annotations
@@ -33,11 +31,10 @@ _NO_SOURCES = Grade(1.0, unjudged="there are no sources")
 class GroundedNumbers(Check):
     """Every number stands in the sources or in the task.
 
-    Up to twelve in words, too, of English or the rubric's language. If sources belong to a section,
-    it must be in these. 1,024 is 1024, 0.50 is 0.5 and 2,5 is 2.5;
-    1.200 is what the other numbers, else the rubric's language, make of it. A minus, a percent sign
-    and another unit must be there, too. The marks of lists (`1.`) and references (`[1]`) do not
-    count.
+    Numbers up to twelve may be words there, of English or the rubric's language. If sources belong
+    to a section, it must be in these. 1,024 is 1024, 0.50 is 0.5, 2,5 is 2.5, and 1.200 is what the
+    other numbers, else the rubric's language, make of it. A minus, a percent sign and a unit must
+    be there, too. The marks of lists (`1.`) and references (`[1]`) do not count.
     """
 
     check: Literal["grounded_numbers"] = "grounded_numbers"
@@ -389,6 +386,7 @@ def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
 
 
 def _is_name(word: str, *, opens: bool) -> bool:
+    # In doubt it is none: authors lose patience when asked for the source of `However`.
     if word in _LOUD or len(re.split("['\u2019]", word)[0]) < 2:
         return False
     capital_inside = any(c.isupper() for part in word.split("-") for c in part[1:])

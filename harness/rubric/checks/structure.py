@@ -15,6 +15,7 @@ from harness.rubric.draft import Draft, Finding, items_of_scripts, visible_text
 from harness.text.languages import Language, has_blanks
 from harness.text.words import terms, words
 
+# Not the joiners: they make one emoji of several, and shape letters.
 _NO_WIDTH = re.compile("[\u00ad\u200b\u200e\u200f\u2060\ufeff]")
 _BULLET = re.compile("\\s*[-*+•・]")
 
@@ -98,11 +99,7 @@ class SectionWords(InRange):
 
 
 class Items(InRange):
-    """The number of top-level list items: none inside items or quotations, no dashes in code.
-
-    A count that is off by one costs little, and a list that one section alone has is mended there:
-    all or nothing would drive an author to redo a good text for the sake of its arithmetic.
-    """
+    """The number of top-level list items: none inside items or quotations, no dashes in code."""
 
     check: Literal["items"] = "items"
     kind: ItemKind = "any"
@@ -125,6 +122,8 @@ class Items(InRange):
             )
         counts = [self._count(section) for section in draft.sections]
         listing = [index for index, count in enumerate(counts) if count]
+        # A list that one section alone has is mended there: an author must not redo a good text
+        # for the sake of its arithmetic.
         place = (draft.sections[listing[0]], listing[0]) if len(listing) == 1 else ()
         return self._grade(sum(counts), f"{what} in all", *place)
 
@@ -138,10 +137,7 @@ class Items(InRange):
 
 
 class Headings(Check):
-    """Required headings, in order.
-
-    All findings are about the whole draft: a section that is written again keeps its heading.
-    """
+    """Required headings, in order."""
 
     check: Literal["headings"] = "headings"
     titles: tuple[Phrase, ...] = Field(min_length=1)
@@ -183,6 +179,7 @@ class Headings(Check):
         by_title = {title: places.get(_compared(title, draft.language)) for title in self.titles}
         rising = _longest_rising([place for place in by_title.values() if place is not None])
         order = ", ".join(f'"{name}"' for name in self.titles)
+        # All about the whole draft: a section that is written again keeps its heading.
         findings = []
         for title, where in by_title.items():
             if where is None:

@@ -43,6 +43,7 @@ class Match:
                 code="evaluation.match-invalid",
             )
 
+    # Evaluations name a score by its function.
     @property
     def __name__(self) -> str:
         return self.kind
