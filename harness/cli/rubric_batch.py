@@ -99,6 +99,7 @@ def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
         roles: tuple[str, ...],
         **options: Any,  # noqa: ANN401 - the command's other options
     ) -> None:
+        # Called by the command, which tells its errors as JSON if that is asked for.
         def read() -> ScoreSource:
             assigned = read_pairs(roles, option="--role", form="role=tag")
             settings = settings_for_calls(config, roles=assigned)
@@ -152,6 +153,7 @@ def drafts_in(
             error = error or wrong
             refused.append(refusal_of(row, wrong))
     if not drafts:
+        # The first mistake says more than that there is none.
         raise error or InvalidInput("there is no draft", code="row.no-rows")
     return DraftRows(drafts=drafts, rows=rows, labels=labels, refused=refused)
 
@@ -163,6 +165,7 @@ def task_in(task: str) -> str:
 
 def _is_of(draft: Draft, row: Row) -> bool:
     """Whether the row has labels of a draft by another rater, and not another draft of its id."""
+    # A file of labels has the text in the draft's first row alone.
     return "rater" in row.fields and row.draft in {None, "", draft.text}
 
 
@@ -244,11 +247,13 @@ def score_drafts(
         rubric=given.chosen,
         samples=samples,
         checks_only=bool(rubric.checked) and not has_judges,
+        # The same command goes on with the same judge of a pool.
         pool_seed=given.task or (f"{rubric.id} {output}" if output else None),
         max_parallel=given.max_parallel,
     )
     result = run_batch(scores, yes=yes)
     for failed in result.run.failures[:1]:
+        # If no draft could be scored, the server is to blame, and not the drafts.
         if not result.outputs and isinstance(failed.error, InferenceError):
             raise failed.error
     decided = has_judges or all(dimension.optional for dimension in rubric.judged)
@@ -280,6 +285,7 @@ class _ScoreForm(OutputForm):
             verdict = replace(verdict, rubric_sha256=self._rubric.sha256)
             passed = None if passed is None else decided
         scores: dict[str, object] = dict(verdict.vector)
+        # Labels have each sample in a cell, of which `tune` takes the mean.
         if judges is not None and judges.each and scored.samples:
             scores |= samples_of(judges)
         return {
@@ -311,8 +317,9 @@ _VERDICT = TypeAdapter(Verdict)
 
 
 def verdict_in(row: Mapping[str, Any], path: Path) -> Verdict:
-    """The verdict that a row was written of, whose cells are JSON in a CSV file."""
+    """The verdict that a row was written of."""
     try:
+        # In a CSV file, the cells are texts: JSON, but for names and what people wrote.
         if isinstance(row["composite"], str):
             plain = {name for name in row if name in _TEXTS or is_label(name)}
             row = {n: orjson.loads(c) if c and n not in plain else c for n, c in row.items()}

@@ -141,6 +141,7 @@ def new(name: str, base: str | None, config: Path | None) -> None:
     A name goes into the directory of rubrics; a path is used as it is. The schema is put beside the
     rubric, so that editors complete and check it.
     """
+    # The one of new projects: it is short, and explains its fields.
     source_name = base or str(shipped_directory("examples/starter") / "rubrics/brief_me.yaml")
     with failures_told():
         directory = own_rubrics(config)

@@ -144,6 +144,7 @@ def _by_rows(files: Sequence[_ScoreFile], reduce: str, *, confidence: float) -> 
     samples = evaluation_samples(files[0].rows), evaluation_samples(files[1].rows)
     # No row of such a side has a score by more epochs.
     epochs = min(max(Counter(s.row for s in side).values(), default=1) for side in samples)
+    # Seeded: the same scores have the same intervals each time.
     reducer, generator = Reducer.named(reduce, epochs=epochs), np.random.default_rng(0)
     return compare_evaluations(samples, reducer, confidence=confidence, generator=generator)
 
@@ -159,10 +160,12 @@ def _by_drafts(
 ) -> Comparison:
     """Of the drafts of two files; a look at their labels, or at others, is recorded."""
     first, second = (side.drafts for side in read)
+    # Before the labels are joined: a draft without one has its partner all the same.
     ids = [{draft.id for draft in side} for side in (first, second)]
     if labeled is not None:
         first = tuple(labeled_by(first, labeled))
     places = list(zip(rubrics, records, strict=True))
+    # The two rubrics may stand in two folders.
     looks = Attempts.beside(*places[0]).joined(Attempts.beside(*places[1]).attempts)
     people_from = accepted_from(accept_at, Calibration.read(*places[0]), rubrics[0])
     comparison = compare(
@@ -241,6 +244,7 @@ def _rubric_of(file: _ScoreFile) -> str:
             code="compare.no-rubric",
             path=file.path,
         )
+    # Rows have the name alone, also of a rubric that was given by its path.
     beside = file.path.parent / f"{name}.yaml"
     return str(beside if beside.is_file() else name)
 

@@ -157,6 +157,7 @@ def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
         group, task = f"{journal.started.run_id}/{number}", texts.get(loop.task_sha256 or "", "")
         for round_ in rounds:
             verdict = round_.verdict
+            # Scores of another version, or of a shortened draft, do not compare.
             if verdict.rubric_sha256 != rubric.sha256 or verdict.compressed:
                 continue
             about = {"group": group, "score": verdict.vector, "evaluator": verdict.evaluator}
@@ -170,8 +171,8 @@ class _Labeling:
     def __init__(self, items: Mapping[str, _Item], file: RowFile, *, rater: str) -> None:
         self._items, self._kept, self._rater = items, file, rater
         self._rows = list(file.rows)
+        # Each with the number of rows at that time, by which `b` knows what came last.
         self._skipped: list[tuple[int, str]] = []
-        """Drafts, each with the number of rows at that time."""
         for row in self._rows:
             item = items.get(row["id"])
             if item and row.get("draft", item.draft.text) != item.draft.text:
@@ -180,6 +181,7 @@ class _Labeling:
                     code="label.draft-changed",
                     path=file.path,
                 )
+        # The file keeps it: a rater who comes back meets the drafts in the same order.
         seeds = (row["seed"] for row in self._rows if "seed" in row)
         seed = self._seed = next(seeds, randbelow(2**32))
         # By hash and not shuffled: further drafts leave the others in their order.
@@ -275,6 +277,7 @@ def _answer(question: str, rubric: Rubric) -> str:
         prompt = f"{low:g} to {high:g}, or nothing"
     while True:
         say(f"{prompt} (s skip, b back, v sources, q quit): ", nl=False)
+        # The end of the input ends it, too.
         answer = (sys.stdin.readline() or "q").strip().lower()
         if answer in {"s", "b", "v", "q"}:
             return answer

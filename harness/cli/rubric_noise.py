@@ -49,6 +49,7 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
         source = read()
         rubric = source.rubric
         scored = _scored(source, repeats)
+        # A draft that a gate stopped has no judges.
         composites = {
             name: verdict.judges.composites
             for name, verdict in scored.verdicts.items()
@@ -103,6 +104,7 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
 
 
 def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
+    # Told before any draft is scored.
     cast = Roles(known_endpoints(source.settings), source.settings.roles, produces=False)
     if not source.rubric.judged or not (cast.evaluators or cast.pool):
         raise ConfigurationInvalid(

@@ -75,6 +75,7 @@ def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Messag
         score for score in scores if rubric.shared(score.name, score.score) < rubric.focus_below
     ]
     verdict = reach_verdict(rubric, scores)
+    # Two earlier ones: some fields are filled in from the second revision on.
     rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
     revision = RevisionPrompts(
         prompts=rubric.prompts,

@@ -98,6 +98,7 @@ def _without_models(source: ScoreSource) -> ScoreSource:
             f"'{source.rubric.id}'",
             code="evaluation.nothing-to-check",
         )
+    # Without endpoints, what only a model can judge is left out, as without an evaluator.
     none = {"endpoints": {}, "roles": {}, "evaluation": EvaluationSettings()}
     return replace(source, settings=source.settings.model_copy(update=none))
 

@@ -150,6 +150,7 @@ def tune_rubric(
         read = read_labels(labels, file.rubric, columns=ours)
         if scores is not None:
             scored = read_labels(scores, file.rubric, columns={}, need="scores")
+            # A draft without scores stays, so that its lack of them is told.
             by_id = {draft.id: draft for draft in labeled_by(scored.drafts, read.drafts)}
             drafts = tuple(by_id.get(draft.id, draft) for draft in read.drafts)
             read = replace(read, drafts=drafts, unreadable=scored.unreadable)
@@ -166,6 +167,7 @@ def tune_rubric(
             RiskAim(target=target, risk=risk, confidence=confidence),
             accept_at=accepted_from(accept_at, before, file.rubric),
             attempts=Attempts.beside(file.rubric, directory),
+            # The same labels give the same figures each time.
             generator=np.random.default_rng(0),
         )
         # Each look is recorded: after several at the same labels, a claim needs more evidence.
@@ -205,7 +207,8 @@ def accepted_from(option: float | None, before: Calibration | None, rubric: Rubr
 
 
 def records_directory(file: RubricFile, rubrics: Path) -> Path:
-    """Where a rubric's records are kept: beside it, or among one's own if it ships."""
+    """Where a rubric's records are kept."""
+    # Beside one's own; the folder of those that ship is replaced with the program.
     ships = file.written.path.parent == shipped_directory("rubrics")
     return rubrics if ships else file.written.path.parent
 

@@ -262,31 +262,32 @@ def _scored(labeled: Labeled, rubric: Rubric, left_out: set[str]) -> Rated:
         return Rated(labeled=labeled, composite=whole, scores=means)
     draft = labeled.text and replace(labeled.text, language=rubric.language)
     scores: list[DimensionScore] = []
-    unjudged: list[str] = []
     lacks: list[str] = []
     # The checked ones first: their gates say what had to be judged at all.
     for dimension in (*rubric.checked, *rubric.judged):
         name = dimension.name
-        score: DimensionScore | str = ""
-        lacks_sources = dimension.needs_sources and not labeled.sources
         if name in means:
-            score = DimensionScore(name=name, score=means[name], source="judged", reason="")
-        elif dimension.checks and draft is None and name not in labeled.unjudged:
-            lacks.append(f"no 'score.{name}', nor a text to check")
+            scores.append(DimensionScore(name=name, score=means[name], source="judged", reason=""))
         elif dimension.checks and draft is not None:
             score = checked_score(dimension, draft, rubric)
-        elif name not in left_out and not lacks_sources and not shut_gates(rubric, scores):
+            scores += [score] if isinstance(score, DimensionScore) else []
+        elif dimension.checks:
+            if name not in labeled.unjudged:
+                lacks.append(f"no 'score.{name}', nor a text to check")
+        elif not (
+            name in left_out
+            or (dimension.needs_sources and not labeled.sources)
+            or shut_gates(rubric, scores)
+        ):
             lacks.append(f"no 'score.{name}'")
-        if isinstance(score, DimensionScore):
-            scores.append(score)
-        else:
-            unjudged.append(name)
     if lacks or not scores:
         reason = "; ".join(lacks) or "no score"
         return Rated(labeled=labeled, lacks=reason, scores={s.name: s.score for s in scores})
     # What fails at the lowest threshold fails at every one.
     lowest = rubric.model_copy(update={"pass_at": rubric.scale.min})
-    verdict = reach_verdict(lowest, scores, unjudged=tuple(unjudged))
+    scored = {score.name for score in scores}
+    unjudged = tuple(d.name for d in rubric.dimensions if d.name not in scored)
+    verdict = reach_verdict(lowest, scores, unjudged=unjudged)
     return Rated(
         labeled=labeled,
         composite=verdict.composite,
