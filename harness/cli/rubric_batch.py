@@ -16,7 +16,7 @@ from harness.cli.arguments import config_option, read_pairs, role_option, togeth
 from harness.cli.batch_command import bad_rows_option, max_failures_option, run_batch
 from harness.cli.project_files import refusal_after_asking, settings_for_calls
 from harness.cli.verdicts import passes_at, verdict_as_json
-from harness.errors import HarnessError, InferenceError, InvalidInput, RunLimitReached
+from harness.errors import InferenceError, InvalidInput
 from harness.files import read_text
 from harness.rows import Row, check_output, read_rows
 from harness.rubric import ChosenRubric, Draft, Rubric, Verdict, at_any_threshold
@@ -202,15 +202,6 @@ class ScoredDrafts:
     def verdicts(self) -> Mapping[str, Verdict]:
         """The rows read as verdicts."""
         return {name: verdict_in(row, Path()) for name, row in self.rows.items()}
-
-    def refuse_stopped(self) -> None:
-        """For a command that needs all drafts.
-
-        Raises:
-            HarnessError: A limit ended the batch.
-        """
-        if (reason := self.result.run.stopped_by) is not None:
-            raise HarnessError(reason, code=RunLimitReached.code)
 
     @property
     def evaluator(self) -> str:

@@ -20,7 +20,7 @@ from harness.cli.rubric_batch import (
     score_drafts,
 )
 from harness.cli.tables import table
-from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput
+from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput, RunLimitReached
 from harness.rubric import Noise, Rubric, measured_noise, write_noise
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
@@ -114,7 +114,9 @@ def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
             code="config.no-evaluator",
         )
     scored = score_drafts(source, samples=repeats, output=None, verb="noise")
-    scored.refuse_stopped()
+    # A part of the drafts would be another measurement.
+    if (reason := scored.result.run.stopped_by) is not None:
+        raise HarnessError(reason, code=RunLimitReached.code)
     if not scored.verdicts:
         first = scored.result.failures[0]
         raise HarnessError(first.reason, code=first.code)
