@@ -178,7 +178,8 @@ def _by_drafts(
     if comparison.people is not None:
         for place in places:
             comparison.people.attempts.write(*place)
-    return replace(comparison, without_partner=(len(ids[0] - ids[1]), len(ids[1] - ids[0])))
+    alone = len(ids[0] - ids[1]), len(ids[1] - ids[0])
+    return replace(comparison, without_partner=alone, unlabeled=len(ids[0]) - len(first))
 
 
 def _named(side: Labels, by: Rubric) -> str:
@@ -284,6 +285,8 @@ def _about(comparison: Comparison, what: str) -> Iterator[str]:
     for of, to, alone in zip("AB", "BA", comparison.without_partner, strict=True):
         if alone:
             yield f"Without a partner in {to}, {what} of {of}: {alone}."
+    if comparison.unlabeled:
+        yield f"Without a label, and left out, drafts of A: {comparison.unlabeled}."
     if comparison.people is not None:
         aim = comparison.people.aim
         wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"

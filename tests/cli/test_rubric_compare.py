@@ -232,6 +232,10 @@ def test_drafts_without_a_partner_are_counted(here: Path) -> None:
     assert "in B, drafts of A: 1." in done.text
     assert "in A, drafts of B: 2." in done.text
 
+    (here / "people.csv").write_text("id,accept\nd2,yes\n")
+    some = compare(here, "a.csv", "b.csv", "--labels", "people.csv")
+    assert "left out, drafts of A: 2." in some.text
+
 
 @pytest.mark.parametrize(
     ("name", "text"),

@@ -91,6 +91,8 @@ class Comparison:
     """None where nothing says what passes."""
     without_partner: tuple[int, int] = (0, 0)
     """Drafts, or rows, that only the first side has, and only the second."""
+    unlabeled: int = 0
+    """How many drafts were left out, since a file of labels of its own has none for them."""
     people: Preference | None = None
     """None without labels."""
 
