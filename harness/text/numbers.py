@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from harness.text.languages import NO_WIDTH, has_trait
 
@@ -61,16 +62,24 @@ def values_in(text: str) -> frozenset[Value]:
     return frozenset({v for n in matches for v in (*(value for value, _ in n.readings), *n.parts)})
 
 
+class _Behind(NamedTuple):
+    """Words that may stand behind a number."""
+
+    percent: re.Pattern[str]
+    powers: re.Pattern[str]
+    """Of ten, in groups by the exponent: `e6`."""
+    units: re.Pattern[str]
+    """In groups by their Latin letters."""
+
+
 @cache
-def _words_behind() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Words for percent; for powers of ten and for units, in groups by the exponent and unit."""
+def _behind() -> _Behind:
     lines = files("harness.text").joinpath("number_words.tsv").read_text(encoding="utf-8")
     percent, *rows = (line.split("\t") for line in lines.splitlines() if line[0] != "#")
     powers = "|".join(f"(?P<e{name}>{words})" for name, words in rows if name.isdecimal())
     units = "|".join(f"(?P<{name}>{words})" for name, words in rows if not name.isdecimal())
     patterns = percent[1], rf"\s?(?:{powers})", rf"\s?(?:{units})"
-    first, second, third = (re.compile(pattern, re.IGNORECASE) for pattern in patterns)
-    return first, second, third
+    return _Behind(*(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
 
 
 def numbers(text: str, language: str | None = None) -> list[Number]:
@@ -81,9 +90,10 @@ def numbers(text: str, language: str | None = None) -> list[Number]:
     mark = _decimal_mark((match[0] for line in matches for match in line), language)
     values = []
     for line in matches:
-        percent, sign = bool(_words_behind()[0].search(line[0].string)), ""
+        percent, sign = bool(_behind().percent.search(line[0].string)), ""
         for match in line:
             written = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
+            # A minus is a match of its own, before that of its number.
             if not written[-1].isalnum():
                 sign = written
                 continue
@@ -114,11 +124,11 @@ def _with_units(
     unit = _UNIT.match(line, behind)
     is_word = not percent and line[behind : behind + 2].strip()[:1].isalpha()
     name = money or (WORD if is_word else "")
-    if before in {"%", "٪"} or _words_behind()[0].match(line[behind : behind + 20].lstrip()):
+    if before in {"%", "٪"} or _behind().percent.match(line[behind : behind + 20].lstrip()):
         name = "%"
     elif unit:
         name = "".join(unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
-    elif spelt := _words_behind()[2].match(line, behind):
+    elif spelt := _behind().units.match(line, behind):
         name = str(spelt.lastgroup)
     yield from ((value, name) for value in readings)
 
@@ -129,7 +139,7 @@ def _exponent(line: str, behind: int, *, is_money: bool) -> int:
     # Without money, `5m` are meters.
     if letter and (is_money or letter[0].isupper()):
         return {"m": 6, "b": 9}[letter[0].lower()]
-    power = _words_behind()[1].match(line, behind)
+    power = _behind().powers.match(line, behind)
     return int(str(power.lastgroup)[1:]) if power else 0
 
 
@@ -148,7 +158,9 @@ def _decimal_mark(numbers: Iterable[str], language: str | None) -> str:
     marks_seen = {"." if has_trait(language, "decimal-point") else ","} if language else set()
     for number in numbers:
         marks, groups = re.findall(f"[{_DECIMAL_MARKS}]", number), re.split(r"\D", number)
-        if len(set(marks)) == 2 or (len(marks) == 1 and (len(groups[-1]) != 3 or groups[0] == "0")):
+        # A mark tells what it is beside another one, and where it cannot part thousands.
+        parts_no_thousands = len(groups[-1]) != 3 or groups[0] == "0"
+        if len(set(marks)) == 2 or (len(marks) == 1 and parts_no_thousands):
             marks_seen.add(marks[-1])
     return marks_seen.pop() if len(marks_seen) == 1 else ""
 
@@ -177,6 +189,7 @@ def _readings(written: str, mark: str = "") -> set[Value]:
     # A version, such as 3.11.2, is compared as a text.
     if {*marks} == {"."} and marks[1:] and not are_thousands:
         return {written}
+    # `2,5` is a fraction, `1 200` a whole number, and `1,200` either.
     readings: set[Value] = set()
     if not marks[1:] and marks[0] in _DECIMAL_MARKS:
         readings.add(fraction)

@@ -9,6 +9,7 @@ from typing import get_args
 import pytest
 
 from harness.text.languages import Language, Trait, has_trait, numerals
+from harness.text.numbers import numbers
 
 
 def rows(name: str) -> list[list[str]]:
@@ -23,9 +24,11 @@ def test_every_row_is_of_a_language_that_can_be_told() -> None:
     assert {trait for row in rows("languages") for trait in row[2].split()} <= set(get_args(Trait))
 
 
-def test_words_behind_numbers_are_by_power_of_ten_or_percent() -> None:
-    for power, pattern in rows("number_words"):
-        assert power == "percent" or power.isdecimal()
+def test_words_behind_numbers_are_by_power_of_ten_unit_or_percent() -> None:
+    for name, pattern in rows("number_words"):
+        assert (
+            name == "percent" or name.isdecimal() or numbers(f"3 {name}")[0].readings == {(3, name)}
+        )
         re.compile(pattern)
 
 
