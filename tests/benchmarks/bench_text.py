@@ -24,6 +24,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import regex
+
 from harness.compress import sentences_of
 from harness.rubric import checks as of
 from harness.rubric.draft import Draft
@@ -118,7 +120,7 @@ def of_length(text: str) -> Iterator[Trial]:
         yield of.Finished(), text[:place], "", False
 
     apart = unicodedata.normalize("NFD", text)
-    count = len(unicodedata.normalize("NFC", " ".join(text.replace("\u200b", "").split())))
+    count = len(regex.findall(r"\X", " ".join(text.replace("\u200b", "").split())))
     yield of.Characters(min=count, max=count), apart, "", True
     yield of.Characters(min=count, max=count), text[: 2 * count // 3], "", False
     spaced = sum(any(c.isalnum() for c in word) for word in text.split())

@@ -173,10 +173,15 @@ class Headings(Check):
         headings = [section for section in draft.sections if section.level]
         places: dict[tuple[str, ...], int] = {}
         for place, section in enumerate(headings):
-            # As written too: what looks like a tag may be a word, as in `List<T>`.
-            for title in (section.title, shown_text(section.title)):
-                places.setdefault(_compared(title, draft.language), place)
-        by_title = {title: places.get(_compared(title, draft.language)) for title in self.titles}
+            # As written too: what looks like a tag may be a word, as in `List<T>`. By the language
+            # too: a Turkish I is no i, but in German SS is ß in a heading.
+            for form in (section.title, shown_text(section.title)):
+                places.setdefault(_compared(form), place)
+                places.setdefault(_compared(form, draft.language), place)
+        by_title = {
+            title: places.get(_compared(title), places.get(_compared(title, draft.language)))
+            for title in self.titles
+        }
         rising = _longest_rising([place for place in by_title.values() if place is not None])
         order = ", ".join(f'"{name}"' for name in self.titles)
         # All about the whole draft: a section that is written again keeps its heading.
@@ -193,8 +198,7 @@ class Headings(Check):
 
 def _compared(title: str, language: Language | None = None) -> tuple[str, ...]:
     """A title's words, without a number in front: `2.1 Results`."""
-    # Among headings, `GRÖSSE` is Größe: as German, the two would differ.
-    words = terms(title, None if language == "de" else language)
+    words = terms(title, language)
     first = next((index for index, word in enumerate(words) if not word.isnumeric()), 0)
     return tuple(words[first:])
 
