@@ -47,7 +47,7 @@ from harness.rubric.calibration.score_figures import Reducer
 _FEW = 10
 
 
-@click.command(name="compare", short_help="Compare two sets of scores of the same drafts.")
+@click.command(name="compare")
 @click.argument("first", metavar="A", type=click.Path(path_type=Path))
 @click.argument("second", metavar="B", type=click.Path(path_type=Path))
 @click.option("--labels", type=click.Path(path_type=Path), help="People's labels. [default: A's]")

@@ -43,7 +43,7 @@ class _Item:
     verdict: Verdict | None
 
 
-@click.command(short_help="Label drafts, without seeing scores.")
+@click.command()
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("drafts", nargs=-1, metavar="[DRAFTS...]")
 @of_texts

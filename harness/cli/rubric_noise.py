@@ -26,7 +26,7 @@ from harness.session.models import known_endpoints
 from harness.session.roles import Roles
 
 
-@click.command(short_help="Measure how far an evaluator's scores scatter.")
+@click.command()
 @of_drafts
 @click.option(
     "--repeats",

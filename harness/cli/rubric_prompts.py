@@ -23,7 +23,7 @@ from harness.wiggum import Round
 from harness.wiggum.prompts import RevisionPrompts, place_of
 
 
-@click.command(short_help="Print the prompts of a rubric.")
+@click.command()
 @click.argument("rubric")
 @click.option("--draft", metavar="FILE", help="The draft to judge and revise.")
 @click.option("--task", default="(the task)", help="@FILE reads it from a file.")

@@ -35,7 +35,7 @@ from harness.rubric import Verdict
 from harness.session.settings import EvaluationSettings
 
 
-@click.command(short_help="Score drafts by a rubric.")
+@click.command()
 @of_drafts
 @click.option(
     "--output",

@@ -89,7 +89,7 @@ def about_reading(read: Labels) -> Iterator[str]:
         yield f"Judgements without a score, which do not count: {by}"
 
 
-@click.command(short_help="Find the threshold that labeled drafts allow.")
+@click.command()
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("labels", type=click.Path(path_type=Path))
 @click.option("--scores", type=click.Path(path_type=Path), help="Scores from harness rubric score.")
