@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
 
 import click
-import orjson
 
 from harness.cli.arguments import config_option
-from harness.cli.consoles import failures_told, say, write_json
+from harness.cli.consoles import failures_told, json_object, say, write_json
 from harness.cli.process import UNUSABLE, LazyGroup
 from harness.cli.project_files import refusal_after_asking
 from harness.errors import InvalidInput, Problem, RubricInvalid
@@ -80,7 +78,7 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
         directory = own_rubrics(config)
     looked = [_look(name, directory) for name in names]
     if as_json:
-        _print_json([_as_json(result) for result in looked])
+        write_json(json_object([_as_json(result) for result in looked]))
     else:
         for result in looked:
             _print(result)
@@ -96,10 +94,10 @@ def check(names: tuple[str, ...], config: Path | None, *, strict: bool, as_json:
 def schema(output: Path | None) -> None:
     """Print the JSON Schema by which editors check rubrics."""
     if output is None:
-        write_json(_schema())
+        write_json(json_object(rubric_schema()))
         return
     with failures_told(), writing(output):
-        output.write_bytes(_schema())
+        output.write_bytes(json_object(rubric_schema()))
 
 
 @rubric.command(name="list")
@@ -121,7 +119,7 @@ def list_rubrics(config: Path | None, *, as_json: bool) -> None:
         for result in looked
     ]
     if as_json:
-        _print_json(rows)
+        write_json(json_object(rows))
         return
     width = max(len(result.name) for result in looked)
     for result, row in zip(looked, rows, strict=True):
@@ -154,7 +152,7 @@ def new(name: str, base: str | None, config: Path | None) -> None:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.written.path, path)
-            path.with_name("rubric.schema.json").write_bytes(_schema())
+            path.with_name("rubric.schema.json").write_bytes(json_object(rubric_schema()))
     origin = f"a copy of '{base}'" if base else "a small rubric with comments"
     say(f"{path}: {origin}; next: harness rubric check {quote(str(path))}")
     if extends := source.rubric.extends:
@@ -229,15 +227,6 @@ def _as_json(result: _Looked) -> dict[str, object]:
         "mistakes": [asdict(p) | {"path": _shown(p.path)} for p in result.mistakes],
         "warnings": [asdict(a) | {"path": _shown(a.path)} for a in result.warnings],
     }
-
-
-def _print_json(rows: Sequence[object]) -> None:
-    content = orjson.dumps(rows, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    write_json(content)
-
-
-def _schema() -> bytes:
-    return orjson.dumps(rubric_schema(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
 def _where(path: Path | None, line: int | None) -> str:
