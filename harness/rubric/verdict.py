@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_FLOOR, Decimal
-from typing import Literal
+from operator import not_
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from harness.errors import EvaluationFailed
 from harness.rubric.draft import Finding
@@ -17,6 +20,11 @@ ECHO = "no-echo"
 Combine = Literal["mean", "median", "majority"]
 """How several evaluators' judgements become one: the mean or the median of each dimension's scores;
 or the medians, with the draft passed when more than half of the evaluators would pass it."""
+
+
+# Not written while empty: a verdict that an earlier version kept has the same digest, and is not
+# reached again.
+_IF_ANY = Field(exclude_if=not_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +43,7 @@ class DimensionScore:
     spread: float | None = None
     """Standard deviation of the judgements' scores; None if there was one."""
     capped: tuple[str, ...] = ()
-    open_caps: tuple[str, ...] = ()
+    open_caps: Annotated[tuple[str, ...], _IF_ANY] = ()
     """Caps that could lower it, whose check could not judge the draft; each with why."""
     shared: float | None = None
     """The score on the rubric's scale; None if the dimension has no other."""
@@ -142,7 +150,7 @@ class Verdict:
     """Dimensions that do not count. Of the judged: optional ones without an evaluator, ones that
     lack their sources, and all behind a shut gate. Of the checked: ones whose checks had nothing to
     check, such as Python, or nothing to check by, such as sources."""
-    unjudged_reasons: Mapping[str, str] = field(default_factory=dict)
+    unjudged_reasons: Annotated[Mapping[str, str], _IF_ANY] = field(default_factory=dict)
     """By checked dimension among these, why its checks could not judge; empty in older journals."""
     missing: tuple[str, ...] = ()
     """The checked ones among these that are not optional; any of them fails the draft."""
