@@ -263,6 +263,7 @@ class _ScoreForm(OutputForm):
         own = ["id", "passed", "composite", *scores, *why, *by, "scores", "judges"]
         self._own, self.columns = own, [*own, *labels, "outdated"]
         self._drafts, self._rubric = rows, rubric
+        # Scores do not depend on the threshold.
         self._versions = at_any_threshold(rubric)
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:  # noqa: ARG002

@@ -193,6 +193,7 @@ class _Labeling:
         verdicts = {name: item.verdict for name, item in self._items.items() if item.verdict}
         accepted = [n for n in self._order if n in verdicts and passes_at(verdicts[n], above)]
         labeled = {name for name, _ in self._answered()}
+        # A group keeps the draft of it that was labeled before.
         groups: dict[str, str] = {}
         for name in sorted(accepted, key=lambda name: name not in labeled):
             groups.setdefault(self._items[name].known.get("group", name), name)

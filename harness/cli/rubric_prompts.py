@@ -132,7 +132,9 @@ def _copy(rubric: Rubric, path: Path) -> None:
     """Writes the rubric's templates, with the comments of the shipped ones."""
     text = SHIPPED.read_text(encoding="utf-8")
     for name, template in rubric.prompts.own.items():
+        # A template reaches over blank lines and those that are indented.
         before, after = re.split(rf"^{name}:.*\n(?:(?: .*)?\n)*", text, flags=re.MULTILINE)
         text = f"{before}{name}: |\n{indent(template, '  ')}\n\n{after}"
+    # Never over a copy that someone has edited.
     with writing(path), path.open("x", encoding="utf-8") as file:
         file.write(text)

@@ -107,15 +107,13 @@ class Calibration(RubricRecord):
     """The mean of people's scores from which they accept; None if they decided themselves."""
 
     def differences(self, rubric: Rubric, evaluator: str) -> tuple[str, ...]:
-        """What is not as it was calibrated, in words; empty if the claim holds.
-
-        The evaluator is empty where code alone judges.
-        """
+        """What is not as it was calibrated, in words; empty if the claim holds."""
         parts = []
         if rubric.sha256 != self.rubric_sha256:
             parts.append("the rubric")
         if prompts_digest(rubric) != self.prompt_sha256:
             parts.append("the evaluator's prompts")
+        # Where code alone judges, it is empty, and no matter.
         if rubric.judged and evaluator != (self.evaluator or ""):
             then, present = self.evaluator or "none", evaluator or "none"
             parts.append(f"the evaluator ({then} then, {present} now)")

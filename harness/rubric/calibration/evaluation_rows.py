@@ -94,8 +94,7 @@ def object_in(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JS
 def as_draft(row: Row, rubric: Rubric) -> Row:
     """A row of an evaluation as a draft that was scored by the rubric; others as they are.
 
-    Each epoch is a draft, and those of one row are a group unless the row has another. Labels may
-    stand in the data set. Scores are the rubric's, or those that another program gave by the names
+    Each epoch is a draft. Scores are the rubric's, or those that another program gave by the names
     of its dimensions.
     """
     if not is_evaluation(row.fields):
@@ -103,6 +102,7 @@ def as_draft(row: Row, rubric: Rubric) -> Row:
     epoch = int(row.fields["epoch"])
     fields = {
         "id": row.id if epoch == 1 else f"{row.id} epoch {epoch}",
+        # Epochs of one row are alike, unless the row has another group.
         "group": row.id,
         "draft": row.fields.get("output"),
         "task": row.fields.get("inputs.task", ""),
@@ -112,6 +112,7 @@ def as_draft(row: Row, rubric: Rubric) -> Row:
         plain = name.removeprefix("inputs.")
         score = name.removeprefix(_SCORES).removeprefix(f"{rubric.id}.")
         score = re.sub(r"\W+", "_", score.lower())
+        # Labels may stand in the data set, so that they are inputs here.
         if plain.partition(".")[0] in _ALIKE:
             fields[plain] = value
         elif name.startswith(_SCORES) and score in dimensions:

@@ -116,6 +116,7 @@ def labeled_by(scores: Sequence[Labeled], labels: Sequence[Labeled]) -> list[Lab
 
 def _may_be_one(first: Labeled, second: Labeled) -> bool:
     """Whether nothing that both say differs."""
+    # What one file leaves out contradicts nothing.
     names = first.people.keys() & second.people
     people = [(first.people[name], second.people[name]) for name in names]
     fields = ((getattr(first, n), getattr(second, n)) for n in ("content", "group", "accept"))

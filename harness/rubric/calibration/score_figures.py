@@ -128,6 +128,7 @@ def reduced(
         scores = [[s.scores[name] for s in epochs if name in s.scores] for name in names]
         at = [success[name] if reducer.at is None else reducer.at for name in names]
         passed = [[float(v >= t) for v in of] for of, t in zip(scores, at, strict=True)]
+        # Successes are 1 and 0 already, whatever score counts as one.
         bare = Reducer(reducer.kind, reducer.k)
         values = [reducer(of, success=t) for of, t in zip(scores, at, strict=True)]
         accuracies = [bare(of, success=1.0) for of in passed]

@@ -180,6 +180,7 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     if not written or written[-1].kind in {"table", "code"}:
         return None
     last = written[-1]
+    # Code inside an item or a quotation.
     if last.kind in {"item", "quote"} and last.text.rstrip().endswith(("```", "~~~")):
         return None
     if _ends(last.text) or (leads_over and last.text.rstrip().endswith(":")):
@@ -213,6 +214,7 @@ def _is_signature(text: str, *, after: str) -> bool:
         return False
     if after.rstrip()[-1:] in {",", "،", "，"} and len(after.split()) <= _SIGNATURE_WORDS:  # noqa: RUF001
         return True
+    # A single line without a courtesy may as well be a sentence that breaks off.
     return _ends(after) and (len(lines) > 1 or text.lstrip()[0] in "-–—~")  # noqa: RUF001
 
 
@@ -238,6 +240,7 @@ class NoRepetition(Check):
 
         def is_same(new: _Content, earlier: _Content) -> bool:
             common, every = len(new[0] & earlier[0]), len(new[0] | earlier[0])
+            # `Yes, please.` may be said twice.
             return len(new[0]) > 2 and new[1] == earlier[1] and common / every >= self.similarity
 
         findings, repeated = [], set()
