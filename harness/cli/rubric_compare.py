@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import isnan
 from pathlib import Path
 
@@ -30,7 +31,13 @@ from harness.rubric import Rubric
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
-from harness.rubric.calibration.labels import Labeled, Labels, read_labels
+from harness.rubric.calibration.labels import (
+    Labeled,
+    Labels,
+    OffScale,
+    Unreadable,
+    read_labels,
+)
 from harness.rubric.calibration.paired import (
     Comparison,
     Difference,
@@ -74,6 +81,8 @@ def compare_scores(
     confidence: float,
     columns: tuple[str, ...],
     accept_at: float | None,
+    unreadable: Unreadable,
+    off_scale: OffScale,
     config: Path | None,
     as_json: bool,
 ) -> None:
@@ -105,8 +114,9 @@ def compare_scores(
             names = rubric or _rubric_of(files[0]), other_rubric or rubric or _rubric_of(files[1])
             chosen = [read_named(name, directory) for name in names]
             rubrics = chosen[0].rubric, chosen[1].rubric
+            scored = partial(read_labels, need="scores", unreadable=unreadable, off_scale=off_scale)
             read = [
-                read_labels(file.path, by, columns=file.columns, rows=file.rows, need="scores")
+                scored(file.path, by, columns=file.columns, rows=file.rows)
                 for file, by in zip(files, rubrics, strict=True)
             ]
             labeled = None

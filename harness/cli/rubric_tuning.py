@@ -30,7 +30,7 @@ from harness.rubric.calibration.calibration_files import (
     prompts_digest,
     write_pass_at,
 )
-from harness.rubric.calibration.labels import Labels, read_labels
+from harness.rubric.calibration.labels import Labels, OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import labeled_by
 from harness.rubric.calibration.tuning import Tuning, tune
 from harness.version import __version__
@@ -78,15 +78,33 @@ of_labels = together(
         help="Without a column 'accept': the mean human score from which a draft is accepted. "
         "[default: the rubric's pass_at]",
     ),
+    click.option(
+        "--unreadable",
+        type=click.Choice(["drop", "lowest"]),
+        default="drop",
+        show_default=True,
+        help="What becomes of the evaluator's judgements without a score (null).",
+    ),
+    click.option(
+        "--off-scale",
+        type=click.Choice(["refuse", "drop", "clip", "lowest"]),
+        default="refuse",
+        show_default=True,
+        help="What becomes of its scores off the scale.",
+    ),
 )
 """Adds the options that say how files of labels are read, and which error rate is claimed."""
 
 
 def about_reading(read: Labels) -> Iterator[str]:
-    """How many of the evaluator's judgements have no score."""
-    if read.unreadable:
-        by = ", ".join(f"{column} {number}" for column, number in read.unreadable.items())
-        yield f"Judgements without a score, which do not count: {by}"
+    """What became of the evaluator's scores that are none."""
+    for what, option, counts in (
+        ("Judgements without a score", "--unreadable", read.unreadable),
+        ("Scores off the scale", "--off-scale", read.off_scale),
+    ):
+        if counts:
+            by = ", ".join(f"{column} {number}" for column, number in counts.items())
+            yield f"{what}: {by} ({option})"
 
 
 @click.command()
@@ -128,6 +146,8 @@ def tune_rubric(
     columns: tuple[str, ...],
     split: str | None,
     accept_at: float | None,
+    unreadable: Unreadable,
+    off_scale: OffScale,
     evaluator: str | None,
     report: Path | None,
     write: bool,
@@ -147,14 +167,19 @@ def tune_rubric(
         rubrics = own_rubrics(config)
         file = read_named(rubric, rubrics)
         ours = read_pairs(columns, option="--columns", form="ours=theirs")
-        read = read_labels(labels, file.rubric, columns=ours)
+        reading = partial(
+            read_labels, rubric=file.rubric, unreadable=unreadable, off_scale=off_scale
+        )
+        read = reading(labels, columns=ours)
         if scores is not None:
-            scored = read_labels(scores, file.rubric, columns={}, need="scores")
+            scored = reading(scores, columns={}, need="scores")
             # A draft without scores stays, so that its lack of them is told.
             by_id = {draft.id: draft for draft in labeled_by(scored.drafts, read.drafts)}
-            drafts = tuple(by_id.get(draft.id, draft) for draft in read.drafts)
-            read = replace(read, drafts=drafts, unreadable=scored.unreadable)
-        drafts = tuple(draft for draft in read.drafts if split in (None, draft.split))
+            joined = tuple(by_id.get(draft.id, draft) for draft in read.drafts)
+            read = replace(
+                read, drafts=joined, unreadable=scored.unreadable, off_scale=scored.off_scale
+            )
+        drafts = [draft for draft in read.drafts if split in (None, draft.split)]
         if not drafts:
             near = did_you_mean(str(split), {draft.split for draft in read.drafts})
             problem = f"no row has split '{split}'; {near}"
@@ -340,7 +365,7 @@ def _origin(rubric: Rubric, tuning: Tuning, read: Labels, evaluator: str | None)
         else "none: code alone scores",
         "Judgements of a draft": ", ".join(map(str, tuning.samples)) or "0",
         "Labels": f"{read.path.name}, {counted}; {by}; SHA-256 {tuning.labels_sha256}",
-        "Scores that are none": "; ".join(about_reading(read)) or "no score was null",
+        "Scores that are none": "; ".join(about_reading(read)) or "no score was null or off scale",
         "Claim": f"{_claim(aim)}; {aim.looks} looks at these labels share what may go wrong",
         "Method": f"{_METHODS[aim.risk]}, exact (Clopper and Pearson), each at {aim.error:.4g}; "
         "intervals of agreement by a bootstrap over groups with Student's correction, seed 0",
@@ -436,6 +461,7 @@ def _as_json(
         **{name: getattr(tuning, name) for name in names},
         "ignored_columns": read.ignored,
         "unreadable": read.unreadable,
+        "off_scale": read.off_scale,
         "disagreements": [
             {"id": draft.labeled.id, "composite": draft.composite, "accept": draft.accept}
             for draft in tuning.disagreements

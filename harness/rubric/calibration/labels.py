@@ -46,6 +46,14 @@ _SHOWN_OF_A_KIND = 3
 _MODEL = ConfigDict(frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
 
 
+Unreadable = Literal["drop", "lowest"]
+"""What becomes of a judgement without a score, which a file has as null: it does not count, or as
+the lowest score."""
+OffScale = Literal["refuse", "drop", "clip", "lowest"]
+"""What becomes of an evaluator's score off the scale: a mistake of the file, left out, the nearest
+end of the scale, or the lowest score."""
+
+
 def _samples(value: object) -> list[Any]:
     """A list, or numbers with spaces, `|` or `;` between."""
     if isinstance(value, str) and not value.startswith("["):
@@ -134,7 +142,9 @@ class Labels:
     ignored: tuple[str, ...] = ()
     """Columns that mean nothing here."""
     unreadable: Mapping[str, int] = field(default_factory=dict)
-    """By column, how many of the evaluator's judgements have no score (null): none counts."""
+    """By column, how many of the evaluator's judgements have no score."""
+    off_scale: Mapping[str, int] = field(default_factory=dict)
+    """By column, how many of its scores are off the scale, if that is no mistake."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +165,15 @@ def read_labels(
     *,
     columns: Mapping[str, str],
     need: Literal["labels", "scores"] = "labels",
+    unreadable: Unreadable = "drop",
+    off_scale: OffScale = "refuse",
     rows: Iterable[Row | InvalidInput] | None = None,
 ) -> Labels:
     """The labels of a file.
 
     `columns` has the file's name of a column by its name here; `need` is what the file must have;
     `rows` are its rows if it was read before, with these columns and the empty cells of scores.
+    `unreadable` and `off_scale` are for the evaluator's scores.
 
     Raises:
         InvalidInput: The file cannot be read, or has no labels.
@@ -168,7 +181,7 @@ def read_labels(
     """
     if rows is None:
         rows = read_rows([str(path)], columns=columns, empty={"score"})
-    reading = _LabelTable(path, rubric, columns, need)
+    reading = _LabelTable(path, rubric, columns, need, unreadable, off_scale)
     labels = reading.labels(rows)
     reading.refuse()
     return labels
@@ -182,7 +195,11 @@ class _LabelTable:
     rubric: Rubric
     columns: Mapping[str, str]
     need: Literal["labels", "scores"]
-    unreadable: Counter[str] = field(default_factory=Counter)
+    unreadable: Unreadable
+    off_scale: OffScale
+    unread: Counter[str] = field(default_factory=Counter)
+    beyond: Counter[str] = field(default_factory=Counter)
+    """How many there are of either, by column."""
     mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
     """With their columns."""
 
@@ -239,7 +256,8 @@ class _LabelTable:
         people = sorted(draft.model_dump_json(include={"people", "accept"}) for draft in drafts)
         among = hashlib.sha256("".join(people).encode()).hexdigest()
         drafts = tuple(draft.model_copy(update={"among": among}) for draft in drafts)
-        return Labels(path=self.path, drafts=drafts, ignored=ignored, unreadable=self.unreadable)
+        counts = {"unreadable": self.unread, "off_scale": self.beyond}
+        return Labels(path=self.path, drafts=drafts, ignored=ignored, **counts)
 
     def refuse(self) -> None:
         """Raises all mistakes at once; of each kind, the message has the first few."""
@@ -324,18 +342,26 @@ class _LabelTable:
             self._wrong(cell, f"{str(value)!r:.40}: {_NO_NUMBER}", code="labels.not-a-number")
         elif not scale.min <= score <= scale.max:
             problem = f"{str(value)!r:.40}: not on its scale, {scale.min:g} to {scale.max:g}"
+            problem += " (--off-scale can clip or drop it)" * (cell.column.startswith("score"))
             self._wrong(cell, problem, code="labels.off-scale")
         return score
 
     def _of_evaluator(self, cell: _Cell, name: str) -> tuple[float, ...]:
         """The samples of a cell that count."""
+        scale = self.rubric.scale_of(name)
         scores = []
         for value in _samples(cell.value):
+            score = _number(value, scale)
             if value is None or str(value).strip().lower() in _MISSING:
-                self.unreadable[cell.column] += 1
-            else:
+                self.unread[cell.column] += 1
+                scores += [scale.min] if self.unreadable == "lowest" else []
+            elif score is None or self.off_scale == "refuse" or scale.min <= score <= scale.max:
                 # 0 in place of a mistake, which is raised with all others.
                 scores.append(self._score(cell, value, name) or 0.0)
+            else:
+                self.beyond[cell.column] += 1
+                nearest = min(max(score, scale.min), scale.max)
+                scores += {"drop": [], "clip": [nearest], "lowest": [scale.min]}[self.off_scale]
         return tuple(scores)
 
 

@@ -321,18 +321,28 @@ def test_scores_are_on_the_scale_of_their_dimension_and_pass_and_fail_are_words_
         read_labels(path, SCALES, columns={})
 
 
+@pytest.mark.parametrize(
+    ("unreadable", "off_scale", "scores"),
+    [
+        ("drop", "drop", [(4,), ()]),
+        ("lowest", "clip", [(4, 1, 5), (1,)]),
+        ("drop", "lowest", [(4, 1), ()]),
+    ],
+)
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
-def test_judgements_without_a_score_do_not_count_and_are_told(tmp_path, ending):
+def test_judgements_without_a_score_and_scores_off_the_scale_are_told_and_counted(
+    tmp_path, ending, unreadable, off_scale, scores
+):
     path = tmp_path / f"labels.{ending}"
     if ending == "csv":
-        path.write_text("id,accept,score.clear\n1,yes,4 null 5\n2,no,null\n3,no,\n")
+        path.write_text("id,accept,score.clear\n1,yes,4 null 9\n2,no,null\n3,no,\n")
     else:
         path.write_text(
-            '{"id": "1", "accept": true, "score": {"clear": [4, null, 5]}}\n'
+            '{"id": "1", "accept": true, "score": {"clear": [4, null, 9]}}\n'
             '{"id": "2", "accept": false, "score.clear": null}\n'
             '{"id": "3", "accept": false, "score.clear": null, "unjudged": ["clear"]}\n'
         )
-    found = read_labels(path, SCALES, columns={})
+    found = read_labels(path, SCALES, columns={}, unreadable=unreadable, off_scale=off_scale)
 
-    assert [one.scores.get("clear", ()) for one in found.drafts] == [(4, 5), (), ()]
-    assert found.unreadable == {"score.clear": 2}
+    assert [one.scores.get("clear", ()) for one in found.drafts] == [*scores, ()]
+    assert (found.unreadable, found.off_scale) == ({"score.clear": 2}, {"score.clear": 1})
