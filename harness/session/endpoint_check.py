@@ -1,15 +1,19 @@
-"""Checks endpoints: what each can do, as shown by a dozen short calls."""
+"""Endpoints outside of a run: what each can do, by a dozen short calls, and what is in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 from harness.errors import (
     CallTimeout,
     EndpointUnreachable,
     HarnessError,
     InferenceError,
+    InvalidInput,
     ModelNotFound,
     Notice,
     NotOffered,
@@ -26,11 +30,12 @@ from harness.inference import (
     provider_of,
 )
 from harness.inference.completion import StructuredMode
+from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
 from harness.inference.providers.provider import NEVER, Switch
 from harness.inference.providers.server_host import ServerFacts
-from harness.session.connections import check_tags
-from harness.session.models import open_models
+from harness.session.models import check_tags, open_models, opened_host
 from harness.session.settings import Settings
+from harness.session.tenancy import time_to_report
 from harness.session.trust import facts_of
 from harness.trace import Tracer
 
@@ -302,3 +307,127 @@ def _lists(models: tuple[str, ...] | None, model_id: str) -> bool:
     # A tag or a version may be left out on one side.
     name = model_id.partition("/versions/")[0]
     return not models or bool({name, f"{name}:latest", name.removesuffix(":latest")} & {*models})
+
+
+# --- models in memory -----------------------------------------------------------------------------
+
+Control = Literal["run", "managed", "fixed"]
+"""Who loads and unloads a model: each run for itself; the budget, by its server; or not from
+here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSeen:
+    """The state of an endpoint's model."""
+
+    tag: str
+    backend: str
+    model: str
+    """The name of its file, or its name on the server."""
+    device: str
+    control: Control
+    pin: bool
+    """Whether it stays in memory for a whole run."""
+    priority: int
+    """Among models that need the same room, the highest is loaded first."""
+    reachable: bool | None = None
+    """Whether its server answers; None without a server."""
+    resident: bool | None = None
+    """Whether it is in memory; None if unknown."""
+    total_bytes: int | None = None
+    """Its memory, on all devices together; None if unknown."""
+    gpu_bytes: int | None = None
+    """How much of that is on GPUs; None if unknown."""
+    problem: str | None = None
+    """Why no more is known; None without an error."""
+
+
+async def list_models(
+    endpoints: Mapping[str, Endpoint], *, environment: Mapping[str, str]
+) -> list[ModelSeen]:
+    """Checks every endpoint, without loading anything."""
+    looks = (_look(endpoint, environment) for endpoint in endpoints.values())
+    return list(await asyncio.gather(*looks))
+
+
+def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[Endpoint]:
+    """The endpoints of these tags, each once, if their models can be unloaded from here."""
+    check_tags(tags, endpoints)
+    chosen = []
+    for tag in dict.fromkeys(tags):
+        _refuse_uncontrolled(endpoints[tag])
+        chosen.append(endpoints[tag])
+    return chosen
+
+
+async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
+    """Has a server unload a model, and waits for it; a model that is not loaded is no error."""
+    async with opened_host(endpoint, environment) as host:
+        await host.unload()
+
+
+def _refuse_uncontrolled(endpoint: Endpoint) -> None:
+    if endpoint.backend in FILE_BACKENDS:
+        raise InvalidInput(
+            f"'{endpoint.tag}' is loaded from a file by each run, into its own process: outside "
+            "of a run there is nothing to unload; pin = true keeps it in memory for a whole run",
+            code="model.in-process",
+        )
+    if endpoint.backend not in MANAGED_BACKENDS:
+        raise InvalidInput(
+            f"'{endpoint.tag}' cannot be unloaded from here: backend "
+            f"'{endpoint.backend}' has no command for it",
+            code="model.no-control",
+        )
+    if not endpoint.manage:
+        raise InvalidInput(
+            f"'{endpoint.tag}' is loaded and unloaded by its server alone; write manage = true "
+            f"under [endpoints.{endpoint.tag}] to do it from here",
+            code="model.not-managed",
+        )
+
+
+async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
+    state = ModelSeen(
+        tag=endpoint.tag,
+        backend=endpoint.backend,
+        model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
+        device=", ".join(endpoint.shares),
+        control=_control(endpoint),
+        pin=endpoint.pin,
+        priority=endpoint.priority,
+    )
+    try:
+        match state.control:
+            case "managed":
+                async with (
+                    opened_host(endpoint, environment) as host,
+                    time_to_report(endpoint, "its loaded models"),
+                ):
+                    report = await host.report()
+                facts = {} if report is None else asdict(report)
+                return replace(state, reachable=True, **facts)
+            case "fixed" if endpoint.url is not None:
+                server = await facts_of(endpoint, environment)
+                return replace(state, reachable=server.reachable)
+            case "run" if endpoint.path is not None:
+                return replace(state, problem=_problem_of(endpoint.path))
+            case _:
+                return state
+    except EndpointUnreachable as error:
+        return replace(state, reachable=False, problem=error.statement)
+    except HarnessError as error:
+        return replace(state, problem=error.statement)
+
+
+def _problem_of(file: Path) -> str | None:
+    try:
+        return None if file.is_file() else f"there is no file {file}"
+    except OSError as error:
+        return f"{file} cannot be looked at ({error.strerror})"
+
+
+def _control(endpoint: Endpoint) -> Control:
+    if endpoint.backend in FILE_BACKENDS:
+        return "run"
+    return "managed" if endpoint.manage else "fixed"

@@ -5,34 +5,44 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice
+from harness.errors import (
+    ConfigurationInvalid,
+    HarnessError,
+    ModelFileInvalid,
+    Notice,
+    did_you_mean,
+    errors_of,
+)
 from harness.inference import (
     Backend,
     Client,
     Endpoint,
+    Host,
     ScriptedBackend,
     provider_of,
     server_address,
 )
 from harness.inference.client import Route
 from harness.inference.gate import Gate, Lease, Replica
+from harness.inference.providers.http import Access
 from harness.inference.providers.registry import (
+    connect,
+    host_of,
     knowledge_of,
     metrics_source,
     served_metadata,
     slots_source,
 )
-from harness.inference.reply_store import ReplyCache
+from harness.inference.reply_store import ReplyCache, reply_identity
 from harness.inference.request import Request
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.tool_offers import ToolKnowledge
 from harness.log import log_warning
 from harness.residency import KeepAliveBudget
-from harness.session.connections import OpenedEndpoint, check_tags, open_endpoint
 from harness.session.monitoring import (
     Sampled,
     device_sources,
@@ -45,13 +55,15 @@ from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import (
     check_managed,
     describe_budget,
+    file_footprint,
+    is_managed,
     kv_bytes_of,
     open_budget,
     placed,
 )
-from harness.session.trust import known_secrets
+from harness.session.trust import api_key_of, known_secrets, not_allowed
 from harness.text_store import TextStore
-from harness.trace import RunTrace, SharedTracer, Tracer, events
+from harness.trace import Clock, RunTrace, SharedTracer, Tracer, events, monotonic
 from harness.trace.secrets import Redactor
 
 CALL_CACHE = "calls.sqlite"
@@ -372,3 +384,100 @@ def _knowledge(
         )
         for tag, endpoint in endpoints.items()
     }
+
+
+# --- one endpoint ---------------------------------------------------------------------------------
+
+
+def check_tags(tags: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:
+    """Raises `ConfigurationInvalid` for a tag that no endpoint has."""
+    for tag in tags:
+        if tag not in endpoints:
+            raise ConfigurationInvalid(
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
+                code="endpoint.unknown",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedEndpoint:
+    """An endpoint and its backend; of one that was not connected here, no more is known."""
+
+    endpoint: Endpoint
+    backend: Backend
+    api_key: str | None = field(default=None, repr=False)
+    server: str | None = None
+    """The identity of its server: two tags may have models on one."""
+    host: Host | None = None
+    """Loads its model, if the budget counts it."""
+    identity: str | None = None
+    """The key of its cached replies; None for no cache."""
+    error: HarnessError | None = None
+    """Why it cannot be used; None if it can."""
+    name: str = ""
+    """Of a replica, as traces show it."""
+    replicas: tuple[OpenedEndpoint, ...] = ()
+    """Of an endpoint with `urls`, each; it is itself the first of them."""
+
+    @property
+    def servers(self) -> tuple[OpenedEndpoint, ...]:
+        """Its replicas; without `urls`, the endpoint itself."""
+        return self.replicas or (self,)
+
+
+def open_endpoint(
+    endpoint: Endpoint,
+    *,
+    environment: Mapping[str, str],
+    cached: bool,
+    clock: Clock,
+) -> OpenedEndpoint:
+    """Connects to nothing yet.
+
+    Raises:
+        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
+        ModelFileInvalid: Its file is missing or not a GGUF.
+    """
+    if endpoint.urls:
+        # Refused before any of them holds anything that would have to be closed.
+        for replica in endpoint.replicas.values():
+            api_key_of(replica, environment)
+        how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
+        replicas = tuple(
+            replace(how(replica), name=name) for name, replica in endpoint.replicas.items()
+        )
+        return replace(replicas[0], endpoint=endpoint, name="", replicas=replicas)
+    api_key = api_key_of(endpoint, environment)
+    # Files are read first: as long as they can be wrong, there is nothing to close.
+    identity = reply_identity(endpoint) if cached else None
+    file_footprint(endpoint)
+
+    def check(url: str) -> None:
+        for refusal in not_allowed(endpoint, environment, url=url):
+            raise refusal
+
+    access = Access(api_key=api_key, clock=clock, check_address=check)
+    reached = endpoint.filled_in(environment)
+    backend = connect(reached, access)
+    host = host_of(reached, backend, access) if is_managed(endpoint) else None
+    return OpenedEndpoint(
+        endpoint=endpoint,
+        backend=backend,
+        api_key=api_key,
+        server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
+        host=host,
+        identity=identity,
+    )
+
+
+@asynccontextmanager
+async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
+    """The host that loads the model of an endpoint that `is_managed`, outside of a run."""
+    opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)
+    assert opened.host is not None
+    try:
+        with errors_of(endpoint.tag):
+            yield opened.host
+    finally:
+        await opened.host.aclose()
+        await opened.backend.aclose()
