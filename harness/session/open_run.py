@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from harness.errors import ConfigurationInvalid, InvalidInput, Notice, did_you_mean
+from harness.graph import Graph
 from harness.graph.state import Use
-from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent
+from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter
 from harness.inference.limits import merged
 from harness.inference.meter import token_prices
 from harness.inference.reply_store import KeptReplies
@@ -30,10 +31,12 @@ from harness.log import log_notice, log_warning, warnings_heard_by
 from harness.metrics import otel_metrics
 from harness.residency import KeepAliveBudget
 from harness.rubric import Noise
+from harness.session.demand import judges, needed_roles
 from harness.session.mcp_tools import McpServers
 from harness.session.models import OpenModels, describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary, PassageStore
 from harness.session.result import all_passed
+from harness.session.resume import EarlierRun
 from harness.session.roles import Casting, Roles, cast_roles, check_evaluators, with_backends
 from harness.session.separation import ComparedModels
 from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
@@ -267,45 +270,38 @@ class OpenRun:
 @asynccontextmanager
 async def open_run(
     settings: Settings,
+    graph: Graph,
     *,
-    name: str,
     task: str = "",
     environment: Mapping[str, str],
     backends: Mapping[str, Backend] | None = None,
     observers: Sequence[Sink] = (),
     limits: Limits | None = None,
     command_limits: Limits | None = None,
-    needed_roles: Mapping[str, str] | None = None,
-    resume: Path | None = None,
-    spent: Spent = NOTHING,
-    produces: bool = True,
-    judges: bool = True,
+    earlier: EarlierRun | None = None,
     surroundings: Surroundings | None = None,
+    produces: bool = True,
     shared: SharedParts | None = None,
     tenant: str | None = None,
 ) -> AsyncIterator[OpenRun]:
-    """Opens everything that a run needs, and closes it in reverse order.
+    """Opens everything that a run of a graph needs, and closes it in reverse order.
 
     The run's journal, its timelines and its line in the audit log are written however the block
-    ends.
+    ends. With `shared` parts, the session's settings and backends count.
 
     Args:
-        settings: See `Pipeline.run_async`, as for backends, observers and limits.
-        name: The pipeline's.
+        settings: See `Pipeline.run_async`, as for backends and observers.
+        graph: Its nodes say which roles must have a usable model, and whether drafts are judged.
         task: What the run is for, for the audit log.
         environment: Holds the API keys that endpoints name.
         backends: By tag.
         observers: Of each record.
         limits: Of the whole run; each overrides the same limit of the settings.
         command_limits: Of this part alone, inside those of the run.
-        needed_roles: Roles that must have a usable model, and the nodes that need them.
-        resume: The journal of a run to resume.
-        spent: The use of earlier parts of the run.
+        earlier: The parts of the run that this one continues.
+        surroundings: Of these settings, if the earlier parts were compared with them.
         produces: Whether drafts are also written, not only judged; see `Roles`.
-        judges: Whether it is known that drafts are judged; otherwise mistakes that matter only then
-            are found at the first judgement.
-        surroundings: Of these settings, if earlier parts of the run were compared with them.
-        shared: Of the session that it is a run of, whose settings and backends count.
+        shared: What the runs of a session have in common.
         tenant: For whom the session makes it.
     """
     # 1. Mistakes that the settings alone show, before there is a run.
@@ -319,14 +315,20 @@ async def open_run(
         setup = Setup.of(settings, backends, environment) if shared is None else shared.setup
     settings = setup.settings
     roles = cast_roles(setup.endpoints, settings, produces=produces)
-    if judges:
+    # Of a graph that is not seen to judge, a mistake that matters only then is found when it does.
+    is_judged = judges(graph)
+    if is_judged:
         check_evaluators(roles, setup.compared)
-    needed = setup.required(roles, needed_roles or {})
+    needed = setup.required(roles, needed_roles(graph))
+    resumed, spent = None, NOTHING
+    if earlier is not None:
+        # Read before the trace opens the journal again, to which this part's own calls are added.
+        resumed, spent = earlier.journal.path, earlier.spent
     run = OpenRun(
         settings=settings,
         task=task,
         tenant=tenant,
-        trace=_start_record(settings, name, setup.trace_options, observers, resume=resume),
+        trace=_start_record(settings, graph.name, setup.trace_options, observers, resume=resumed),
     )
     began_ns = monotonic()
     run.casting = Casting(
@@ -345,7 +347,7 @@ async def open_run(
             for message, details in early:
                 run.trace.warned(message, details)
             describe_endpoints(setup.endpoints, run.trace)
-            if judges:
+            if is_judged:
                 await run.casting.seat()
             else:
                 await run.casting.ask_servers(judges=False)
@@ -373,7 +375,7 @@ async def open_run(
             run.replies = KeptReplies(
                 setup.endpoints,
                 trace=run.trace,
-                resumed=resume is not None,
+                resumed=earlier is not None,
                 is_wanted=settings.trace.is_resumable,
                 warn=run.warn,
             )

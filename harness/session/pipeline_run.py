@@ -25,10 +25,10 @@ from harness.graph.executor import Executor, InProcess, OnDemand, OpenExecutor
 from harness.graph.graph import asks_for_workers
 from harness.graph.reuse import OUTPUT_CACHE, Shared
 from harness.graph.state import Places
-from harness.inference import NOTHING, Backend, Limits, Meter
+from harness.inference import Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
-from harness.session.demand import Forecaster, judges, needed_roles
+from harness.session.demand import Forecaster
 from harness.session.open_run import OpenRun, SharedParts, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -158,21 +158,18 @@ class PipelineRun:
             # 1. All that the run needs is open inside this block.
             async with open_run(
                 self.settings,
-                name=self.graph.name,
+                self.graph,
                 task=str(part.inputs.get("task", "")),
                 environment=os.environ,
                 backends=self.backends,
-                shared=self.shared,
-                tenant=self.tenant,
                 observers=(*self.observers, self._note_retry),
                 limits=merged(part.limits, self.own_limits),
                 command_limits=part.origin.limits if part.origin else None,
-                needed_roles=needed_roles(self.graph),
-                produces=self.produces,
-                judges=judges(self.graph),
-                resume=earlier.journal.path if earlier else None,
-                spent=earlier.spent if earlier else NOTHING,
+                earlier=earlier,
                 surroundings=part.surroundings,
+                produces=self.produces,
+                shared=self.shared,
+                tenant=self.tenant,
             ) as opened:
                 # 2. Only now that the journal is this part's, no other process writes to it.
                 if earlier is not None:

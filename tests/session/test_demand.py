@@ -70,7 +70,7 @@ async def run_watched(
     """Runs a pipeline, its forecast told to whoever is given."""
     # What is kept for a resume is kept in threads, and no two runs then take the same time.
     settings = settings_of(tmp_path, trace={"content": "none", "durability": "exit"})
-    async with open_run(settings, name=pipeline.name, environment={}, backends=backends) as session:
+    async with open_run(settings, pipeline, environment={}, backends=backends) as session:
         forecaster = Forecaster(pipeline, roles=session.casting.roles, expect=expect)
         return await execute(
             pipeline,
