@@ -19,10 +19,9 @@ from harness.session.batch_rows import BatchRows, Inputs
 from harness.session.open_run import SharedParts
 from harness.session.own_loop import in_own_loop
 from harness.session.pipeline_run import PipelineRun
-from harness.session.result import RunResult
+from harness.session.result import RunEvents, RunResult
 from harness.session.resume import Origin
 from harness.session.run import Run
-from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Journal, Sink
 

@@ -15,8 +15,9 @@ from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inp
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
 from harness.inference import Limits, Spent
+from harness.inference.call_spans import most_tokens_of_conversation
+from harness.inference.request import most_tokens_in
 from harness.memory import Place, place_of
-from harness.session.result import run_spent
 from harness.trace import (
     ContentPolicy,
     Instant,
@@ -24,9 +25,11 @@ from harness.trace import (
     NodeOutput,
     SpanRecord,
     Tracer,
+    calls_of,
     events,
     sha256_of,
 )
+from harness.trace.calls import charges_of
 from harness.trace.node_records import attempt_status
 from harness.trace.records import node_of_all
 from harness.wiggum import EarlierLoops, earlier_loops
@@ -486,3 +489,47 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
             documents.append(document)
     whole = [document for document in documents if document["document"] is not None]
     return whole, len(documents) - len(whole)
+
+
+# --- what it took ---------------------------------------------------------------------------------
+
+
+def run_spent(journal: Journal) -> Spent:
+    """Adds up the use of a run: its calls to models, including embeddings and failed attempts.
+
+    Raises:
+        JournalInvalid: A line in the middle is not a record.
+    """
+    recorded = events.Events()
+    calls = calls_of(recorded.noted(journal.items(SpanRecord, Instant)))
+    sent: list[events.Request] = [
+        call
+        for call in (*calls, *recorded[events.OtherRequest])
+        if call.was_sent and not call.from_cache
+    ]
+    endpoints = recorded[events.EndpointEvent]
+    charges = charges_of(sent, endpoints)
+    # Of calls that were under way when the run was killed the use is unknown, too.
+    uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
+    most_asked, most_answered = _most_tokens(uncounted, journal)
+    return Spent(
+        calls=len(sent),
+        input_tokens=sum(call.input_tokens or 0 for call in sent) + most_asked,
+        output_tokens=sum(call.output_tokens or 0 for call in sent) + most_answered,
+        cost_usd=sum(charges.values()) if charges else None,
+        time_ns=journal.duration_ns,
+        estimated_calls=len(uncounted),
+        unpriced_calls=sum(call.id not in charges and not call.was_free for call in sent),
+    )
+
+
+def _most_tokens(calls: Sequence[events.Request], journal: Journal) -> tuple[int, int]:
+    """The estimated tokens of calls without a count, in and out, as far as texts were recorded."""
+    chats = [call for call in calls if isinstance(call, events.Chat)]
+    texts = journal.texts({sha for c in chats for sha in (c.prompt_sha256, c.reply_sha256) if sha})
+    asked = answered = 0
+    for chat in chats:
+        if prompt := texts.get(chat.prompt_sha256):
+            asked += most_tokens_of_conversation(prompt)
+        answered += most_tokens_in(texts.get(chat.reply_sha256, ""))
+    return asked, answered

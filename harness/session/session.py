@@ -26,10 +26,9 @@ from harness.session.pipeline import (
     check_observers,
     run_pipeline,
 )
-from harness.session.result import RunResult
+from harness.session.result import RunEvents, RunResult
 from harness.session.resume import Origin
 from harness.session.roles import cast_roles
-from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Redactor, SharedTracer, Sink, monotonic
 

@@ -15,7 +15,7 @@ from harness.graph import Retry
 from harness.inference import Endpoint, ScriptedReply
 from harness.log import log_warning
 from harness.rubric import Dimension, Rubric
-from harness.session.run_events import _Observer
+from harness.session.result import _Observer
 from harness.testing import Judge, Script
 from harness.trace import SpanEnded, SpanStarted
 from harness.trace.records import Piece

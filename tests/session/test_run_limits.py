@@ -24,7 +24,7 @@ from harness.graph import Graph
 from harness.inference import ChatRequest, Limits, Spent
 from harness.inference.request import most_prompt_tokens
 from harness.session.open_run import open_run
-from harness.session.result import run_spent
+from harness.session.resume import run_spent
 
 PROMPT = "x" * 30
 """82 tokens at most with what a template may add, and one by the scripted backend's count."""
