@@ -41,18 +41,18 @@ Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
 BadRows = Literal["stop", "skip"]
 """Whether rows that do not fit stop a batch before anything runs, or fail alone."""
 
+# Failures before their share says anything.
 _JUDGED = 20
-"""Failures before their share says anything."""
 _SHOWN = 10
+# Of rows with the same mistake.
 _PLACES = 3
-"""Of rows with the same mistake."""
+# In a row's name, before the number of its epoch; the first has none.
 _EPOCH = "~"
-"""In a row's name, before the number of its epoch; the first has none."""
+# The first group is of two braces, which are text: `{{a}}` is `{a}`.
 _BRACES = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}|\{\s*([^{}]+?)\s*\}")
-"""The first group is of two braces, which are text: `{{a}}` is `{a}`."""
 _TABLE = "a table is a .csv, .jsonl (one object a line), .json (a list) or .parquet file"
+# What in braces stands for a column even if there is none of this name.
 _NAME = re.compile(r"[^\"'\s]+")
-"""What in braces stands for a column even if there is none of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

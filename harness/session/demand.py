@@ -23,8 +23,8 @@ from harness.trace.records import label_of
 MEMORY = "memory"
 """The role of calls for the vectors of passages; an endpoint need not play it."""
 
+# The methods of a `Run` that judge.
 _JUDGING = frozenset({"wiggum", "evaluate"})
-"""The methods of a `Run` that judge."""
 
 
 def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:

@@ -177,18 +177,9 @@ async def open_models(
 ) -> AsyncIterator[OpenModels]:
     """The client in front of these endpoints, and the budget that shares memory among their models.
 
-    Nothing is loaded until the first call; servers of managed models are asked about them.
-
-    Args:
-        endpoints: By tag.
-        settings: Holds the budget, and whether calls are cached.
-        environment: Holds the API keys that endpoints name.
-        backends: Ready-made backends, by tag; closed with the others.
-        required: Tags of the endpoints that must be usable; mistakes in others are reported when
-            they are called.
-        tracer: Sees every call.
-        sample_every_s: Seconds between readings of the called servers' counters; 0 for none.
-        warn: Called for an unusable fallback of a required endpoint; by default it is logged.
+    Nothing is loaded until the first call; servers of managed models are asked about them. The
+    `required` endpoints must be usable; mistakes in others are reported when they are called. Ready
+    `backends` are closed with the others. Without `sample_every_s`, no server's counters are read.
 
     Raises:
         ConfigurationInvalid: A required endpoint does not exist or its API key is missing, a
@@ -268,7 +259,12 @@ async def open_models(
                 max_parallel=opening.endpoint.max_parallel,
                 max_queue=opening.endpoint.max_queue,
                 max_outage_s=opening.endpoint.max_outage_s,
-                replicas=[_replica(of) for of in servers],
+                replicas=[
+                    Replica()
+                    if of.server is None
+                    else Replica(name=of.name, slots=slots_source(of.endpoint, api_key=of.api_key))
+                    for of in servers
+                ],
                 lease=_lease(budget if is_counted else None, called=called),
                 tracer=tracer,
             )
@@ -323,14 +319,6 @@ def _lease(budget: KeepAliveBudget | None, *, called: Collection[asyncio.Event])
             yield
 
     return held
-
-
-def _replica(opened: OpenedEndpoint) -> Replica:
-    """One of the servers behind an endpoint, for its gate."""
-    if opened.server is None:
-        return Replica()
-    slots = slots_source(opened.endpoint, api_key=opened.api_key)
-    return Replica(name=opened.name, slots=slots)
 
 
 def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:

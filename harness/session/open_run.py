@@ -287,22 +287,8 @@ async def open_run(
     """Opens everything that a run of a graph needs, and closes it in reverse order.
 
     The run's journal, its timelines and its line in the audit log are written however the block
-    ends. With `shared` parts, the session's settings and backends count.
-
-    Args:
-        settings: See `Pipeline.run_async`, as for backends and observers.
-        graph: Its nodes say which roles must have a usable model, and whether drafts are judged.
-        task: What the run is for, for the audit log.
-        environment: Holds the API keys that endpoints name.
-        backends: By tag.
-        observers: Of each record.
-        limits: Of the whole run; each overrides the same limit of the settings.
-        command_limits: Of this part alone, inside those of the run.
-        earlier: The parts of the run that this one continues.
-        surroundings: Of these settings, if the earlier parts were compared with them.
-        produces: Whether drafts are also written, not only judged; see `Roles`.
-        shared: What the runs of a session have in common.
-        tenant: For whom the session makes it.
+    ends. `limits` are of the whole run, and `command_limits` of this part alone, inside those. With
+    `shared` parts, the session's settings and backends count.
     """
     # 1. Mistakes that the settings alone show, before there is a run.
     early: list[tuple[str, Mapping[str, object]]] = []

@@ -65,8 +65,8 @@ _THREADS = 8
 
 Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 
+# Makes the vectors of what a run asks of the store.
 _asks: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
-"""Makes the vectors of what a run asks of the store."""
 # Texts in one call: servers rarely compute more at once, and some accept at most 100.
 _BATCH = 64
 _RANKED_PER_HIT, _MOST_RANKED = 4, 100

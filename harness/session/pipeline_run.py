@@ -377,8 +377,8 @@ def _deadline_s(meter: Meter) -> float | None:
     return rest.amount + _WRAP_UP_S if rest.amount > 0 else 0.0
 
 
+# By loop, and with an entry for each run that waits.
 _OPENING: dict[asyncio.AbstractEventLoop, tuple[asyncio.Lock, list[None]]] = {}
-"""By loop, and with an entry for each run that waits."""
 
 
 async def _turn_to_open() -> None:

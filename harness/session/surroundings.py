@@ -46,11 +46,7 @@ _NONE, _UNKNOWN = "none", "unknown"
 class Surroundings:
     """The models, rubrics and settings of one run, or of one that is rehearsed.
 
-    Args:
-        settings: As for the run, as are the backends.
-        backends: Ready-made backends by tag.
-        environment: Holds the API keys of servers that are asked for their models.
-        facts: The uses by name; runs with the same settings may share them.
+    Runs with the same settings may share `facts`, the uses by name.
     """
 
     def __init__(

@@ -51,8 +51,8 @@ SETTINGS_FILE = "harness.toml"
 _ANY = "*"
 _OWN_PORT = {"http": 80, "https": 443}
 
+# Names of variables that tell litellm a provider's address.
 _ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
-"""Names of variables that tell litellm a provider's address."""
 
 
 # --- keys ------------------------------------------------------------------------------------
@@ -320,12 +320,7 @@ _SECRET_PARAMETER = re.compile(
 
 
 def secret_variables(endpoints: Iterable[Endpoint], *, named: Collection[str]) -> tuple[str, ...]:
-    """Variables that are secret whatever their names.
-
-    Args:
-        endpoints: Name the variables of their keys.
-        named: Further variables, from `[trace] secrets`.
-    """
+    """Variables that are secret whatever their names: of keys, and those of `[trace] secrets`."""
     keys = {name for endpoint in endpoints for name in endpoint.variables}
     return tuple(sorted(keys.union(named)))
 
@@ -355,13 +350,7 @@ def warn_of_secrets(
 def known_secrets(
     endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], named: Collection[str]
 ) -> frozenset[str]:
-    """The values to keep out of everything that is written.
-
-    Args:
-        endpoints: Name the variables of their keys; their addresses may hold credentials.
-        environment: Holds the values.
-        named: Further variables, from `[trace] secrets`.
-    """
+    """The values to keep out of everything that is written; `named` are `[trace] secrets`."""
     endpoints = tuple(endpoints)
     # Every variable with a telling name is secret too: litellm reads providers' keys from there.
     secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
