@@ -63,18 +63,10 @@ def _stretches(tags: Iterable[str]) -> tuple[str, ...]:
 
 def judges(graph: Graph) -> bool:
     """Whether a node is seen to judge: by what it declares, or else by the names in its code."""
-    for name, roles in demand_of(graph).items():
-        if roles is not None:
-            if EVALUATOR in roles:
-                return True
-            continue
-        # What a function that it calls does, shows only when it is called.
-        code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
-        if code is not None and (
-            not _JUDGING.isdisjoint(code.co_names) or EVALUATOR in code.co_consts
-        ):
-            return True
-    return False
+    return any(EVALUATOR in roles for roles in demand_of(graph).values() if roles) or any(
+        not _JUDGING.isdisjoint(code.co_names) or EVALUATOR in code.co_consts
+        for code in _undeclared(graph)
+    )
 
 
 def check_roles(roles: Iterable[str], graph: Graph) -> None:
@@ -83,12 +75,8 @@ def check_roles(roles: Iterable[str], graph: Graph) -> None:
     Raises:
         ConfigurationInvalid: One is nearly the name of a role that is asked.
     """
-    declared, words = {*KNOWN_ROLES}, set[str]()
-    for name, asked in demand_of(graph).items():
-        declared.update(asked or ())
-        code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
-        if asked is None and code is not None:
-            words.update(_words_in(code))
+    declared = set(KNOWN_ROLES).union(*filter(None, demand_of(graph).values()))
+    words = {word for code in _undeclared(graph) for word in _words_in(code)}
     for role in roles:
         if role in declared | words:
             continue
@@ -96,6 +84,15 @@ def check_roles(roles: Iterable[str], graph: Graph) -> None:
         log_warning(
             f"no node of '{graph.name}' is seen to ask role '{role}'", code="roles.not-asked"
         )
+
+
+def _undeclared(graph: Graph) -> Iterator[CodeType]:
+    """The code of the nodes that do not say which roles they ask."""
+    for name, roles in demand_of(graph).items():
+        # What a function that it calls does, shows only when it is called.
+        code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
+        if roles is None and code is not None:
+            yield code
 
 
 def _words_in(code: CodeType) -> Iterator[str]:
@@ -116,7 +113,9 @@ class CallDemand:
         was_surprised: Whether it asked a model that was not expected then.
     """
 
-    def __init__(self, uses: Sequence[str], *, roles: Roles, moved: Callable[[], None]) -> None:
+    def __init__(
+        self, uses: Sequence[str], *, roles: Roles, moved: Callable[[], None] = lambda: None
+    ) -> None:
         self._expected = tuple(uses)
         self._roles = roles
         self._moved = moved

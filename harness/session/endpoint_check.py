@@ -205,11 +205,12 @@ async def _tried(client: Client, check: EndpointCheck, progress: Progress) -> En
     chat = _chat(check.tag)
     # The same prompt again: of this one, some should come out of the prefix cache.
     if reply := await reply_to(chat):
+        first_ns = reply.first_token_ns
         check = replace(
             check,
             timings=any(phase.source == "reported" for phase in reply.phases),
             cached_tokens=bool(reply.usage and reply.usage.cached_tokens is not None),
-            ttft_ms=_ttft_ms(reply),
+            ttft_ms=None if first_ns is None else (first_ns - reply.sent_ns) / 1e6,
             tokens_per_s=_tokens_per_s(reply),
             dropped=reply.dropped,
         )
@@ -235,12 +236,6 @@ async def _can(request: Awaitable[object]) -> bool | None:
     except InferenceError:
         return None
     return True
-
-
-def _ttft_ms(call: Completion) -> float | None:
-    if call.first_token_ns is None:
-        return None
-    return (call.first_token_ns - call.sent_ns) / 1e6
 
 
 def _tokens_per_s(call: Completion) -> float | None:
@@ -353,10 +348,9 @@ async def list_models(
 def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[Endpoint]:
     """The endpoints of these tags, each once, if their models can be unloaded from here."""
     check_tags(tags, endpoints)
-    chosen = []
-    for tag in dict.fromkeys(tags):
-        _refuse_uncontrolled(endpoints[tag])
-        chosen.append(endpoints[tag])
+    chosen = [endpoints[tag] for tag in dict.fromkeys(tags)]
+    for endpoint in chosen:
+        _refuse_uncontrolled(endpoint)
     return chosen
 
 
@@ -388,12 +382,13 @@ def _refuse_uncontrolled(endpoint: Endpoint) -> None:
 
 
 async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
+    control: Control = "managed" if endpoint.manage else "fixed"
     state = ModelSeen(
         tag=endpoint.tag,
         backend=endpoint.backend,
         model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
         device=", ".join(endpoint.shares),
-        control=_control(endpoint),
+        control="run" if endpoint.backend in FILE_BACKENDS else control,
         pin=endpoint.pin,
         priority=endpoint.priority,
     )
@@ -425,9 +420,3 @@ def _problem_of(file: Path) -> str | None:
         return None if file.is_file() else f"there is no file {file}"
     except OSError as error:
         return f"{file} cannot be looked at ({error.strerror})"
-
-
-def _control(endpoint: Endpoint) -> Control:
-    if endpoint.backend in FILE_BACKENDS:
-        return "run"
-    return "managed" if endpoint.manage else "fixed"

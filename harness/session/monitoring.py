@@ -26,7 +26,6 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -191,7 +190,8 @@ def _frame_of(thread: int) -> FrameType | None:
 
 def _place(innermost: FrameType) -> tuple[str | None, str | None]:
     """Where the loop is, as `file.py:12`, and in which function; nowhere in code of harness."""
-    for frame in takewhile(_is_in_task, _outward(innermost)):
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_globals.get("__name__") not in _LOOP:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         # The frames further out await harness, and are not at work.
         if file.startswith(_OWN):
@@ -199,17 +199,8 @@ def _place(innermost: FrameType) -> tuple[str | None, str | None]:
         is_library = file.startswith((*_LIBRARIES, "<")) or "site-packages" in file
         if not is_library and not name.startswith("<"):  # <listcomp> stands in a function
             return f"{Path(file).name}:{frame.f_lineno}", name
-    return None, None
-
-
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
         frame = frame.f_back
-
-
-def _is_in_task(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__") not in _LOOP
+    return None, None
 
 
 # --- counters of servers and devices --------------------------------------------------------------

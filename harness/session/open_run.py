@@ -378,7 +378,7 @@ async def open_run(
                 after_reply=run.casting.look_at,
             )
             # 4. What nodes use beside them.
-            if shared is not None and shared.store.is_kept:
+            if shared is not None and settings.memory.is_kept:
                 store = shared.store  # closed with the session
             else:
                 store = PassageStore(settings.memory, ask=run.client.embed)

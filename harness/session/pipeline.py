@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -188,11 +188,7 @@ class Pipeline(Graph[ResultT]):
             options: Inputs, and all that `run_async` takes.
         """
         observers = options.pop("observers", ())
-
-        def run(observer: Sink) -> Coroutine[Any, Any, RunResult[Any]]:
-            return self.run_async(inputs, observers=(*observers, observer), **options)
-
-        return RunEvents(run)
+        return RunEvents(lambda own: self.run_async(inputs, observers=(*observers, own), **options))
 
     async def batch(
         self,

@@ -258,7 +258,7 @@ class PipelineRun:
                 forecaster = Forecaster(
                     self.graph,
                     roles=opened.casting.roles,
-                    memory=opened.passages.models,
+                    memory=opened.settings.memory.models,
                     expect=partial(budget.expect, run=trace.run_id),
                 )
                 serving = budget.serving(
@@ -354,7 +354,7 @@ class PipelineRun:
 
 async def _remember_again(opened: OpenRun, earlier: EarlierRun) -> None:
     """Restores lost documents of nodes that are not called again."""
-    if not opened.passages.is_kept:
+    if not opened.settings.memory.is_kept:
         documents, lost = remembered_in(earlier.journal)
         for document in documents:
             await opened.passages.remember(**document)

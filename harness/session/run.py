@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -95,7 +94,8 @@ class Run:
         self._opened = opened
         self._call = call
         self._earlier = earlier or EarlierLoops()
-        self._demand = demand
+        # Without a budget nothing is forecast, and nothing hears what this is told.
+        self._demand = demand or CallDemand((), roles=opened.casting.roles)
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
         self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
         if call.repeats:
@@ -387,7 +387,7 @@ class Run:
         """
         model = self._opened.casting.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
-        self._asks(model)
+        self._demand.asks(model)
         self._call.use(self._opened.surroundings.of_call(request))
         with self._call.pulse.doing("call"):
             return await self._opened.client.embed(request, caller=self._caller)
@@ -579,13 +579,11 @@ class Run:
         before = rounds or self._rounds_before(key, chosen.rubric, drafts)
 
         # 3. The loop, within its limits.
-        forecast: AbstractContextManager[None] = nullcontext()
-        if self._demand is not None:
-            forecast = self._demand.revising(
-                rounds=max(max_rounds - len(before), 0),
-                has_draft=drafts is not None and not before,
-                is_judged=is_judged,
-            )
+        forecast = self._demand.revising(
+            rounds=max(max_rounds - len(before), 0),
+            has_draft=drafts is not None and not before,
+            is_judged=is_judged,
+        )
         with forecast, self._opened.meter.loop(limits) as meter:
             return await run_loop(
                 self._opened,
@@ -639,7 +637,7 @@ class Run:
 
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
-        self._asks(request.model)
+        self._demand.asks(request.model)
         surroundings = self._opened.surroundings
         self._call.use(surroundings.of_call(request))
         request = replace(request, on_piece=self.beat, seed=self._seed_of(request))
@@ -659,17 +657,12 @@ class Run:
 
     def _passages(self) -> PassageLibrary:
         """The memory, for a call that may ask models."""
-        passages = self._opened.passages
-        for model in passages.models:
-            self._asks(model)
-        if passages.models:
-            self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
-        return passages
-
-    def _asks(self, model: str) -> None:
-        """Tells the forecast of a call of a model that begins."""
-        if self._demand is not None:
+        models = self._opened.settings.memory.models
+        for model in models:
             self._demand.asks(model)
+        if models:
+            self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
+        return self._opened.passages
 
     def _rounds_before(
         self, key: str, rubric: Rubric, drafts: Sequence[str] | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -138,11 +138,9 @@ class Session:
     ) -> RunEvents:
         """Runs a pipeline as `run` does; yields its events, as `Pipeline.events` does."""
         observers = options.pop("observers", ())
-
-        def run(observer: Sink) -> Coroutine[Any, Any, RunResult[Any]]:
-            return self.run(pipeline, inputs, observers=(*observers, observer), **options)
-
-        return RunEvents(run)
+        return RunEvents(
+            lambda own: self.run(pipeline, inputs, observers=(*observers, own), **options)
+        )
 
     def spent(self, tenant: str | None = None) -> Spent:
         """What calls took since the session was opened: all, or those made for a tenant."""

@@ -154,8 +154,13 @@ class MemorySettings(SettingsTable):
     """Whether passages with equal title and text become one."""
 
     @property
+    def is_kept(self) -> bool:
+        """Whether passages outlive the run."""
+        return self.path is not None
+
+    @property
     def models(self) -> tuple[str, ...]:
-        """The tags of its endpoints."""
+        """The tags of its endpoints, which make vectors and rank hits."""
         embedder = () if self.embedder in OFFLINE_EMBEDDERS else (self.embedder,)
         return (*embedder, *filter(None, [self.rerank]))
 

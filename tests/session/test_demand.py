@@ -314,7 +314,8 @@ def test_a_runs_budget_is_told_what_nodes_declare_and_nothing_of_earlier_runs(tm
     @pipeline_of
     async def first(run: Run) -> str:
         text = await run.chat("planner", "a")
-        told.append(said(run._opened.budget.forecast) if run._opened.budget else run._demand)
+        budget = run._opened.budget
+        told.append(budget and said(budget.forecast))
         return text
 
     @first.node(models=["producer", "evaluator"])
