@@ -336,7 +336,7 @@ async def open_run(
             if is_judged:
                 await run.casting.seat()
             else:
-                await run.casting.ask_servers(judges=False)
+                await run.casting.ask_servers()
             # 3. The models, and what stands around the calls to them.
             opening = (
                 setup.opened(run.trace, required=needed, warn=run.warn)

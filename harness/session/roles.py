@@ -264,12 +264,16 @@ def cast_roles(
     return roles
 
 
-def check_evaluators(roles: Roles, models: ComparedModels) -> None:
-    """Refuses an empty pool, and an evaluator too close to the producer, as far as is known."""
+def check_evaluators(roles: Roles, models: ComparedModels) -> tuple[str, ...]:
+    """Tags of the models that may evaluate.
+
+    Refuses an empty pool, and an evaluator too close to the producer, as far as is known.
+    """
     if roles.pool is not None:
-        evaluator_pool(roles.pool, producer=roles.producer, models=models)
-    elif roles.producer is not None and roles.evaluator is not None:
+        return evaluator_pool(roles.pool, producer=roles.producer, models=models).members
+    if roles.producer is not None and roles.evaluator is not None:
         models.refuse_kin(roles.producer, roles.evaluator)
+    return roles.evaluators
 
 
 class Casting:
@@ -322,18 +326,14 @@ class Casting:
         """Readies the evaluators to judge, once; raises as the steps of it do."""
         async with self._seating:
             if not self._are_seated:
-                check_evaluators(self.roles, self.models)
-                await self.ask_servers(judges=True)
+                await self.ask_servers(*check_evaluators(self.roles, self.models))
                 self.choose_evaluators()
                 self.separate()
                 self._are_seated = True
 
-    async def ask_servers(self, *, judges: bool) -> None:
-        """Asks servers which models they serve, if there are models or replicas to compare.
-
-        Without `judges`, only replicas are compared.
-        """
-        producer, evaluators = self.roles.producer, self._candidates() if judges else ()
+    async def ask_servers(self, *evaluators: str) -> None:
+        """Asks servers which models they serve, if there are models or replicas to compare."""
+        producer = self.roles.producer
         reachable = self.models.reachable(producer, *evaluators) if producer and evaluators else ()
         in_use = (self.models.endpoints[tag] for tag in sorted(self.roles.in_use))
         replicated = [endpoint for endpoint in in_use if endpoint.urls]
@@ -343,9 +343,10 @@ class Casting:
 
     def choose_evaluators(self) -> None:
         """If there is a pool: draws one evaluator from it, or takes all of them as a panel."""
-        pool = self._usable_pool()
-        if pool is None:
+        if self.roles.pool is None:
             return
+        # Anew: what servers say may have left further ones out.
+        pool = evaluator_pool(self.roles.pool, producer=self.roles.producer, models=self.models)
         excluded = dict(pool.excluded)
         if self._panel is not None:
             members = tuple(dict.fromkeys(pool.members))
@@ -380,17 +381,6 @@ class Casting:
             self._warn(warning)
         for warning in self._on_panel():
             self._warn(warning)
-
-    def _usable_pool(self) -> EvaluatorPool | None:
-        tags = self.roles.pool
-        if tags is None:
-            return None
-        return evaluator_pool(tags, producer=self.roles.producer, models=self.models)
-
-    def _candidates(self) -> tuple[str, ...]:
-        """Tags of the models that may evaluate."""
-        pool = self._usable_pool()
-        return self.roles.evaluators if pool is None else pool.members
 
     def _described(self, tag: str) -> dict[str, object]:
         identity = self.models.identity(tag)

@@ -93,7 +93,7 @@ def not_allowed(
     folder, url = endpoint.written_in, url or endpoint.url
     if folder is None or (url is None and not provider_of(endpoint).finds_keys):
         return
-    allowed = _read(environment).keys
+    trust = _read(environment)
     named, has_key = [*endpoint.variables], endpoint.api_key_env is not None
     provider = _provider(endpoint)
     # litellm may send any credentials that it finds.
@@ -104,10 +104,8 @@ def not_allowed(
     if endpoint.url is None:
         places.append(provider)
     for name in named:
-        entries = product((f"{name}@{place}" for place in places), ("", str(folder)))
-        wider = product((f"{_ANY}@{place}" for place in places), ("", str(folder)))
         usual = _is_usual(name, url, endpoint, environment)
-        if not usual and allowed.isdisjoint(entries) and allowed.isdisjoint(wider):
+        if not usual and not _is_allowed(name, places, folder, trust):
             entry = f"{name}@{places[0]}"
             client = provider_of(endpoint).title
             what = f"any credentials that {client} finds" if name == _ANY else name
@@ -142,9 +140,7 @@ def check_store(
                 f"{source} would write passages to {place}, {how}", code="trust.path-not-allowed"
             )
         return
-    names = product((place.credential, _ANY), place.hosts)
-    entries = product((f"{name}@{host}" for name, host in names), ("", str(written_in)))
-    if not _read(environment).keys.isdisjoint(entries):
+    if _is_allowed(place.credential, place.hosts, written_in, _read(environment)):
         return
     entry = f"{place.credential}@{place.hosts[-1]}"
     raise NotTrusted(
@@ -153,6 +149,13 @@ def check_store(
         f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",
         entry=f"{entry} {written_in}",
     )
+
+
+def _is_allowed(name: str, hosts: Collection[str], folder: Path, trust: _Trust) -> bool:
+    """Whether the settings of a folder may send a variable to a host, in one of its spellings."""
+    names = product((name, _ANY), hosts)
+    entries = product((f"{entry}@{host}" for entry, host in names), ("", str(folder)))
+    return not trust.keys.isdisjoint(entries)
 
 
 def _provider(endpoint: Endpoint) -> str:
