@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -197,7 +196,7 @@ async def open_models(
         stack.enter_context(heartbeat(tracer) if tracer.run_id else nullcontext())
 
         # 1. Each for itself.
-        named = [name for name in settings.trace.secrets if name in environment]
+        named = settings.trace.secrets
         secrets = known_secrets(endpoints.values(), environment=environment, named=named)
         cache = _open_cache(settings, Redactor(secrets))
         if cache:
@@ -246,38 +245,18 @@ async def open_models(
         await stack.enter_async_context(
             sampling([*sampled.values(), *devices], tracer=tracer, every_s=sample_every_s)
         )
-        knowledge = _knowledge(endpoints)
 
         # 3. The way to each.
-        routes = {}
-        for tag, opening in opened.items():
-            is_scripted = opening.endpoint.backend == "scripted"
-            servers = opening.servers
-            called = [sampled[of.server].called for of in servers if of.server in sampled]
-            is_counted = budget is not None and tag in budget.tenants
-            gate = Gate(
-                max_parallel=opening.endpoint.max_parallel,
-                max_queue=opening.endpoint.max_queue,
-                max_outage_s=opening.endpoint.max_outage_s,
-                replicas=[
-                    Replica()
-                    if of.server is None
-                    else Replica(name=of.name, slots=slots_source(of.endpoint, api_key=of.api_key))
-                    for of in servers
-                ],
-                lease=_lease(budget if is_counted else None, called=called),
+        knowledge = _knowledge(endpoints)
+        routes = {
+            tag: _route(
+                opening,
+                lease=_lease(opening, budget=budget, sampled=sampled),
+                knowledge=knowledge[tag],
                 tracer=tracer,
             )
-            routes[tag] = Route(
-                endpoint=opening.endpoint,
-                backends=tuple(of.backend for of in servers),
-                gate=gate,
-                schemas=None if is_scripted else knowledge[tag][0],
-                tools=None if is_scripted else knowledge[tag][1],
-                identity=opening.identity,
-                kv_bytes=None if opening.error else kv_bytes_of(opening.endpoint),
-                error=opening.error,
-            )
+            for tag, opening in opened.items()
+        }
         _warn_of_fallbacks(routes, required, warn)
         models = OpenModels(
             client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn),
@@ -305,8 +284,49 @@ def _warn_of_fallbacks(
                 )
 
 
-def _lease(budget: KeepAliveBudget | None, *, called: Collection[asyncio.Event]) -> Lease | None:
+def _route(
+    opened: OpenedEndpoint,
+    *,
+    lease: Lease | None,
+    knowledge: tuple[SchemaKnowledge, ToolKnowledge],
+    tracer: Tracer,
+) -> Route:
+    endpoint, servers = opened.endpoint, opened.servers
+    # A script is given its replies: there is nothing to find out about it.
+    schemas, tools = (None, None) if endpoint.backend == "scripted" else knowledge
+    gate = Gate(
+        max_parallel=endpoint.max_parallel,
+        max_queue=endpoint.max_queue,
+        max_outage_s=endpoint.max_outage_s,
+        replicas=[
+            Replica()
+            if of.server is None
+            else Replica(name=of.name, slots=slots_source(of.endpoint, api_key=of.api_key))
+            for of in servers
+        ],
+        lease=lease,
+        tracer=tracer,
+    )
+    return Route(
+        endpoint=endpoint,
+        backends=tuple(of.backend for of in servers),
+        gate=gate,
+        schemas=schemas,
+        tools=tools,
+        identity=opened.identity,
+        kv_bytes=None if opened.error else kv_bytes_of(endpoint),
+        error=opened.error,
+    )
+
+
+def _lease(
+    opened: OpenedEndpoint, *, budget: KeepAliveBudget | None, sampled: Mapping[str, Sampled]
+) -> Lease | None:
     """The lease that a call to an endpoint holds; None if it needs none."""
+    servers = [sampled.get(of.server or "") for of in opened.servers]
+    called = [server.called for server in servers if server is not None]
+    if budget is not None and opened.endpoint.tag not in budget.tenants:
+        budget = None  # it is not managed, or its server did not say how large it is
     if budget is None and not called:
         return None
 
@@ -314,8 +334,8 @@ def _lease(budget: KeepAliveBudget | None, *, called: Collection[asyncio.Event])
     async def held(request: Request) -> AsyncIterator[None]:
         async with budget.lease(request.model) if budget else nullcontext():
             # Their sampling waits for this.
-            for server in called:
-                server.set()
+            for call in called:
+                call.set()
             yield
 
     return held
