@@ -51,7 +51,7 @@ _refusal = partial(refusal_to_run, environment=os.environ)
 
 
 def choose_rubric(
-    rubric: str | Path | Rubric | ChosenRubric,
+    rubric: str | Path | Rubric,
     *,
     rubrics: Path,
     prompts: Mapping[str, str] | None = None,
@@ -65,19 +65,12 @@ def choose_rubric(
     Raises:
         RubricInvalid: There is no such rubric, or it has mistakes.
     """
-    directory = rubrics
-    match rubric:
-        case ChosenRubric():
-            loaded, directory = rubric.rubric, rubric.directory
-        case Rubric():
-            loaded = rubric
-        case Path():
-            loaded = load_rubric(rubric, directory=rubrics, refuse=refuse)
-            directory = rubric.parent
-        case str():
-            loaded = load_rubric(rubric, directory=rubrics, refuse=refuse)
-            path = Path(rubric)
-            directory = path.parent if path.suffix in {".yaml", ".yml"} else rubrics
+    loaded, directory = rubric, rubrics
+    if not isinstance(loaded, Rubric):
+        loaded = load_rubric(loaded, directory=rubrics, refuse=refuse)
+        # What was measured of its judges lies beside a rubric's file.
+        if isinstance(rubric, Path) or str(rubric).endswith((".yaml", ".yml")):
+            directory = Path(str(rubric)).parent
     if prompts is not None:
         loaded = with_prompts(loaded, prompts)
     return ChosenRubric(rubric=loaded, directory=directory)
@@ -137,11 +130,14 @@ async def run_loop(
     # 1. Whatever can be wrong with the arguments, before any model is asked.
     rubric = chosen.rubric
     seed = first_seed(opened.settings.seed)
+    # Without the sources that a check needs no draft could pass, and all rounds would be spent.
     check_sources(rubric, by_section(sources)[0])
     noise = noise_of(opened, chosen)
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
     producer = opened.casting.roles.model(PRODUCER)
     endpoint = opened.casting.models.endpoints[producer]
+    # As many candidates at once as the model answers: one that answers one at a time would be asked
+    # for further ones when the first is already enough.
     at_once = endpoint.max_parallel or slots_of(endpoint)
     reviser = Reviser(
         ask=ask,

@@ -141,6 +141,7 @@ class _Heart:
                 if frame is not None:
                     with suppress(AttributeError):
                         at, function = _place(frame)
+                        # Not by line: a loop of several lines would divide the looks among them.
                         self._places[function] += 1
                         self._at[function] = at
 

@@ -291,6 +291,7 @@ async def open_run(
     `shared` parts, the session's settings and backends count.
     """
     # 1. Mistakes that the settings alone show, before there is a run.
+    # Their warnings are recorded once there is a record.
     early: list[tuple[str, Mapping[str, object]]] = []
 
     def keep(message: str, details: Mapping[str, object]) -> Mapping[str, object]:

@@ -26,7 +26,7 @@ from harness.session.settings import Settings, settings_or_default
 from harness.trace import Journal, Sink
 
 if TYPE_CHECKING:
-    import networkx
+    import networkx  # it takes 0.2 s to import, which only those pay who ask for a graph
 
 
 class Pipeline(Graph[ResultT]):
@@ -354,6 +354,7 @@ def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch
     check_limits(options.get("limits"))
     check_backends(options.get("backends"))
     check_observers(options.get("observers", ()))
+    # Unchecked, max_parallel=0 would wait for ever, and sample=0 run nothing without a word.
     _check_parallel(options.get("max_parallel"))
     sample = options.get("sample")
     if sample is not None and sample < 1:

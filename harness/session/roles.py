@@ -211,6 +211,8 @@ def with_backends(
     """
     cast = dict(assigned)
     for role, tags in assigned.items():
+        # What a caller says goes before what a file says: else a test with a scripted producer
+        # calls the server that `[roles]` names.
         if role not in backends:
             continue
         if isinstance(tags, str):

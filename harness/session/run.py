@@ -254,6 +254,7 @@ class Run:
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         if role == EVALUATOR:
+            # Of a pool, it is drawn now at the latest.
             await self._opened.casting.seat()
         model = self._opened.casting.model(role)
         on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)

@@ -418,6 +418,7 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
+        # All of them at once, in the order of the file.
         mistakes = [
             InvalidInput(notice.message, code=notice.code, path=path, line=_line_of(where, text))
             for where, notice in map(_explain, error.errors())
@@ -463,7 +464,9 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
         places.append((memory, "path"))
     for table, key in places:
         if isinstance(table.get(key), str):
-            # As shells do, this leaves the name of an unknown user; pathlib's version fails.
+            # The file is UTF-8, and the system's names are as its locale has them: under ASCII, one
+            # with an umlaut could not be opened. As shells do, expanduser leaves the name of an
+            # unknown user; pathlib's version fails.
             name = os.path.expanduser(path_in_locale(table[key]))  # noqa: PTH111 - see above
             table[key] = base / name
     for table in (memory, _table(values, "execution"), *models):
