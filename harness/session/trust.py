@@ -322,12 +322,6 @@ _SECRET_PARAMETER = re.compile(
 )
 
 
-def secret_variables(endpoints: Iterable[Endpoint], *, named: Collection[str]) -> tuple[str, ...]:
-    """Variables that are secret whatever their names: of keys, and those of `[trace] secrets`."""
-    keys = {name for endpoint in endpoints for name in endpoint.variables}
-    return tuple(sorted(keys.union(named)))
-
-
 def warn_of_secrets(
     endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], named: Collection[str]
 ) -> None:
@@ -339,7 +333,7 @@ def warn_of_secrets(
                 code="trace.secret-not-set",
                 variable=name,
             )
-    secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
+    secrets = _secret_variables(endpoints, environment, named)
     if common := sorted(
         name for name, secret in secrets.items() if secret and not searchable(secret)
     ):
@@ -355,9 +349,7 @@ def known_secrets(
 ) -> frozenset[str]:
     """The values to keep out of everything that is written; `named` are `[trace] secrets`."""
     endpoints = tuple(endpoints)
-    # Every variable with a telling name is secret too: litellm reads providers' keys from there.
-    secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
-    values = set(secrets.values())
+    values = set(_secret_variables(endpoints, environment, named).values())
     for endpoint in endpoints:
         pairs = (*endpoint.headers.items(), *endpoint.query.items())
         values.update(value for name, value in pairs if _SECRET_PARAMETER.search(name))
@@ -365,6 +357,14 @@ def known_secrets(
             if replica.url is not None:
                 values.update(_credentials(replica.url))
     return frozenset(values)
+
+
+def _secret_variables(
+    endpoints: Iterable[Endpoint], environment: Mapping[str, str], named: Collection[str]
+) -> dict[str, str]:
+    # Every variable with a telling name is secret too: litellm reads providers' keys from there.
+    keys = {name for endpoint in endpoints for name in endpoint.variables}
+    return secrets_of(environment, named=keys.union(named))
 
 
 def _credentials(url: str) -> set[str]:
