@@ -18,7 +18,7 @@ from harness.graph import Graph
 from harness.log import log_warning
 from harness.residency import NOTHING_KNOWN, Forecast, Strand
 from harness.session.roles import EVALUATOR, KNOWN_ROLES, PRODUCER, Roles, refuse_misspelt
-from harness.trace.records import label_of
+from harness.trace.records import label_of, node_of_all
 
 MEMORY = "memory"
 """The role of calls for the vectors of passages; an endpoint need not play it."""
@@ -116,23 +116,18 @@ class CallDemand:
     def __init__(
         self, uses: Sequence[str], *, roles: Roles, moved: Callable[[], None] = lambda: None
     ) -> None:
-        self._expected = tuple(uses)
+        self._ahead = list(uses)
         self._roles = roles
         self._moved = moved
-        self.restart()
+        self._loop: list[str] = []
+        self._loop_models: frozenset[str] = frozenset()
+        self._loops = 0
+        self.was_surprised = False
 
     @property
     def ahead(self) -> tuple[str, ...]:
         """Tags, the present or next one first, each stretch of one model once."""
         return _stretches((*self._loop, *self._ahead))
-
-    def restart(self) -> None:
-        """The call begins, or a further attempt of it."""
-        self._ahead = list(self._expected)
-        self._loop: list[str] = []
-        self._loop_models: frozenset[str] = frozenset()
-        self._loops = 0
-        self.was_surprised = False
 
     def asks(self, model: str) -> None:
         """A call of a model begins."""
@@ -202,7 +197,6 @@ class Forecaster:
             if names != ()
         }
         self._nodes_left = len(graph.nodes)
-        self._under_way: dict[str, CallDemand] = {}
         # Passages are also embedded in the background.
         self._asks_unseen = bool(memory)
         self._last_forecast = NOTHING_KNOWN
@@ -216,10 +210,12 @@ class Forecaster:
             label: The call's: `findings[2]`, or `findings[2]/brief/text` for one nested in it.
         """
         outermost, _, inside = label.partition("/")
-        call = self._under_way.get(outermost)
-        if call is not None and not inside:
-            call.restart()
-        return call
+        ahead = self._nodes.get(node_of_all(outermost))
+        if ahead is None:
+            return None
+        if not inside:
+            self._expect_all(ahead, outermost)
+        return ahead.calls.get(outermost)
 
     # --- what the graph says ----------------------------------------------------------------------
 
@@ -227,32 +223,32 @@ class Forecaster:
         """See `Watcher.begins`."""
         self._has_begun = True
         self._tell_soon()
-        ahead = self._nodes.get(node)
-        if ahead is None:
-            return
-        ahead.begun.add(item)
-        call = CallDemand(ahead.uses, roles=self._roles, moved=self._tell_soon)
-        self._under_way[label_of(node, item)] = ahead.calls[item] = call
+        if (ahead := self._nodes.get(node)) is not None:
+            label = label_of(node, item)
+            ahead.begun.add(label)
+            self._expect_all(ahead, label)
 
     def ends(self, node: str, item: int | None) -> None:
         """See `Watcher.ends`."""
         self._tell_soon()
-        ahead = self._nodes.get(node)
         if item is None:
             self._nodes_left -= 1
             self._nodes.pop(node, None)
-        if ahead is None:
-            return
-        ahead.begun.add(item)
-        for ended in [ended for ended in ahead.calls if item in (None, ended)]:
-            ahead.is_all &= not ahead.calls.pop(ended).was_surprised
-            del self._under_way[label_of(node, ended)]
+        elif (ahead := self._nodes.get(node)) is not None:
+            label = label_of(node, item)
+            ahead.begun.add(label)  # one that an earlier part of the run made ends at once
+            call = ahead.calls.pop(label, None)
+            ahead.is_all &= call is None or not call.was_surprised
 
     def counts(self, node: str, total: int) -> None:
         """See `Watcher.counts`."""
         if node in self._nodes:
             self._nodes[node].total = total
             self._tell_soon()
+
+    def _expect_all(self, ahead: _NodeAhead, label: str) -> None:
+        """Of a call that begins, or a further attempt of it."""
+        ahead.calls[label] = CallDemand(ahead.uses, roles=self._roles, moved=self._tell_soon)
 
     # --- what is told -----------------------------------------------------------------------------
 
@@ -291,9 +287,10 @@ class _NodeAhead:
     total: int | None
     """How many calls it has; None as long as that is not known."""
     after: tuple[str, ...]
-    begun: set[int | None] = field(default_factory=set)
-    """The items that are under way or have ended; None for a node that is not mapped."""
-    calls: dict[int | None, CallDemand] = field(default_factory=dict)
+    begun: set[str] = field(default_factory=set)
+    """Labels of the calls that are under way or have ended."""
+    calls: dict[str, CallDemand] = field(default_factory=dict)
+    """Those under way, by label."""
 
     @property
     def is_sure(self) -> bool:
@@ -304,23 +301,20 @@ class _NodeAhead:
         """What has not begun, and what is under way."""
         if self.total is None or len(self.begun) < self.total:
             before = [name for name in self.after if name in nodes]
-            calls = [label_of(name, item) for name in before for item in nodes[name].calls]
+            calls = [label for name in before for label in nodes[name].calls]
             yield Strand(name=self.name, uses=self.uses, after=frozenset([*before, *calls]))
-        for item, call in self.calls.items():
+        for label, call in self.calls.items():
             # An item's label is no node's name; a node that is not mapped has one strand at a time.
-            yield Strand(name=label_of(self.name, item), uses=call.ahead)
+            yield Strand(name=label, uses=call.ahead)
 
 
 def _ancestors(graph: Graph, name: str) -> tuple[str, ...]:
     """All nodes that a node waits for, directly or not."""
     ancestry: dict[str, None] = {}
-    open_ = [name]
-    while open_:
-        sources = [
-            source
-            for source in graph.dependencies(graph.nodes[open_.pop()])
-            if source not in ancestry
-        ]
-        ancestry.update(dict.fromkeys(sources))
-        open_ += sources
+    to_ask = [name]
+    while to_ask:
+        for source in graph.dependencies(graph.nodes[to_ask.pop()]):
+            if source not in ancestry:
+                ancestry[source] = None
+                to_ask.append(source)
     return tuple(ancestry)
