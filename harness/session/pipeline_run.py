@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness.errors import NodeFailed, Notice
+from harness.files import path_text
 from harness.graph import (
     Answers,
     Asker,
@@ -20,11 +22,13 @@ from harness.graph import (
     NodeCall,
     bind_inputs,
     execute,
+    graph_inputs,
 )
 from harness.graph.executor import Executor, InProcess, OnDemand, OpenExecutor
 from harness.graph.graph import asks_for_workers
 from harness.graph.reuse import OUTPUT_CACHE, Shared
 from harness.graph.state import Places
+from harness.graph.values import digest, value_form
 from harness.inference import Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
@@ -38,9 +42,8 @@ from harness.session.resume import (
     inputs_now,
     labels_before,
     match_answers,
+    origin_fields,
     read_earlier_run,
-    record_beginning,
-    record_outcome,
     remembered_in,
     rename_notices,
 )
@@ -54,6 +57,8 @@ from harness.trace.run_list import find_journal
 # Seconds after the run's time limit in which nodes may still return their results, such as a revise
 # loop its best draft; model calls end at once.
 _WRAP_UP_S = 1.0
+# Most failures that a record names; the spans of the calls have the others.
+_MOST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +111,7 @@ class PipelineRun:
     """See `OpenRun.figures`."""
     _retries: Counter[str] = field(default_factory=Counter, init=False)
 
-    async def begin(self, inputs: Mapping[str, object]) -> RunResult:
+    def begin(self, inputs: Mapping[str, object]) -> Coroutine[Any, Any, RunResult]:
         """A new run."""
         self.graph.check()
         part = _RunPart(
@@ -115,7 +120,8 @@ class PipelineRun:
             limits=merged(self.limits),
             origin=self.origin,
         )
-        return await self._run(part)
+        # Not awaited here: a frame less in each traceback of a node's error.
+        return self._run(part)
 
     async def resume(
         self,
@@ -191,7 +197,7 @@ class PipelineRun:
                     opened.scored.extend(self.scored())
                     opened.figures.update(self.figures())
                     # 5. How it ended: a failure is raised here, so that journal and span say so.
-                    record_outcome(opened.trace, ended)
+                    opened.trace.instant(_outcome(ended))
                     for notice in result_notices(self.graph, ended):
                         opened.warn(notice)
                     if ended.status == "finished" and not self.is_batch:
@@ -214,22 +220,38 @@ class PipelineRun:
             self._retries[str(retry.node or retry.model)] += 1
 
     async def _record_beginning(self, opened: OpenRun, part: _RunPart) -> None:
-        trace = opened.trace
-        record_beginning(
-            trace,
-            self.graph,
-            {name: value for name, value in part.inputs.items() if name in part.stated},
-            origin=part.origin,
-            limits=part.limits,
-            content=self.settings.trace.content,
-            is_batch=self.is_batch,
-            batch_state=self.batch_state,
+        """Records what `read_earlier_run` reads; of inputs and limits, only the given ones."""
+        trace, graph = opened.trace, self.graph
+        inputs = {name: value for name, value in part.inputs.items() if name in part.stated}
+        limits = {name: limit for name, limit in asdict(part.limits).items() if limit is not None}
+        trace.instant(
+            events.PipelineEvent(
+                pipeline=graph.name,
+                content=self.settings.trace.content,
+                **origin_fields(part.origin),
+                inputs=tuple(inputs),
+                limits=limits,
+                is_batch=self.is_batch,
+                batch_state=path_text(self.batch_state.absolute()) if self.batch_state else "",
+                result=graph.result,
+            )
         )
+        parameters = graph_inputs(graph)
+        for name, value in inputs.items():
+            recorded = events.InputEvent(input=name)
+            with suppress(TypeError):  # it has no form in JSON
+                data = value_form(parameters[name].annotation).encode(value)
+                recorded = events.InputEvent(
+                    input=name,
+                    value_sha256=trace.content(data.decode()),
+                    digest=trace.excerpt(digest(data)),
+                )
+            trace.instant(recorded)
         if self.refused is not None:
             trace.instant(self.refused)
-        recorded = part.earlier.answers if part.earlier else {}
+        before = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
-            if (key, text) not in recorded:
+            if (key, text) not in before:
                 event = events.AnswerEvent(
                     key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
                 )
@@ -350,6 +372,18 @@ class PipelineRun:
             evaluator_pool=casting.pool,
             warnings=tuple(opened.warnings),
         )
+
+
+def _outcome(ended: Execution) -> events.Outcome:
+    return events.Outcome(
+        status=ended.status,
+        failed=tuple(failure.node for failure in ended.failures[:_MOST_NAMES]),
+        failures=len(ended.failures),
+        skips=len(ended.skips),
+        reused=len(ended.reused),
+        made_again=len(ended.reruns),
+        questions=tuple(question.key for question in ended.questions),
+    )
 
 
 async def _remember_again(opened: OpenRun, earlier: EarlierRun) -> None:

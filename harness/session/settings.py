@@ -293,6 +293,7 @@ class Settings(SettingsTable):
     """Limits of a run."""
     execution: ExecutionSettings = ExecutionSettings()
     """Where nodes that ask for a worker run."""
+    # A loop has a million seeds: those of 2,000 runs fit into the 31 bits that every server takes.
     seed: int | None = Field(default=None, ge=0, lt=2_000)
     """Makes a run repeatable: sampled calls without a seed, and a loop's candidates, get seeds
     derived from it, and embedded models become `repeatable`. Other servers and managed APIs repeat
