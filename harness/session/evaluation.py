@@ -19,8 +19,6 @@ from harness.rubric import (
     Refuse,
     Rubric,
     Scored,
-    Sources,
-    by_section,
     load_noise,
     load_rubric,
     with_prompts,
@@ -111,11 +109,10 @@ async def evaluate(
 
 async def run_loop(
     opened: OpenRun,
-    task: str,
+    first: Draft,
     *,
     ask: Ask,
     chosen: ChosenRubric,
-    sources: Sources,
     drafts: Sequence[str] | None,
     meter: Meter,
     policy: LoopPolicy,
@@ -126,12 +123,15 @@ async def run_loop(
     rounds: Sequence[Round],
     key: str,
 ) -> WiggumResult:
-    """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`."""
+    """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`.
+
+    `first` has no text yet.
+    """
     # 1. Whatever can be wrong with the arguments, before any model is asked.
     rubric = chosen.rubric
     seed = first_seed(opened.settings.seed)
     # Without the sources that a check needs no draft could pass, and all rounds would be spent.
-    check_sources(rubric, by_section(sources)[0])
+    check_sources(rubric, first.sources)
     noise = noise_of(opened, chosen)
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
     producer = opened.casting.roles.model(PRODUCER)
@@ -156,11 +156,9 @@ async def run_loop(
     )
 
     # 2. The first draft: of an earlier part of the run, given, chosen from several, or written now.
-    texts, headings = by_section(sources)
-    overridden = reviser.prompts.told
     written_before = rounds[0].draft if rounds else ""
     text = drafts[0] if drafts and len(drafts) == 1 else written_before
-    first = Draft(text=text, task=task, sources=texts, source_sections=headings, told=overridden)
+    first = replace(first, text=text, told=reviser.prompts.told)
     draft_span, selection = None, None
     if drafts is not None and not rounds:
         if len(drafts) != 1:

@@ -551,8 +551,7 @@ class Run:
         """
         # Before anything is awaited, so that loops that begin together have different keys.
         call_key = self._call.key("wiggum")
-        if not isinstance(sources, Mapping):
-            sources = as_texts(sources)
+        texts, headings = by_section(sources)
         drafts = None if draft is None else as_texts(draft)
         policy = LoopPolicy(max_rounds=max_rounds, revise_from=revise_from)
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
@@ -575,7 +574,7 @@ class Run:
         # With another model a loop begins again: its rounds would be of both.
         players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
         call_key = "-".join([call_key, *(player.digest for player in players.values())])
-        about = [text for part in by_section(sources) for text in part]
+        about = [*texts, *headings]
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, drafts)
 
@@ -588,10 +587,9 @@ class Run:
         with forecast, self._opened.meter.loop(limits) as meter:
             return await run_loop(
                 self._opened,
-                task,
+                Draft(text="", task=task, sources=texts, source_sections=headings),
                 ask=self._chat,
                 chosen=chosen,
-                sources=sources,
                 drafts=drafts,
                 meter=meter,
                 policy=policy,
