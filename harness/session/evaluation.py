@@ -208,6 +208,7 @@ async def run_loop(
         rounds=rounds,
         key=key,
     )
+    # The call raised it too, and the loop may have taken that for a failed round.
     opened.casting.check_replies()
     opened.warn_of_no_price(meter)
     opened.loops.append(result)

@@ -367,6 +367,7 @@ async def open_run(
                 warn=run.warn,
             )
             stack.callback(run.replies.close)
+            # What it has warned of and seen served is of this run alone, also in a session.
             run.client = replace(
                 models.client,
                 tracer=run.trace,

@@ -429,10 +429,7 @@ class Casting:
     # --- at each reply ----------------------------------------------------------------------------
 
     def check_replies(self) -> None:
-        """Raises the error of any reply so far.
-
-        A call raises it too, but a loop may take an error of a call for a failed round.
-        """
+        """Raises the error of any reply so far."""
         if self._refusal is not None:
             raise self._refusal
 

@@ -212,6 +212,7 @@ async def open(  # noqa: A001 - harness.open
                 tracer=tracer,
                 whose="session",
             )
+            # Vectors that no run has asked for count in the session, as the rest of its calls do.
             metered = replace(models.client, meter=meter)
             store = PassageStore(settings.memory, ask=metered.embed)
             parts = SharedParts(
