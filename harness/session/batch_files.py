@@ -230,17 +230,9 @@ class OutputForm:
 class BatchFiles:
     """Writes outputs and failures as rows end; an observer of the run.
 
-    Args:
-        path: Of the outputs; None for no files.
-        form: What is written.
-        order: The names of all rows, by their numbers in the run.
-        codes: Of the errors of rows, by the node of the batch and name; grows as rows fail.
-        nodes: Those whose outputs a line is made of.
-        redactor: Cleans what is written.
-        begun: Told the run's id.
-
-    Attributes:
-        error: Why a file could not be written.
+    `order` has the names of all rows by their numbers in the run. The `codes` of errors, by the
+    node of the batch and the row's name, grow as rows fail. A line is made of the outputs of
+    `nodes`, and `begun` is told the run's id.
     """
 
     def __init__(
@@ -272,6 +264,7 @@ class BatchFiles:
         self._outdated: dict[int, Line] = {}
         self._is_replaced = False
         self._failed_before: tuple[RowFailure, ...] = ()
+        # Why a file could not be written.
         self.error: HarnessError | None = None
         self.failures_path = path and failures_of(path)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from itertools import combinations
 
@@ -45,17 +46,8 @@ class Roles:
 
     The endpoint that `[roles]` names for a role plays it, else the endpoint whose tag is the role's
     name, else the producer's. Without a name, the only endpoint is the producer. The evaluator must
-    be named. From a pool, evaluators are chosen when the run begins.
-
-    Args:
-        endpoints: By tag.
-        assigned: Tags by role, from `[roles]`; several for the evaluator alone.
-        chosen: Tags of the evaluators that were chosen from a pool.
-        produces: Whether drafts are also written; if not, only a named producer is compared with
-            the evaluator.
-
-    Attributes:
-        pool: Tags to choose evaluators from, without blanks; None when one is named.
+    be named. From a pool, evaluators are chosen when the run begins. If nothing `produces`, drafts
+    are only judged, and only a named producer is compared with the evaluator.
     """
 
     def __init__(
@@ -63,13 +55,13 @@ class Roles:
         endpoints: Mapping[str, Endpoint],
         assigned: Mapping[str, str | tuple[str, ...]],
         *,
-        chosen: tuple[str, ...] = (),
         produces: bool = True,
     ) -> None:
+        # Tags to choose evaluators from, without blanks; None when one is named.
         self.pool: tuple[str, ...] | None = None
         self._endpoints = dict(endpoints)
         self._assignments = dict(assigned)
-        self._chosen = chosen
+        self._chosen: tuple[str, ...] = ()
         self._produces = produces
         self._assigned: dict[str, str] = {}
         for role, tags in assigned.items():
@@ -122,7 +114,9 @@ class Roles:
 
     def with_evaluators(self, *tags: str) -> Roles:
         """The same roles with the chosen evaluators."""
-        return Roles(self._endpoints, self._assignments, chosen=tags, produces=self._produces)
+        roles = copy(self)
+        roles._chosen = tags  # noqa: SLF001 - of the same class
+        return roles
 
     def model(self, role: str) -> str:
         """Tag of the endpoint that plays a role.
@@ -283,14 +277,6 @@ class Casting:
 
     In the order of a run: `seat` readies the evaluators before the first judgement, `model` is
     asked at each call, and `look_at` compares the model that each reply names.
-
-    Attributes:
-        roles: A pool has no evaluators until they are chosen.
-        models: The models behind the tags.
-        pool: The evaluators that one was drawn from, or that judge together; None before, or
-            without a pool.
-        separation: How far producer and evaluators differ, as far as known; None unless there are
-            both.
     """
 
     def __init__(
@@ -304,9 +290,11 @@ class Casting:
         tracer: Tracer,
         warn: Callable[[Notice], None],
     ) -> None:
-        self.roles = roles
+        self.roles = roles  # of a pool, without evaluators until they are chosen
         self.models = models
+        # The evaluators that one was drawn from, or that judge together; None before that.
         self.pool: EvaluatorPool | None = None
+        # How far producer and evaluators differ, as far as known; None unless there are both.
         self.separation: Separation | None = None
         self._panel = settings.evaluation.panel
         self._seed = settings.separation.pool_seed or task
