@@ -157,21 +157,17 @@ class BatchResult:
 
 
 class OutputForm:
-    """What a batch writes of each row, and its result; evaluations and scored drafts have others.
-
-    Attributes:
-        rows: All of them.
-        lines: What was written of each row that is done, by its number in the run.
-        failures: Of this part of the run, of rows that were refused, and at the end of rows that
-            failed in an earlier part and have not ended since.
-        about: Noted beside the output when the batch ends.
-    """
+    """What a batch writes of each row, and its result; evaluations and scored drafts differ."""
 
     about: Mapping[str, object] = {}
+    """Noted beside the output when the batch ends."""
 
     def __init__(self, rows: BatchRows | DraftRows) -> None:
         self.rows = rows
+        # What was written of each row that is done, by its number in the run.
         self.lines: dict[int, Line] = {}
+        # Of this part of the run, of rows that were refused, and at the end of rows that failed in
+        # an earlier part and have not ended since.
         self.failures: list[RowFailure] = []
 
     @property

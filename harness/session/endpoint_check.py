@@ -31,7 +31,7 @@ from harness.inference import (
 )
 from harness.inference.completion import StructuredMode
 from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
-from harness.inference.providers.provider import NEVER, Switch
+from harness.inference.providers.provider import NEVER
 from harness.inference.providers.server_host import ServerFacts
 from harness.session.models import check_tags, open_models, opened_host
 from harness.session.settings import Settings
@@ -134,7 +134,7 @@ async def _check(
                 check = replace(check, embeds=True)
             else:
                 check = await _tried(opened.client, check, progress)
-            return replace(check, advice=(*only_embeds, *advice_on(check, endpoint)))
+            return replace(check, advice=(*only_embeds, *_advice_on(check, endpoint)))
     except HarnessError as error:
         return await _unusable(blank, error, endpoint, environment)
 
@@ -252,56 +252,38 @@ def _tokens_per_s(call: Completion) -> float | None:
 # --- what follows from them -----------------------------------------------------------------
 
 
-def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
+def _advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     """What to change, at the server or in the endpoint's settings."""
-    if not _lists(check.models, endpoint.model_id):
+    provider = provider_of(endpoint)
+    # A tag or a version may be left out on one side.
+    name = endpoint.model_id.partition("/versions/")[0]
+    names = {name, f"{name}:latest", name.removesuffix(":latest")}
+    if check.models and names.isdisjoint(check.models):
         yield Notice(
             code="endpoint.model-not-listed",
             message=f"it answered, but does not list model '{endpoint.model_id}': another model "
             "may have answered",
         )
-    yield from _on_schemas(check, endpoint)
-    for field, what in (
-        ("timings", "where a call's time went"),
-        ("cached_tokens", "how much of a prompt came out of its cache"),
-        ("metrics", "its counters"),
-    ):
-        switch = _switch(endpoint, field)
-        if getattr(check, field) is False and switch:
-            yield Notice(code="endpoint.switch-off", message=(f"{switch} makes it report {what}"))
-
-
-def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
-    if check.structured is None:
-        return
-    if endpoint.structured not in {None, check.structured}:
+    if check.structured is not None and endpoint.structured not in {None, check.structured}:
         yield Notice(
             code="endpoint.structured-differs",
             message=f"its settings say structured = '{endpoint.structured}', and the check found "
             f"'{check.structured}'",
         )
     if check.structured == "ignored":
-        enforces = provider_of(endpoint).enforces
-        remedy = f"; {enforces} changes that" if enforces else ""
+        remedy = f"; {provider.enforces} changes that" if provider.enforces else ""
         yield Notice(
             code="endpoint.ignores-schemas",
             message=f"it ignores schemas: the model alone decides the form of its replies{remedy}",
         )
-
-
-def _switch(endpoint: Endpoint, field: str) -> Switch:
-    provider = provider_of(endpoint)
-    if field == "metrics":
-        return provider.counters.switch if provider.counters else NEVER
-    switch: Switch = getattr(provider, field)
-    return switch
-
-
-def _lists(models: tuple[str, ...] | None, model_id: str) -> bool:
-    """Whether a model is listed; true for an empty list."""
-    # A tag or a version may be left out on one side.
-    name = model_id.partition("/versions/")[0]
-    return not models or bool({name, f"{name}:latest", name.removesuffix(":latest")} & {*models})
+    counters = provider.counters.switch if provider.counters else NEVER
+    for reports, switch, what in (
+        (check.timings, provider.timings, "where a call's time went"),
+        (check.cached_tokens, provider.cached_tokens, "how much of a prompt came out of its cache"),
+        (check.metrics, counters, "its counters"),
+    ):
+        if reports is False and switch:
+            yield Notice(code="endpoint.switch-off", message=f"{switch} makes it report {what}")
 
 
 # --- models in memory -----------------------------------------------------------------------------
