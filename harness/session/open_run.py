@@ -474,11 +474,27 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
     """
     started, ended = journal.started, journal.ended
     use = call_group(calls)
-    entries = (
-        *(_earlier_entry(loop) for loop in run.earlier_loops),
-        *(_loop_entry(loop) for loop in run.loops),
-    )
-    last: Mapping[str, Any] = entries[-1] if entries else {}
+    entries: list[dict[str, Any]] = [
+        {
+            "rubric": loop.rubric,
+            "rubric_sha256": loop.rubric_sha256,
+            "stop_reason": loop.stop_reason or "cancelled",
+            "best_round": loop.best_round,
+            "scores": loop.composites,
+        }
+        for loop in run.earlier_loops
+    ]
+    entries += [
+        {
+            "rubric": loop.rubric.id,
+            "rubric_sha256": loop.rubric.sha256,
+            "stop_reason": loop.stop_reason,
+            "best_round": loop.best.number,
+            "scores": tuple(round_.verdict.composite for round_ in loop.rounds),
+        }
+        for loop in run.loops
+    ]
+    last = entries[-1] if entries else {}
     passed = all(run.scored) if run.scored else all_passed([*run.earlier_loops, *run.loops])
     is_skipped = any(notice.code == "run.result-skipped" for notice in run.warnings)
     roles, separation = run.casting.roles, run.casting.separation
@@ -518,24 +534,3 @@ def _final(ended: RunEnded | None, *, is_skipped: bool, passed: bool | None) -> 
             return "INTERRUPTED"
         case _:
             return "ERROR"
-
-
-def _loop_entry(loop: WiggumResult) -> dict[str, Any]:
-    return {
-        "rubric": loop.rubric.id,
-        "rubric_sha256": loop.rubric.sha256,
-        "stop_reason": loop.stop_reason,
-        "best_round": loop.best.number,
-        "scores": tuple(round_.verdict.composite for round_ in loop.rounds),
-    }
-
-
-def _earlier_entry(loop: RecordedLoop) -> dict[str, Any]:
-    """A loop of an earlier part, as the journal has it."""
-    return {
-        "rubric": loop.rubric,
-        "rubric_sha256": loop.rubric_sha256,
-        "stop_reason": loop.stop_reason or "cancelled",
-        "best_round": loop.best_round,
-        "scores": loop.composites,
-    }
