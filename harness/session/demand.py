@@ -273,7 +273,10 @@ class Forecaster:
         return Forecast(
             strands=tuple(strand for strand in strands if strand.uses),
             is_complete=not self._asks_unseen
-            and all(node.is_sure for node in self._nodes.values()),
+            and all(
+                node.is_all and not any(call.was_surprised for call in node.calls.values())
+                for node in self._nodes.values()
+            ),
         )
 
 
@@ -284,6 +287,7 @@ class _NodeAhead:
     name: str
     uses: tuple[str, ...]
     is_all: bool
+    """Whether it asks nothing but what it declares, as far as its calls have ended."""
     total: int | None
     """How many calls it has; None as long as that is not known."""
     after: tuple[str, ...]
@@ -291,11 +295,6 @@ class _NodeAhead:
     """Labels of the calls that are under way or have ended."""
     calls: dict[str, CallDemand] = field(default_factory=dict)
     """Those under way, by label."""
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether it asks nothing but what is expected."""
-        return self.is_all and not any(call.was_surprised for call in self.calls.values())
 
     def strands(self, nodes: Mapping[str, _NodeAhead]) -> Iterator[Strand]:
         """What has not begun, and what is under way."""

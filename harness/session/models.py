@@ -196,9 +196,7 @@ async def open_models(
         stack.enter_context(heartbeat(tracer) if tracer.run_id else nullcontext())
 
         # 1. Each for itself.
-        named = settings.trace.secrets
-        secrets = known_secrets(endpoints.values(), environment=environment, named=named)
-        cache = _open_cache(settings, Redactor(secrets))
+        cache = _open_cache(settings, endpoints, environment)
         if cache:
             stack.push_async_callback(cache.aclose)
         opened: dict[str, OpenedEndpoint] = {}
@@ -341,14 +339,15 @@ def _lease(
     return held
 
 
-def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:
-    match settings.cache:
-        case None:
-            return None
-        case "run":
-            return ReplyCache(TextStore(None))
-        case "disk":
-            return ReplyCache(TextStore(settings.traces / CALL_CACHE, clean=redactor.clean))
+def _open_cache(
+    settings: Settings, endpoints: Mapping[str, Endpoint], environment: Mapping[str, str]
+) -> ReplyCache | None:
+    if settings.cache == "disk":
+        named = settings.trace.secrets
+        secrets = known_secrets(endpoints.values(), environment=environment, named=named)
+        store = TextStore(settings.traces / CALL_CACHE, clean=Redactor(secrets).clean)
+        return ReplyCache(store)
+    return None if settings.cache is None else ReplyCache(TextStore(None))
 
 
 def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any, Generic, Literal, Self, cast
@@ -260,15 +259,13 @@ class RunEvents(Stream[RunEvent, RunResult]):
             most=_MOST_WAITING,
             missed=lambda number: RunEvent(kind="missed", missed=number),
         )
-        super().__init__(partial(_run_observed, run, queue), queue)
 
+        async def run_observed() -> RunResult:
+            result = await run(_Observer(queue))
+            queue.tell(RunEvent(kind="done", result=result))
+            return result
 
-async def _run_observed(
-    run: Callable[[Sink], Coroutine[Any, Any, RunResult]], queue: Told[RunEvent]
-) -> RunResult:
-    result = await run(_Observer(queue))
-    queue.tell(RunEvent(kind="done", result=result))
-    return result
+        super().__init__(run_observed, queue)
 
 
 class _Observer:

@@ -196,8 +196,7 @@ async def open(  # noqa: A001 - harness.open
     settings = settings_or_default(settings)
     check_backends(backends)
     check_observers(observers)
-    _check_limit(limits)
-    _check_tenants(tenants)
+    _check_session_limits(limits, tenants)
     setup = Setup.of(settings, backends, os.environ)
     tracer = SharedTracer()
     tracer.redactor = Redactor(setup.trace_options.secrets)
@@ -241,24 +240,20 @@ def closed() -> InvalidInput:
     )
 
 
-def _check_tenants(tenants: object) -> None:
+def _check_session_limits(limits: object, tenants: object) -> None:
     if not isinstance(tenants, Limits | Mapping | None):
         raise InvalidInput(
             f"tenants is {tenants!r:.80}; give Limits(…), or a mapping of names to them",
             code="session.tenants-invalid",
         )
-    for limits in tenants.values() if isinstance(tenants, Mapping) else [tenants]:
-        _check_limit(limits)
-
-
-def _check_limit(limits: object) -> None:
-    check_limits(limits)
-    if isinstance(limits, Limits) and limits.max_seconds is not None:
-        raise InvalidInput(
-            "max_seconds limits a run, and not a session; give it to session.run(limits=…), or "
-            "under [limits] in harness.toml",
-            code="session.limit-on-time",
-        )
+    for scope in (limits, *(tenants.values() if isinstance(tenants, Mapping) else [tenants])):
+        check_limits(scope)
+        if isinstance(scope, Limits) and scope.max_seconds is not None:
+            raise InvalidInput(
+                "max_seconds limits a run, and not a session; give it to session.run(limits=…), or "
+                "under [limits] in harness.toml",
+                code="session.limit-on-time",
+            )
 
 
 class SyncSession:
