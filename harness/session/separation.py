@@ -229,7 +229,7 @@ async def word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMe
         api_key = api_key_of(endpoint, environment)
     except ConfigurationInvalid:
         return None  # the first call says so
-    return await served_metadata(endpoint, api_key=api_key)
+    return await served_metadata(endpoint.filled_in(environment), api_key=api_key)
 
 
 async def _reported_models(
