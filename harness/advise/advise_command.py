@@ -31,7 +31,7 @@ from harness.inference import Endpoint
 from harness.inference.endpoint import AUTO, GPU_NAME, MACHINE
 from harness.inference.model_identity import is_here
 from harness.session import Settings, load_settings, run_to_its_end
-from harness.session.connections import check_tags
+from harness.session.models import check_tags
 from harness.trace.calls import calls_of
 from harness.trace.journal_reader import Journal
 from harness.trace.records import SpanRecord

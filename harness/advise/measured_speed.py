@@ -16,6 +16,7 @@ from harness.advise.model_shape import ModelShape
 from harness.advise.rates import Factors, Rates, prompt_flops
 from harness.errors import InvalidInput, ServerError
 from harness.files import cache_folder, write_whole
+from harness.graph import Graph
 from harness.inference import ChatRequest, Completion, Endpoint, Message, Usage
 from harness.log import log_warning
 from harness.session.open_run import OpenRun, open_run
@@ -70,7 +71,7 @@ async def measure_speed(
     only = {"endpoints": {alone.tag: alone}, "roles": {}, "cache": None, "seed": None}
     settings = settings.model_copy(update=only)
     measured: list[MeasuredBurst] = []
-    async with open_run(settings, name="measure", environment=environment) as opened:
+    async with open_run(settings, Graph("measure"), environment=environment) as opened:
         # Outside the time limit: loading may take minutes.
         await _answers(opened, alone.tag, Burst(1, 64, 16))
         with suppress(TimeoutError):

@@ -30,9 +30,8 @@ from harness.inference import Endpoint
 from harness.inference.endpoint import MACHINE
 from harness.residency import Device, Tenant, check_fits
 from harness.session import Settings, run_to_its_end
-from harness.session.connections import opened_host
 from harness.session.demand import MEMORY, demand_of, models_of
-from harness.session.models import known_endpoints
+from harness.session.models import known_endpoints, opened_host
 from harness.session.roles import EVALUATOR, Roles, cast_roles
 from harness.session.tenancy import check_managed, devices_of, is_managed, slots_of, tenant_of
 

@@ -35,8 +35,7 @@ from harness.inference import Limits
 from harness.memory import Place
 from harness.session import EvaluationResult, Settings, run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal
-from harness.session.batch_files import BatchResult, failures_of
-from harness.session.batch_merge import merge_shards
+from harness.session.batch_files import BatchResult, failures_of, merge_shards
 from harness.session.batch_rows import BadRows, BatchRows, Shard
 from harness.session.demand import check_roles
 from harness.session.resume import Origin

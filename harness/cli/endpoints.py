@@ -20,14 +20,15 @@ from harness.cli.tables import cell, print_columns, print_line
 from harness.errors import HarnessError
 from harness.hardware import format_bytes
 from harness.session import run_to_its_end
-from harness.session.connections import (
+from harness.session.endpoint_check import (
     Control,
+    EndpointCheck,
     ModelSeen,
+    check_endpoints,
     controlled,
     list_models,
     unload_model,
 )
-from harness.session.endpoint_check import EndpointCheck, check_endpoints
 
 _PLAN = "harness.advise.plan_command:plan", "Show what a run would do with its models."
 

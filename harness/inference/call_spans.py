@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 
 from harness.inference.completion import Completion, Embeddings, Ranking, Usage
-from harness.inference.request import ChatRequest, Message, Request, RerankRequest
+from harness.inference.request import (
+    ChatRequest,
+    Message,
+    Request,
+    RerankRequest,
+    most_tokens_of_messages,
+)
 from harness.trace import UNRELIABLE, Instant, Interval, Record, Span, SpanRecord, Tracer, events
 
 _SETTINGS = ("top_p", "top_k", "min_p", "presence_penalty", "reasoning_effort", "seed")
@@ -64,6 +71,17 @@ def conversation_text(messages: Iterable[Message]) -> str:
         parts.append(f"[{m.role}{(m.answers and f' {m.answers}') or ''}]\n{m.content}")
         parts += _beside(m)
     return "\n\n".join(parts)
+
+
+_LABEL = re.compile(r"(?:\A|\n\n)\[(?:system|user|assistant|tool)(?: [^\]\n]*)?\]\n")
+"""What `conversation_text` writes before a message."""
+
+
+def most_tokens_of_conversation(text: str) -> int:
+    """What the meter would have counted for a prompt of this text, without its tools and images."""
+    # The meter counts the contents alone; the labels would be two tokens more a message.
+    contents, messages = _LABEL.subn("", text)
+    return most_tokens_of_messages(contents, messages=messages)
 
 
 def _beside(message: Message) -> Iterator[str]:

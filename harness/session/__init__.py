@@ -10,10 +10,9 @@ from harness.session.mcp_tools import mcp
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.pipeline import Pipeline
 from harness.session.rehearsal import Rehearsal, Remake, rehearse
-from harness.session.result import RunResult
+from harness.session.result import RunEvent, RunEvents, RunResult
 from harness.session.resume import EarlierRun, Origin, question_named, read_earlier_run
 from harness.session.run import Run
-from harness.session.run_events import RunEvent, RunEvents
 from harness.session.session import Session, SyncSession, open, open_sync  # noqa: A004
 from harness.session.settings import Settings, load_settings
 from harness.session.tools import Tool, ToolResult

@@ -41,18 +41,18 @@ Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
 BadRows = Literal["stop", "skip"]
 """Whether rows that do not fit stop a batch before anything runs, or fail alone."""
 
+# Failures before their share says anything.
 _JUDGED = 20
-"""Failures before their share says anything."""
 _SHOWN = 10
+# Of rows with the same mistake.
 _PLACES = 3
-"""Of rows with the same mistake."""
+# In a row's name, before the number of its epoch; the first has none.
 _EPOCH = "~"
-"""In a row's name, before the number of its epoch; the first has none."""
+# The first group is of two braces, which are text: `{{a}}` is `{a}`.
 _BRACES = re.compile(r"\{\{\s*([^{}]+?)\s*\}\}|\{\s*([^{}]+?)\s*\}")
-"""The first group is of two braces, which are text: `{{a}}` is `{a}`."""
 _TABLE = "a table is a .csv, .jsonl (one object a line), .json (a list) or .parquet file"
+# What in braces stands for a column even if there is none of this name.
 _NAME = re.compile(r"[^\"'\s]+")
-"""What in braces stands for a column even if there is none of this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,12 +108,8 @@ class NoCode:
 class RowsEnded(NoCode):
     """Counts the rows that end, and ends a batch whose rows fail for one reason.
 
-    Args:
-        allowed: Failures for one reason that are too many: a count, or as a `float` more than this
-            share of the rows that have ended, 20 of them at least. None for any number.
-
-    Attributes:
-        codes: Of the errors of rows that failed, by the node of the batch and their names.
+    `allowed` are the failures for one reason: a count, or as a `float` a share of the rows that
+    have ended, from 20 failures on. None for any number.
     """
 
     def __init__(self, allowed: float | None) -> None:
@@ -121,6 +117,7 @@ class RowsEnded(NoCode):
         self._ended: set[str] = set()
         self._failed = defaultdict[tuple[str, str], set[str]](set)
         self._end: RunLimitReached | None = None
+        # Of the errors of rows that failed, by the node of the batch and their names.
         self.codes: dict[tuple[str, str], str] = {}
 
     def note_kept(self, rows: Iterable[str]) -> None:
@@ -202,21 +199,10 @@ class Shard:
 
 
 class BatchRows(NoCode):
-    """The rows that fit a pipeline, and those that do not; reads them.
+    """The rows that fit a pipeline, and those that do not; reads them, as `Pipeline.batch` does.
 
-    Args:
-        pipeline: What each row runs.
-        inputs: The rows; see `Pipeline.batch`, as are all others that are not here.
-        shard: The part of the rows to take; all if None.
-        epochs: How often each row is run.
-        check: Raises `InvalidInput` for a row that does not fit, for another reason; gets the row
-            and all columns of the table.
-
-    Attributes:
-        identity: For the manifest: the shard, and a digest of all rows of the table, in any order.
-        given: By a name that says what the row holds, also what is in a file that it names, and
-            which epoch it is.
-        refused: Why others do not fit.
+    Of a table with a `shard`, only that part is taken. `check` raises `InvalidInput` for a row that
+    does not fit for another reason; it gets the row and all columns of the table.
 
     Raises:
         InvalidInput: One does not fit, and that stops the batch; or none does.
@@ -264,6 +250,8 @@ class BatchRows(NoCode):
         if "epoch" not in self._names:
             rows = _epochs_apart(rows)
         self._columns = {name for row in rows if isinstance(row, Row) for name in row.fields}
+        # By a name that says what the row holds, also what is in a file that it names, and which
+        # epoch it is.
         self.given: dict[str, Row] = {}
         self.refused: list[RowFailure] = []
         ids: set[str] = set()
@@ -279,6 +267,7 @@ class BatchRows(NoCode):
             raise mistakes_in(self.refused, of=len(rows), what=f"do not fit '{pipeline.name}'")
         fitting = [f"{name} {row.id}" for name, row in self.given.items()]
         table = digest(orjson.dumps(sorted([*fitting, *map(_name_of, self.refused)])))
+        # For the manifest. Sorted: a table in another order is the same one.
         self.identity = {"shard": str(shard) if shard else None, "table": table}
         if shard is not None:
             self.given = {name: row for name, row in self.given.items() if shard.holds(name)}

@@ -18,13 +18,13 @@ from harness.graph import Graph
 from harness.log import log_warning
 from harness.residency import NOTHING_KNOWN, Forecast, Strand
 from harness.session.roles import EVALUATOR, KNOWN_ROLES, PRODUCER, Roles, refuse_misspelt
-from harness.trace.records import label_of
+from harness.trace.records import label_of, node_of_all
 
 MEMORY = "memory"
 """The role of calls for the vectors of passages; an endpoint need not play it."""
 
+# The methods of a `Run` that judge.
 _JUDGING = frozenset({"wiggum", "evaluate"})
-"""The methods of a `Run` that judge."""
 
 
 def demand_of(graph: Graph) -> dict[str, tuple[str, ...] | None]:
@@ -63,18 +63,10 @@ def _stretches(tags: Iterable[str]) -> tuple[str, ...]:
 
 def judges(graph: Graph) -> bool:
     """Whether a node is seen to judge: by what it declares, or else by the names in its code."""
-    for name, roles in demand_of(graph).items():
-        if roles is not None:
-            if EVALUATOR in roles:
-                return True
-            continue
-        # What a function that it calls does, shows only when it is called.
-        code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
-        if code is not None and (
-            not _JUDGING.isdisjoint(code.co_names) or EVALUATOR in code.co_consts
-        ):
-            return True
-    return False
+    return any(EVALUATOR in roles for roles in demand_of(graph).values() if roles) or any(
+        not _JUDGING.isdisjoint(code.co_names) or EVALUATOR in code.co_consts
+        for code in _undeclared(graph)
+    )
 
 
 def check_roles(roles: Iterable[str], graph: Graph) -> None:
@@ -83,12 +75,8 @@ def check_roles(roles: Iterable[str], graph: Graph) -> None:
     Raises:
         ConfigurationInvalid: One is nearly the name of a role that is asked.
     """
-    declared, words = {*KNOWN_ROLES}, set[str]()
-    for name, asked in demand_of(graph).items():
-        declared.update(asked or ())
-        code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
-        if asked is None and code is not None:
-            words.update(_words_in(code))
+    declared = set(KNOWN_ROLES).union(*filter(None, demand_of(graph).values()))
+    words = {word for code in _undeclared(graph) for word in _words_in(code)}
     for role in roles:
         if role in declared | words:
             continue
@@ -96,6 +84,15 @@ def check_roles(roles: Iterable[str], graph: Graph) -> None:
         log_warning(
             f"no node of '{graph.name}' is seen to ask role '{role}'", code="roles.not-asked"
         )
+
+
+def _undeclared(graph: Graph) -> Iterator[CodeType]:
+    """The code of the nodes that do not say which roles they ask."""
+    for name, roles in demand_of(graph).items():
+        # What a function that it calls does, shows only when it is called.
+        code = getattr(inspect.unwrap(graph.nodes[name].function), "__code__", None)
+        if roles is None and code is not None:
+            yield code
 
 
 def _words_in(code: CodeType) -> Iterator[str]:
@@ -116,24 +113,21 @@ class CallDemand:
         was_surprised: Whether it asked a model that was not expected then.
     """
 
-    def __init__(self, uses: Sequence[str], *, roles: Roles, moved: Callable[[], None]) -> None:
-        self._expected = tuple(uses)
+    def __init__(
+        self, uses: Sequence[str], *, roles: Roles, moved: Callable[[], None] = lambda: None
+    ) -> None:
+        self._ahead = list(uses)
         self._roles = roles
         self._moved = moved
-        self.restart()
+        self._loop: list[str] = []
+        self._loop_models: frozenset[str] = frozenset()
+        self._loops = 0
+        self.was_surprised = False
 
     @property
     def ahead(self) -> tuple[str, ...]:
         """Tags, the present or next one first, each stretch of one model once."""
         return _stretches((*self._loop, *self._ahead))
-
-    def restart(self) -> None:
-        """The call begins, or a further attempt of it."""
-        self._ahead = list(self._expected)
-        self._loop: list[str] = []
-        self._loop_models: frozenset[str] = frozenset()
-        self._loops = 0
-        self.was_surprised = False
 
     def asks(self, model: str) -> None:
         """A call of a model begins."""
@@ -203,7 +197,6 @@ class Forecaster:
             if names != ()
         }
         self._nodes_left = len(graph.nodes)
-        self._under_way: dict[str, CallDemand] = {}
         # Passages are also embedded in the background.
         self._asks_unseen = bool(memory)
         self._last_forecast = NOTHING_KNOWN
@@ -217,10 +210,12 @@ class Forecaster:
             label: The call's: `findings[2]`, or `findings[2]/brief/text` for one nested in it.
         """
         outermost, _, inside = label.partition("/")
-        call = self._under_way.get(outermost)
-        if call is not None and not inside:
-            call.restart()
-        return call
+        ahead = self._nodes.get(node_of_all(outermost))
+        if ahead is None:
+            return None
+        if not inside:
+            self._expect_all(ahead, outermost)
+        return ahead.calls.get(outermost)
 
     # --- what the graph says ----------------------------------------------------------------------
 
@@ -228,32 +223,32 @@ class Forecaster:
         """See `Watcher.begins`."""
         self._has_begun = True
         self._tell_soon()
-        ahead = self._nodes.get(node)
-        if ahead is None:
-            return
-        ahead.begun.add(item)
-        call = CallDemand(ahead.uses, roles=self._roles, moved=self._tell_soon)
-        self._under_way[label_of(node, item)] = ahead.calls[item] = call
+        if (ahead := self._nodes.get(node)) is not None:
+            label = label_of(node, item)
+            ahead.begun.add(label)
+            self._expect_all(ahead, label)
 
     def ends(self, node: str, item: int | None) -> None:
         """See `Watcher.ends`."""
         self._tell_soon()
-        ahead = self._nodes.get(node)
         if item is None:
             self._nodes_left -= 1
             self._nodes.pop(node, None)
-        if ahead is None:
-            return
-        ahead.begun.add(item)
-        for ended in [ended for ended in ahead.calls if item in (None, ended)]:
-            ahead.is_all &= not ahead.calls.pop(ended).was_surprised
-            del self._under_way[label_of(node, ended)]
+        elif (ahead := self._nodes.get(node)) is not None:
+            label = label_of(node, item)
+            ahead.begun.add(label)  # one that an earlier part of the run made ends at once
+            call = ahead.calls.pop(label, None)
+            ahead.is_all &= call is None or not call.was_surprised
 
     def counts(self, node: str, total: int) -> None:
         """See `Watcher.counts`."""
         if node in self._nodes:
             self._nodes[node].total = total
             self._tell_soon()
+
+    def _expect_all(self, ahead: _NodeAhead, label: str) -> None:
+        """Of a call that begins, or a further attempt of it."""
+        ahead.calls[label] = CallDemand(ahead.uses, roles=self._roles, moved=self._tell_soon)
 
     # --- what is told -----------------------------------------------------------------------------
 
@@ -278,7 +273,10 @@ class Forecaster:
         return Forecast(
             strands=tuple(strand for strand in strands if strand.uses),
             is_complete=not self._asks_unseen
-            and all(node.is_sure for node in self._nodes.values()),
+            and all(
+                node.is_all and not any(call.was_surprised for call in node.calls.values())
+                for node in self._nodes.values()
+            ),
         )
 
 
@@ -289,39 +287,33 @@ class _NodeAhead:
     name: str
     uses: tuple[str, ...]
     is_all: bool
+    """Whether it asks nothing but what it declares, as far as its calls have ended."""
     total: int | None
     """How many calls it has; None as long as that is not known."""
     after: tuple[str, ...]
-    begun: set[int | None] = field(default_factory=set)
-    """The items that are under way or have ended; None for a node that is not mapped."""
-    calls: dict[int | None, CallDemand] = field(default_factory=dict)
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether it asks nothing but what is expected."""
-        return self.is_all and not any(call.was_surprised for call in self.calls.values())
+    begun: set[str] = field(default_factory=set)
+    """Labels of the calls that are under way or have ended."""
+    calls: dict[str, CallDemand] = field(default_factory=dict)
+    """Those under way, by label."""
 
     def strands(self, nodes: Mapping[str, _NodeAhead]) -> Iterator[Strand]:
         """What has not begun, and what is under way."""
         if self.total is None or len(self.begun) < self.total:
             before = [name for name in self.after if name in nodes]
-            calls = [label_of(name, item) for name in before for item in nodes[name].calls]
+            calls = [label for name in before for label in nodes[name].calls]
             yield Strand(name=self.name, uses=self.uses, after=frozenset([*before, *calls]))
-        for item, call in self.calls.items():
+        for label, call in self.calls.items():
             # An item's label is no node's name; a node that is not mapped has one strand at a time.
-            yield Strand(name=label_of(self.name, item), uses=call.ahead)
+            yield Strand(name=label, uses=call.ahead)
 
 
 def _ancestors(graph: Graph, name: str) -> tuple[str, ...]:
     """All nodes that a node waits for, directly or not."""
     ancestry: dict[str, None] = {}
-    open_ = [name]
-    while open_:
-        sources = [
-            source
-            for source in graph.dependencies(graph.nodes[open_.pop()])
-            if source not in ancestry
-        ]
-        ancestry.update(dict.fromkeys(sources))
-        open_ += sources
+    to_ask = [name]
+    while to_ask:
+        for source in graph.dependencies(graph.nodes[to_ask.pop()]):
+            if source not in ancestry:
+                ancestry[source] = None
+                to_ask.append(source)
     return tuple(ancestry)

@@ -1,15 +1,19 @@
-"""Checks endpoints: what each can do, as shown by a dozen short calls."""
+"""Endpoints outside of a run: what each can do, by a dozen short calls, and what is in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 from harness.errors import (
     CallTimeout,
     EndpointUnreachable,
     HarnessError,
     InferenceError,
+    InvalidInput,
     ModelNotFound,
     Notice,
     NotOffered,
@@ -26,11 +30,12 @@ from harness.inference import (
     provider_of,
 )
 from harness.inference.completion import StructuredMode
-from harness.inference.providers.provider import NEVER, Switch
+from harness.inference.endpoint import FILE_BACKENDS, MANAGED_BACKENDS
+from harness.inference.providers.provider import NEVER
 from harness.inference.providers.server_host import ServerFacts
-from harness.session.connections import check_tags
-from harness.session.models import open_models
+from harness.session.models import check_tags, open_models, opened_host
 from harness.session.settings import Settings
+from harness.session.tenancy import time_to_report
 from harness.session.trust import facts_of
 from harness.trace import Tracer
 
@@ -129,7 +134,7 @@ async def _check(
                 check = replace(check, embeds=True)
             else:
                 check = await _tried(opened.client, check, progress)
-            return replace(check, advice=(*only_embeds, *advice_on(check, endpoint)))
+            return replace(check, advice=(*only_embeds, *_advice_on(check, endpoint)))
     except HarnessError as error:
         return await _unusable(blank, error, endpoint, environment)
 
@@ -200,11 +205,12 @@ async def _tried(client: Client, check: EndpointCheck, progress: Progress) -> En
     chat = _chat(check.tag)
     # The same prompt again: of this one, some should come out of the prefix cache.
     if reply := await reply_to(chat):
+        first_ns = reply.first_token_ns
         check = replace(
             check,
             timings=any(phase.source == "reported" for phase in reply.phases),
             cached_tokens=bool(reply.usage and reply.usage.cached_tokens is not None),
-            ttft_ms=_ttft_ms(reply),
+            ttft_ms=None if first_ns is None else (first_ns - reply.sent_ns) / 1e6,
             tokens_per_s=_tokens_per_s(reply),
             dropped=reply.dropped,
         )
@@ -232,12 +238,6 @@ async def _can(request: Awaitable[object]) -> bool | None:
     return True
 
 
-def _ttft_ms(call: Completion) -> float | None:
-    if call.first_token_ns is None:
-        return None
-    return (call.first_token_ns - call.sent_ns) / 1e6
-
-
 def _tokens_per_s(call: Completion) -> float | None:
     decode = [phase for phase in call.phases if phase.name == "decode"]
     # A derived one may hold the prefill, too.
@@ -252,53 +252,153 @@ def _tokens_per_s(call: Completion) -> float | None:
 # --- what follows from them -----------------------------------------------------------------
 
 
-def advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
+def _advice_on(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
     """What to change, at the server or in the endpoint's settings."""
-    if not _lists(check.models, endpoint.model_id):
+    provider = provider_of(endpoint)
+    # A tag or a version may be left out on one side.
+    name = endpoint.model_id.partition("/versions/")[0]
+    names = {name, f"{name}:latest", name.removesuffix(":latest")}
+    if check.models and names.isdisjoint(check.models):
         yield Notice(
             code="endpoint.model-not-listed",
             message=f"it answered, but does not list model '{endpoint.model_id}': another model "
             "may have answered",
         )
-    yield from _on_schemas(check, endpoint)
-    for field, what in (
-        ("timings", "where a call's time went"),
-        ("cached_tokens", "how much of a prompt came out of its cache"),
-        ("metrics", "its counters"),
-    ):
-        switch = _switch(endpoint, field)
-        if getattr(check, field) is False and switch:
-            yield Notice(code="endpoint.switch-off", message=(f"{switch} makes it report {what}"))
-
-
-def _on_schemas(check: EndpointCheck, endpoint: Endpoint) -> Iterator[Notice]:
-    if check.structured is None:
-        return
-    if endpoint.structured not in {None, check.structured}:
+    if check.structured is not None and endpoint.structured not in {None, check.structured}:
         yield Notice(
             code="endpoint.structured-differs",
             message=f"its settings say structured = '{endpoint.structured}', and the check found "
             f"'{check.structured}'",
         )
     if check.structured == "ignored":
-        enforces = provider_of(endpoint).enforces
-        remedy = f"; {enforces} changes that" if enforces else ""
+        remedy = f"; {provider.enforces} changes that" if provider.enforces else ""
         yield Notice(
             code="endpoint.ignores-schemas",
             message=f"it ignores schemas: the model alone decides the form of its replies{remedy}",
         )
+    counters = provider.counters.switch if provider.counters else NEVER
+    for reports, switch, what in (
+        (check.timings, provider.timings, "where a call's time went"),
+        (check.cached_tokens, provider.cached_tokens, "how much of a prompt came out of its cache"),
+        (check.metrics, counters, "its counters"),
+    ):
+        if reports is False and switch:
+            yield Notice(code="endpoint.switch-off", message=f"{switch} makes it report {what}")
 
 
-def _switch(endpoint: Endpoint, field: str) -> Switch:
-    provider = provider_of(endpoint)
-    if field == "metrics":
-        return provider.counters.switch if provider.counters else NEVER
-    switch: Switch = getattr(provider, field)
-    return switch
+# --- models in memory -----------------------------------------------------------------------------
+
+Control = Literal["run", "managed", "fixed"]
+"""Who loads and unloads a model: each run for itself; the budget, by its server; or not from
+here."""
 
 
-def _lists(models: tuple[str, ...] | None, model_id: str) -> bool:
-    """Whether a model is listed; true for an empty list."""
-    # A tag or a version may be left out on one side.
-    name = model_id.partition("/versions/")[0]
-    return not models or bool({name, f"{name}:latest", name.removesuffix(":latest")} & {*models})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSeen:
+    """The state of an endpoint's model."""
+
+    tag: str
+    backend: str
+    model: str
+    """The name of its file, or its name on the server."""
+    device: str
+    control: Control
+    pin: bool
+    """Whether it stays in memory for a whole run."""
+    priority: int
+    """Among models that need the same room, the highest is loaded first."""
+    reachable: bool | None = None
+    """Whether its server answers; None without a server."""
+    resident: bool | None = None
+    """Whether it is in memory; None if unknown."""
+    total_bytes: int | None = None
+    """Its memory, on all devices together; None if unknown."""
+    gpu_bytes: int | None = None
+    """How much of that is on GPUs; None if unknown."""
+    problem: str | None = None
+    """Why no more is known; None without an error."""
+
+
+async def list_models(
+    endpoints: Mapping[str, Endpoint], *, environment: Mapping[str, str]
+) -> list[ModelSeen]:
+    """Checks every endpoint, without loading anything."""
+    looks = (_look(endpoint, environment) for endpoint in endpoints.values())
+    return list(await asyncio.gather(*looks))
+
+
+def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[Endpoint]:
+    """The endpoints of these tags, each once, if their models can be unloaded from here."""
+    check_tags(tags, endpoints)
+    chosen = [endpoints[tag] for tag in dict.fromkeys(tags)]
+    for endpoint in chosen:
+        _refuse_uncontrolled(endpoint)
+    return chosen
+
+
+async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) -> None:
+    """Has a server unload a model, and waits for it; a model that is not loaded is no error."""
+    async with opened_host(endpoint, environment) as host:
+        await host.unload()
+
+
+def _refuse_uncontrolled(endpoint: Endpoint) -> None:
+    if endpoint.backend in FILE_BACKENDS:
+        raise InvalidInput(
+            f"'{endpoint.tag}' is loaded from a file by each run, into its own process: outside "
+            "of a run there is nothing to unload; pin = true keeps it in memory for a whole run",
+            code="model.in-process",
+        )
+    if endpoint.backend not in MANAGED_BACKENDS:
+        raise InvalidInput(
+            f"'{endpoint.tag}' cannot be unloaded from here: backend "
+            f"'{endpoint.backend}' has no command for it",
+            code="model.no-control",
+        )
+    if not endpoint.manage:
+        raise InvalidInput(
+            f"'{endpoint.tag}' is loaded and unloaded by its server alone; write manage = true "
+            f"under [endpoints.{endpoint.tag}] to do it from here",
+            code="model.not-managed",
+        )
+
+
+async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:
+    control: Control = "managed" if endpoint.manage else "fixed"
+    state = ModelSeen(
+        tag=endpoint.tag,
+        backend=endpoint.backend,
+        model=endpoint.model_id if endpoint.path is None else endpoint.path.name,
+        device=", ".join(endpoint.shares),
+        control="run" if endpoint.backend in FILE_BACKENDS else control,
+        pin=endpoint.pin,
+        priority=endpoint.priority,
+    )
+    try:
+        match state.control:
+            case "managed":
+                async with (
+                    opened_host(endpoint, environment) as host,
+                    time_to_report(endpoint, "its loaded models"),
+                ):
+                    report = await host.report()
+                facts = {} if report is None else asdict(report)
+                return replace(state, reachable=True, **facts)
+            case "fixed" if endpoint.url is not None:
+                server = await facts_of(endpoint, environment)
+                return replace(state, reachable=server.reachable)
+            case "run" if endpoint.path is not None:
+                return replace(state, problem=_problem_of(endpoint.path))
+            case _:
+                return state
+    except EndpointUnreachable as error:
+        return replace(state, reachable=False, problem=error.statement)
+    except HarnessError as error:
+        return replace(state, problem=error.statement)
+
+
+def _problem_of(file: Path) -> str | None:
+    try:
+        return None if file.is_file() else f"there is no file {file}"
+    except OSError as error:
+        return f"{file} cannot be looked at ({error.strerror})"

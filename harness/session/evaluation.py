@@ -19,8 +19,6 @@ from harness.rubric import (
     Refuse,
     Rubric,
     Scored,
-    Sources,
-    by_section,
     load_noise,
     load_rubric,
     with_prompts,
@@ -51,7 +49,7 @@ _refusal = partial(refusal_to_run, environment=os.environ)
 
 
 def choose_rubric(
-    rubric: str | Path | Rubric | ChosenRubric,
+    rubric: str | Path | Rubric,
     *,
     rubrics: Path,
     prompts: Mapping[str, str] | None = None,
@@ -65,19 +63,12 @@ def choose_rubric(
     Raises:
         RubricInvalid: There is no such rubric, or it has mistakes.
     """
-    directory = rubrics
-    match rubric:
-        case ChosenRubric():
-            loaded, directory = rubric.rubric, rubric.directory
-        case Rubric():
-            loaded = rubric
-        case Path():
-            loaded = load_rubric(rubric, directory=rubrics, refuse=refuse)
-            directory = rubric.parent
-        case str():
-            loaded = load_rubric(rubric, directory=rubrics, refuse=refuse)
-            path = Path(rubric)
-            directory = path.parent if path.suffix in {".yaml", ".yml"} else rubrics
+    loaded, directory = rubric, rubrics
+    if not isinstance(loaded, Rubric):
+        loaded = load_rubric(loaded, directory=rubrics, refuse=refuse)
+        # What was measured of its judges lies beside a rubric's file.
+        if isinstance(rubric, Path) or str(rubric).endswith((".yaml", ".yml")):
+            directory = Path(str(rubric)).parent
     if prompts is not None:
         loaded = with_prompts(loaded, prompts)
     return ChosenRubric(rubric=loaded, directory=directory)
@@ -118,11 +109,10 @@ async def evaluate(
 
 async def run_loop(
     opened: OpenRun,
-    task: str,
+    first: Draft,
     *,
     ask: Ask,
     chosen: ChosenRubric,
-    sources: Sources,
     drafts: Sequence[str] | None,
     meter: Meter,
     policy: LoopPolicy,
@@ -133,15 +123,21 @@ async def run_loop(
     rounds: Sequence[Round],
     key: str,
 ) -> WiggumResult:
-    """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`."""
+    """Writes a draft, or chooses from those that are given, and revises it; see `Run.wiggum`.
+
+    `first` has no text yet.
+    """
     # 1. Whatever can be wrong with the arguments, before any model is asked.
     rubric = chosen.rubric
     seed = first_seed(opened.settings.seed)
-    check_sources(rubric, by_section(sources)[0])
+    # Without the sources that a check needs no draft could pass, and all rounds would be spent.
+    check_sources(rubric, first.sources)
     noise = noise_of(opened, chosen)
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
     producer = opened.casting.roles.model(PRODUCER)
     endpoint = opened.casting.models.endpoints[producer]
+    # As many candidates at once as the model answers: one that answers one at a time would be asked
+    # for further ones when the first is already enough.
     at_once = endpoint.max_parallel or slots_of(endpoint)
     reviser = Reviser(
         ask=ask,
@@ -160,11 +156,9 @@ async def run_loop(
     )
 
     # 2. The first draft: of an earlier part of the run, given, chosen from several, or written now.
-    texts, headings = by_section(sources)
-    overridden = reviser.prompts.told
     written_before = rounds[0].draft if rounds else ""
     text = drafts[0] if drafts and len(drafts) == 1 else written_before
-    first = Draft(text=text, task=task, sources=texts, source_sections=headings, told=overridden)
+    first = replace(first, text=text, told=reviser.prompts.told)
     draft_span, selection = None, None
     if drafts is not None and not rounds:
         if len(drafts) != 1:
@@ -214,6 +208,7 @@ async def run_loop(
         rounds=rounds,
         key=key,
     )
+    # The call raised it too, and the loop may have taken that for a failed round.
     opened.casting.check_replies()
     opened.warn_of_no_price(meter)
     opened.loops.append(result)

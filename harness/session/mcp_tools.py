@@ -36,10 +36,10 @@ from harness.trace import RunTrace, describe, events
 _CALL_S = 60.0
 _CONNECT_S = 30.0
 _CLOSE_S = 10.0
+# Length of the kept end of a server's standard error.
 _KEPT_BYTES = 1_000_000
-"""Length of the kept end of a server's standard error."""
+# The client's code for a connection that has ended.
 _CLOSED = -32000
-"""The client's code for a connection that has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,9 @@ ToolSource = Callable[..., object] | Tool | mcp
 
 
 class McpServers:
-    """The MCP servers of a run.
+    """The MCP servers of a run."""
 
-    Args:
-        trace: The run's; records how long a server took to start.
-        start_s: Time limit for a server's start: `uvx` and `npx` may download it first.
-    """
-
+    # A minute to start: `uvx` and `npx` may download the server first.
     def __init__(self, trace: RunTrace, *, start_s: float = 60.0) -> None:
         self._trace = trace
         self._start_s = start_s

@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from harness.errors import ConfigurationInvalid, ModelFileInvalid, Notice
+from harness.errors import (
+    ConfigurationInvalid,
+    HarnessError,
+    ModelFileInvalid,
+    Notice,
+    did_you_mean,
+    errors_of,
+)
 from harness.inference import (
     Backend,
     Client,
     Endpoint,
+    Host,
     ScriptedBackend,
     provider_of,
     server_address,
 )
 from harness.inference.client import Route
 from harness.inference.gate import Gate, Lease, Replica
+from harness.inference.providers.http import Access
 from harness.inference.providers.registry import (
+    connect,
+    host_of,
     knowledge_of,
     metrics_source,
     served_metadata,
     slots_source,
 )
-from harness.inference.reply_store import ReplyCache
+from harness.inference.reply_store import ReplyCache, reply_identity
 from harness.inference.request import Request
 from harness.inference.structured import SchemaKnowledge
 from harness.inference.tool_offers import ToolKnowledge
 from harness.log import log_warning
 from harness.residency import KeepAliveBudget
-from harness.session.connections import OpenedEndpoint, check_tags, open_endpoint
 from harness.session.monitoring import (
     Sampled,
     device_sources,
@@ -45,13 +54,15 @@ from harness.session.settings import Settings, demo_endpoint
 from harness.session.tenancy import (
     check_managed,
     describe_budget,
+    file_footprint,
+    is_managed,
     kv_bytes_of,
     open_budget,
     placed,
 )
-from harness.session.trust import known_secrets
+from harness.session.trust import api_key_of, known_secrets, not_allowed
 from harness.text_store import TextStore
-from harness.trace import RunTrace, SharedTracer, Tracer, events
+from harness.trace import Clock, RunTrace, SharedTracer, Tracer, events, monotonic
 from harness.trace.secrets import Redactor
 
 CALL_CACHE = "calls.sqlite"
@@ -165,18 +176,9 @@ async def open_models(
 ) -> AsyncIterator[OpenModels]:
     """The client in front of these endpoints, and the budget that shares memory among their models.
 
-    Nothing is loaded until the first call; servers of managed models are asked about them.
-
-    Args:
-        endpoints: By tag.
-        settings: Holds the budget, and whether calls are cached.
-        environment: Holds the API keys that endpoints name.
-        backends: Ready-made backends, by tag; closed with the others.
-        required: Tags of the endpoints that must be usable; mistakes in others are reported when
-            they are called.
-        tracer: Sees every call.
-        sample_every_s: Seconds between readings of the called servers' counters; 0 for none.
-        warn: Called for an unusable fallback of a required endpoint; by default it is logged.
+    Nothing is loaded until the first call; servers of managed models are asked about them. The
+    `required` endpoints must be usable; mistakes in others are reported when they are called. Ready
+    `backends` are closed with the others. Without `sample_every_s`, no server's counters are read.
 
     Raises:
         ConfigurationInvalid: A required endpoint does not exist or its API key is missing, a
@@ -194,9 +196,7 @@ async def open_models(
         stack.enter_context(heartbeat(tracer) if tracer.run_id else nullcontext())
 
         # 1. Each for itself.
-        named = [name for name in settings.trace.secrets if name in environment]
-        secrets = known_secrets(endpoints.values(), environment=environment, named=named)
-        cache = _open_cache(settings, Redactor(secrets))
+        cache = _open_cache(settings, endpoints, environment)
         if cache:
             stack.push_async_callback(cache.aclose)
         opened: dict[str, OpenedEndpoint] = {}
@@ -243,33 +243,18 @@ async def open_models(
         await stack.enter_async_context(
             sampling([*sampled.values(), *devices], tracer=tracer, every_s=sample_every_s)
         )
-        knowledge = _knowledge(endpoints)
 
         # 3. The way to each.
-        routes = {}
-        for tag, opening in opened.items():
-            is_scripted = opening.endpoint.backend == "scripted"
-            servers = opening.servers
-            called = [sampled[of.server].called for of in servers if of.server in sampled]
-            is_counted = budget is not None and tag in budget.tenants
-            gate = Gate(
-                max_parallel=opening.endpoint.max_parallel,
-                max_queue=opening.endpoint.max_queue,
-                max_outage_s=opening.endpoint.max_outage_s,
-                replicas=[_replica(of) for of in servers],
-                lease=_lease(budget if is_counted else None, called=called),
+        knowledge = _knowledge(endpoints)
+        routes = {
+            tag: _route(
+                opening,
+                lease=_lease(opening, budget=budget, sampled=sampled),
+                knowledge=knowledge[tag],
                 tracer=tracer,
             )
-            routes[tag] = Route(
-                endpoint=opening.endpoint,
-                backends=tuple(of.backend for of in servers),
-                gate=gate,
-                schemas=None if is_scripted else knowledge[tag][0],
-                tools=None if is_scripted else knowledge[tag][1],
-                identity=opening.identity,
-                kv_bytes=None if opening.error else kv_bytes_of(opening.endpoint),
-                error=opening.error,
-            )
+            for tag, opening in opened.items()
+        }
         _warn_of_fallbacks(routes, required, warn)
         models = OpenModels(
             client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn),
@@ -297,8 +282,49 @@ def _warn_of_fallbacks(
                 )
 
 
-def _lease(budget: KeepAliveBudget | None, *, called: Collection[asyncio.Event]) -> Lease | None:
+def _route(
+    opened: OpenedEndpoint,
+    *,
+    lease: Lease | None,
+    knowledge: tuple[SchemaKnowledge, ToolKnowledge],
+    tracer: Tracer,
+) -> Route:
+    endpoint, servers = opened.endpoint, opened.servers
+    # A script is given its replies: there is nothing to find out about it.
+    schemas, tools = (None, None) if endpoint.backend == "scripted" else knowledge
+    gate = Gate(
+        max_parallel=endpoint.max_parallel,
+        max_queue=endpoint.max_queue,
+        max_outage_s=endpoint.max_outage_s,
+        replicas=[
+            Replica()
+            if of.server is None
+            else Replica(name=of.name, slots=slots_source(of.endpoint, api_key=of.api_key))
+            for of in servers
+        ],
+        lease=lease,
+        tracer=tracer,
+    )
+    return Route(
+        endpoint=endpoint,
+        backends=tuple(of.backend for of in servers),
+        gate=gate,
+        schemas=schemas,
+        tools=tools,
+        identity=opened.identity,
+        kv_bytes=None if opened.error else kv_bytes_of(endpoint),
+        error=opened.error,
+    )
+
+
+def _lease(
+    opened: OpenedEndpoint, *, budget: KeepAliveBudget | None, sampled: Mapping[str, Sampled]
+) -> Lease | None:
     """The lease that a call to an endpoint holds; None if it needs none."""
+    servers = [sampled.get(of.server or "") for of in opened.servers]
+    called = [server.called for server in servers if server is not None]
+    if budget is not None and opened.endpoint.tag not in budget.tenants:
+        budget = None  # it is not managed, or its server did not say how large it is
     if budget is None and not called:
         return None
 
@@ -306,29 +332,22 @@ def _lease(budget: KeepAliveBudget | None, *, called: Collection[asyncio.Event])
     async def held(request: Request) -> AsyncIterator[None]:
         async with budget.lease(request.model) if budget else nullcontext():
             # Their sampling waits for this.
-            for server in called:
-                server.set()
+            for call in called:
+                call.set()
             yield
 
     return held
 
 
-def _replica(opened: OpenedEndpoint) -> Replica:
-    """One of the servers behind an endpoint, for its gate."""
-    if opened.server is None:
-        return Replica()
-    slots = slots_source(opened.endpoint, api_key=opened.api_key)
-    return Replica(name=opened.name, slots=slots)
-
-
-def _open_cache(settings: Settings, redactor: Redactor) -> ReplyCache | None:
-    match settings.cache:
-        case None:
-            return None
-        case "run":
-            return ReplyCache(TextStore(None))
-        case "disk":
-            return ReplyCache(TextStore(settings.traces / CALL_CACHE, clean=redactor.clean))
+def _open_cache(
+    settings: Settings, endpoints: Mapping[str, Endpoint], environment: Mapping[str, str]
+) -> ReplyCache | None:
+    if settings.cache == "disk":
+        named = settings.trace.secrets
+        secrets = known_secrets(endpoints.values(), environment=environment, named=named)
+        store = TextStore(settings.traces / CALL_CACHE, clean=Redactor(secrets).clean)
+        return ReplyCache(store)
+    return None if settings.cache is None else ReplyCache(TextStore(None))
 
 
 def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
@@ -372,3 +391,100 @@ def _knowledge(
         )
         for tag, endpoint in endpoints.items()
     }
+
+
+# --- one endpoint ---------------------------------------------------------------------------------
+
+
+def check_tags(tags: Collection[str], endpoints: Mapping[str, Endpoint]) -> None:
+    """Raises `ConfigurationInvalid` for a tag that no endpoint has."""
+    for tag in tags:
+        if tag not in endpoints:
+            raise ConfigurationInvalid(
+                f"no endpoint is called '{tag}'; " + did_you_mean(tag, endpoints),
+                code="endpoint.unknown",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedEndpoint:
+    """An endpoint and its backend; of one that was not connected here, no more is known."""
+
+    endpoint: Endpoint
+    backend: Backend
+    api_key: str | None = field(default=None, repr=False)
+    server: str | None = None
+    """The identity of its server: two tags may have models on one."""
+    host: Host | None = None
+    """Loads its model, if the budget counts it."""
+    identity: str | None = None
+    """The key of its cached replies; None for no cache."""
+    error: HarnessError | None = None
+    """Why it cannot be used; None if it can."""
+    name: str = ""
+    """Of a replica, as traces show it."""
+    replicas: tuple[OpenedEndpoint, ...] = ()
+    """Of an endpoint with `urls`, each; it is itself the first of them."""
+
+    @property
+    def servers(self) -> tuple[OpenedEndpoint, ...]:
+        """Its replicas; without `urls`, the endpoint itself."""
+        return self.replicas or (self,)
+
+
+def open_endpoint(
+    endpoint: Endpoint,
+    *,
+    environment: Mapping[str, str],
+    cached: bool,
+    clock: Clock,
+) -> OpenedEndpoint:
+    """Connects to nothing yet.
+
+    Raises:
+        ConfigurationInvalid: Its settings are not usable, or a key may not be sent.
+        ModelFileInvalid: Its file is missing or not a GGUF.
+    """
+    if endpoint.urls:
+        # Refused before any of them holds anything that would have to be closed.
+        for replica in endpoint.replicas.values():
+            api_key_of(replica, environment)
+        how = partial(open_endpoint, environment=environment, cached=cached, clock=clock)
+        replicas = tuple(
+            replace(how(replica), name=name) for name, replica in endpoint.replicas.items()
+        )
+        return replace(replicas[0], endpoint=endpoint, name="", replicas=replicas)
+    api_key = api_key_of(endpoint, environment)
+    # Files are read first: as long as they can be wrong, there is nothing to close.
+    identity = reply_identity(endpoint) if cached else None
+    file_footprint(endpoint)
+
+    def check(url: str) -> None:
+        for refusal in not_allowed(endpoint, environment, url=url):
+            raise refusal
+
+    access = Access(api_key=api_key, clock=clock, check_address=check)
+    reached = endpoint.filled_in(environment)
+    backend = connect(reached, access)
+    host = host_of(reached, backend, access) if is_managed(endpoint) else None
+    return OpenedEndpoint(
+        endpoint=endpoint,
+        backend=backend,
+        api_key=api_key,
+        server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),
+        host=host,
+        identity=identity,
+    )
+
+
+@asynccontextmanager
+async def opened_host(endpoint: Endpoint, environment: Mapping[str, str]) -> AsyncIterator[Host]:
+    """The host that loads the model of an endpoint that `is_managed`, outside of a run."""
+    opened = open_endpoint(endpoint, environment=environment, cached=False, clock=monotonic)
+    assert opened.host is not None
+    try:
+        with errors_of(endpoint.tag):
+            yield opened.host
+    finally:
+        await opened.host.aclose()
+        await opened.backend.aclose()

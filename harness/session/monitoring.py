@@ -26,7 +26,6 @@ from collections.abc import (
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -54,19 +53,19 @@ from harness.trace import Clock, Interval, Tracer, describe, events
 from harness.trace.clock import boot_id
 from harness.trace.stalls import BEAT_NS
 
+# A stall of this length is inspected, and again after the same time.
 _LOOK_S = 0.05
-"""A stall of this length is inspected, and again after the same time."""
 
 _LOOKING = threading.Lock()
+# Successive stalls are recorded together, up to this length.
 _LONGEST_NS = 1_000_000_000
-"""Successive stalls are recorded together, up to this length."""
 
 _LIBRARIES = tuple(
     sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")
 )
 _OWN = str(Path(__file__).parents[1])
+# Modules whose functions call the code that the loop runs.
 _LOOP = {"asyncio.events", "asyncio.base_events", "asyncio.runners"}
-"""Modules whose functions call the code that the loop runs."""
 
 _MIB = 1 << 20
 
@@ -106,8 +105,8 @@ class _Heart:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._next: asyncio.TimerHandle | None = None
+        # Successive stalls that are not recorded yet.
         self._lag: list[Interval] = []
-        """Successive stalls that are not recorded yet."""
         self._places: Counter[str | None] = Counter()
         self._at: dict[str | None, str | None] = {}
         self._computed_ns = time.thread_time_ns()
@@ -142,6 +141,7 @@ class _Heart:
                 if frame is not None:
                     with suppress(AttributeError):
                         at, function = _place(frame)
+                        # Not by line: a loop of several lines would divide the looks among them.
                         self._places[function] += 1
                         self._at[function] = at
 
@@ -191,7 +191,8 @@ def _frame_of(thread: int) -> FrameType | None:
 
 def _place(innermost: FrameType) -> tuple[str | None, str | None]:
     """Where the loop is, as `file.py:12`, and in which function; nowhere in code of harness."""
-    for frame in takewhile(_is_in_task, _outward(innermost)):
+    frame: FrameType | None = innermost
+    while frame is not None and frame.f_globals.get("__name__") not in _LOOP:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
         # The frames further out await harness, and are not at work.
         if file.startswith(_OWN):
@@ -199,17 +200,8 @@ def _place(innermost: FrameType) -> tuple[str | None, str | None]:
         is_library = file.startswith((*_LIBRARIES, "<")) or "site-packages" in file
         if not is_library and not name.startswith("<"):  # <listcomp> stands in a function
             return f"{Path(file).name}:{frame.f_lineno}", name
-    return None, None
-
-
-def _outward(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
         frame = frame.f_back
-
-
-def _is_in_task(frame: FrameType) -> bool:
-    return frame.f_globals.get("__name__") not in _LOOP
+    return None, None
 
 
 # --- counters of servers and devices --------------------------------------------------------------
@@ -290,10 +282,7 @@ def device_sources(
 ) -> Iterator[list[Sampled]]:
     """What to sample of the machine; the driver of its GPUs stays open for the block.
 
-    Args:
-        engines: By track, the process of each engine that was started here, None while there is
-            none.
-        clock: In nanoseconds.
+    `engines` say, by track, the process of each engine that was started here; None for none.
     """
     with opened_gpus() as gpus:
         sources: dict[str, Source] = {"machine": CoreSource()}
@@ -333,10 +322,7 @@ class CoreSource(_LocalSource):
 
 
 class ProcessSource(_LocalSource):
-    """What one process took since the last reading, in cores, and what it holds of memory.
-
-    `process_id` gives that of the process as it is now; None while there is none.
-    """
+    """What one process took since the last reading, in cores, and what it holds of memory."""
 
     def __init__(self, process_id: Callable[[], int | None], *, clock: Clock) -> None:
         self._process_id = process_id
@@ -398,19 +384,15 @@ async def record_machine_speed(
 ) -> None:
     """Records the limits of models that are wholly on one device, after all calls.
 
-    Those are the weights of each, and the speed of the device's memory.
-
-    Args:
-        endpoints: The usable endpoints. One with a URL counts if it names its model's `device`.
-        directory: Where runs land.
-        tracer: Gets the instants `weights` and `machine`, if it records a run.
-        file_of: For endpoints with a URL.
+    Those are the weights of each, and the speed of the device's memory. `directory` is where runs
+    land, and `file_of` finds the file of a server's model.
     """
     if not tracer.run_id:
         return
     devices = set()
     for endpoint in endpoints:
         file = endpoint.path
+        # By default an endpoint with a URL is said to be on this machine, and may be anywhere.
         if file is None and endpoint.url and "device" in endpoint.model_fields_set:
             file = await file_of(endpoint)
         if file is None or endpoint.gpu_layers is not None or len(endpoint.shares) > 1:

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from harness.errors import ConfigurationInvalid, InvalidInput, Notice, did_you_mean
+from harness.graph import Graph
 from harness.graph.state import Use
-from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter, Spent
+from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter
 from harness.inference.limits import merged
 from harness.inference.meter import token_prices
 from harness.inference.reply_store import KeptReplies
@@ -30,10 +31,12 @@ from harness.log import log_notice, log_warning, warnings_heard_by
 from harness.metrics import otel_metrics
 from harness.residency import KeepAliveBudget
 from harness.rubric import Noise
+from harness.session.demand import judges, needed_roles
 from harness.session.mcp_tools import McpServers
 from harness.session.models import OpenModels, describe_endpoints, known_endpoints, open_models
 from harness.session.passages import PassageLibrary, PassageStore
 from harness.session.result import all_passed
+from harness.session.resume import EarlierRun
 from harness.session.roles import Casting, Roles, cast_roles, check_evaluators, with_backends
 from harness.session.separation import ComparedModels
 from harness.session.settings import OFFLINE_EMBEDDERS, MemorySettings, Settings
@@ -267,48 +270,28 @@ class OpenRun:
 @asynccontextmanager
 async def open_run(
     settings: Settings,
+    graph: Graph,
     *,
-    name: str,
     task: str = "",
     environment: Mapping[str, str],
     backends: Mapping[str, Backend] | None = None,
     observers: Sequence[Sink] = (),
     limits: Limits | None = None,
     command_limits: Limits | None = None,
-    needed_roles: Mapping[str, str] | None = None,
-    resume: Path | None = None,
-    spent: Spent = NOTHING,
-    produces: bool = True,
-    judges: bool = True,
+    earlier: EarlierRun | None = None,
     surroundings: Surroundings | None = None,
+    produces: bool = True,
     shared: SharedParts | None = None,
     tenant: str | None = None,
 ) -> AsyncIterator[OpenRun]:
-    """Opens everything that a run needs, and closes it in reverse order.
+    """Opens everything that a run of a graph needs, and closes it in reverse order.
 
     The run's journal, its timelines and its line in the audit log are written however the block
-    ends.
-
-    Args:
-        settings: See `Pipeline.run_async`, as for backends, observers and limits.
-        name: The pipeline's.
-        task: What the run is for, for the audit log.
-        environment: Holds the API keys that endpoints name.
-        backends: By tag.
-        observers: Of each record.
-        limits: Of the whole run; each overrides the same limit of the settings.
-        command_limits: Of this part alone, inside those of the run.
-        needed_roles: Roles that must have a usable model, and the nodes that need them.
-        resume: The journal of a run to resume.
-        spent: The use of earlier parts of the run.
-        produces: Whether drafts are also written, not only judged; see `Roles`.
-        judges: Whether it is known that drafts are judged; otherwise mistakes that matter only then
-            are found at the first judgement.
-        surroundings: Of these settings, if earlier parts of the run were compared with them.
-        shared: Of the session that it is a run of, whose settings and backends count.
-        tenant: For whom the session makes it.
+    ends. `limits` are of the whole run, and `command_limits` of this part alone, inside those. With
+    `shared` parts, the session's settings and backends count.
     """
     # 1. Mistakes that the settings alone show, before there is a run.
+    # Their warnings are recorded once there is a record.
     early: list[tuple[str, Mapping[str, object]]] = []
 
     def keep(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
@@ -319,14 +302,20 @@ async def open_run(
         setup = Setup.of(settings, backends, environment) if shared is None else shared.setup
     settings = setup.settings
     roles = cast_roles(setup.endpoints, settings, produces=produces)
-    if judges:
+    # Of a graph that is not seen to judge, a mistake that matters only then is found when it does.
+    is_judged = judges(graph)
+    if is_judged:
         check_evaluators(roles, setup.compared)
-    needed = setup.required(roles, needed_roles or {})
+    needed = setup.required(roles, needed_roles(graph))
+    resumed, spent = None, NOTHING
+    if earlier is not None:
+        # Read before the trace opens the journal again, to which this part's own calls are added.
+        resumed, spent = earlier.journal.path, earlier.spent
     run = OpenRun(
         settings=settings,
         task=task,
         tenant=tenant,
-        trace=_start_record(settings, name, setup.trace_options, observers, resume=resume),
+        trace=_start_record(settings, graph.name, setup.trace_options, observers, resume=resumed),
     )
     began_ns = monotonic()
     run.casting = Casting(
@@ -345,10 +334,10 @@ async def open_run(
             for message, details in early:
                 run.trace.warned(message, details)
             describe_endpoints(setup.endpoints, run.trace)
-            if judges:
+            if is_judged:
                 await run.casting.seat()
             else:
-                await run.casting.ask_servers(judges=False)
+                await run.casting.ask_servers()
             # 3. The models, and what stands around the calls to them.
             opening = (
                 setup.opened(run.trace, required=needed, warn=run.warn)
@@ -373,11 +362,12 @@ async def open_run(
             run.replies = KeptReplies(
                 setup.endpoints,
                 trace=run.trace,
-                resumed=resume is not None,
+                resumed=earlier is not None,
                 is_wanted=settings.trace.is_resumable,
                 warn=run.warn,
             )
             stack.callback(run.replies.close)
+            # What it has warned of and seen served is of this run alone, also in a session.
             run.client = replace(
                 models.client,
                 tracer=run.trace,
@@ -390,7 +380,7 @@ async def open_run(
                 after_reply=run.casting.look_at,
             )
             # 4. What nodes use beside them.
-            if shared is not None and shared.store.is_kept:
+            if shared is not None and settings.memory.is_kept:
                 store = shared.store  # closed with the session
             else:
                 store = PassageStore(settings.memory, ask=run.client.embed)
@@ -484,11 +474,27 @@ def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[s
     """
     started, ended = journal.started, journal.ended
     use = call_group(calls)
-    entries = (
-        *(_earlier_entry(loop) for loop in run.earlier_loops),
-        *(_loop_entry(loop) for loop in run.loops),
-    )
-    last: Mapping[str, Any] = entries[-1] if entries else {}
+    entries: list[dict[str, Any]] = [
+        {
+            "rubric": loop.rubric,
+            "rubric_sha256": loop.rubric_sha256,
+            "stop_reason": loop.stop_reason or "cancelled",
+            "best_round": loop.best_round,
+            "scores": loop.composites,
+        }
+        for loop in run.earlier_loops
+    ]
+    entries += [
+        {
+            "rubric": loop.rubric.id,
+            "rubric_sha256": loop.rubric.sha256,
+            "stop_reason": loop.stop_reason,
+            "best_round": loop.best.number,
+            "scores": tuple(round_.verdict.composite for round_ in loop.rounds),
+        }
+        for loop in run.loops
+    ]
+    last = entries[-1] if entries else {}
     passed = all(run.scored) if run.scored else all_passed([*run.earlier_loops, *run.loops])
     is_skipped = any(notice.code == "run.result-skipped" for notice in run.warnings)
     roles, separation = run.casting.roles, run.casting.separation
@@ -528,24 +534,3 @@ def _final(ended: RunEnded | None, *, is_skipped: bool, passed: bool | None) -> 
             return "INTERRUPTED"
         case _:
             return "ERROR"
-
-
-def _loop_entry(loop: WiggumResult) -> dict[str, Any]:
-    return {
-        "rubric": loop.rubric.id,
-        "rubric_sha256": loop.rubric.sha256,
-        "stop_reason": loop.stop_reason,
-        "best_round": loop.best.number,
-        "scores": tuple(round_.verdict.composite for round_ in loop.rounds),
-    }
-
-
-def _earlier_entry(loop: RecordedLoop) -> dict[str, Any]:
-    """A loop of an earlier part, as the journal has it."""
-    return {
-        "rubric": loop.rubric,
-        "rubric_sha256": loop.rubric_sha256,
-        "stop_reason": loop.stop_reason or "cancelled",
-        "best_round": loop.best_round,
-        "scores": loop.composites,
-    }

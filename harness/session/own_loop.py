@@ -18,8 +18,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
 
+# Seconds that cancelled tasks may take to end when all is over.
 _GRACE_S = 1.0
-"""Seconds that cancelled tasks may take to end when all is over."""
 
 
 def refuse_running_loop(instead: str) -> None:

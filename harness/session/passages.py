@@ -65,8 +65,8 @@ _THREADS = 8
 
 Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 
+# Makes the vectors of what a run asks of the store.
 _asks: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
-"""Makes the vectors of what a run asks of the store."""
 # Texts in one call: servers rarely compute more at once, and some accept at most 100.
 _BATCH = 64
 _RANKED_PER_HIT, _MOST_RANKED = 4, 100
@@ -90,11 +90,6 @@ class PassageStore:
         # the loop needs a thread to look up its address.
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memory")
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether the passages outlive the run."""
-        return self.settings.path is not None
-
     async def in_store(self, work: Callable[[MemoryStore], T], *, tracer: Tracer, ask: Ask) -> T:
         """What work in the store comes to, in a thread; it gets its vectors from `ask`."""
         store = await self._open(tracer)
@@ -112,7 +107,7 @@ class PassageStore:
         async with self._opening:
             if self._store is None:
                 async with AsyncExitStack() as stack:
-                    with tracer.span(events.OpenMemory(self.is_kept)) as span:
+                    with tracer.span(events.OpenMemory(self.settings.is_kept)) as span:
                         store, endpoint = await self._opened_in(stack)
                         span.set(passages=len(store))
                     # A thread may still do the work of a node that was cancelled.
@@ -169,16 +164,6 @@ class PassageLibrary:
         self._rank = rank
         self._warn = warn
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Tags of the endpoints that make the vectors and rank hits."""
-        return self._settings.models
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether the passages outlive the run."""
-        return self._shared.is_kept
-
     async def remember(
         self,
         document: str,
@@ -225,6 +210,7 @@ class PassageLibrary:
             ids = [merged_into.get(passage.id, passage.id) for passage in passages]
             return added, [store.get(id_) for id_ in ids]
 
+        is_kept = self._settings.is_kept
         remember = events.Remember(
             source=source,
             title=self._tracer.excerpt(title),
@@ -233,9 +219,9 @@ class PassageLibrary:
             created=created.isoformat(),
             chars=len(document),
             # A resumed run needs the text again if its node is not called again.
-            document_sha256=None if self.is_kept else self._tracer.content(document),
+            document_sha256=None if is_kept else self._tracer.content(document),
             # Of the text before secrets are taken out.
-            digest=None if self.is_kept else self._tracer.excerpt(digest),
+            digest=None if is_kept else self._tracer.excerpt(digest),
         )
         with self._tracer.span(remember) as span:
             added, stored = await self._in_store(add)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -19,15 +19,14 @@ from harness.session.batch_rows import BatchRows, Inputs
 from harness.session.open_run import SharedParts
 from harness.session.own_loop import in_own_loop
 from harness.session.pipeline_run import PipelineRun
-from harness.session.result import RunResult
+from harness.session.result import RunEvents, RunResult
 from harness.session.resume import Origin
 from harness.session.run import Run
-from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Journal, Sink
 
 if TYPE_CHECKING:
-    import networkx
+    import networkx  # it takes 0.2 s to import, which only those pay who ask for a graph
 
 
 class Pipeline(Graph[ResultT]):
@@ -189,11 +188,7 @@ class Pipeline(Graph[ResultT]):
             options: Inputs, and all that `run_async` takes.
         """
         observers = options.pop("observers", ())
-
-        def run(observer: Sink) -> Coroutine[Any, Any, RunResult[Any]]:
-            return self.run_async(inputs, observers=(*observers, observer), **options)
-
-        return RunEvents(run)
+        return RunEvents(lambda own: self.run_async(inputs, observers=(*observers, own), **options))
 
     async def batch(
         self,
@@ -359,6 +354,7 @@ def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch
     check_limits(options.get("limits"))
     check_backends(options.get("backends"))
     check_observers(options.get("observers", ()))
+    # Unchecked, max_parallel=0 would wait for ever, and sample=0 run nothing without a word.
     _check_parallel(options.get("max_parallel"))
     sample = options.get("sample")
     if sample is not None and sample < 1:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness.errors import NodeFailed, Notice
+from harness.files import path_text
 from harness.graph import (
     Answers,
     Asker,
@@ -20,15 +22,17 @@ from harness.graph import (
     NodeCall,
     bind_inputs,
     execute,
+    graph_inputs,
 )
 from harness.graph.executor import Executor, InProcess, OnDemand, OpenExecutor
 from harness.graph.graph import asks_for_workers
 from harness.graph.reuse import OUTPUT_CACHE, Shared
 from harness.graph.state import Places
-from harness.inference import NOTHING, Backend, Limits, Meter
+from harness.graph.values import digest, value_form
+from harness.inference import Backend, Limits, Meter
 from harness.inference.limits import FIELD_OF, merged
 from harness.plugins import load_plugin
-from harness.session.demand import Forecaster, judges, needed_roles
+from harness.session.demand import Forecaster
 from harness.session.open_run import OpenRun, SharedParts, open_run
 from harness.session.rehearsal import result_if_nothing_to_do
 from harness.session.result import RunFiles, RunResult, result_notices, result_of
@@ -38,9 +42,8 @@ from harness.session.resume import (
     inputs_now,
     labels_before,
     match_answers,
+    origin_fields,
     read_earlier_run,
-    record_beginning,
-    record_outcome,
     remembered_in,
     rename_notices,
 )
@@ -54,6 +57,8 @@ from harness.trace.run_list import find_journal
 # Seconds after the run's time limit in which nodes may still return their results, such as a revise
 # loop its best draft; model calls end at once.
 _WRAP_UP_S = 1.0
+# Most failures that a record names; the spans of the calls have the others.
+_MOST_NAMES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +111,7 @@ class PipelineRun:
     """See `OpenRun.figures`."""
     _retries: Counter[str] = field(default_factory=Counter, init=False)
 
-    async def begin(self, inputs: Mapping[str, object]) -> RunResult:
+    def begin(self, inputs: Mapping[str, object]) -> Coroutine[Any, Any, RunResult]:
         """A new run."""
         self.graph.check()
         part = _RunPart(
@@ -115,7 +120,8 @@ class PipelineRun:
             limits=merged(self.limits),
             origin=self.origin,
         )
-        return await self._run(part)
+        # Not awaited here: a frame less in each traceback of a node's error.
+        return self._run(part)
 
     async def resume(
         self,
@@ -158,21 +164,18 @@ class PipelineRun:
             # 1. All that the run needs is open inside this block.
             async with open_run(
                 self.settings,
-                name=self.graph.name,
+                self.graph,
                 task=str(part.inputs.get("task", "")),
                 environment=os.environ,
                 backends=self.backends,
-                shared=self.shared,
-                tenant=self.tenant,
                 observers=(*self.observers, self._note_retry),
                 limits=merged(part.limits, self.own_limits),
                 command_limits=part.origin.limits if part.origin else None,
-                needed_roles=needed_roles(self.graph),
-                produces=self.produces,
-                judges=judges(self.graph),
-                resume=earlier.journal.path if earlier else None,
-                spent=earlier.spent if earlier else NOTHING,
+                earlier=earlier,
                 surroundings=part.surroundings,
+                produces=self.produces,
+                shared=self.shared,
+                tenant=self.tenant,
             ) as opened:
                 # 2. Only now that the journal is this part's, no other process writes to it.
                 if earlier is not None:
@@ -194,7 +197,7 @@ class PipelineRun:
                     opened.scored.extend(self.scored())
                     opened.figures.update(self.figures())
                     # 5. How it ended: a failure is raised here, so that journal and span say so.
-                    record_outcome(opened.trace, ended)
+                    opened.trace.instant(_outcome(ended))
                     for notice in result_notices(self.graph, ended):
                         opened.warn(notice)
                     if ended.status == "finished" and not self.is_batch:
@@ -217,22 +220,38 @@ class PipelineRun:
             self._retries[str(retry.node or retry.model)] += 1
 
     async def _record_beginning(self, opened: OpenRun, part: _RunPart) -> None:
-        trace = opened.trace
-        record_beginning(
-            trace,
-            self.graph,
-            {name: value for name, value in part.inputs.items() if name in part.stated},
-            origin=part.origin,
-            limits=part.limits,
-            content=self.settings.trace.content,
-            is_batch=self.is_batch,
-            batch_state=self.batch_state,
+        """Records what `read_earlier_run` reads; of inputs and limits, only the given ones."""
+        trace, graph = opened.trace, self.graph
+        inputs = {name: value for name, value in part.inputs.items() if name in part.stated}
+        limits = {name: limit for name, limit in asdict(part.limits).items() if limit is not None}
+        trace.instant(
+            events.PipelineEvent(
+                pipeline=graph.name,
+                content=self.settings.trace.content,
+                **origin_fields(part.origin),
+                inputs=tuple(inputs),
+                limits=limits,
+                is_batch=self.is_batch,
+                batch_state=path_text(self.batch_state.absolute()) if self.batch_state else "",
+                result=graph.result,
+            )
         )
+        parameters = graph_inputs(graph)
+        for name, value in inputs.items():
+            recorded = events.InputEvent(input=name)
+            with suppress(TypeError):  # it has no form in JSON
+                data = value_form(parameters[name].annotation).encode(value)
+                recorded = events.InputEvent(
+                    input=name,
+                    value_sha256=trace.content(data.decode()),
+                    digest=trace.excerpt(digest(data)),
+                )
+            trace.instant(recorded)
         if self.refused is not None:
             trace.instant(self.refused)
-        recorded = part.earlier.answers if part.earlier else {}
+        before = part.earlier.answers if part.earlier else {}
         for (key, text), answer in part.answers.items():
-            if (key, text) not in recorded:
+            if (key, text) not in before:
                 event = events.AnswerEvent(
                     key=key, text=trace.excerpt(text), answer=trace.excerpt(answer)
                 )
@@ -261,7 +280,7 @@ class PipelineRun:
                 forecaster = Forecaster(
                     self.graph,
                     roles=opened.casting.roles,
-                    memory=opened.passages.models,
+                    memory=opened.settings.memory.models,
                     expect=partial(budget.expect, run=trace.run_id),
                 )
                 serving = budget.serving(
@@ -355,9 +374,21 @@ class PipelineRun:
         )
 
 
+def _outcome(ended: Execution) -> events.Outcome:
+    return events.Outcome(
+        status=ended.status,
+        failed=tuple(failure.node for failure in ended.failures[:_MOST_NAMES]),
+        failures=len(ended.failures),
+        skips=len(ended.skips),
+        reused=len(ended.reused),
+        made_again=len(ended.reruns),
+        questions=tuple(question.key for question in ended.questions),
+    )
+
+
 async def _remember_again(opened: OpenRun, earlier: EarlierRun) -> None:
     """Restores lost documents of nodes that are not called again."""
-    if not opened.passages.is_kept:
+    if not opened.settings.memory.is_kept:
         documents, lost = remembered_in(earlier.journal)
         for document in documents:
             await opened.passages.remember(**document)
@@ -380,8 +411,8 @@ def _deadline_s(meter: Meter) -> float | None:
     return rest.amount + _WRAP_UP_S if rest.amount > 0 else 0.0
 
 
+# By loop, and with an entry for each run that waits.
 _OPENING: dict[asyncio.AbstractEventLoop, tuple[asyncio.Lock, list[None]]] = {}
-"""By loop, and with an entry for each run that waits."""
 
 
 async def _turn_to_open() -> None:

@@ -1,13 +1,15 @@
-"""What a run gives back."""
+"""What a run gives back: its result, and its events while it goes on."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, Generic, Self, cast
+from typing import Any, Generic, Literal, Self, cast
+
+import orjson
+from pydantic_core import to_jsonable_python
 
 from harness.errors import Notice
 from harness.graph import (
@@ -23,23 +25,23 @@ from harness.graph import (
 from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
-from harness.inference.request import most_tokens_in, most_tokens_of_messages
+from harness.inference.stream import Stream, Told
 from harness.session.separation import EvaluatorPool, Separation
 from harness.trace import (
     AUDIT_LOG,
     TIMELINES,
     CallGroup,
     Instant,
-    Journal,
-    SpanRecord,
-    calls_of,
+    NodeOutput,
+    Record,
+    Sink,
+    SpanEnded,
+    SpanStarted,
     events,
 )
-from harness.trace.calls import charges_of
+from harness.trace.node_records import NodeStatus, attempt_status
+from harness.trace.records import Piece, joined, label_of
 from harness.wiggum import RecordedLoop, WiggumResult
-
-_ROLE = re.compile(r"(?:\A|\n\n)\[(?:system|user|assistant|tool)(?: [^\]\n]*)?\]\n")
-"""The label of a message in a prompt, as the journal keeps it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,44 +178,176 @@ def result_notices(graph: Graph, ended: Execution) -> Iterator[Notice]:
         )
 
 
-def run_spent(journal: Journal) -> Spent:
-    """Adds up the use of a run: its calls to models, including embeddings and failed attempts.
+# --- while it goes on -----------------------------------------------------------------------------
 
-    Raises:
-        JournalInvalid: A line in the middle is not a record.
+EventKind = Literal[
+    "node started", "node ended", "text", "verdict", "round", "loop ended", "warning", "question",
+    "missed", "done",
+]  # fmt: skip
+# Most unread events for a slow reader. The pieces of one call count as one.
+_MOST_WAITING = 1_000
+_TOLD_OF_A_RESULT = ("run_id", "status", "result", "outputs", "stopped_by", "passed", "duration_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """Something that happened in a run. Fields that its kind does not have are None."""
+
+    kind: EventKind
+    node: str | None = None
+    """The label of the node's call: `answer`, `findings[2]`."""
+    attempt: int | None = None
+    """For a started node: 1 for its first attempt."""
+    status: NodeStatus | None = None
+    """For an ended node: a `failed` attempt may be followed by another."""
+    output: object = None
+    """For an ended node, as JSON, if the run records texts; items come as they are made. None for
+    `reused` outputs."""
+    error: str | None = None
+    """Why the node has no output."""
+    role: str | None = None
+    """For a text: the model's role. An evaluator's text, and a typed reply, is JSON."""
+    model: str | None = None
+    """For a text: the endpoint's tag."""
+    call: int | None = None
+    """For a text: the same number for all pieces of one answer; a retry has another."""
+    text: str | None = None
+    """A piece of an answer, or the text of a question."""
+    round: int | None = None
+    """The round's number, from 1; for an ended loop, its best round."""
+    composite: float | None = None
+    """For a verdict or a round."""
+    passed: bool | None = None
+    scores: Mapping[str, float] | None = None
+    """For a verdict, by dimension."""
+    stop_reason: str | None = None
+    code: str | None = None
+    message: str | None = None
+    key: str | None = None
+    """For a question: the key that answers it when the run is resumed."""
+    form: str | None = None
+    """For a question: the kind of answer, in words."""
+    missed: int | None = None
+    """How many events were dropped because the reader was too slow."""
+    result: RunResult | None = None
+    """For the last event, `done`."""
+
+    def as_json(self) -> str:
+        """One line with the fields that are not None, and the main fields of the result."""
+        values = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
+        values = {name: value for name, value in values.items() if value is not None}
+        if self.result is not None:
+            values["result"] = {name: getattr(self.result, name) for name in _TOLD_OF_A_RESULT}
+        return orjson.dumps(to_jsonable_python(values, fallback=repr)).decode()
+
+
+class RunEvents(Stream[RunEvent, RunResult]):
+    """The events of one run: `async for event in pipeline.events(task="…")`.
+
+    Afterwards, `result` has the run's result. A failed run raises after its last event. Leaving the
+    iteration early cancels the run, which can be resumed. A slow reader never delays the run:
+    unread pieces of one call are joined, and beyond 1,000 waiting events the oldest are replaced by
+    one that counts the `missed` events.
+
+    Args:
+        run: Runs the pipeline with this observer.
     """
-    recorded = events.Events()
-    calls = calls_of(recorded.noted(journal.items(SpanRecord, Instant)))
-    sent: list[events.Request] = [
-        call
-        for call in (*calls, *recorded[events.OtherRequest])
-        if call.was_sent and not call.from_cache
-    ]
-    endpoints = recorded[events.EndpointEvent]
-    charges = charges_of(sent, endpoints)
-    # Of calls that were under way when the run was killed the use is unknown, too.
-    uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
-    most_asked, most_answered = _most_tokens(uncounted, journal)
-    return Spent(
-        calls=len(sent),
-        input_tokens=sum(call.input_tokens or 0 for call in sent) + most_asked,
-        output_tokens=sum(call.output_tokens or 0 for call in sent) + most_answered,
-        cost_usd=sum(charges.values()) if charges else None,
-        time_ns=journal.duration_ns,
-        estimated_calls=len(uncounted),
-        unpriced_calls=sum(call.id not in charges and not call.was_free for call in sent),
-    )
+
+    def __init__(self, run: Callable[[Sink], Coroutine[Any, Any, RunResult]]) -> None:
+        queue = Told[RunEvent](
+            lambda before, after: replace(before, text=f"{before.text}{after.text}"),
+            most=_MOST_WAITING,
+            missed=lambda number: RunEvent(kind="missed", missed=number),
+        )
+
+        async def run_observed() -> RunResult:
+            result = await run(_Observer(queue))
+            queue.tell(RunEvent(kind="done", result=result))
+            return result
+
+        super().__init__(run_observed, queue)
 
 
-def _most_tokens(calls: Sequence[events.Request], journal: Journal) -> tuple[int, int]:
-    """The estimated tokens of calls without a count, in and out, as far as texts were recorded."""
-    chats = [call for call in calls if isinstance(call, events.Chat)]
-    texts = journal.texts({sha for c in chats for sha in (c.prompt_sha256, c.reply_sha256) if sha})
-    asked = answered = 0
-    for chat in chats:
-        if prompt := texts.get(chat.prompt_sha256):
-            # The meter counted the contents alone; the labels would be two tokens more a message.
-            contents, messages = _ROLE.subn("", prompt)
-            asked += most_tokens_of_messages(contents, messages=messages)
-        answered += most_tokens_in(texts.get(chat.reply_sha256, ""))
-    return asked, answered
+class _Observer:
+    """Makes events of records, in the thread that writes the journal."""
+
+    hears_text = True
+
+    def __init__(self, queue: Told[RunEvent]) -> None:
+        self._queue = queue
+        self._open: dict[int, SpanStarted] = {}
+        self._attempts: dict[str, int] = {}
+
+    def __call__(self, record: Record) -> None:
+        match record:
+            case Piece():
+                call = events.Chat.read(self._open[record.span])
+                self._tell(
+                    "text",
+                    record.span,
+                    piece_of=record.span,
+                    text=record.text,
+                    role=call.role,
+                    model=call.model,
+                    call=call.id,
+                )
+            case SpanStarted():
+                self._open[record.id] = record
+                if node := events.NodeAttempt.of(record):
+                    self._attempts[node.label] = attempt = self._attempts.get(node.label, 0) + 1
+                    self._tell("node started", record.id, attempt=attempt)
+            case SpanEnded():
+                self._end(record)
+                del self._open[record.id]
+            case NodeOutput() if record.skipped is None:  # else there is an instant, too
+                output = None if record.value is None else orjson.loads(orjson.dumps(record.value))
+                label = label_of(record.node, record.item)
+                self._tell("node ended", node=label, status="done", output=output)
+            case Instant():
+                self._note(record)
+
+    def _end(self, record: SpanEnded) -> None:
+        span = joined(self._open[record.id], record)
+        if events.NodeAttempt.of(span) and span.status != "ok":
+            self._tell("node ended", span.id, status=attempt_status(span), error=span.error)
+        elif (evaluated := events.Evaluate.of(span)) and evaluated.composite is not None:
+            scores, composite = evaluated.scores, evaluated.composite
+            self._tell(
+                "verdict", span.id, composite=composite, passed=evaluated.passed, scores=scores
+            )
+        elif (loop := events.LoopEvent.of(span)) and loop.stop_reason is not None:
+            self._tell("loop ended", span.id, stop_reason=loop.stop_reason, round=loop.best_round)
+
+    def _note(self, instant: Instant) -> None:
+        if skip := events.Skip.of(instant):
+            label = label_of(skip.node, skip.item)
+            self._tell("node ended", node=label, status="skipped", error=skip.detail)
+        elif reuse := events.Reuse.of(instant):
+            self._tell("node ended", node=label_of(reuse.node, reuse.item), status="reused")
+        elif round_ := events.RoundEvent.of(instant):
+            number, composite = round_.round, round_.composite
+            self._tell(
+                "round", round_.span, round=number, composite=composite, passed=round_.passed
+            )
+        elif warning := events.Warned.of(instant):
+            self._tell("warning", warning.span, code=warning.code, message=warning.message)
+        elif question := events.QuestionEvent.of(instant):
+            self._tell(
+                "question", question.span, key=question.key, text=question.text, form=question.form
+            )
+
+    def _tell(
+        self,
+        kind: EventKind,
+        span: int | None = None,
+        *,
+        piece_of: int | None = None,
+        node: str | None = None,
+        **fields_: Any,  # noqa: ANN401
+    ) -> None:
+        """Sends an event of a node, or of the node around a span."""
+        around = self._open.get(span or 0)
+        while around is not None and not (attempt := events.NodeAttempt.of(around)):
+            around = self._open.get(around.parent or 0)
+        label = attempt.label if around is not None and attempt is not None else node
+        self._queue.tell(RunEvent(kind=kind, node=label, **fields_), key=piece_of)

@@ -1,10 +1,12 @@
-"""The records that make a run resumable: written by one part of the run, read by the next."""
+"""What the earlier parts of a run left in its journal, for the part that resumes it.
+
+`PipelineRun` writes these records.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -15,24 +17,22 @@ from harness.graph import Answers, Earlier, Execution, Graph, Question, bind_inp
 from harness.graph.outcome import answer_problem
 from harness.graph.values import digest, value_form
 from harness.inference import Limits, Spent
+from harness.inference.call_spans import most_tokens_of_conversation
+from harness.inference.request import most_tokens_in
 from harness.memory import Place, place_of
-from harness.session.result import run_spent
 from harness.trace import (
-    ContentPolicy,
     Instant,
     Journal,
     NodeOutput,
     SpanRecord,
-    Tracer,
+    calls_of,
     events,
     sha256_of,
 )
+from harness.trace.calls import charges_of
 from harness.trace.node_records import attempt_status
 from harness.trace.records import node_of_all
 from harness.wiggum import EarlierLoops, earlier_loops
-
-# Most names in one record; the spans of the calls have the others.
-_MOST = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,20 @@ class Origin:
     engine: str | None = None
     limits: Limits | None = None
     """Of the command alone: not recorded, so a further part of the run has its own."""
+
+
+def origin_fields(origin: Origin | None) -> dict[str, Any]:
+    """The fields of a run's beginning from which `EarlierRun.origin` makes the origin again."""
+    if origin is None:
+        return {**dict.fromkeys(("target", "config", "memory", "seed", "engine")), "roles": {}}
+    return {
+        "target": path_text(origin.target),
+        "config": path_text(origin.config) if origin.config else None,
+        "memory": path_text(str(origin.memory)) if origin.memory else None,
+        "seed": origin.seed,
+        "engine": origin.engine,
+        "roles": dict(origin.roles),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,66 +143,6 @@ class EarlierRun:
     def spent(self) -> Spent:
         """What calls of all its parts took, and its time."""
         return run_spent(self.journal)
-
-
-# --- written by each part -----------------------------------------------------------------------
-
-
-def record_beginning(
-    tracer: Tracer,
-    graph: Graph,
-    inputs: Mapping[str, object],
-    *,
-    origin: Origin | None,
-    limits: Limits,
-    content: ContentPolicy,
-    is_batch: bool = False,
-    batch_state: Path | None = None,
-) -> None:
-    """Records the beginning of a run, with only the given inputs and limits."""
-    tracer.instant(
-        events.PipelineEvent(
-            pipeline=graph.name,
-            content=content,
-            target=path_text(origin.target) if origin else None,
-            config=path_text(origin.config) if origin and origin.config else None,
-            roles=dict(origin.roles) if origin else {},
-            memory=path_text(str(origin.memory)) if origin and origin.memory else None,
-            seed=origin.seed if origin else None,
-            engine=origin.engine if origin else None,
-            inputs=tuple(inputs),
-            limits={name: limit for name, limit in asdict(limits).items() if limit is not None},
-            is_batch=is_batch,
-            batch_state=path_text(batch_state.absolute()) if batch_state else "",
-            result=graph.result,
-        )
-    )
-    parameters = graph_inputs(graph)
-    for name, value in inputs.items():
-        event = events.InputEvent(input=name)
-        with suppress(TypeError):  # it has no form in JSON
-            data = value_form(parameters[name].annotation).encode(value)
-            event = events.InputEvent(
-                input=name,
-                value_sha256=tracer.content(data.decode()),
-                digest=tracer.excerpt(digest(data)),
-            )
-        tracer.instant(event)
-
-
-def record_outcome(tracer: Tracer, ended: Execution) -> None:
-    """Records how a part of a run ended."""
-    tracer.instant(
-        events.Outcome(
-            status=ended.status,
-            failed=tuple(failure.node for failure in ended.failures[:_MOST]),
-            failures=len(ended.failures),
-            skips=len(ended.skips),
-            reused=len(ended.reused),
-            made_again=len(ended.reruns),
-            questions=tuple(question.key for question in ended.questions),
-        )
-    )
 
 
 # --- read by the next part ----------------------------------------------------------------------
@@ -486,3 +440,47 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
             documents.append(document)
     whole = [document for document in documents if document["document"] is not None]
     return whole, len(documents) - len(whole)
+
+
+# --- what it took ---------------------------------------------------------------------------------
+
+
+def run_spent(journal: Journal) -> Spent:
+    """Adds up the use of a run: its calls to models, including embeddings and failed attempts.
+
+    Raises:
+        JournalInvalid: A line in the middle is not a record.
+    """
+    recorded = events.Events()
+    calls = calls_of(recorded.noted(journal.items(SpanRecord, Instant)))
+    sent: list[events.Request] = [
+        call
+        for call in (*calls, *recorded[events.OtherRequest])
+        if call.was_sent and not call.from_cache
+    ]
+    endpoints = recorded[events.EndpointEvent]
+    charges = charges_of(sent, endpoints)
+    # Of calls that were under way when the run was killed the use is unknown, too.
+    uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
+    most_asked, most_answered = _most_tokens(uncounted, journal)
+    return Spent(
+        calls=len(sent),
+        input_tokens=sum(call.input_tokens or 0 for call in sent) + most_asked,
+        output_tokens=sum(call.output_tokens or 0 for call in sent) + most_answered,
+        cost_usd=sum(charges.values()) if charges else None,
+        time_ns=journal.duration_ns,
+        estimated_calls=len(uncounted),
+        unpriced_calls=sum(call.id not in charges and not call.was_free for call in sent),
+    )
+
+
+def _most_tokens(calls: Sequence[events.Request], journal: Journal) -> tuple[int, int]:
+    """The estimated tokens of calls without a count, in and out, as far as texts were recorded."""
+    chats = [call for call in calls if isinstance(call, events.Chat)]
+    texts = journal.texts({sha for c in chats for sha in (c.prompt_sha256, c.reply_sha256) if sha})
+    asked = answered = 0
+    for chat in chats:
+        if prompt := texts.get(chat.prompt_sha256):
+            asked += most_tokens_of_conversation(prompt)
+        answered += most_tokens_in(texts.get(chat.reply_sha256, ""))
+    return asked, answered

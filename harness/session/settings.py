@@ -154,8 +154,13 @@ class MemorySettings(SettingsTable):
     """Whether passages with equal title and text become one."""
 
     @property
+    def is_kept(self) -> bool:
+        """Whether passages outlive the run."""
+        return self.path is not None
+
+    @property
     def models(self) -> tuple[str, ...]:
-        """The tags of its endpoints."""
+        """The tags of its endpoints, which make vectors and rank hits."""
         embedder = () if self.embedder in OFFLINE_EMBEDDERS else (self.embedder,)
         return (*embedder, *filter(None, [self.rerank]))
 
@@ -288,6 +293,7 @@ class Settings(SettingsTable):
     """Limits of a run."""
     execution: ExecutionSettings = ExecutionSettings()
     """Where nodes that ask for a worker run."""
+    # A loop has a million seeds: those of 2,000 runs fit into the 31 bits that every server takes.
     seed: int | None = Field(default=None, ge=0, lt=2_000)
     """Makes a run repeatable: sampled calls without a seed, and a loop's candidates, get seeds
     derived from it, and embedded models become `repeatable`. Other servers and managed APIs repeat
@@ -413,6 +419,7 @@ def _read_file(path: Path, environment: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
+        # All of them at once, in the order of the file.
         mistakes = [
             InvalidInput(notice.message, code=notice.code, path=path, line=_line_of(where, text))
             for where, notice in map(_explain, error.errors())
@@ -458,7 +465,9 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
         places.append((memory, "path"))
     for table, key in places:
         if isinstance(table.get(key), str):
-            # As shells do, this leaves the name of an unknown user; pathlib's version fails.
+            # The file is UTF-8, and the system's names are as its locale has them: under ASCII, one
+            # with an umlaut could not be opened. As shells do, expanduser leaves the name of an
+            # unknown user; pathlib's version fails.
             name = os.path.expanduser(path_in_locale(table[key]))  # noqa: PTH111 - see above
             table[key] = base / name
     for table in (memory, _table(values, "execution"), *models):

@@ -30,7 +30,6 @@ from harness.inference import (
     server_address,
 )
 from harness.inference.model_names import parse_model_name
-from harness.inference.providers.registry import server_facts
 from harness.inference.reply_store import reply_settings
 from harness.inference.request import Request
 from harness.rubric import load_rubric
@@ -38,7 +37,7 @@ from harness.session.models import known_endpoints
 from harness.session.roles import Roles, with_backends
 from harness.session.separation import word_on
 from harness.session.settings import OFFLINE_EMBEDDERS, Settings
-from harness.session.trust import api_key_of, refusal_to_run
+from harness.session.trust import facts_of, refusal_to_run
 
 _NONE, _UNKNOWN = "none", "unknown"
 
@@ -46,11 +45,7 @@ _NONE, _UNKNOWN = "none", "unknown"
 class Surroundings:
     """The models, rubrics and settings of one run, or of one that is rehearsed.
 
-    Args:
-        settings: As for the run, as are the backends.
-        backends: Ready-made backends by tag.
-        environment: Holds the API keys of servers that are asked for their models.
-        facts: The uses by name; runs with the same settings may share them.
+    Runs with the same settings may share `facts`, the uses by name.
     """
 
     def __init__(
@@ -189,8 +184,7 @@ class Surroundings:
         if metadata is not None and (metadata.path or metadata.names):
             return metadata
         try:
-            key = api_key_of(endpoint, self._environment)
-            listed = (await server_facts(endpoint, api_key=key)).models or ()
+            listed = (await facts_of(endpoint, self._environment)).models or ()
         except ConfigurationInvalid:
             return metadata
         return (

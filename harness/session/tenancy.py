@@ -32,8 +32,8 @@ from harness.trace import SharedTracer, Tracer, describe, events
 # Of a common disk: a guess, until a load was measured.
 _DISK_BYTES_PER_S = 1_000_000_000
 _SHORTEST_LOAD_S = 0.1
+# Longest that a server may take to say how large a model is, or which it has.
 _ASKING_S = 10.0
-"""Longest that a server may take to say how large a model is, or which it has."""
 # Of the budget's own limit beyond the host's, whose error says more once it has cleared up.
 _GRACE_S = CLEARING_UP_S + 5.0
 
@@ -230,12 +230,9 @@ async def open_budget(
 ) -> KeepAliveBudget | None:
     """The budget that managed models share; None without any, and without a capacity.
 
-    Args:
-        hosts: By tag, the endpoints that `is_managed`, and what loads their models.
-        required: Tags of the models that a run needs for certain.
-        settings: The devices' capacities.
-        tracer: Sees every load; that of a session outlives its runs.
-        left: Tags of models that stay in memory when the budget closes: those of other servers.
+    `hosts` are, by tag, the endpoints that `is_managed`, and what loads their models; `required`
+    are the models that a run needs for certain, and `left` those that stay in memory when the
+    budget closes.
 
     Raises:
         ConfigurationInvalid: The size of a required model, or a device's capacity, is unknown.

@@ -51,8 +51,8 @@ SETTINGS_FILE = "harness.toml"
 _ANY = "*"
 _OWN_PORT = {"http": 80, "https": 443}
 
+# Names of variables that tell litellm a provider's address.
 _ADDRESS = re.compile(r".+_(BASE|URL|ENDPOINT)")
-"""Names of variables that tell litellm a provider's address."""
 
 
 # --- keys ------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def not_allowed(
     folder, url = endpoint.written_in, url or endpoint.url
     if folder is None or (url is None and not provider_of(endpoint).finds_keys):
         return
-    allowed = _read(environment).keys
+    trust = _read(environment)
     named, has_key = [*endpoint.variables], endpoint.api_key_env is not None
     provider = _provider(endpoint)
     # litellm may send any credentials that it finds.
@@ -104,10 +104,8 @@ def not_allowed(
     if endpoint.url is None:
         places.append(provider)
     for name in named:
-        entries = product((f"{name}@{place}" for place in places), ("", str(folder)))
-        wider = product((f"{_ANY}@{place}" for place in places), ("", str(folder)))
         usual = _is_usual(name, url, endpoint, environment)
-        if not usual and allowed.isdisjoint(entries) and allowed.isdisjoint(wider):
+        if not usual and not _is_allowed(name, places, folder, trust):
             entry = f"{name}@{places[0]}"
             client = provider_of(endpoint).title
             what = f"any credentials that {client} finds" if name == _ANY else name
@@ -142,9 +140,7 @@ def check_store(
                 f"{source} would write passages to {place}, {how}", code="trust.path-not-allowed"
             )
         return
-    names = product((place.credential, _ANY), place.hosts)
-    entries = product((f"{name}@{host}" for name, host in names), ("", str(written_in)))
-    if not _read(environment).keys.isdisjoint(entries):
+    if _is_allowed(place.credential, place.hosts, written_in, _read(environment)):
         return
     entry = f"{place.credential}@{place.hosts[-1]}"
     raise NotTrusted(
@@ -153,6 +149,13 @@ def check_store(
         f"{_exported(KEYS_VARIABLE, entry, ',', environment)}",
         entry=f"{entry} {written_in}",
     )
+
+
+def _is_allowed(name: str, hosts: Collection[str], folder: Path, trust: _Trust) -> bool:
+    """Whether the settings of a folder may send a variable to a host, in one of its spellings."""
+    names = product((name, _ANY), hosts)
+    entries = product((f"{entry}@{host}" for entry, host in names), ("", str(folder)))
+    return not trust.keys.isdisjoint(entries)
 
 
 def _provider(endpoint: Endpoint) -> str:
@@ -319,17 +322,6 @@ _SECRET_PARAMETER = re.compile(
 )
 
 
-def secret_variables(endpoints: Iterable[Endpoint], *, named: Collection[str]) -> tuple[str, ...]:
-    """Variables that are secret whatever their names.
-
-    Args:
-        endpoints: Name the variables of their keys.
-        named: Further variables, from `[trace] secrets`.
-    """
-    keys = {name for endpoint in endpoints for name in endpoint.variables}
-    return tuple(sorted(keys.union(named)))
-
-
 def warn_of_secrets(
     endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], named: Collection[str]
 ) -> None:
@@ -341,7 +333,7 @@ def warn_of_secrets(
                 code="trace.secret-not-set",
                 variable=name,
             )
-    secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
+    secrets = _secret_variables(endpoints, environment, named)
     if common := sorted(
         name for name, secret in secrets.items() if secret and not searchable(secret)
     ):
@@ -355,17 +347,9 @@ def warn_of_secrets(
 def known_secrets(
     endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], named: Collection[str]
 ) -> frozenset[str]:
-    """The values to keep out of everything that is written.
-
-    Args:
-        endpoints: Name the variables of their keys; their addresses may hold credentials.
-        environment: Holds the values.
-        named: Further variables, from `[trace] secrets`.
-    """
+    """The values to keep out of everything that is written; `named` are `[trace] secrets`."""
     endpoints = tuple(endpoints)
-    # Every variable with a telling name is secret too: litellm reads providers' keys from there.
-    secrets = secrets_of(environment, named=secret_variables(endpoints, named=named))
-    values = set(secrets.values())
+    values = set(_secret_variables(endpoints, environment, named).values())
     for endpoint in endpoints:
         pairs = (*endpoint.headers.items(), *endpoint.query.items())
         values.update(value for name, value in pairs if _SECRET_PARAMETER.search(name))
@@ -373,6 +357,14 @@ def known_secrets(
             if replica.url is not None:
                 values.update(_credentials(replica.url))
     return frozenset(values)
+
+
+def _secret_variables(
+    endpoints: Iterable[Endpoint], environment: Mapping[str, str], named: Collection[str]
+) -> dict[str, str]:
+    # Every variable with a telling name is secret too: litellm reads providers' keys from there.
+    keys = {name for endpoint in endpoints for name in endpoint.variables}
+    return secrets_of(environment, named=keys.union(named))
 
 
 def _credentials(url: str) -> set[str]:

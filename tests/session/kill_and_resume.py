@@ -33,7 +33,7 @@ from servers.emulated import Answer, Asked, Emulated, forked, stream
 
 from harness import Pipeline, Run, Settings
 from harness.graph import Retry
-from harness.session.result import run_spent
+from harness.session.resume import run_spent
 from harness.trace import Journal
 
 MODELS = ("writer-one", "judge-two")

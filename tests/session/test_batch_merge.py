@@ -15,8 +15,7 @@ from session_runs import settings_of
 from harness import Pipeline
 from harness.errors import InvalidInput
 from harness.session.batch import Batch
-from harness.session.batch_files import state_of
-from harness.session.batch_merge import merge_shards
+from harness.session.batch_files import merge_shards, state_of
 from harness.session.batch_rows import BatchRows, Shard
 
 ROWS = [{"id": f"r{n}", "text": f"text {n}"} for n in range(40)]

@@ -70,7 +70,7 @@ async def run_watched(
     """Runs a pipeline, its forecast told to whoever is given."""
     # What is kept for a resume is kept in threads, and no two runs then take the same time.
     settings = settings_of(tmp_path, trace={"content": "none", "durability": "exit"})
-    async with open_run(settings, name=pipeline.name, environment={}, backends=backends) as session:
+    async with open_run(settings, pipeline, environment={}, backends=backends) as session:
         forecaster = Forecaster(pipeline, roles=session.casting.roles, expect=expect)
         return await execute(
             pipeline,
@@ -314,7 +314,8 @@ def test_a_runs_budget_is_told_what_nodes_declare_and_nothing_of_earlier_runs(tm
     @pipeline_of
     async def first(run: Run) -> str:
         text = await run.chat("planner", "a")
-        told.append(said(run._opened.budget.forecast) if run._opened.budget else run._demand)
+        budget = run._opened.budget
+        told.append(budget and said(budget.forecast))
         return text
 
     @first.node(models=["producer", "evaluator"])

@@ -16,9 +16,8 @@ from session_runs import idle, pipeline_of, refused, settings_of, spans_of
 from harness import Run
 from harness.analysis.run_report import report_of
 from harness.inference import ChatRequest, Endpoint, as_messages
-from harness.session.connections import open_endpoint
 from harness.session.endpoint_check import check_endpoints
-from harness.session.models import open_models
+from harness.session.models import open_endpoint, open_models
 from harness.session.separation import ComparedModels
 from harness.session.settings import Settings
 from harness.session.trust import known_secrets

@@ -560,8 +560,8 @@ def test_a_column_of_several_words_stands_in_a_prompt_and_other_braces_are_text(
 
 
 def test_a_file_that_is_no_table_is_told_as_one(setup):
-    (setup.folder / "rows.json").write_text('[{"question": "2+2"}]')
-    wrong = Evaluation("{question}", setup.folder / "rows.json", scorers=[length])
+    (setup.folder / "rows.yaml").write_text("- question: 2+2\n")
+    wrong = Evaluation("{question}", setup.folder / "rows.yaml", scorers=[length])
     with pytest.raises(InvalidInput, match=r"it is one text, a table is a \.csv, \.jsonl"):
         setup.run(wrong)
 

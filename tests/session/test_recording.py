@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from harness import Run, ScriptedBackend
 from harness.errors import NodeFailed
 from harness.inference import Endpoint
-from harness.session.trust import known_secrets, secret_variables, warn_of_secrets
+from harness.session.trust import known_secrets, warn_of_secrets
 
 SECRET = "hunter2-hunter2-hunter2"
 PROMPT, REPLY = "What is kept of an unusual prompt?", "An unusual reply."
@@ -124,7 +124,6 @@ def test_what_is_secret_is_told_by_names():
     assert [log["code"] for log in logs] == ["trace.secret-not-set", "trace.secret-common"]
     assert logs[0]["variable"] == "ALOS"
     assert logs[1]["event"].startswith("ALSO, HF_TOKEN, MINE, OPENAI_API_KEY: ")
-    assert secret_variables([endpoint], named=["ALSO"]) == ("ALSO", "MINE")
 
 
 ADDRESSES = {

@@ -15,7 +15,7 @@ from harness.graph import Retry
 from harness.inference import Endpoint, ScriptedReply
 from harness.log import log_warning
 from harness.rubric import Dimension, Rubric
-from harness.session.run_events import _Observer
+from harness.session.result import _Observer
 from harness.testing import Judge, Script
 from harness.trace import SpanEnded, SpanStarted
 from harness.trace.records import Piece
@@ -115,9 +115,7 @@ def test_one_line_streams_or_asks_from_a_plain_script(tmp_path, monkeypatch) -> 
     monkeypatch.chdir(tmp_path)
     endpoint = Endpoint(tag="m", backend="scripted")
     settings = settings_of(tmp_path, endpoints={"m": endpoint})
-    monkeypatch.setattr(
-        harness.session.connections, "connect", lambda *_: ScriptedBackend(["Tea."])
-    )
+    monkeypatch.setattr(harness.session.models, "connect", lambda *_: ScriptedBackend(["Tea."]))
 
     async def streamed():
         with refused("pipeline.event-loop-running"):

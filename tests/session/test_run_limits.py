@@ -20,10 +20,11 @@ from session_runs import settings_of as plain_settings_of
 
 from harness import Journal, Message, Pipeline, Run, RunTrace, ScriptedBackend
 from harness.errors import HarnessError, RunLimitReached, ServerError
+from harness.graph import Graph
 from harness.inference import ChatRequest, Limits, Spent
 from harness.inference.request import most_prompt_tokens
 from harness.session.open_run import open_run
-from harness.session.result import run_spent
+from harness.session.resume import run_spent
 
 PROMPT = "x" * 30
 """82 tokens at most with what a template may add, and one by the scripted backend's count."""
@@ -389,7 +390,7 @@ def metered(tmp_path, replies, requests, *, backend=Charging, **trace):
     async def main():
         settings = plain_settings_of(tmp_path, roles={"producer": "writer"}, trace=trace)
         async with open_run(
-            settings, name="asked", environment={}, backends={"writer": backend(replies)}
+            settings, Graph("asked"), environment={}, backends={"writer": backend(replies)}
         ) as session:
             for one in requests:
                 try:

@@ -14,7 +14,7 @@ from harness import Run, Settings
 from harness.errors import SameFamily, SameModel
 from harness.inference import ChatRequest, Completion, Endpoint, Message, ModelMetadata
 from harness.session.roles import Casting, cast_roles
-from harness.session.separation import ComparedModels
+from harness.session.separation import ComparedModels, word_on
 from harness.trace import Tracer
 
 
@@ -138,6 +138,17 @@ def test_a_servers_word_goes_before_a_name_and_it_is_said_whose_it_is(names, p, 
         kin(*names, **words)
     if error is SameModel and said is BOTH:
         assert "(our-writer at http://127.0.0.1:1/v1, serving own.gguf)" in str(caught.value)
+
+
+def test_a_server_is_asked_for_its_model_with_the_headers_that_calls_carry():
+    async def sent():
+        async with Loopback(repeat(Reply(steps=(b"{}",)))) as server:
+            headers = {"x-api-key": "${GATEWAY_KEY}"}
+            endpoint = Endpoint(tag="e", url=server.url, backend="vllm", headers=headers)
+            await word_on(endpoint, {"GATEWAY_KEY": "key-of-mine"})
+            return {asked.headers.get("x-api-key") for asked in server.requests}
+
+    assert asyncio.run(sent()) == {"key-of-mine"}
 
 
 # --- fallbacks -------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from session_runs import refused
 from harness.errors import ConfigurationInvalid, NotTrusted
 from harness.inference import ChatRequest, Endpoint, Message
 from harness.session import load_settings, open_shim
-from harness.session.connections import list_models, open_endpoint
-from harness.session.models import open_models
+from harness.session.endpoint_check import list_models
+from harness.session.models import open_endpoint, open_models
 from harness.session.trust import (
     api_key_of,
     check_store,
