@@ -271,7 +271,7 @@ def test_no_arguments_are_written_in_many_ways(written: str) -> None:
         (b"\xff", '"_w=="'),
         (float("nan"), '"NaN"'),
         ({"a": np.array([[1.5, np.nan]]), "n": np.int64(3)}, '{"a":[[1.5,"NaN"]],"n":3}'),
-        (Frame(), '[{"a":1}]'),
+        pytest.param(Frame(), '[{"a":1}]', id="a table"),
     ],
     ids=str,
 )
