@@ -426,12 +426,19 @@ class NodeFailed(HarnessError):
     result: Any = None
 
     def __init__(
-        self, node: str, cause: BaseException, *, attempts: int = 1, others: int = 0
+        self,
+        node: str,
+        cause: BaseException,
+        *,
+        attempts: int = 1,
+        others: int = 0,
+        beside: Sequence[str] = (),
     ) -> None:
         # With the class, except for ours: the message of a KeyError('x') would be only 'x'.
         message = message_of(cause)
         if not isinstance(cause, HarnessError):
             message = f"{type(cause).__name__}: {message}{place_of(cause)}"
+        message = "; ".join([message, *beside])
         nodes = "node" if others == 1 else "nodes"
         ending = f" (and {others} more {nodes} failed)" if others else ""
         tried = f" (called {attempts} times)" if attempts > 1 else ""
