@@ -260,11 +260,13 @@ class Batch:
             each = {"row": "digests", "recorded_as": "recorded"}
             graph.node(name=ROWS, each=each, when=is_given, models=[])(outputs)
         each = {"row": "digests", "output": ROWS, "reference": "references"}
+        in_full = each | {"reference": "whole_rows"}
         if rubric is not None:
             judge = ["evaluator"] if any(not dimension.optional for dimension in judged) else None
             graph.node(name=SCORES, each=each, models=judge)(scores)
         for scorer in self._scorers:
-            graph.node(name=scorer.node, each=each, models=[])(_scoring(scorer, table, ended))
+            of_row = in_full if "row" in scorer.takes else each
+            graph.node(name=scorer.node, each=of_row, models=[])(_scoring(scorer, table, ended))
         return graph
 
     async def run(self, *observers: Sink) -> BatchResult:
@@ -558,6 +560,9 @@ class Batch:
         if isinstance(table, BatchRows) and (self._chosen or self._scorers):
             given = [name if name in table.given else None for name in self._order]
             inputs["references"] = [table.reference(name) if name else "" for name in given]
+            if any("row" in scorer.takes for scorer in self._scorers):
+                fields = [dict(table.given[name].fields) if name else "" for name in given]
+                inputs["whole_rows"] = [*map(digest_of_value, fields)]
         if recorded is not None:
             digests = {name: digest_of_value(of) for name, of in recorded.values.items()}
             inputs["recorded"] = [digests.get(name, "") for name in self._order]
@@ -612,11 +617,17 @@ def _states_of(graph: Graph) -> dict[str, StepState]:
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:
     """The node's function of a scorer."""
 
-    async def scores(run: Run, row: str, output: object, reference: str) -> dict[str, float]:  # noqa: ARG001
+    # As it is: its code is what scores of earlier versions rest on.
+    async def scores(run: Run, row: str, output: object, reference: str) -> dict[str, float | None]:  # noqa: ARG001
         with ended.counted(row, scorer.node):
             return await scorer.scores(output, target_of(table.given[row]))
 
-    return scores
+    async def by_row(run: Run, row: str, output: object, reference: str) -> dict[str, float | None]:  # noqa: ARG001
+        with ended.counted(row, scorer.node):
+            whole = table.given[row]
+            return await scorer.scores(output, target_of(whole), whole.fields)
+
+    return by_row if "row" in scorer.takes else scores
 
 
 def _number(label: str) -> int:

@@ -410,6 +410,56 @@ def test_any_of_several_targets_is_right_also_in_a_table(setup):
         assert done.scores[0].mean == mean
 
 
+def by_row(output, row):
+    return int(row["question"][0])
+
+
+def hard_ones(output, target, row):
+    if row.pop("kind") == "easy":
+        return None
+    return {"right": output == str(target), "close": None if output == "5" else 1}
+
+
+def test_a_scorer_may_see_the_row_and_give_no_score(setup):
+    scorers = ["number", by_row, hard_ones]
+    done = setup.run(questions(scorers=scorers, epochs=2))
+
+    assert not done.failures
+    assert [sorted(line["scores"]) for line in done.samples[::2]] == [
+        ["by_row", "number"],
+        ["by_row", "hard_ones.right", "number"],
+        ["by_row", "hard_ones.close", "hard_ones.right", "number"],
+    ]
+    assert [line.get("no_score") for line in done.samples[::2]] == [
+        ["hard_ones"], ["hard_ones.close"], None,
+    ]  # fmt: skip
+    figures = {s.name: (s.rows, s.mean, s.missing) for s in done.scores}
+    assert figures["by_row"] == (3, 7 / 3, 0)
+    assert figures["hard_ones.right"] == (2, 0.5, 2)
+    assert figures["hard_ones.close"] == (1, 1, 4)
+    assert "1 (4 missing)" in done.summary
+    assert [s["missing"] for s in done.to_json()["scores"]] == [0, 0, 2, 4]
+
+
+def test_a_row_is_scored_again_by_what_sees_it_when_any_column_changes(setup):
+    seen = []
+
+    def sees(output, row):
+        seen.append(row["kind"])
+        return 1
+
+    def sees_none(output):
+        seen.append("")
+        return 1
+
+    scorers = ["number", sees, sees_none]
+    setup.run(questions(scorers=scorers))
+    seen.clear()
+    again = setup.run(questions([ROWS[0] | {"kind": "new"}, *ROWS[1:]], scorers=scorers))
+
+    assert (seen, setup.asked[0], again.kept) == (["new"], 3, 2)
+
+
 def only_by_name(output, *, target):
     return 1
 
