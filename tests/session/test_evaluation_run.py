@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import math
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -260,6 +261,30 @@ def test_rescoring_makes_no_output_though_the_pipeline_changed(setup):
     assert {line["output"][-1] for line in setup.lines()} == {"!"}
     assert len(rescored.samples) == 3
     assert setup.asked == (3, 3)  # the replies were there
+
+
+def test_what_rescoring_would_judge_is_foreseen_with_what_it_took_before(setup):
+    def foreseen():
+        how = settings_of(setup.folder, rubrics=setup.folder, roles={"evaluator": "evaluator"})
+        batch = questions(rubric="right").batch(
+            how,
+            output=setup.folder / "out.jsonl",
+            rescore=True,
+            backends={"producer": setup.producer, "evaluator": setup.judge},
+        )
+        return asyncio.run(batch.rehearsal())
+
+    setup.run(questions(rubric="right"))
+    assert (foreseen().unjudged, foreseen().again) == (0, ())
+    for change, calls in (("pass_at: 9", 0), ("judge: Is that clear?", 3)):
+        rubric = setup.folder / "right.yaml"
+        field = change.partition(":")[0]
+        rubric.write_text(re.sub(rf"{field}: .*", change, rubric.read_text()))
+        plan, before = foreseen(), setup.asked[1]
+        setup.run(questions(rubric="right"), rescore=True)
+        assert plan.unjudged == len(plan.again) == setup.asked[1] - before == calls
+    assert (plan.evaluators, plan.rows_again) == (("evaluator",), 0)
+    assert all(remake.input_tokens for remake in plan.again)
 
 
 def test_rescoring_fails_rows_that_have_no_output(setup):
