@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
-from pydantic_core import SchemaError
+from pydantic_core import ErrorDetails, SchemaError
 
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
@@ -115,7 +115,9 @@ class ReplyType(Generic[T]):
                     return bare[0]
             why = str(error)
             if isinstance(error, ValidationError):
-                why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
+                # A value without its object counts too, so that is not what is wrong.
+                faults = (not objects and self._faults_of_bare(text)) or error.errors()
+                why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in faults[:3])
             if several := len(fitting or bare):
                 why = f"it holds {several} different values of the type"
             elif completion.finish_reason == "length":
@@ -132,6 +134,13 @@ class ReplyType(Generic[T]):
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+    def _faults_of_bare(self, text: str) -> list[ErrorDetails]:
+        try:
+            self._bare.validate_json(text)
+        except ValidationError as error:
+            return error.errors()
+        return []
 
     def _bare_values(self, text: str) -> list[T]:
         """The different values in a reply that stand there without `{"answer": …}`."""

@@ -166,6 +166,12 @@ def test_a_model_that_only_opens_brackets_gives_no_value(opening, times):
             parse(list[int], text)
 
 
+def test_what_is_wrong_in_a_bare_list_is_said_of_the_list():
+    with pytest.raises(ReplyInvalid) as caught:
+        parse(list[int], '[1, "b"]')
+    assert caught.value.problem.startswith("1: Input should be a valid integer")
+
+
 def test_a_text_that_was_cut_is_no_value():
     with pytest.raises(ReplyInvalid):
         parse(str, "Hello th", finish_reason="length")
@@ -195,7 +201,7 @@ LIST_CUT = '{"answer": ["a", "b'
         (Finding, "Sure! Here it is:", "Invalid JSON"),
         (Finding, '{"line": 3}', "text: "),
         (list[str], '["a"', "Invalid JSON"),
-        (Colour, '"green"', "object"),
+        (Colour, '"green"', "should be 'red'"),
         (list[Finding], '{"answer": [{"line": 1, "text": ""}, {"line": 2}]}', "answer.1.text: "),
         (str | None, "{}", "answer: "),
         (int, '{"answer": 1, "why": "…"}', "why: "),
