@@ -337,7 +337,8 @@ def _attributes(value: object) -> list[tuple[str, object]]:
     now = getattr(value, "__dict__", {})
     if type(value).__module__ == "jinja2.environment":
         return [(name, now[name]) for name in ("blocks", "root_render_func") if name in now]
-    if not now or (module is not None and not is_own_module(module)):
+    is_own_class = module is None or is_own_module(module)
+    if not now or not is_own_class or not hasattr(type(value), "__weakref__"):
         return []
     reference, first = _FIRST_ATTRIBUTES.get(key, (None, {}))
     if reference is None or reference() is not value:
@@ -347,10 +348,7 @@ def _attributes(value: object) -> list[tuple[str, object]]:
             for name, part in sorted(now.items())
             if not name.startswith("_") and not _may_change(part)
         }
-        try:
-            reference = weakref.ref(value, lambda _: _FIRST_ATTRIBUTES.pop(key, None))
-        except TypeError:  # its class has slots
-            return []
+        reference = weakref.ref(value, lambda _: _FIRST_ATTRIBUTES.pop(key, None))
         _FIRST_ATTRIBUTES[key] = reference, first
     return [(name, now.get(name) if part is _MISSING else part) for name, part in first.items()]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -36,7 +36,8 @@ class Scorer:
     @property
     def takes(self) -> tuple[str, ...]:
         """What it takes behind the output: `target`, `row`, or both."""
-        return _taken(_parameters(self.function))
+        names = [parameter.name for parameter in _parameters(self.function, _BY_PLACE)]
+        return tuple(takewhile({"target", "row"}.__contains__, names[1:]))
 
     @property
     def node(self) -> str:
@@ -83,7 +84,8 @@ class Scorer:
         }
 
 
-_REST = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+_BY_PLACE = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+_NAMED = _BY_PLACE | {inspect.Parameter.KEYWORD_ONLY}
 
 
 def scorers_of(given: Sequence[str | ScoreFunction]) -> tuple[Scorer, ...]:
@@ -123,32 +125,21 @@ def _scorer(given: str | ScoreFunction) -> Scorer:
             f"scorer {given!r:.80} is no function with a name; define it by def",
             code="evaluation.scorer-unknown",
         )
-    every = _parameters(given)
-    needed = [p for p in every if p.default is p.empty and p.kind not in _REST]
-    names, takes = _positional(every), _taken(every)
-    if not names or names[0] == "target" or len(needed) > 1 + len(takes):
+    names = [parameter.name for parameter in _parameters(given, _BY_PLACE)]
+    needed = [p.name for p in _parameters(given, _NAMED) if p.default is p.empty]
+    needs_target, takes_target = "target" in needed, "target" in names[1:2]
+    scorer = Scorer(name=name, function=given, needs_target=needs_target, takes_target=takes_target)
+    if not names or names[0] == "target" or len(needed) > 1 + len(scorer.takes):
         raise InvalidInput(
             f"scorer '{name}' takes {', '.join(names) or 'nothing'}; its parameters are `output`, "
             "and behind it `target`, `row` or both",
             code="evaluation.scorer-arguments",
         )
-    needs_target = any(parameter.name == "target" for parameter in needed)
-    return Scorer(
-        name=name, function=given, needs_target=needs_target, takes_target="target" in takes
-    )
+    return scorer
 
 
-def _parameters(function: ScoreFunction) -> list[inspect.Parameter]:
+def _parameters(function: ScoreFunction, kinds: Set[object]) -> list[inspect.Parameter]:
     try:
-        return [*inspect.signature(function).parameters.values()]
+        return [p for p in inspect.signature(function).parameters.values() if p.kind in kinds]
     except ValueError:  # of some that are built in, nothing is known
         return []
-
-
-def _positional(parameters: Iterable[inspect.Parameter]) -> list[str]:
-    kinds = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    return [parameter.name for parameter in parameters if parameter.kind in kinds]
-
-
-def _taken(parameters: Iterable[inspect.Parameter]) -> tuple[str, ...]:
-    return tuple(takewhile({"target", "row"}.__contains__, _positional(parameters)[1:]))
