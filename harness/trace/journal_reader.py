@@ -228,8 +228,9 @@ def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
         if started is None or started.run_id != run_id:
             continue
         if started.part != number or started.joined_ns is None:
-            problem = f"not part {number} of the run; {_hint(path)}"
-            raise JournalInvalid(problem, path=beside, line=1)
+            raise JournalInvalid(
+                f"not part {number} of the run; {_hint(path)}", path=beside, line=1
+            )
         yield JournalFile(beside)
 
 
