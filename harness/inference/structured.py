@@ -115,8 +115,7 @@ class ReplyType(Generic[T]):
                     return bare[0]
             why = str(error)
             if isinstance(error, ValidationError):
-                # A value without its object counts too, so that is not what is wrong.
-                faults = (not objects and self._faults_of_bare(text)) or error.errors()
+                faults = self._faults_of_bare(text) or error.errors()
                 why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in faults[:3])
             if several := len(fitting or bare):
                 why = f"it holds {several} different values of the type"
@@ -136,10 +135,16 @@ class ReplyType(Generic[T]):
         return value
 
     def _faults_of_bare(self, text: str) -> list[ErrorDetails]:
+        """What is wrong in a value without `{"answer": …}`: not that, since such values count."""
+        value, raw = next(values_in(text), (None, text))
+        if not self._wrapped or (isinstance(value, dict) and "answer" in value):
+            return []
         try:
-            self._bare.validate_json(text)
+            self._bare.validate_json(raw)
         except ValidationError as error:
-            return error.errors()
+            faults = error.errors()
+            # An object where the type has none lacks its answer.
+            return faults if faults[0]["loc"] or not isinstance(value, dict) else []
         return []
 
     def _bare_values(self, text: str) -> list[T]:

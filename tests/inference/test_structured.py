@@ -166,10 +166,20 @@ def test_a_model_that_only_opens_brackets_gives_no_value(opening, times):
             parse(list[int], text)
 
 
-def test_what_is_wrong_in_a_bare_list_is_said_of_the_list():
+@pytest.mark.parametrize(
+    ("python_type", "text", "problem"),
+    [
+        (list[int], '[1, "b"]', "1: Input should be a valid integer"),
+        (list[Finding], '```json\n[{"line": "x", "text": "t"}]\n```', "0.line: Input should be"),
+        (Finding | None, 'Here: {"line": 1}', "text: Field required"),
+        (list[int], '{"answer": ["b"]}', "answer.0: Input should be a valid integer"),
+    ],
+    ids=["a list", "in a fence", "an object", "wrapped"],
+)
+def test_what_is_wrong_is_said_of_the_value_with_or_without_its_object(python_type, text, problem):
     with pytest.raises(ReplyInvalid) as caught:
-        parse(list[int], '[1, "b"]')
-    assert caught.value.problem.startswith("1: Input should be a valid integer")
+        parse(python_type, text)
+    assert caught.value.problem.startswith(problem)
 
 
 def test_a_text_that_was_cut_is_no_value():
