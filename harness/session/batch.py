@@ -575,10 +575,12 @@ class Batch:
         """Of the graph: for each row what tells its call from those of the same row before."""
         table, recorded = self._rows, self._recorded
         inputs = {"digests": self._order}
-        if isinstance(table, BatchRows) and (self._chosen or self._scorers):
+        take_rows = ["row" in scorer.takes for scorer in self._scorers]
+        if isinstance(table, BatchRows):
             given = [name if name in table.given else None for name in self._order]
-            inputs["references"] = [table.reference(name) if name else "" for name in given]
-            if any("row" in scorer.takes for scorer in self._scorers):
+            if self._chosen or not all(take_rows):
+                inputs["references"] = [table.reference(name) if name else "" for name in given]
+            if any(take_rows):
                 fields = [dict(table.given[name].fields) if name else "" for name in given]
                 inputs["whole_rows"] = [*map(digest_of_value, fields)]
         if recorded is not None:

@@ -405,7 +405,9 @@ class EvaluationForm(OutputForm):
     def _summaries(self) -> tuple[ScoreSummary, ...]:
         """Of all rows; looked at once they have ended."""
         evaluation, category = self._evaluation, self._evaluation.category
-        own = {name: 1.0 for line in self.in_order for name in line["scores"]}
+        # In the order of the scorers, whichever row has a score first.
+        own = {name: 1.0 for names in self._parts.values() for name in names}
+        own |= {name: 1.0 for line in self.in_order for name in line["scores"]}
         samples = [
             Sample(
                 row=line["id"],

@@ -459,11 +459,19 @@ def test_a_scorer_may_see_the_row_and_give_no_score(setup):
         ["hard_ones"], ["hard_ones.close"], None,
     ]  # fmt: skip
     figures = {s.name: (s.rows, s.mean, s.missing) for s in done.scores}
+    assert [*figures][:2] == ["number", "by_row"]
     assert figures["by_row"] == (3, 7 / 3, 0)
     assert figures["hard_ones.right"] == (2, 0.5, 2)
     assert figures["hard_ones.close"] == (1, 1, 4)
     assert "1 (4 missing)" in done.summary
     assert [s["missing"] for s in done.to_json()["scores"]] == [0, 0, 2, 4]
+
+
+def test_scorers_of_the_row_need_none_beside_them(setup):
+    done = setup.run(questions(scorers=[by_row]), output="out.csv")
+    assert done.score("by_row").mean == 7 / 3
+    lines = (setup.folder / "out.csv").read_text().splitlines()
+    assert {row["scores.by_row"] for row in csv.DictReader(lines)} == {"2.0", "3.0"}
 
 
 def test_a_row_is_scored_again_by_what_sees_it_when_any_column_changes(setup):
