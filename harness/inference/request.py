@@ -78,7 +78,7 @@ class ToolSpec:
     """JSON Schema of the arguments: an object."""
 
 
-Layout = tuple[tuple[int, bool, Mapping[str, object]], ...]
+Layout = tuple[tuple[int, bool, Mapping[str, Any]], ...]
 """Of content in parts: from which character on each stands, whether it is the next image, and
 further fields of its JSON, such as `detail` and `cache_control`."""
 
@@ -202,7 +202,7 @@ def _message(message: object) -> Message:
         raise _no_message(message)
     content: Any = message.get("content")
     images: list[Image] = []
-    layout: list[tuple[int, bool, Mapping[str, object]]] = []
+    layout: list[tuple[int, bool, Mapping[str, Any]]] = []
     # OpenAI's turns that only call have null there.
     if content is None and calls:
         content = ""

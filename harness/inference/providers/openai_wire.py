@@ -33,14 +33,7 @@ from harness.inference.providers.http import Access, HttpBackend, is_end_mark
 from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
-from harness.inference.request import (
-    ChatRequest,
-    EmbedRequest,
-    JsonSchema,
-    Message,
-    RerankRequest,
-    merged,
-)
+from harness.inference.request import ChatRequest, EmbedRequest, JsonSchema, Message, RerankRequest
 from harness.inference.strict_schema import strict_schema
 from harness.inference.time_limits import time_limits
 
@@ -373,8 +366,8 @@ def _parts(message: Message) -> list[dict[str, object]]:
         begins, fields = end, {} if is_image else dict(further)
         # Those of a tool's results are shown by another turn.
         if is_image and (image := next(images, None)):
-            url = {"image_url": {"url": image.address}}
-            parts.append({"type": "image_url", **merged(url, further)})
+            url = {"url": image.address, **further.get("image_url", {})}
+            parts.append({"type": "image_url", **further, "image_url": url})
     return parts
 
 
