@@ -227,8 +227,10 @@ class _FingerprintWriter:
     def finished(self) -> _CheckedFingerprint:
         """Writes everything that was met, and everything that leads to."""
         for number, value in enumerate(self._met):  # which grows meanwhile
-            self._part = getattr(value, "__qualname__", None) or self._called[number]
             self._is_in_code = isinstance(value, FunctionType | type)
+            # Of other objects no attribute is asked for: some raise what they like.
+            named = getattr(value, "__qualname__", None) if self._is_in_code else None
+            self._part = named or self._called[number]
             self._is_held = number in self._held and not self._is_in_code
             if isinstance(value, FunctionType):
                 self._write_function(value)
@@ -333,13 +335,15 @@ def _attributes(value: object) -> list[tuple[str, object]]:
     had when it was first looked at, mostly as a run began: the run may set others, and whoever
     edits them makes another object. Empty for other objects.
     """
-    key, module = id(value), sys.modules.get(type(value).__module__)
-    now = getattr(value, "__dict__", {})
-    if type(value).__module__ == "jinja2.environment":
-        return [(name, now[name]) for name in ("blocks", "root_render_func") if name in now]
-    is_own_class = module is None or is_own_module(module)
-    if not now or not is_own_class or not hasattr(type(value), "__weakref__"):
+    key, home = id(value), type(value).__module__
+    if home == "jinja2.environment":
+        names = "blocks", "root_render_func"
+        return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+    is_own_class = home not in sys.modules or is_own_module(sys.modules[home])
+    # Only then: a library's proxy may be bound to nothing yet, and raise.
+    if not is_own_class or not hasattr(type(value), "__weakref__"):
         return []
+    now = {**getattr(value, "__dict__", {})}
     reference, first = _FIRST_ATTRIBUTES.get(key, (None, {}))
     if reference is None or reference() is not value:
         # Nothing that may lead back to the object, which would keep it alive.

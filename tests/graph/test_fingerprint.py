@@ -510,6 +510,21 @@ def test_what_a_run_sets_in_an_object_does_not_count(tmp_path):
     assert code_digest(module.made(module.FIRST)) == before
 
 
+def test_an_object_that_raises_for_unknown_attributes_counts_by_those_it_has():
+    class Strict:
+        def __init__(self, text):
+            self.text = text
+
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    def digest(text):
+        strict = Strict(text)
+        return code_digest(lambda: strict)
+
+    assert digest("a") == digest("a") != digest("b")
+
+
 def test_objects_that_were_looked_at_are_not_kept():
     class Held:
         text = "its class's own"
