@@ -426,12 +426,19 @@ class NodeFailed(HarnessError):
     result: Any = None
 
     def __init__(
-        self, node: str, cause: BaseException, *, attempts: int = 1, others: int = 0
+        self,
+        node: str,
+        cause: BaseException,
+        *,
+        attempts: int = 1,
+        others: int = 0,
+        beside: Sequence[str] = (),
     ) -> None:
         # With the class, except for ours: the message of a KeyError('x') would be only 'x'.
         message = message_of(cause)
         if not isinstance(cause, HarnessError):
             message = f"{type(cause).__name__}: {message}{place_of(cause)}"
+        message = "; ".join([message, *beside])
         nodes = "node" if others == 1 else "nodes"
         ending = f" (and {others} more {nodes} failed)" if others else ""
         tried = f" (called {attempts} times)" if attempts > 1 else ""
@@ -539,7 +546,13 @@ def who_left(error: SystemExit) -> str:
 
 def nearest_names(name: str, names: Iterable[str]) -> list[str]:
     """The known names that an unknown one may be a slip of; the nearest first, three at most."""
-    return difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.6)
+    candidates, ending = sorted(names), Path(name).suffix
+    # An ending that others share, such as `.py`, makes no name near. That of `gpt-4.1` is none.
+    if not any(candidate.endswith(ending) for candidate in candidates):
+        ending = ""
+    by_stem = {candidate.removesuffix(ending): candidate for candidate in candidates}
+    near = difflib.get_close_matches(name.removesuffix(ending), by_stem, n=3, cutoff=0.6)
+    return [by_stem[stem] for stem in near]
 
 
 def did_you_mean(name: str, candidates: Iterable[str]) -> str:

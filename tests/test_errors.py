@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.errors import InvalidInput, MemoryStoreFailed, ReplyFiltered
+from harness.errors import InvalidInput, MemoryStoreFailed, ReplyFiltered, did_you_mean
 
 
 def test_an_error_is_made_with_the_facts_that_its_class_needs_and_with_no_others():
@@ -13,3 +13,18 @@ def test_an_error_is_made_with_the_facts_that_its_class_needs_and_with_no_others
     with pytest.raises(TypeError, match="InvalidInput has no 'file'"):
         InvalidInput("it is not usable", file="a.toml")
     assert InvalidInput("it is not usable", line=3).path is None
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "message"),
+    [
+        ("ehco.py", ["two.py", "router"], "known: router, two.py"),
+        ("ehco.py", ["two.py", "echo.py"], "did you mean 'echo.py'?"),
+        ("ehco.py", ["two.py", "echo"], "did you mean 'echo'?"),
+        ("echo", ["two.py", "echo.py"], "did you mean 'echo.py'?"),
+        ("gpt-4.1", ["gpt-4.1-mini", "o3"], "did you mean 'gpt-4.1-mini'?"),
+        ("scores.neer", ["near.neer.x", "scores.near"], "did you mean 'scores.near'?"),
+    ],
+)
+def test_only_near_names_are_proposed(name, known, message):
+    assert did_you_mean(name, known) == message

@@ -277,8 +277,13 @@ def _print(fields: Mapping[str, object], lines: Iterable[str], *, as_json: bool)
 def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
     """Runs a batch, and tells how far it is; asks before costly calls, unless `yes` is given."""
     before = batch.spent
-    if not yes and before is not None and is_costly(before.tokens, before.cost_usd):
-        confirm_again(run_to_its_end(batch.rehearsal()).again)
+    asks = not yes and before is not None and is_costly(before.tokens, before.cost_usd)
+    if asks or batch.rescores:
+        plan = run_to_its_end(batch.rehearsal())
+        if batch.rescores and plan.unjudged:
+            say(_to_judge(plan), err=True)
+        if asks:
+            confirm_again(plan.again)
     progress = Progress(Shown(stderr=True), [batch.node], node=batch.node)
     try:
         with progress:
@@ -354,9 +359,15 @@ def _told(result: BatchResult) -> Iterator[str]:
     yield f"The run: {result.run.files.journal}"
 
 
+def _to_judge(plan: BatchRehearsal) -> str:
+    return f"To be judged by {' or '.join(plan.evaluators)}: {plan.unjudged:,}."
+
+
 def _foreseen(plan: BatchRehearsal) -> Iterator[str]:
     scored = f" To be scored: {plan.unscored:,}." if plan.unscored else ""
     yield f"Kept: {plan.kept:,}. To be made: {plan.new:,} new, {plan.rows_again:,} again.{scored}"
+    if plan.unjudged:
+        yield _to_judge(plan)
     if plan.again:
         yield from listed_again(plan.again)
     for node, calls in plan.nodes.items():

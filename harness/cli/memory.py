@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
+from shlex import quote
 from typing import Any, get_args
 
 import click
@@ -33,6 +34,7 @@ from harness.cli.consoles import (
 from harness.cli.passage_files import Defaults, files_of, passages_in
 from harness.cli.process import FAILED
 from harness.cli.project_files import store_place
+from harness.cli.run_result import command_here
 from harness.errors import HarnessError, InvalidInput
 from harness.memory import (
     Added,
@@ -54,6 +56,8 @@ from harness.session.passages import open_store
 _EXCERPT_CHARS = 160
 # Passages stored at a time: a tenth of a second's work on two cores, mostly embedding.
 _BATCH = 500
+_NAMED = 20
+"""Ids in one remedy."""
 
 
 def _store_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -76,6 +80,14 @@ def _of_store(command: Callable[..., None]) -> Callable[..., None]:
             command(store=opened, **options)
 
     return _store_options(with_store)
+
+
+def _command(name: str) -> str:
+    """Another command for the store of this one, to be typed."""
+    chosen = click.get_current_context().params
+    named = ((option, chosen.get(option)) for option in ("store", "config"))
+    options = (f" --{option} {quote(str(value))}" for option, value in named if value is not None)
+    return f"{command_here()} memory {name}{''.join(options)}"
 
 
 @click.group(cls=Group)
@@ -246,7 +258,7 @@ def get(*, passage_id: str, store: MemoryStore) -> None:
     passage = store.get(passage_id)
     if passage is None:
         raise InvalidInput(
-            f"no passage '{passage_id}'; harness memory search shows ids",
+            f"no passage '{passage_id}'; '{_command('search')} WORD' shows ids",
             code="memory.unknown-passage",
         )
     write_json(json_object(_passage_as_json(passage)))
@@ -286,7 +298,9 @@ def check(*, as_json: bool, store: MemoryStore) -> None:
             results().print(Text(id_))
         say(f"{len(damaged):,} of {count:,} passages are damaged", err=bool(damaged))
     if damaged:
-        say("harness: remove them with 'harness memory delete', and add them again", err=True)
+        ids = " ".join(map(quote, damaged[:_NAMED])) + (" …" if damaged[_NAMED:] else "")
+        remedy = f"remove them with '{_command('delete')} {ids}', and add them again"
+        say(f"harness: {remedy}", err=True)
         sys.exit(FAILED)
 
 

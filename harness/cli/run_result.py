@@ -128,6 +128,7 @@ def result_fields(result: RunResult) -> dict[str, object]:
                 "code": failure.error.code if isinstance(failure.error, HarnessError) else None,
                 "message": str(failure.error),
                 "attempts": failure.attempts,
+                "beside": failure.beside,
             }
             for failure in result.failures
         ],
@@ -372,7 +373,7 @@ def _failed(failure: NodeFailure) -> str:
     error = failure.error
     text = str(error) if isinstance(error, HarnessError) else f"{type(error).__name__}: {error}"
     attempts = f" (called {failure.attempts} times)" if failure.attempts > 1 else ""
-    return f"{failure.node}: {text}{attempts}"
+    return f"{failure.node}: {'; '.join([text, *failure.beside])}{attempts}"
 
 
 def _example(question: Question) -> str:

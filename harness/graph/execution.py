@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -305,7 +306,7 @@ class _Running:
             return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
         # What follows only writes records.
         self._calls.give_back(call)
-        detail = describe(error) or ""
+        detail = "; ".join([describe(error) or "", *failed.beside])
         if isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
         # A call that was cancelled, by the node itself perhaps, has not come to its end.
@@ -334,11 +335,14 @@ class _Running:
             return blocked
         if isinstance(error, NodeFailed) and isinstance(error.result, Execution):
             # A nested node failed.
-            self._failures += error.result.failures
+            first, *rest = error.result.failures
+            self._failures += [replace(first, beside=(*first.beside, *failed.beside)), *rest]
             blocked = Blocked(error.node, "failed")
             self._skip_call(call, blocked.reason, blocked.label)
             return blocked
-        self._failures.append(NodeFailure(node=label, error=error, attempts=failed.attempts))
+        self._failures.append(
+            NodeFailure(node=label, error=error, attempts=failed.attempts, beside=failed.beside)
+        )
         return Blocked(label, "failed")
 
     def _cut_off(self, call: StepCall) -> Blocked:

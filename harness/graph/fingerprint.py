@@ -5,9 +5,9 @@ person may edit: the function's statements and defaults, and the constants, help
 modules that it refers to, except those of Python, libraries and this package. It is the same under
 every version of Python if the source is available.
 
-It does not cover files that the function reads, attributes set at run time, libraries, and anything
-reached by `getattr` or held by objects other than dataclasses and pydantic models. Lists and
-mappings count as they are at that moment, so take the fingerprint before a run fills them.
+It does not cover files that the function reads, libraries, anything reached by `getattr`, and what
+objects hold beside public attributes. Lists, mappings, dataclasses and models count as they are at
+that moment, so take the fingerprint before a run fills them.
 
 An object can have a method `code_parts()` that returns the functions and values that count: a
 pipeline returns its nodes' functions.
@@ -25,11 +25,13 @@ import functools
 import importlib.util
 import inspect
 import re
+import string
 import sys
 import sysconfig
 import types
 import typing
 import uuid
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -209,6 +211,9 @@ class _FingerprintWriter:
         parts = parts_of(value)
         if parts is None:
             self.is_whole &= self._is_in_code
+            if (self._with_state or not self._is_held) and _attributes(value):
+                self.mention(value)
+                return
             self._write("object")
             self.add(type(value))
         elif parts.may_recur:
@@ -222,8 +227,10 @@ class _FingerprintWriter:
     def finished(self) -> _CheckedFingerprint:
         """Writes everything that was met, and everything that leads to."""
         for number, value in enumerate(self._met):  # which grows meanwhile
-            self._part = getattr(value, "__qualname__", None) or self._called[number]
             self._is_in_code = isinstance(value, FunctionType | type)
+            # Of other objects no attribute is asked for: some raise what they like.
+            named = getattr(value, "__qualname__", None) if self._is_in_code else None
+            self._part = named or self._called[number]
             self._is_held = number in self._held and not self._is_in_code
             if isinstance(value, FunctionType):
                 self._write_function(value)
@@ -233,8 +240,7 @@ class _FingerprintWriter:
                 self._places.setdefault(value.__qualname__, place)
             else:
                 parts = parts_of_class(value) if isinstance(value, type) else parts_of(value)
-                assert parts is not None
-                self._write_parts(parts)
+                self._write_parts(parts or Parts("object", (type(value), *_attributes(value))))
         text = "\n".join(self._words).encode()
         return _CheckedFingerprint(
             code=Fingerprint(
@@ -317,6 +323,38 @@ class _FingerprintWriter:
 
     def _add_file(self, path: Path) -> None:
         self._write(f"file {blake2b(path.read_bytes()).hexdigest()}")
+
+
+_FIRST_ATTRIBUTES: dict[int, tuple[weakref.ref[object], Mapping[str, object]]] = {}
+
+
+def _attributes(value: object) -> list[tuple[str, object]]:
+    """The public attributes of an object of one's own class; the code of a jinja2 template.
+
+    Without lists and the like, which the run may fill. Texts and numbers are those that the object
+    had when it was first looked at, mostly as a run began: the run may set others, and whoever
+    edits them makes another object. Empty for other objects.
+    """
+    key, home = id(value), type(value).__module__
+    if home == "jinja2.environment":
+        names = "blocks", "root_render_func"
+        return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+    is_own_class = home not in sys.modules or is_own_module(sys.modules[home])
+    # Only then: a library's proxy may be bound to nothing yet, and raise.
+    if not is_own_class or not hasattr(type(value), "__weakref__"):
+        return []
+    now = {**getattr(value, "__dict__", {})}
+    reference, first = _FIRST_ATTRIBUTES.get(key, (None, {}))
+    if reference is None or reference() is not value:
+        # Nothing that may lead back to the object, which would keep it alive.
+        first = {
+            name: part if type(part) in PLAIN else _MISSING
+            for name, part in sorted(now.items())
+            if not name.startswith("_") and not _may_change(part)
+        }
+        reference = weakref.ref(value, lambda _: _FIRST_ATTRIBUTES.pop(key, None))
+        _FIRST_ATTRIBUTES[key] = reference, first
+    return [(name, now.get(name) if part is _MISSING else part) for name, part in first.items()]
 
 
 def _may_change(value: object) -> bool:
@@ -402,6 +440,8 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
             return Parts("dict", (*value.items(),), may_recur=True)
         case PurePath():
             return Parts(f"path {value!s}", ())
+        case string.Template():
+            return Parts("template", (type(value), value.template))
         case re.Pattern():
             return Parts("pattern", (value.pattern, value.flags))
         case types.SimpleNamespace():

@@ -28,7 +28,7 @@ from harness.graph.policies import Concurrency, Retry
 from harness.graph.reuse import Earlier, Shared
 from harness.graph.state import INNERMOST, CallOutput, StepCall, Use
 from harness.graph.values import ValueForm
-from harness.trace import events
+from harness.trace import describe, events
 
 Answers = Mapping[tuple[str, str], object]
 """Answers of people, by the key and the text of the question."""
@@ -71,12 +71,16 @@ class CallFailed(Exception):
     Attributes:
         error: What it raised.
         attempts: How often it was called.
+        beside: The other errors of a group whose first is `error`, as `NodeFailure` has them.
     """
 
-    def __init__(self, error: BaseException, attempts: int) -> None:
+    def __init__(
+        self, error: BaseException, attempts: int, *, beside: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(message_of(error))
         self.error = error
         self.attempts = attempts
+        self.beside = beside
 
 
 Nested = Callable[["NodeCall", Graph, Mapping[str, object], str], Awaitable[Execution]]
@@ -303,7 +307,7 @@ class NodeCall:
             try:
                 return await self._attempt(attempt, on_item)
             except BaseException as raised:
-                error = _leaf(raised)
+                error, *further = _leaves(raised)
                 if isinstance(error, asyncio.CancelledError):
                     # Let through, it would look as if the run had been cancelled.
                     whose = "its task" if task.cancelling() else "what it waited for"
@@ -318,7 +322,7 @@ class NodeCall:
                 is_last = task.cancelling() or self._has_given_items
                 delay_s = None if is_last else self._delay_s(error, attempt)
                 if delay_s is None:
-                    raise CallFailed(error, attempt) from error
+                    raise CallFailed(error, attempt, beside=_told_once(further)) from error
                 # The next attempt asks for other replies if these may have been the reason. They
                 # were not where a call failed: it is made again in any case.
                 cause = _cause(error)
@@ -457,17 +461,23 @@ def _traceback(error: Exception) -> str:
     return text[-_TRACEBACK_CHARS:].partition("\n")[2]  # whole lines: half a secret goes unseen
 
 
-def _leaf(error: BaseException) -> BaseException:
-    """The first error of nested groups; a question to a person goes before errors."""
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors of nested groups, the reason first; a question to a person goes before errors."""
     if not isinstance(error, BaseExceptionGroup):
-        return error
-    leaves = [_leaf(nested) for nested in error.exceptions]
+        return [error]
+    leaves = [leaf for nested in error.exceptions for leaf in _leaves(nested)]
     # A group cancels its other tasks when one raises: a cancellation is never the reason.
-    first = min(leaves, key=_rank)
-    if isinstance(first, Suspended):
+    leaves.sort(key=_rank)
+    if isinstance(leaves[0], Suspended):
         asking = [leaf for leaf in leaves if isinstance(leaf, Suspended)]
-        return Suspended(*(question for suspended in asking for question in suspended.questions))
-    return first
+        return [Suspended(*(question for suspended in asking for question in suspended.questions))]
+    return leaves
+
+
+def _told_once(errors: list[BaseException]) -> tuple[str, ...]:
+    """The first line of each error that is none of a cancellation."""
+    told = [str(describe(e)).partition("\n")[0] for e in errors if isinstance(e, Exception)]
+    return tuple(dict.fromkeys(told))
 
 
 def _rank(error: BaseException) -> int:

@@ -37,6 +37,8 @@ class NodeFailure:
     nested pipeline."""
     error: BaseException
     attempts: int
+    beside: tuple[str, ...] = ()
+    """If it raised a group of errors, class and first line of each but `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,13 @@ class Execution:
     def error(self) -> NodeFailed:
         """Of the first failure, to be raised."""
         first, *rest = self.failures
-        failed = NodeFailed(first.node, first.error, attempts=first.attempts, others=len(rest))
+        failed = NodeFailed(
+            first.node,
+            first.error,
+            attempts=first.attempts,
+            others=len(rest),
+            beside=first.beside,
+        )
         failed.__cause__ = first.error
         # From here a caller of a nested graph takes its failures; see `_Running._given_up`.
         failed.result = self

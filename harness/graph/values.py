@@ -165,9 +165,13 @@ class ValueForm:
         if excerpts[0] == excerpts[1]:
             excerpts[1] = "another that looks the same"
         where = f" at {place.removeprefix('.')}" if place else ""
+        remedy = "return a value that JSON can hold whole"
+        if type(was) is not type(back):
+            # Alone: in a union with texts, JSON says not which of both a value is.
+            alone = f"annotate it as {type(was).__name__} alone"
+            remedy = f"{alone}, or return a dataclass with a field for each type"
         raise TypeError(
-            f"{_kind_of(was)} ({excerpts[0]}){where} would come back as {excerpts[1]}; annotate "
-            "the return type with what it is, or return a value that JSON can hold whole"
+            f"{_kind_of(was)} ({excerpts[0]}){where} would come back as {excerpts[1]}; {remedy}"
         )
 
 

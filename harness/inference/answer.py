@@ -18,6 +18,7 @@ from harness.errors import (
     ReplyFiltered,
     ReplyInvalid,
     RunLimitReached,
+    did_you_mean,
 )
 from harness.inference.completion import Completion, Usage, is_visible, why_no_text
 from harness.inference.json_text import objects_in
@@ -63,6 +64,15 @@ class ChatOptions(TypedDict, total=False):
     priority: int
 
 
+_ELSEWHERE = {
+    "system": 'begin the prompt with it: [{"role": "system", "content": "…"}, {"role": "user", …}]',
+    "response_format": "give the type as returns=",
+    "response_model": "give the type as returns=",
+}
+"""Options of other clients, and what to write here."""
+_FIELDS = frozenset(field.name for field in fields(ChatRequest))
+
+
 def chat_request(
     prompt: Prompt,
     *,
@@ -71,6 +81,10 @@ def chat_request(
     **fields: Any,  # noqa: ANN401
 ) -> tuple[ChatRequest, ReplyType[Any] | None]:
     """A call as users write it, with the type of its reply."""
+    for name in fields.keys() - _FIELDS:
+        known = {"returns", "tools", "tool_choice", "on_text", *ChatOptions.__annotations__}
+        remedy = _ELSEWHERE.get(name) or did_you_mean(name, known)
+        raise TypeError(f"chat has no option '{name}'; {remedy}")
     reply_type = None if returns in (None, Completion) else ReplyType(returns)
     request = ChatRequest(
         messages=as_messages(prompt),

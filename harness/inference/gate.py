@@ -363,7 +363,7 @@ class Gate:
                 failed, remedy = "took no calls", "wait until its server is ready"
             self._end = RunLimitReached(
                 f"endpoint '{self._tag}' {failed} for {self.max_outage_s:g} s (max_outage_s): "
-                f"{error}; {remedy}, and go on with the run",
+                f"{str(error).rstrip('.')}; {remedy}, and go on with the run",
                 limit="outage",
                 code="run.endpoint-down",
             )

@@ -379,7 +379,9 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
 
 def _said(m: Message) -> list[object]:
     calls = [[call.id, call.name, call.arguments, call.extra] for call in m.tool_calls]
-    return [m.role, m.content, m.extra, calls, m.answers, [image.digest for image in m.images]]
+    images = [image.digest for image in m.images]
+    layout = [m.layout] if m.layout else []  # keys from before there was one stay the same
+    return [m.role, m.content, m.extra, calls, m.answers, images, *layout]
 
 
 def reply_settings(endpoint: Endpoint) -> dict[str, object]:

@@ -78,6 +78,11 @@ class ToolSpec:
     """JSON Schema of the arguments: an object."""
 
 
+Layout = tuple[tuple[int, bool, Mapping[str, Any]], ...]
+"""Of content in parts: from which character on each stands, whether it is the next image, and
+further fields of its JSON, such as `detail` and `cache_control`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn of a conversation.
@@ -95,7 +100,9 @@ class Message:
     answers: str | None = None
     """Of a tool: the id of the call whose result the content is."""
     images: tuple[Image, ...] = ()
-    """Sent before the content; a tool's, in a user's turn behind the results."""
+    """Sent before the content, or where `layout` has them; a tool's, in a user's turn behind the
+    results."""
+    layout: Layout = field(default=(), hash=False, repr=False)
     shared_chars: tuple[int, ...] = field(default=(), compare=False, repr=False)
     """Numbers of first characters that other calls share, ascending: the prefixes to cache, for
     providers that must be told."""
@@ -116,6 +123,11 @@ class Message:
         """The turn as other servers than its source get it."""
         calls = tuple(replace(call, extra={}) for call in self.tool_calls)
         return replace(self, extra={}, tool_calls=calls)
+
+    @property
+    def placed(self) -> Layout:
+        """The layout; without, that of images before the content."""
+        return self.layout or tuple((0, True, {}) for _ in self.images)
 
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
@@ -150,7 +162,7 @@ Prompt = str | Message | Mapping[str, object] | Sequence[Message | Mapping[str, 
 
 A message may be a dictionary, `{"role": "user", "content": "…"}`, whose content is a text or a list
 of parts: texts, `Image`s, `{"type": "text", "text": "…"}`, and
-`{"type": "image_url", "image_url": {"url": "…"}}`. Images are sent before the text. It may have
+`{"type": "image_url", "image_url": {"url": "…"}}`. They are sent in their order. It may have
 OpenAI's `tool_calls`, or as a tool's message `tool_call_id`. All other fields are sent as they are.
 """
 
@@ -189,25 +201,34 @@ def _message(message: object) -> Message:
     if "content" not in message and not calls:
         raise _no_message(message)
     content: Any = message.get("content")
-    images: tuple[Image, ...] = ()
+    images: list[Image] = []
+    layout: list[tuple[int, bool, Mapping[str, Any]]] = []
     # OpenAI's turns that only call have null there.
     if content is None and calls:
         content = ""
     if isinstance(content, list | tuple):
-        parts = [*map(_part, content)]
-        content = "".join(part for part in parts if isinstance(part, str))
-        images = tuple(part for part in parts if isinstance(part, Image))
+        parts, content = [*map(_part, content)], ""
+        for part, further in parts:
+            layout.append((len(content), isinstance(part, Image), further))
+            if isinstance(part, Image):
+                images.append(part)
+            else:
+                content += part
+        # Images alone, or before the text, need no layout.
+        if not any(further or (at and is_image) for at, is_image, further in layout):
+            layout = []
     return Message(
         message["role"],
         content,
-        images=images,
+        images=tuple(images),
+        layout=tuple(layout),
         tool_calls=calls,
         answers=message.get("tool_call_id"),
         extra=_others(message, _KEYS),
     )
 
 
-def _others(part: Mapping[str, object], names: set[str]) -> dict[str, object]:
+def _others(part: Mapping[Any, object], names: set[str]) -> dict[str, object]:
     return {name: value for name, value in part.items() if name not in names and value is not None}
 
 
@@ -224,14 +245,18 @@ def _tool_call(call: Any) -> ToolCall:  # noqa: ANN401 - what users write
     )
 
 
-def _part(part: object) -> str | Image:
+def _part(part: object) -> tuple[str | Image, dict[str, object]]:
+    """A part, and further fields of its JSON."""
     match part:
         case str() | Image():
-            return part
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
-            return Image.from_url(url)
+            return part, {}
+        case {"type": "text", "text": str(text), **further}:
+            return text, _others(further, set())
+        case {"type": "image_url", "image_url": str(url), **further}:
+            return Image.from_url(url), _others(further, set())
+        case {"type": "image_url", "image_url": {"url": str(url), **details}, **further}:
+            own = {"image_url": _others(details, set())} if details else {}
+            return Image.from_url(url), _others(further, set()) | own
     kind = part.get("type") if isinstance(part, Mapping) else None
     raise InvalidInput(
         f"a part of a message is {kind or type(part).__name__!r}; only texts and images are sent: "
@@ -374,10 +399,14 @@ def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
 
 def one_turn(first: Message, second: Message) -> Message:
     """Two turns as one, of the first's role: templates want turns to alternate."""
+    content = "\n\n".join(filter(None, (first.content, second.content)))
+    begins = len(content) - len(second.content)
+    behind = [(begins + at, is_image, further) for at, is_image, further in second.placed]
     return replace(
         second,
         role=first.role,
-        content="\n\n".join(filter(None, (first.content, second.content))),
+        content=content,
+        layout=(*first.placed, *behind) if first.layout or second.layout else (),
         tool_calls=(*first.tool_calls, *second.tool_calls),
         answers=first.answers,
         images=(*first.images, *second.images),

@@ -154,6 +154,18 @@ class TextStream(Stream[str, Completion]):
         return self.result
 
 
+def text_stream(
+    ask: Callable[..., Coroutine[Any, Any, Any]], *arguments: object, **options: object
+) -> TextStream:
+    """The stream of a `chat` that is called with these arguments."""
+    if "returns" in options:
+        raise TypeError(
+            "a stream yields text, and takes no returns=; await chat(…, returns=…) gives a value "
+            "of the type"
+        )
+    return TextStream(partial(ask, *arguments, returns=Completion, **options))
+
+
 async def _listened(
     ask: Callable[..., Coroutine[Any, Any, Completion]], told: Told[str]
 ) -> Completion:

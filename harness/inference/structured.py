@@ -24,7 +24,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
-from pydantic_core import SchemaError
+from pydantic_core import ErrorDetails, SchemaError
 
 from harness.errors import ConfigurationInvalid, InferenceError, ReplyInvalid, ServerError
 from harness.inference.call_spans import token_counts
@@ -115,7 +115,8 @@ class ReplyType(Generic[T]):
                     return bare[0]
             why = str(error)
             if isinstance(error, ValidationError):
-                why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in error.errors()[:3])
+                faults = self._faults_of_bare(text) or error.errors()
+                why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in faults[:3])
             if several := len(fitting or bare):
                 why = f"it holds {several} different values of the type"
             elif completion.finish_reason == "length":
@@ -132,6 +133,19 @@ class ReplyType(Generic[T]):
             ) from error
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+    def _faults_of_bare(self, text: str) -> list[ErrorDetails]:
+        """What is wrong in a value without `{"answer": …}`: not that, since such values count."""
+        value, raw = next(values_in(text), (None, text))
+        if not self._wrapped or (isinstance(value, dict) and "answer" in value):
+            return []
+        try:
+            self._bare.validate_json(raw)
+        except ValidationError as error:
+            faults = error.errors()
+            # An object where the type has none lacks its answer.
+            return faults if faults[0]["loc"] or not isinstance(value, dict) else []
+        return []
 
     def _bare_values(self, text: str) -> list[T]:
         """The different values in a reply that stand there without `{"answer": …}`."""

@@ -189,7 +189,10 @@ def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
             text = f"{text}\n{written}" if text else written
         if message.answers is not None:
             role, text = "user", f"Result of {names.get(message.answers, 'a tool')}:\n{text}"
-        turns.append(replace(message, role=role, content=text, tool_calls=(), answers=None))
+        layout = message.layout if message.answers is None else ()
+        turns.append(
+            replace(message, role=role, content=text, layout=layout, tool_calls=(), answers=None)
+        )
         # Some templates refuse two turns of one role in a row.
         if message.answers is not None and [turn.role for turn in turns[-2:]] == ["user"] * 2:
             turns[-2:] = [one_turn(*turns[-2:])]
@@ -199,8 +202,10 @@ def _as_text(messages: Sequence[Message]) -> tuple[Message, ...]:
 def _told_first(messages: Sequence[Message], instruction: str) -> tuple[Message, ...]:
     """The messages with this in the first: the same for all calls, for the prefix cache."""
     first, *rest = messages
-    texts = (first.content, instruction) if first.role == "system" else (instruction, first.content)
-    return (replace(first, content="\n\n".join(filter(None, texts)), shared_chars=()), *rest)
+    if first.role != "system":
+        return (one_turn(Message(first.role, instruction), first), *rest)
+    texts = filter(None, (first.content, instruction))
+    return (replace(first, content="\n\n".join(texts), shared_chars=()), *rest)
 
 
 def _read(request: ChatRequest, reply: Completion) -> Completion:

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import reduce
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from types import SimpleNamespace
 from typing import Any, Self, TypeVar
 
@@ -265,9 +266,11 @@ class PrimaryStore:
     def whole(self, row: StoredRow) -> Passage:
         """The passage of a row; raises if it is damaged."""
         if (passage := _passage_of(row)) is None:
+            store = f"--store {quote(str(self._database.place))}"
             raise self._database.failed(
                 f"passage '{row[1]}' is damaged; the others are as they were: 'harness memory "
-                "check' names all that are damaged, and 'harness memory delete' removes them",
+                f"check {store}' names all that are damaged, and 'harness memory delete {store} "
+                "ID' removes one",
                 code="memory.passage-damaged",
             )
         return passage

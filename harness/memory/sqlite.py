@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from harness.errors import HarnessError, InvalidInput, MemoryStoreFailed
@@ -75,7 +76,9 @@ OTHERWISE = ("memory.failed", "close the store and open it again")
 def no_store(place: Place) -> InvalidInput:
     """The error to raise where a store is wanted and there is none."""
     return InvalidInput(
-        f"{place}: there is no store; harness memory add makes one", code="memory.no-store"
+        f"{place}: there is no store; 'harness memory add FILE --store {quote(str(place))}' makes "
+        "one",
+        code="memory.no-store",
     )
 
 

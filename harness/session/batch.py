@@ -57,6 +57,7 @@ from harness.session.evaluation import evaluate
 from harness.session.pipeline_run import PipelineRun
 from harness.session.rehearsal import Remake, rehearse
 from harness.session.resume import EarlierRun, Origin, read_earlier_run
+from harness.session.roles import EVALUATOR
 from harness.session.run import Run
 from harness.session.scorers import Scorer
 from harness.session.settings import Settings
@@ -88,6 +89,10 @@ class BatchRehearsal:
     """Rows that were begun: they failed, were interrupted, or their output no longer holds."""
     unscored: int
     """Outputs that would be scored, those of the rows to be made among them."""
+    unjudged: int
+    """How many of these by a model, once or, near the threshold, more often."""
+    evaluators: tuple[str, ...]
+    """Tags of the models that would judge, or one of which would be drawn."""
     refused: int
 
 
@@ -110,6 +115,7 @@ class Batch:
     Attributes:
         output: Its file; None for none.
         node: The one whose items are the rows, or the drafts.
+        rescores: Whether no output is made.
 
     Raises:
         InvalidInput: See `Pipeline.batch`.
@@ -155,6 +161,7 @@ class Batch:
             rubric = replace(rubric, at_any_threshold=is_any)
         self._chosen, self._scorers = rubric, tuple(scorers)
         self._samples, self._checks_only = samples, checks_only
+        self.rescores = rescore
         self._recorded: _Recorded | None = None
         self._manifest: dict[str, Any] = {}
         self.node = SCORES if rows.pipeline is None else ROWS
@@ -260,11 +267,13 @@ class Batch:
             each = {"row": "digests", "recorded_as": "recorded"}
             graph.node(name=ROWS, each=each, when=is_given, models=[])(outputs)
         each = {"row": "digests", "output": ROWS, "reference": "references"}
+        in_full = each | {"reference": "whole_rows"}
         if rubric is not None:
             judge = ["evaluator"] if any(not dimension.optional for dimension in judged) else None
             graph.node(name=SCORES, each=each, models=judge)(scores)
         for scorer in self._scorers:
-            graph.node(name=scorer.node, each=each, models=[])(_scoring(scorer, table, ended))
+            of_row = in_full if "row" in scorer.takes else each
+            graph.node(name=scorer.node, each=of_row, models=[])(_scoring(scorer, table, ended))
         return graph
 
     async def run(self, *observers: Sink) -> BatchResult:
@@ -350,16 +359,12 @@ class Batch:
     async def rehearsal(self) -> BatchRehearsal:
         """What `run` would make, found without a call."""
         again: tuple[Remake, ...] = ()
+        decided: set[str] = set()
         begun: list[str] = []
         counts: Counter[str] = Counter()
         rows = len(self._rows.given)
         earlier = self._earlier
-        if earlier is not None and self._recorded is not None:
-            now = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
-            made = self._made_before(earlier, now)
-            counts.update(chain.from_iterable(valid for _, valid, *_ in made))
-            counts[self.node] = rows
-        elif earlier is not None:
+        if earlier is not None:
             foreseen = await rehearse(
                 self._graph,
                 self._inputs,
@@ -370,6 +375,8 @@ class Batch:
             )
             again = tuple(remake for remake in foreseen.made_again if self._is_given(remake.node))
             begun = [*(remake.node for remake in again), *foreseen.unfinished]
+            if self._recorded is not None:  # outputs are taken as they are
+                again = tuple(r for r in again if node_of_all(r.node) != ROWS)
             # What only has another threshold is decided anew, and asks no judge.
             decided = await self._judged_enough(earlier, again={r.node for r in again})
             places = {name: place for place, name in enumerate(self._rows.given)}
@@ -380,9 +387,12 @@ class Batch:
                 )
             )
             counts.update(map(node_of_all, foreseen.kept))
+        if self._recorded is not None:
+            counts[ROWS], begun = rows, []
         rows_again = sum(
             node_of_all(label) == self.node and self._is_given(label) for label in begun
         )
+        evaluators = self._evaluators()
         scored = [counts[name] for name in self._graph.nodes if name != ROWS]
         steps = (label.partition("/")[2] for remake in again for label in remake.steps)
         return BatchRehearsal(
@@ -392,6 +402,8 @@ class Batch:
             new=rows - counts[self.node] - rows_again,
             rows_again=rows_again,
             unscored=rows - min(scored) if scored and self.node == ROWS else 0,
+            unjudged=rows - counts[SCORES] - len(decided) if evaluators else 0,
+            evaluators=evaluators,
             refused=len(self._rows.refused),
         )
 
@@ -402,6 +414,14 @@ class Batch:
         # A file that only has rows that were refused comes last.
         order = sorted(failures, key=lambda f: (places.get(f.file, len(places)), f.line or 0))
         return tuple(order)
+
+    def _evaluators(self) -> tuple[str, ...]:
+        """Tags of the models that judge; without one, checks alone may decide."""
+        if self._chosen is None or self._checks_only or not self._chosen.rubric.judged:
+            return ()
+        is_named = EVALUATOR in {*self._settings.endpoints, *(self._backends or {})}
+        tags = self._settings.roles.get(EVALUATOR, EVALUATOR if is_named else ())
+        return (tags,) if isinstance(tags, str) else tags
 
     def _is_given(self, label: str) -> bool:
         """Whether the row of a call is still in the table."""
@@ -555,9 +575,14 @@ class Batch:
         """Of the graph: for each row what tells its call from those of the same row before."""
         table, recorded = self._rows, self._recorded
         inputs = {"digests": self._order}
-        if isinstance(table, BatchRows) and (self._chosen or self._scorers):
+        take_rows = ["row" in scorer.takes for scorer in self._scorers]
+        if isinstance(table, BatchRows):
             given = [name if name in table.given else None for name in self._order]
-            inputs["references"] = [table.reference(name) if name else "" for name in given]
+            if self._chosen or not all(take_rows):
+                inputs["references"] = [table.reference(name) if name else "" for name in given]
+            if any(take_rows):
+                fields = [dict(table.given[name].fields) if name else "" for name in given]
+                inputs["whole_rows"] = [*map(digest_of_value, fields)]
         if recorded is not None:
             digests = {name: digest_of_value(of) for name, of in recorded.values.items()}
             inputs["recorded"] = [digests.get(name, "") for name in self._order]
@@ -612,11 +637,17 @@ def _states_of(graph: Graph) -> dict[str, StepState]:
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:
     """The node's function of a scorer."""
 
-    async def scores(run: Run, row: str, output: object, reference: str) -> dict[str, float]:  # noqa: ARG001
+    # As it is: its code is what scores of earlier versions rest on.
+    async def scores(run: Run, row: str, output: object, reference: str) -> dict[str, float | None]:  # noqa: ARG001
         with ended.counted(row, scorer.node):
             return await scorer.scores(output, target_of(table.given[row]))
 
-    return scores
+    async def by_row(run: Run, row: str, output: object, reference: str) -> dict[str, float | None]:  # noqa: ARG001
+        with ended.counted(row, scorer.node):
+            whole = table.given[row]
+            return await scorer.scores(output, target_of(whole), whole.fields)
+
+    return by_row if "row" in scorer.takes else scores
 
 
 def _number(label: str) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, Literal, TypeVar, Unpack, overload
 
 from harness.inference import ChatOptions, Client, Completion, Embeddings, EmbedRequest, TextStream
 from harness.inference.answer import answer, chat_request
 from harness.inference.request import Prompt, as_texts
+from harness.inference.stream import text_stream
 from harness.session.models import describe_endpoints, known_endpoints, open_models
 from harness.session.own_loop import refuse_running_loop, run_to_its_end
 from harness.session.settings import Settings, settings_or_default
@@ -145,7 +145,7 @@ def stream(
 
     See `TextStream`, also for errors.
     """
-    return TextStream(partial(chat, model, messages, settings=settings, **options))
+    return text_stream(chat, model, messages, settings=settings, **options)
 
 
 @overload

@@ -5,9 +5,10 @@ It is a batch whose rows are repeated for each epoch and whose outputs are score
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
@@ -104,9 +105,9 @@ class Evaluation:
             inputs by name. `target` is what a right answer says: a text, a number, or a list of
             these; `sources` are texts for the judge; `id` names a row; all others are kept.
         rubric: Scores the outputs; its judge is told the target.
-        scorers: Functions of the output, or of output and target, that return a number, whether it
-            is right, or several of these by name; and `equal`, `includes`, `number`,
-            `number:TOLERANCE`, which compare with the target.
+        scorers: Functions of `output`, or also of `target` and `row`, that return a number, whether
+            it is right, None for no score, or several of these by name; and `equal`, `includes`,
+            `number`, `number:TOLERANCE`, which compare with the target.
         epochs: How often each row is run.
         reduce: Makes one score of a row's epochs: `mean`, `median`, `mode`, `max`, `at_least_K`,
             `pass_at_K`; `at_least_2:0.5` if a success is not the scorer's.
@@ -354,14 +355,19 @@ class EvaluationForm(OutputForm):
                     for f in s.own_findings
                 ],
             }
+        without: list[str] = []
         for scorer in self._evaluation.scorers:
-            parts = made[scorer.node] or {}
+            every = made[scorer.node] or {}
+            parts = {name: score for name, score in every.items() if score is not None}
+            without += every.keys() - parts.keys()
             scores |= parts
             if parts.keys() - self._parts[scorer.name]:
                 self._parts[scorer.name].update(dict.fromkeys(parts))
                 vars(self).pop("columns", None)
         group = text_of(row.fields.get(self._evaluation.group, ""))
         own = {"target": target_of(row), "group": group, "scores": scores, **judged}
+        if without:
+            own["no_score"] = sorted(without)
         head = {"row": number, "id": row.id, "epoch": epoch_of(name)}
         models = line.pop("models")
         return {**head, **line, **own, "models": models}
@@ -399,7 +405,9 @@ class EvaluationForm(OutputForm):
     def _summaries(self) -> tuple[ScoreSummary, ...]:
         """Of all rows; looked at once they have ended."""
         evaluation, category = self._evaluation, self._evaluation.category
-        own = {name: 1.0 for line in self.in_order for name in line["scores"]}
+        # In the order of the scorers, whichever row has a score first.
+        own = {name: 1.0 for names in self._parts.values() for name in names}
+        own |= {name: 1.0 for line in self.in_order for name in line["scores"]}
         samples = [
             Sample(
                 row=line["id"],
@@ -410,14 +418,22 @@ class EvaluationForm(OutputForm):
             for line in self.in_order
         ]
         success = self._success | {n: at for n, at in own.items() if n not in self._success}
-        return summaries(samples, reducer=evaluation.reducer, success=success)
+        without = Counter(name for line in self.in_order for name in line.get("no_score", ()))
+        figures = summaries(samples, reducer=evaluation.reducer, success=success)
+        # A scorer that returned None gave none of its parts either.
+        sources = [{score.name, score.name.partition(".")[0]} for score in figures]
+        return tuple(
+            replace(score, missing=sum(without[name] for name in names))
+            for score, names in zip(figures, sources, strict=True)
+        )
 
 
 def _told(score: ScoreSummary) -> Iterator[tuple[str, ...]]:
     within = f"{score.low:.3f} to {score.high:.3f}" if score.low == score.low else "-"
+    rows = f"{score.rows} ({score.missing} missing)" if score.missing else str(score.rows)
     by = "" if score.groups is None else f" ({score.groups} groups)"
     mean, accuracy = f"{score.mean:.4f}", f"{score.accuracy:.4f}"
-    yield score.name, str(score.rows), mean, _error(score.stderr) + by, within, accuracy
+    yield score.name, rows, mean, _error(score.stderr) + by, within, accuracy
     for name, of in score.categories.items():
         yield f"  {name}", str(of.rows), f"{of.mean:.4f}", _error(of.stderr), "", ""
 

@@ -29,6 +29,7 @@ from harness.inference.answer import answer, chat_request, varied
 from harness.inference.client import CallSource
 from harness.inference.reply_store import VARIATION
 from harness.inference.request import Prompt, as_texts
+from harness.inference.stream import text_stream
 from harness.memory import Filter, Hits, Mode, Passage, Scalar
 from harness.rubric import ChosenRubric, Draft, Rubric, Sources, Verdict, by_section
 from harness.session.agent import AgentOptions, AgentReplyOptions, AgentResult, run_agent
@@ -374,8 +375,7 @@ class Run:
         After the first piece, the call is not retried. In a resumed run, a known reply comes as one
         piece. See `TextStream`.
         """
-        ask: Any = self.chat  # partial takes the first overload for all of them
-        return TextStream(partial(ask, role, prompt, returns=Completion, **options))
+        return text_stream(self.chat, role, prompt, **options)
 
     async def embed(self, role: str, texts: Sequence[str]) -> Embeddings:
         """Embeds texts with the model that plays a role.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
+from itertools import takewhile
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 from harness.errors import EvaluationFailed, InvalidInput, message_of, place_of
@@ -16,8 +18,9 @@ from harness.graph.executor import InProcess, Work
 from harness.rubric.checks import Match
 
 ScoreFunction = Callable[..., object]
-"""Takes the output, and the target if its second parameter is `target`. Returns a number, whether
-the output is right, or several of these by name. Plain, in a thread, or async."""
+"""Takes the output, then `target` and `row`, a mapping of its columns, if its next parameters have
+these names. Returns a number, whether the output is right, None for no score, or several of these
+by name. Plain, in a thread, or async."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +29,32 @@ class Scorer:
 
     name: str
     function: ScoreFunction
+    # With other fields than these, scores of earlier versions would not hold: see `Batch`.
     needs_target: bool
     takes_target: bool
+
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """What it takes behind the output: `target`, `row`, or both."""
+        names = [parameter.name for parameter in _parameters(self.function, _BY_PLACE)]
+        return tuple(takewhile({"target", "row"}.__contains__, names[1:]))
 
     @property
     def node(self) -> str:
         """The node that calls it."""
         return f"score_{self.name}"
 
-    async def scores(self, output: object, target: object) -> dict[str, float]:
-        """The scores of one output, by name: `NAME`, or `NAME.PART` of several.
+    async def scores(
+        self, output: object, target: object, row: Mapping[str, object] = MappingProxyType({})
+    ) -> dict[str, float | None]:
+        """The scores of one output, by name: `NAME`, or `NAME.PART` of several; None for no score.
 
         Raises:
             EvaluationFailed: The function raised, or returned no finite number.
         """
-        arguments = (output, target) if self.takes_target else (output,)
+        # Each scorer has a mapping of its own, which it may change.
+        beside = {"target": target, "row": dict(row)}
+        arguments = (output, *(beside[name] for name in self.takes))
         try:
             result: Any = await InProcess().call(
                 Work(self.node, partial(self.function, *arguments), {})
@@ -55,21 +69,23 @@ class Scorer:
         for part, value in parts.items():
             if getattr(value, "shape", None) == ():  # a number of NumPy or PyTorch
                 parts[part] = value.item()
-        numbers = [v for v in parts.values() if isinstance(v, Real | Decimal)]
-        wrong = len(numbers) < len(parts) or not all(map(math.isfinite, numbers))
+        scores = [value for value in parts.values() if value is not None]
+        numbers = [v for v in scores if isinstance(v, Real | Decimal)]
+        wrong = len(numbers) < len(scores) or not all(map(math.isfinite, numbers))
         if wrong or not parts:
             raise EvaluationFailed(
                 f"scorer '{self.name}' returned {result!r:.80}; it must return a finite number, "
-                "true or false, or several of these by name",
+                "true or false, None for no score, or several of these by name",
                 code="evaluation.score-invalid",
             )
         return {
-            f"{self.name}.{part}" if part else self.name: float(value)
+            f"{self.name}.{part}" if part else self.name: None if value is None else float(value)
             for part, value in parts.items()
         }
 
 
-_REST = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+_BY_PLACE = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+_NAMED = _BY_PLACE | {inspect.Parameter.KEYWORD_ONLY}
 
 
 def scorers_of(given: Sequence[str | ScoreFunction]) -> tuple[Scorer, ...]:
@@ -109,18 +125,21 @@ def _scorer(given: str | ScoreFunction) -> Scorer:
             f"scorer {given!r:.80} is no function with a name; define it by def",
             code="evaluation.scorer-unknown",
         )
-    kinds = {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    try:
-        every = [*inspect.signature(given).parameters.values()]
-    except ValueError:  # of some that are built in, nothing is known
-        every = []
-    parameters = [parameter for parameter in every if parameter.kind in kinds]
-    needed = [p for p in every if p.default is p.empty and p.kind not in _REST]
-    takes, needs = [p.name for p in parameters[1:2]] == ["target"], len(needed) > 1
-    if not parameters or parameters[0].name == "target" or len(needed) > 1 + takes:
+    names = [parameter.name for parameter in _parameters(given, _BY_PLACE)]
+    needed = [p.name for p in _parameters(given, _NAMED) if p.default is p.empty]
+    needs_target, takes_target = "target" in needed, "target" in names[1:2]
+    scorer = Scorer(name=name, function=given, needs_target=needs_target, takes_target=takes_target)
+    if not names or names[0] == "target" or len(needed) > 1 + len(scorer.takes):
         raise InvalidInput(
-            f"scorer '{name}' takes {', '.join(p.name for p in parameters) or 'nothing'}; its "
-            "parameters are `output`, or `output` and `target`",
+            f"scorer '{name}' takes {', '.join(names) or 'nothing'}; its parameters are `output`, "
+            "and behind it `target`, `row` or both",
             code="evaluation.scorer-arguments",
         )
-    return Scorer(name=name, function=given, needs_target=needs, takes_target=takes)
+    return scorer
+
+
+def _parameters(function: ScoreFunction, kinds: Set[object]) -> list[inspect.Parameter]:
+    try:
+        return [p for p in inspect.signature(function).parameters.values() if p.kind in kinds]
+    except ValueError:  # of some that are built in, nothing is known
+        return []

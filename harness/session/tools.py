@@ -402,7 +402,7 @@ def _wrong(error: ValidationError, names: Sequence[str]) -> str:
     for fault in error.errors(include_url=False)[:5]:
         place = ".".join(map(str, fault["loc"]))
         if fault["type"] == "extra_forbidden" and len(fault["loc"]) == 1:
-            problems.append(f"there is no argument '{place}'; {did_you_mean(place, names)}")
+            problems.append(f"there is no argument '{place}' ({did_you_mean(place, names)})")
         else:
             problems.append(f"{place}: {fault['msg']}" if place else fault["msg"])
     return "; ".join(problems)

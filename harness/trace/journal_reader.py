@@ -26,6 +26,7 @@ from collections.abc import Collection, Iterator
 from glob import escape
 from itertools import islice
 from pathlib import Path
+from shlex import quote
 from typing import BinaryIO, cast, get_args
 
 from harness.errors import JournalInvalid
@@ -57,9 +58,6 @@ Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
 """The records between a journal's first and last; flows are kept apart."""
 
 _ITEMS: tuple[type[Item], ...] = get_args(Item)
-
-HINT = "harness trace check says what is wrong, harness resume --salvage goes on without it"
-"""How a message about a damaged journal ends."""
 
 # Bytes read at once: a third of the time of the usual 8 KiB, with long texts in it.
 _BUFFER = 1 << 18
@@ -230,7 +228,9 @@ def _further_parts(path: Path, run_id: str) -> Iterator[JournalFile]:
         if started is None or started.run_id != run_id:
             continue
         if started.part != number or started.joined_ns is None:
-            raise JournalInvalid(f"not part {number} of the run; {HINT}", path=beside, line=1)
+            raise JournalInvalid(
+                f"not part {number} of the run; {_hint(path)}", path=beside, line=1
+            )
         yield JournalFile(beside)
 
 
@@ -360,7 +360,16 @@ def _decoded(line: bytes, path: Path, number: int) -> Record:
     try:
         return decode(line, number=number)
     except ValueError as error:
-        raise JournalInvalid(f"{error}; {HINT}", path=path, line=number) from error
+        raise JournalInvalid(f"{error}; {_hint(path)}", path=path, line=number) from error
+
+
+def _hint(path: Path) -> str:
+    """How a message about a damaged journal ends."""
+    run = quote(str(path))
+    return (
+        f"'harness trace check {run}' says what is wrong, 'harness resume {run} --salvage' goes on "
+        "without it"
+    )
 
 
 def part_path(journal: Path, part: int) -> Path:

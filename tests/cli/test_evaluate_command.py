@@ -157,6 +157,22 @@ def test_a_dry_run_says_what_would_be_made_and_scored(project: Path) -> None:
     assert dry_run() == [4, 0, 4]
 
 
+def test_rescoring_says_first_how_much_is_judged_and_by_whom(project: Path) -> None:
+    (project / "harness.toml").write_text(
+        '[roles]\nevaluator = "away"\n[endpoints.away]\nurl = "http://127.0.0.1:9/v1"\n'
+        'model_id = "m"\nretry = { max_attempts = 1 }\n'
+    )
+    clear = RIGHT.replace("Right", "Clear").replace("checks: [{ check: target", "judge: Is it\n#")
+    (project / "rubrics" / "clear.yaml").write_text(clear)
+    harness("evaluate", "qa.py", cwd=project)
+    command = ("evaluate", "qa.py", "--rubric", "clear", "--rescore")
+    foreseen = harness(*command, "--dry-run", cwd=project)
+    judged = harness(*command, "--json", cwd=project)
+    assert "To be judged by away: 4.\n" in foreseen.stdout
+    assert "To be judged by away: 4.\n" in judged.stderr
+    assert judged.exit_code == 1
+
+
 def test_two_evaluations_are_compared_row_by_row(project: Path) -> None:
     rows = "".join(f"{n},2+2,{4 + n % 2}\n" for n in range(20))
     (project / "q.csv").write_text(f"id,question,target\n{rows}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -336,8 +338,14 @@ def test_check_names_what_is_damaged_and_delete_removes_it(tmp_path: Path) -> No
 
     checked = memory("check", "--json", cwd=tmp_path)
     assert (checked.exit_code, checked.json) == (1, {"passages": 2, "damaged": ["a"]})
-    assert "'a' is damaged" in memory("get", "a", cwd=tmp_path).stderr
-    assert memory("delete", "a", cwd=tmp_path).exit_code == 0
+    damaged = memory("get", "a", cwd=tmp_path).stderr
+    assert "'a' is damaged" in damaged
+    told = damaged + memory("check", cwd=tmp_path).stderr
+    remedies = re.findall(r"'[^'\n]*(memory (?:check|delete) [^']*)'", told)
+    assert [remedy.partition(" --store kept")[0] for remedy in remedies] == [
+        *("memory check", "memory delete", "memory delete")
+    ]
+    assert harness(*shlex.split(remedies[-1]), cwd=tmp_path).exit_code == 0
     assert memory("check", cwd=tmp_path).exit_code == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 from pathlib import Path
 
@@ -275,9 +276,12 @@ def test_a_run_with_a_damaged_line_goes_on_from_what_is_certain(project: Path) -
     (journal,) = (project / "traces").glob("2*.jsonl")
     journal.write_bytes(journal.read_bytes().replace(b'"value":"A"', b'"value":"E"'))
     (project / "mended").touch()
-    assert harness("resume", "latest", "--json", cwd=project).code == "journal.invalid"
+    refused = harness("resume", "latest", "--json", cwd=project)
+    assert refused.code == "journal.invalid"
+    looks, goes_on = re.findall(r"'harness ([^']*)'", refused.json["error"]["message"])
+    assert harness(*shlex.split(looks), cwd=project).exit_code == 1
 
-    done = harness("resume", "latest", "--salvage", "--json", cwd=project)
+    done = harness(*shlex.split(goes_on), "--json", cwd=project)
 
     assert (done.exit_code, done.json["result"]) == (0, "A B")
     assert [one["code"] for one in done.json["warnings"]] == ["resume.salvaged"]

@@ -1,6 +1,7 @@
 """What counts as a failure, and what is said of it. Of all combinations: `test_failure_table`."""
 
 import asyncio
+import re
 from functools import partial
 
 import orjson
@@ -52,6 +53,38 @@ def test_of_a_group_of_errors_one_is_the_failure(graph, group, error):
     step(graph, "gathers", raises=group)
 
     assert watch(graph).failures == [("gathers", error, 1)]
+
+
+def test_the_others_of_a_group_stand_beside_the_failure_a_line_each(graph):
+    rest = ValueError("two\nlines"), CANCELLED, KeyError("k"), KeyError("k")
+    step(graph, "gathers", raises=group_of(OSError("one"), group_of(*rest)))
+
+    ended = watch(graph).ended
+
+    assert ended.failures[0].beside == ("ValueError: two", "KeyError: 'k'")
+    message = "node 'gathers' failed: OSError: one"
+    assert re.match(rf"{message}.*; ValueError: two; KeyError: 'k'$", str(ended.error))
+
+
+def test_errors_beside_a_failed_step_stand_beside_its_failure(graph):
+    async def fails(number):
+        raise KeyError(number)
+
+    async def breaks_off():
+        try:
+            await asyncio.sleep(9)
+        finally:
+            raise ValueError("broken off")
+
+    @graph.node
+    async def gathers(run):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(run.map(fails, [1]))
+            group.create_task(breaks_off())
+
+    failure = watch(graph).ended.failures[0]
+
+    assert (failure.node, failure.beside) == ("gathers/fails[0]", ("ValueError: broken off",))
 
 
 def test_a_node_that_waits_for_something_cancelled_has_failed(graph):

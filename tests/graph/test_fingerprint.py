@@ -1,10 +1,12 @@
 import functools
+import gc
 import importlib.util
 import itertools
 import re
 import subprocess
 import sys
 import textwrap
+import weakref
 
 import pytest
 
@@ -467,6 +469,73 @@ def test_an_object_may_say_what_it_is_made_of():
 
     assert digest("a") == digest("a")
     assert digest("a") != digest("b")
+
+
+PROMPTS_OR = """
+import string, jinja2, uuid
+class Prompt:
+    limit = 3
+    def __init__(self, text):
+        self.text, self.used, self._session, self.itself = text, 0, uuid.uuid4().hex, [self]
+    def fill(self, **values):
+        self.used += 1
+        return self.text.format(**values)
+FIRST = Prompt("«Say|Tell» {x}")
+SECOND = string.Template("«Say|Tell» $x")
+THIRD = jinja2.Template("«Say|Tell» {{ «x|y» }}{% block end %}«.|!»{% endblock %}")
+def made(prompt):
+    return lambda x: prompt.fill(x=x)
+held = made(Prompt("«Now|Then»"))
+def node(x):
+    return FIRST.fill(x=x) + SECOND.substitute(x=x) + THIRD.render(x=x) + held(x)
+"""
+PROMPTS = plain(PROMPTS_OR)
+
+
+@pytest.mark.parametrize("changed", changes(PROMPTS_OR))
+def test_the_texts_that_objects_hold_count(digest_of, changed):
+    pytest.importorskip("jinja2")
+    assert digest_of(PROMPTS) == digest_of(PROMPTS)
+    assert digest_of(changed) != digest_of(PROMPTS)
+
+
+def test_what_a_run_sets_in_an_object_does_not_count(tmp_path):
+    text = PROMPTS.replace("jinja2, ", "").replace("jinja2.", "string.")
+    (tmp_path / "prompts.py").write_text(text)
+    module = load(tmp_path / "prompts.py")
+    before = code_digest(module.made(module.FIRST))
+    module.FIRST.fill(x=1)
+    module.FIRST.later = module.FIRST.text = "other"
+    module.FIRST.itself.append("more")
+    assert code_digest(module.made(module.FIRST)) == before
+
+
+def test_an_object_that_raises_for_unknown_attributes_counts_by_those_it_has():
+    class Strict:
+        def __init__(self, text):
+            self.text = text
+
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+    def digest(text):
+        strict = Strict(text)
+        return code_digest(lambda: strict)
+
+    assert digest("a") == digest("a") != digest("b")
+
+
+def test_objects_that_were_looked_at_are_not_kept():
+    class Held:
+        text = "its class's own"
+
+    held = Held()
+    held.text, held.itself = "own", held
+    reference = weakref.ref(held)
+    code_of(lambda: held)
+    held = None
+    gc.collect()
+    assert reference() is None
 
 
 # --- what changed --------------------------------------------------------------------------------

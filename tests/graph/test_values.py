@@ -312,6 +312,34 @@ def test_what_would_not_come_back_as_it_was_is_not_written(annotation, value, sa
     assert said in str(caught.value)
 
 
+@dataclasses.dataclass
+class Event:
+    text: str | None = None
+    day: datetime.date | None = None
+
+
+DAY = datetime.date(2026, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "followed"),
+    [
+        (str | datetime.date, DAY, [(datetime.date, DAY), (Event, Event(day=DAY))]),
+        (datetime.date | str, "2026-01-01", [(str, "2026-01-01")]),
+        (list[str | datetime.date], ["a", DAY], [(list[Event], [Event("a"), Event(day=DAY)])]),
+        (Any, Note("a"), [(Note, Note("a"))]),
+        (object, {1: "a"}, [(dict[int, str], {1: "a"})]),
+    ],
+    ids=["a date", "a text like one", "both", "any", "keys"],
+)
+def test_the_remedy_for_a_union_that_json_does_not_tell_apart_helps(annotation, value, followed):
+    with pytest.raises(TypeError, match="alone, or return a dataclass with a field for each type"):
+        ValueForm(annotation).encode(value)
+
+    for remedy, same in followed:
+        assert ValueForm(remedy).restore(ValueForm(remedy).encode(same)) == same
+
+
 @pytest.mark.parametrize(
     "annotation",
     [

@@ -1,6 +1,7 @@
 """Images: what is one, and what becomes of it in requests, keys and traces."""
 
 import base64
+from dataclasses import replace
 
 import pytest
 
@@ -8,8 +9,9 @@ from harness.errors import InvalidInput
 from harness.inference import ChatRequest, Image, Message, ToolCall, as_messages
 from harness.inference.call_spans import conversation_text
 from harness.inference.images import MOST_BYTES
+from harness.inference.providers.openai_wire import wire_message
 from harness.inference.reply_store import call_key
-from harness.inference.request import most_prompt_tokens
+from harness.inference.request import most_prompt_tokens, one_turn
 from harness.inference.tool_offers import _as_text
 
 PNG = b"\x89PNG\r\n\x1a\n of an owl"
@@ -54,17 +56,59 @@ def test_what_is_no_image_is_refused_before_any_call(make, code, tmp_path):
     assert caught.value.code == code
 
 
-def test_a_message_may_have_images_among_its_parts():
-    content = [
-        "What is ",
-        {"type": "image_url", "image_url": {"url": URL, "detail": "low"}},
-        {"type": "text", "text": "this?"},
-        Image.from_bytes(PNG),
-    ]
+FOX = {"type": "image_url", "image_url": {"url": URL, "detail": "low"}}
+OWL = {"type": "image_url", "image_url": {"url": DATA_URL}}
+CACHED = {"type": "text", "text": "All animals.", "cache_control": {"type": "ephemeral"}}
+
+
+def text(words):
+    return {"type": "text", "text": words}
+
+
+@pytest.mark.parametrize(
+    ("content", "sent"),
+    [
+        (["Is ", FOX, text("this or "), Image.from_bytes(PNG), " this?"],
+         [text("Is "), FOX, text("this or "), OWL, text(" this?")]),
+        ([FOX, text("This?")], [FOX, text("This?")]),
+        (["This?", OWL], [text("This?"), OWL]),
+        ([CACHED, text("And?")], [CACHED, text("And?")]),
+        ([text("All "), "animals?"], "All animals?"),
+        ([OWL | {"image_url": DATA_URL, "cache_control": {}}], [OWL | {"cache_control": {}}]),
+    ],
+    ids=["between texts", "first", "last", "cached", "texts", "an address alone"],
+)  # fmt: skip
+def test_the_parts_of_a_message_are_sent_in_their_order_with_their_fields(content, sent):
     (message,) = as_messages({"role": "user", "content": content})
 
-    images = (Image.from_url(URL), Image.from_bytes(PNG))
-    assert message == Message("user", "What is this?", images=images)
+    assert wire_message(message)["content"] == sent
+    assert message.content == "".join(p["text"] for p in listed(sent) if "text" in p)
+    asked = one_turn(Message("user", "Look."), replace(message, content=f"{message.content} Now."))
+    joined = wire_message(asked)["content"]
+    assert [p for p in listed(joined) if p["type"] == "image_url"] == [
+        p for p in listed(sent) if p["type"] == "image_url"
+    ]
+    assert "".join(p["text"] for p in listed(joined) if "text" in p).endswith(" Now.")
+
+
+def listed(content):
+    return [text(content)] if isinstance(content, str) else content
+
+
+def test_an_image_before_the_text_is_the_same_however_it_is_written():
+    image = Image.from_bytes(PNG)
+    (message,) = as_messages({"role": "user", "content": [OWL, "This?"]})
+    assert message == Message("user", "This?", images=(image,))
+
+
+def test_calls_whose_parts_stand_elsewhere_have_different_keys():
+    def key(*content):
+        messages = as_messages({"role": "user", "content": content})
+        return call_key(ChatRequest(model="m", messages=messages), identity="m")
+
+    cached = OWL | {"cache_control": {"type": "ephemeral"}}
+    orders = [(OWL, "ab"), ("a", OWL, "b"), ("ab", OWL), (FOX, "ab"), (cached, "ab")]
+    assert len({key(*content) for content in orders}) == len(orders)
 
 
 def test_a_trace_and_a_key_know_an_image_by_its_digest():

@@ -166,6 +166,22 @@ def test_a_model_that_only_opens_brackets_gives_no_value(opening, times):
             parse(list[int], text)
 
 
+@pytest.mark.parametrize(
+    ("python_type", "text", "problem"),
+    [
+        (list[int], '[1, "b"]', "1: Input should be a valid integer"),
+        (list[Finding], '```json\n[{"line": "x", "text": "t"}]\n```', "0.line: Input should be"),
+        (Finding | None, 'Here: {"line": 1}', "text: Field required"),
+        (list[int], '{"answer": ["b"]}', "answer.0: Input should be a valid integer"),
+    ],
+    ids=["a list", "in a fence", "an object", "wrapped"],
+)
+def test_what_is_wrong_is_said_of_the_value_with_or_without_its_object(python_type, text, problem):
+    with pytest.raises(ReplyInvalid) as caught:
+        parse(python_type, text)
+    assert caught.value.problem.startswith(problem)
+
+
 def test_a_text_that_was_cut_is_no_value():
     with pytest.raises(ReplyInvalid):
         parse(str, "Hello th", finish_reason="length")
@@ -195,7 +211,7 @@ LIST_CUT = '{"answer": ["a", "b'
         (Finding, "Sure! Here it is:", "Invalid JSON"),
         (Finding, '{"line": 3}', "text: "),
         (list[str], '["a"', "Invalid JSON"),
-        (Colour, '"green"', "object"),
+        (Colour, '"green"', "should be 'red'"),
         (list[Finding], '{"answer": [{"line": 1, "text": ""}, {"line": 2}]}', "answer.1.text: "),
         (str | None, "{}", "answer: "),
         (int, '{"answer": 1, "why": "…"}', "why: "),

@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import math
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -262,6 +263,30 @@ def test_rescoring_makes_no_output_though_the_pipeline_changed(setup):
     assert setup.asked == (3, 3)  # the replies were there
 
 
+def test_what_rescoring_would_judge_is_foreseen_with_what_it_took_before(setup):
+    def foreseen():
+        how = settings_of(setup.folder, rubrics=setup.folder, roles={"evaluator": "evaluator"})
+        batch = questions(rubric="right").batch(
+            how,
+            output=setup.folder / "out.jsonl",
+            rescore=True,
+            backends={"producer": setup.producer, "evaluator": setup.judge},
+        )
+        return asyncio.run(batch.rehearsal())
+
+    setup.run(questions(rubric="right"))
+    assert (foreseen().unjudged, foreseen().again) == (0, ())
+    for change, calls in (("pass_at: 9", 0), ("judge: Is that clear?", 3)):
+        rubric = setup.folder / "right.yaml"
+        field = change.partition(":")[0]
+        rubric.write_text(re.sub(rf"{field}: .*", change, rubric.read_text()))
+        plan, before = foreseen(), setup.asked[1]
+        setup.run(questions(rubric="right"), rescore=True)
+        assert plan.unjudged == len(plan.again) == setup.asked[1] - before == calls
+    assert (plan.evaluators, plan.rows_again) == (("evaluator",), 0)
+    assert all(remake.input_tokens for remake in plan.again)
+
+
 def test_rescoring_fails_rows_that_have_no_output(setup):
     with pytest.raises(InvalidInput) as refused:
         setup.run(questions(), rescore=True)
@@ -408,6 +433,64 @@ def test_any_of_several_targets_is_right_also_in_a_table(setup):
     for targets, mean in (([4, 9], 1), ([8, 9], 0)):
         done = setup.run(questions([ROWS[0] | {"target": targets}]), output=None)
         assert done.scores[0].mean == mean
+
+
+def by_row(output, row):
+    return int(row["question"][0])
+
+
+def hard_ones(output, target, row):
+    if row.pop("kind") == "easy":
+        return None
+    return {"right": output == str(target), "close": None if output == "5" else 1}
+
+
+def test_a_scorer_may_see_the_row_and_give_no_score(setup):
+    scorers = ["number", by_row, hard_ones]
+    done = setup.run(questions(scorers=scorers, epochs=2))
+
+    assert not done.failures
+    assert [sorted(line["scores"]) for line in done.samples[::2]] == [
+        ["by_row", "number"],
+        ["by_row", "hard_ones.right", "number"],
+        ["by_row", "hard_ones.close", "hard_ones.right", "number"],
+    ]
+    assert [line.get("no_score") for line in done.samples[::2]] == [
+        ["hard_ones"], ["hard_ones.close"], None,
+    ]  # fmt: skip
+    figures = {s.name: (s.rows, s.mean, s.missing) for s in done.scores}
+    assert [*figures][:2] == ["number", "by_row"]
+    assert figures["by_row"] == (3, 7 / 3, 0)
+    assert figures["hard_ones.right"] == (2, 0.5, 2)
+    assert figures["hard_ones.close"] == (1, 1, 4)
+    assert "1 (4 missing)" in done.summary
+    assert [s["missing"] for s in done.to_json()["scores"]] == [0, 0, 2, 4]
+
+
+def test_scorers_of_the_row_need_none_beside_them(setup):
+    done = setup.run(questions(scorers=[by_row]), output="out.csv")
+    assert done.score("by_row").mean == 7 / 3
+    lines = (setup.folder / "out.csv").read_text().splitlines()
+    assert {row["scores.by_row"] for row in csv.DictReader(lines)} == {"2.0", "3.0"}
+
+
+def test_a_row_is_scored_again_by_what_sees_it_when_any_column_changes(setup):
+    seen = []
+
+    def sees(output, row):
+        seen.append(row["kind"])
+        return 1
+
+    def sees_none(output):
+        seen.append("")
+        return 1
+
+    scorers = ["number", sees, sees_none]
+    setup.run(questions(scorers=scorers))
+    seen.clear()
+    again = setup.run(questions([ROWS[0] | {"kind": "new"}, *ROWS[1:]], scorers=scorers))
+
+    assert (seen, setup.asked[0], again.kept) == (["new"], 3, 2)
 
 
 def only_by_name(output, *, target):

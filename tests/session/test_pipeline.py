@@ -27,7 +27,7 @@ from session_runs import (
     spans_of,
 )
 
-from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout
+from harness import Journal, Pipeline, Retry, Run, ScriptedBackend, Timeout, stream
 from harness.analysis import report_of
 from harness.errors import NodeFailed, ServerError, StreamCut
 from harness.inference import Limits
@@ -510,6 +510,40 @@ def test_a_node_that_cannot_use_its_reply_is_given_another(tmp_path, options, sa
     settings = settings_of(tmp_path, roles={"producer": "writer"})
     assert run(pipeline, settings, backends={"writer": writer}).result == 3
     assert [(one.temperature, one.seed) for one in writer.requests] == sampling
+
+
+# --- wrong options -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "remedy"),
+    [
+        ({"system": "Be brief."}, '"role": "system"'),
+        ({"response_model": int}, "returns="),
+        ({"max_tokens": 9}, "did you mean 'max_output_tokens'"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_an_option_that_chat_does_not_have_is_answered_by_what_to_write(settings, wrong, remedy):
+    async def chats(run: Run) -> str:
+        return await run.chat("producer", "x", **wrong)
+
+    failed = fail(pipeline_of(chats), settings)
+
+    assert isinstance(failed.__cause__, TypeError)
+    assert f"chat has no option '{next(iter(wrong))}'" in str(failed)
+    assert remedy in str(failed)
+
+
+def test_a_stream_of_values_is_refused_where_it_is_asked_for(settings):
+    async def streams(run: Run) -> str:
+        return "".join([piece async for piece in run.stream("producer", "x", returns=list[int])])
+
+    failed = fail(pipeline_of(streams), settings)
+
+    assert "await chat(…, returns=…)" in str(failed)
+    with pytest.raises(TypeError, match="returns="):
+        stream("producer", "x", returns=list[int])
 
 
 # --- one signature for both doors -------------------------------------------------------------

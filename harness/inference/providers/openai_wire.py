@@ -341,10 +341,8 @@ def wire_message(message: Message, source: str | None = None) -> dict[str, objec
     if message.source not in {None, source}:
         message = message.without_extras
     turn: dict[str, object] = {**message.extra, "role": message.role, "content": message.content}
-    if message.images:
-        images = [{"type": "image_url", "image_url": {"url": i.address}} for i in message.images]
-        text = [{"type": "text", "text": message.content}] if message.content else []
-        turn["content"] = [*images, *text]
+    if message.images or message.layout:
+        turn["content"] = _parts(message)
     if message.answers is not None:
         turn["tool_call_id"] = message.answers
     if message.tool_calls:
@@ -355,6 +353,22 @@ def wire_message(message: Message, source: str | None = None) -> dict[str, objec
         if not message.content:
             del turn["content"]  # TGI takes the calls only if there is none
     return turn
+
+
+def _parts(message: Message) -> list[dict[str, object]]:
+    """The content's parts, in their order."""
+    parts: list[dict[str, object]] = []
+    images = iter(message.images)
+    begins, fields = 0, dict[str, object]()
+    for end, is_image, further in (*message.placed, (len(message.content), False, {})):
+        if text := message.content[begins:end]:
+            parts.append({"type": "text", "text": text, **fields})
+        begins, fields = end, {} if is_image else dict(further)
+        # Those of a tool's results are shown by another turn.
+        if is_image and (image := next(images, None)):
+            url = {"url": image.address, **further.get("image_url", {})}
+            parts.append({"type": "image_url", **further, "image_url": url})
+    return parts
 
 
 def _function(**fields: object) -> dict[str, object]:

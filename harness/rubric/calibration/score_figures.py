@@ -113,6 +113,8 @@ class ScoreSummary(MeanFigure):
     """The mean of successes, 1 or 0, reduced as the scores are."""
     success: float
     """The score from which on an output is a success."""
+    missing: int = 0
+    """How many outputs its scorer gave no score: None."""
     categories: Mapping[str, MeanFigure] = field(default_factory=dict)
 
 

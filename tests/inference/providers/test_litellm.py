@@ -41,7 +41,7 @@ from harness.errors import (
     ServerError,
     StreamCut,
 )
-from harness.inference import ChatRequest, EmbedRequest, Endpoint, Message
+from harness.inference import ChatRequest, EmbedRequest, Endpoint, Message, as_messages
 from harness.inference.providers.http import Access
 from harness.inference.providers.litellm import LiteLLMBackend
 
@@ -207,6 +207,15 @@ def test_claude_is_told_where_the_parts_end_that_calls_share():
         }
     ]
     assert "cache_control" not in str(body["system"])  # it stands before them
+
+
+def test_claude_gets_the_marks_that_parts_of_a_message_have():
+    parts = [{"type": "text", "text": "All.", **MARK}, {"type": "text", "text": "Which?"}]
+    (message,) = as_messages({"role": "user", "content": parts})
+
+    _, server = ask(Anthropic(), request=replace(REQUEST, messages=(message,)), **of(CLAUDE))
+
+    assert server.asked[0].body["messages"][0]["content"] == parts
 
 
 @pytest.mark.parametrize(
