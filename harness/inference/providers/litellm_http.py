@@ -28,11 +28,10 @@ from harness.inference.providers.http import (
     PACKED_AS,
     BoundedBody,
     HttpConnection,
-    is_end_mark,
-    json_values,
     read_to_end,
     trace_headers,
 )
+from harness.inference.providers.json_stream import is_end_mark, json_values
 from harness.inference.providers.openai_wire import divided, first_choices
 
 _LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)

@@ -29,7 +29,8 @@ from harness.inference.completion import (
 )
 from harness.inference.endpoint import Endpoint
 from harness.inference.json_text import at, rows, text_at, whole
-from harness.inference.providers.http import Access, HttpBackend, is_end_mark
+from harness.inference.providers.http import Access, HttpBackend
+from harness.inference.providers.json_stream import is_end_mark
 from harness.inference.providers.provider import Extras, Fields, Provider, check_offers
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
