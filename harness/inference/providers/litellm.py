@@ -35,14 +35,13 @@ from harness.inference.providers.litellm_http import (
     make_careful,
 )
 from harness.inference.providers.openai_wire import (
-    WireReply,
-    first_choices,
     openai_schema,
     wire_embeddings,
     wire_fields,
     wire_message,
 )
 from harness.inference.providers.provider import Provider
+from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message

@@ -32,7 +32,7 @@ from harness.inference.providers.http import (
     trace_headers,
 )
 from harness.inference.providers.json_stream import is_end_mark, json_values
-from harness.inference.providers.openai_wire import divided, first_choices
+from harness.inference.providers.wire_reply import divided, first_choices
 
 _LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
 _DONE = b"[DONE]"

@@ -20,13 +20,7 @@ from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
 from harness.inference.providers.counters import Reading
 from harness.inference.providers.http import Access, HttpBackend
-from harness.inference.providers.openai_wire import (
-    call_pieces,
-    divided,
-    proper_end,
-    text_in,
-    wire_fields,
-)
+from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import ALWAYS, Counters, HostReport, Provider, remedies
 from harness.inference.providers.server_host import (
     Page,
@@ -35,6 +29,7 @@ from harness.inference.providers.server_host import (
     ServerPages,
     until,
 )
+from harness.inference.providers.wire_reply import call_pieces, divided, proper_end, text_in
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
 from harness.inference.time_limits import time_limits

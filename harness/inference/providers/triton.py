@@ -24,14 +24,10 @@ from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.endpoint import Endpoint, PromptTemplate
 from harness.inference.json_text import at, names, text_at
 from harness.inference.providers.http import Access, HttpBackend
-from harness.inference.providers.openai_wire import ONLY_TOP_P, proper_end, wire_fields
+from harness.inference.providers.openai_wire import ONLY_TOP_P, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
-from harness.inference.providers.server_host import (
-    ServerFacts,
-    ServerHost,
-    ServerPages,
-    until,
-)
+from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
+from harness.inference.providers.wire_reply import proper_end
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
