@@ -18,6 +18,7 @@ from harness.graph.executor import GRACE_S, LeftBehind, forget, leave_behind, th
 from harness.graph.graph import Graph
 from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
+from harness.graph.plan import plan_of
 from harness.graph.policies import Default
 from harness.graph.reuse import Found, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
@@ -30,7 +31,6 @@ from harness.graph.state import (
     StepCall,
     StepState,
     digest_of_value,
-    plan_of,
 )
 from harness.graph.values import digest
 from harness.trace import describe, events

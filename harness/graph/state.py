@@ -1,26 +1,22 @@
-"""A graph compiled for execution, and the state of each node in one run."""
+"""The state of one run of a graph: of its nodes, their calls, and the places that calls take."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 from pydantic_core import from_json, to_json
 
-from harness.graph.annotations import item_of, members_of
-from harness.graph.fingerprint import Fingerprint, code_of, digest_of_parts
-from harness.graph.graph import Graph, returned
-from harness.graph.node import Node, Parameter
+from harness.graph.fingerprint import digest_of_parts
 from harness.graph.outcome import Skipped
-from harness.graph.policies import Policies
-from harness.graph.values import ValueForm, digest, digest_of_all, sets_in_order, value_form
+from harness.graph.plan import Step
+from harness.graph.values import digest, digest_of_all, sets_in_order, value_form
 from harness.trace.records import label_of
 
 NO_DIGEST = ""
@@ -42,112 +38,6 @@ class Blocked(NamedTuple):
     def reason(self) -> str:
         """The end of a sentence: `'findings' failed`."""
         return f"'{self.label}' {self.what}" if self.label else self.what
-
-
-# --- the plan -----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Step:
-    """A node, compiled for running."""
-
-    node: Node
-    policies: Policies
-    form: ValueForm
-    item_form: ValueForm | None
-    """The form of a generating node's items; None for other nodes."""
-    code: Fingerprint
-    mapped: tuple[Parameter, ...]
-    whole: tuple[Parameter, ...]
-    """Parameters that are not mapped, those of its `when` included."""
-    takes_skipped: frozenset[str]
-    """Parameters that ask for `Skipped`."""
-    takes_skipped_items: frozenset[str]
-    """Parameters that ask for lists with `Skipped` in them."""
-    waits_for: int = 0
-    """How many nodes it needs the whole output of."""
-    consumers: list[Step] = field(default_factory=list)
-    """Steps that need its whole output."""
-    follows: bool = False
-    """Whether it takes items of another as they come."""
-    followers: list[Step] = field(default_factory=list)
-    """Steps that take its items as they come."""
-
-    @property
-    def gives_items(self) -> bool:
-        """Whether its output is made item by item."""
-        return bool(self.mapped) or self.item_form is not None
-
-
-_PLANS: WeakKeyDictionary[Graph, Sequence[Step]] = WeakKeyDictionary()
-
-
-def plan_of(graph: Graph) -> Sequence[Step]:
-    """The graph's nodes as steps, in the order of definition; compiled once for all its runs.
-
-    Raises:
-        PipelineInvalid: An annotation names something that does not exist.
-    """
-    plan = _PLANS.get(graph)
-    # Nodes are only ever added.
-    if plan is None or len(plan) != len(graph.nodes):
-        plan = _PLANS[graph] = _compile(graph)
-    else:
-        for step in plan:  # the names in its code may mean something else now, as in a notebook
-            step.code = code_of(step.node.function)
-    return plan
-
-
-def _compile(graph: Graph) -> list[Step]:
-    steps = {node.name: _step(node, graph) for node in graph.nodes.values()}
-    for step in steps.values():
-        for name in step.node.sources:
-            source = steps.get(name)
-            if source is None:
-                continue
-            if source.gives_items and _streams(step, name):
-                source.followers.append(step)
-                step.follows = True
-            else:
-                source.consumers.append(step)
-                step.waits_for += 1
-    return list(steps.values())
-
-
-def _step(node: Node, graph: Graph) -> Step:
-    conditions = node.when.parameters if node.when else ()
-    return Step(
-        node=node,
-        policies=node.policies.over(graph.policies),
-        form=value_form(returned(node)),
-        item_form=value_form(item_of(node.annotation("return"))) if node.is_streaming else None,
-        code=code_of(node.function),
-        mapped=tuple(parameter for parameter in node.parameters if parameter.is_mapped),
-        whole=tuple(
-            parameter for parameter in (*node.parameters, *conditions) if not parameter.is_mapped
-        ),
-        takes_skipped=_asking(node, graph, lambda annotation: annotation),
-        takes_skipped_items=_asking(node, graph, item_of),
-    )
-
-
-def _asking(node: Node, graph: Graph, part: Callable[[object], object]) -> frozenset[str]:
-    """The parameters that ask for `Skipped` in a part of their annotation."""
-    return frozenset(
-        parameter.name
-        for parameter in node.parameters
-        if parameter.source in graph.nodes
-        and Skipped in members_of(part(node.annotation(parameter.name)))
-    )
-
-
-def _streams(step: Step, source: str) -> bool:
-    """Whether a step takes only the items of a source, as they come."""
-    return (
-        step.node.combine == "zip"
-        and any(parameter.source == source for parameter in step.mapped)
-        and all(parameter.source != source for parameter in step.whole)
-    )
 
 
 # --- nodes --------------------------------------------------------------------------------------
@@ -178,18 +68,16 @@ class StepState:
     total: int | None = None
     """How many items it will have; None as long as that is unknown."""
     settled: int = 0
-    """How many items it has."""
+    """How many items it has now."""
     obstacle: Blocked | Skipped | None = None
     """Why there will be no more items, if one of its sources ended early."""
-    # Only of steps that give items: most do not, and large graphs have many.
+    # By item; only of steps that give items: most do not, and large graphs have many.
     spans: dict[int, int] = field(init=False)
-    """As `span`, by item."""
     digests: list[str] = field(init=False)
     sources: list[StepState | ListSource] = field(init=False)
     """For each mapped parameter, the state or list that its items are from; empty until it has
     begun."""
     begun: set[int] = field(init=False)
-    """The items that have begun."""
     _wholes: dict[bool, tuple[list[object], str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -356,7 +244,7 @@ class Loan:
     borrower: StepCall | None = None
     tasks: int = 0
     """Of the lender, which wait."""
-    waiting: deque[_Entry] = field(default_factory=deque)
+    waiting: deque[_QueuedCall] = field(default_factory=deque)
 
 
 INNERMOST: ContextVar[StepCall] = ContextVar("innermost")
@@ -373,15 +261,13 @@ class CallOutput(NamedTuple):
     """The span that made it; 0 if it existed before."""
 
 
-# Eight calls a place: 100 rows that took turns at two models needed 4 loads in place of 20.
+# How many further calls may begin for each place while calls wait for their models. Eight calls a
+# place: 100 rows that took turns at two models needed 4 loads in place of 20.
 _MOST_LOANS = 7
-"""How many further calls may begin for each place while calls wait for their models."""
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
-    """A call in the queue for a place."""
-
+class _QueuedCall:
     call: StepCall | None
     start: Callable[[], object] | None
     """None once it has begun."""
@@ -390,7 +276,7 @@ class _Entry:
 class Places:
     """Starts calls at once while there is room, else in order as places become free.
 
-    A waiting call costs one queue entry, and no task.
+    A waiting call costs no task.
     """
 
     __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
@@ -399,7 +285,7 @@ class Places:
         self._free = limit
         self._lent, self._most_lent = 0, _MOST_LOANS * (limit or 0)
         self._count = count()
-        self._waiting: list[tuple[int, bool, int, _Entry]] = []  # a heap
+        self._waiting: list[tuple[int, bool, int, _QueuedCall]] = []  # a heap
 
     def take(self, start: Callable[[], object], call: StepCall | None = None) -> None:
         """Calls `start` when there is a place; `leave` must follow.
@@ -427,11 +313,11 @@ class Places:
             depth, around = 0, call
             while around is not None:
                 depth, around = depth + 1, around.around
-            entry = _Entry(call, start)
+            queued = _QueuedCall(call, start)
             is_first = call is None or not call.state.step.follows
-            heappush(self._waiting, (-depth, is_first, next(self._count), entry))
+            heappush(self._waiting, (-depth, is_first, next(self._count), queued))
             if loan is not None:
-                loan.waiting.append(entry)
+                loan.waiting.append(queued)
 
     @contextmanager
     def lent_by(self, call: StepCall) -> Iterator[None]:
@@ -466,7 +352,7 @@ class Places:
                 self.give_back()
             return
         lender.borrower = borrower
-        # An entry that has begun elsewhere stays in the line, and takes nothing.
+        # A call that has begun elsewhere stays in the line, and takes nothing.
         while lender.borrower is None and lender.waiting:
             self._begin(lender.waiting.popleft(), lender)
 
@@ -485,15 +371,15 @@ class Places:
         while self._free is not None and self._waiting and self._free + self._lent > 0:
             self._begin(heappop(self._waiting)[-1], None)
 
-    def _begin(self, entry: _Entry, lender: Loan | None) -> None:
+    def _begin(self, queued: _QueuedCall, lender: Loan | None) -> None:
         """Begins a call with the place of a lender, or a free one, unless it had one before."""
-        start, entry.start = entry.start, None
+        start, queued.start = queued.start, None
         if start is None or self._free is None:
             return
-        if lender is None or entry.call is None:
+        if lender is None or queued.call is None:
             self._free -= 1
         else:
-            lender.borrower, entry.call.lender = entry.call, lender
+            lender.borrower, queued.call.lender = queued.call, lender
         start()
 
 
