@@ -52,7 +52,6 @@ class WiggumResult:
     stop_detail: str = ""
     """Details of the stop reason: the message of an error that stopped the loop."""
     spent: Spent = NOTHING
-    """The whole cost of the loop."""
 
     @property
     def passed(self) -> bool:
@@ -163,25 +162,21 @@ def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) ->
 
 
 def lengthened(draft: Draft, *, tokens: int) -> Draft:
-    """The draft, lengthened by the most words that fit into these tokens."""
+    """The draft, longer by the most words that fit into these tokens."""
     words = tokens * _MOST_CHARS_PER_TOKEN // len(" word")
     return replace(draft, text=draft.text + " word" * words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """A draft with its verdict."""
-
     finalist: Finalist
     verdict: Verdict
     span: int
-    """Id of the span of its evaluation."""
+    """Of its evaluation."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _RunningLoop:
-    """A loop in progress."""
-
     first_draft: Draft
     evaluator: Evaluator
     reviser: Reviser
@@ -231,8 +226,10 @@ class _RunningLoop:
 
     def record_end(self, stop: Stop, span: Span) -> None:
         """Writes how the loop ended, on its span and as an instant."""
-        best = best_round(self.rounds) if self.rounds else None
-        number, passed = (best.number, best.verdict.passed) if best else (None, None)
+        number = passed = None
+        if self.rounds:  # it may be cancelled in the first
+            best = best_round(self.rounds)
+            number, passed = best.number, best.verdict.passed
         composites = [round_.verdict.composite for round_ in self.rounds]
         span.set(stop_reason=stop.reason, best_round=number, passed=passed, composites=composites)
         detail = self.tracer.excerpt(stop.detail)
@@ -366,7 +363,6 @@ class _RunningLoop:
 
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
-    """The stop of the loop for an error."""
     reason = otherwise
     # Of either model: the limit is the loop's, and no fault of who met it.
     if isinstance(error, LimitReached):

@@ -20,20 +20,17 @@ from harness.wiggum.policy import Round
 # Characters of sources shown for one section, nearest first: a section is a paragraph or two.
 _SECTION_SOURCES_CHARS = 1_500
 
-_DRAFT_SOURCES_CHARS = 6_000
-"""The same for a whole draft."""
+_DRAFT_SOURCES_CHARS = 6_000  # the same for a whole draft
 
+# Share of a long draft's shown characters for whole sections without findings.
 _SHOWN_SHARE = 0.7
-"""Share of a long draft's shown characters for whole sections without findings."""
 
-_QUOTED_CHARS = 60
-"""Findings quote at least this much of a long sentence."""
+_QUOTED_CHARS = 60  # findings quote at least this much of a long sentence
 
 # A shorter sentence may occur in a finding by chance.
 _SHORT_CHARS = 12
 
-_SHORT_SECTION_CHARS = 500
-"""A section of fewer characters is two or three sentences."""
+_SHORT_SECTION_CHARS = 500  # a section of fewer is two or three sentences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -79,7 +80,6 @@ class RecordedLoop:
     key: str | None
     """See `loop_key`; None for a loop outside a pipeline's node."""
     node: str | None
-    """Label of the node it ran in."""
     rubric: str
     """The rubric's id."""
     rubric_sha256: str
@@ -123,31 +123,32 @@ def recorded_loops(journal: Journal) -> tuple[RecordedLoop, ...]:
 
 
 def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
-    """The same of the events of a journal."""
-    parts: dict[object, list[events.LoopEvent]] = {}
+    """The loops among a journal's events, in the order in which they began."""
+    # 1. By loop, its spans: one in each part of the run.
+    parts = defaultdict[object, list[events.LoopEvent]](list)
     for loop in recorded[events.LoopEvent]:
         # A loop without a key has one part: nothing finds it again.
-        parts.setdefault(loop.key or loop.id, []).append(loop)
-    scores: dict[int | None, list[float]] = {}
+        parts[loop.key or loop.id].append(loop)
+    # 2. By span, what was recorded inside it.
+    scores = defaultdict[int | None, list[float]](list)
     for verdict in recorded[events.Evaluate]:
         if verdict.composite is not None:
-            scores.setdefault(verdict.parent, []).append(verdict.composite)
-    rounds: dict[int | None, list[events.RoundEvent]] = {}
+            scores[verdict.parent].append(verdict.composite)
+    rounds = defaultdict[int | None, list[events.RoundEvent]](list)
     for round_ in recorded[events.RoundEvent]:
-        rounds.setdefault(round_.span, []).append(round_)
+        rounds[round_.span].append(round_)
     nodes = {node.id: node.caption for node in recorded[events.NodeAttempt]}
     details = {stop.span: stop.detail or "" for stop in recorded[events.StopEvent]}
+    # 3. Both together.
     loops = []
     for spans in parts.values():
-        of_parts = [tuple(rounds.get(span.id, ())) for span in spans]
         # Each part sums up those before it, unless it was killed before it had written their rounds
         # down again: the one with the most rounds counts, the last of equals.
-        longest = max(range(len(spans)), key=lambda part: (len(of_parts[part]), part))
-        loop = spans[longest]
+        *_, loop = sorted(spans, key=lambda span: len(rounds[span.id]))
         composites: Iterable[float] | None = loop.composites
         # A killed loop did not write its composites; its evaluations did.
         if composites is None:
-            composites = (score for span in spans for score in scores.get(span.id, ()))
+            composites = (score for span in spans for score in scores[span.id])
         loops.append(
             RecordedLoop(
                 key=loop.key,
@@ -164,18 +165,14 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
                 prompts_sha256=loop.prompts_sha256,
                 task_sha256=loop.task_sha256,
                 prompt_sha256=loop.prompt_sha256,
-                rounds=of_parts[longest],
+                rounds=tuple(rounds[loop.id]),
             )
         )
     return tuple(loops)
 
 
 def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
-    """Reads the rounds of a recorded loop, for another loop to continue.
-
-    Args:
-        journal: Of the run.
-        loop: The number of the run's loop, in the order they began, from 0.
+    """The rounds of a run's loop, for another loop to continue; `loop` counts from 0.
 
     Raises:
         InvalidInput: There is no such loop; the run did not record texts; or a draft contained a

@@ -36,6 +36,7 @@ from harness.wiggum.ratchet import (
     Finalist,
     How,
     Put,
+    Rank,
     Selection,
     gains,
     put_sections,
@@ -117,9 +118,7 @@ class Reviser:
     async def revise(
         self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
     ) -> Selection:
-        """The next draft.
-
-        `rounds` are all so far, at least one; their number seeds the sampling.
+        """The next draft; `rounds` are all so far, at least one, whose number seeds the sampling.
 
         Raises:
             InferenceError: The model gave no revision, or failed at one of several sections.
@@ -287,7 +286,10 @@ class Reviser:
 
         `criticized` has the text and the findings of places, by section.
         """
-        settles = self._settling(draft, put=put, undecided=undecided)
+        # Finalists are for the evaluator to choose from, so checks alone must not end the sampling.
+        decides = self._candidates > 1 and self._finalists == 1
+        rank = self._check(draft).rank if decides else None
+        settles = partial(self._settles, draft, rank, put, undecided)
         # A text without the sentences that checks criticized is a candidate that costs no call.
         cuts = [
             Candidate(number=0, section=section, text=cut)
@@ -326,41 +328,41 @@ class Reviser:
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
         return Selection(finalists=(only,), how=how)
 
-    def _settling(
-        self, draft: Draft, *, put: Put, undecided: Collection[int | None]
-    ) -> Callable[[Candidate], bool]:
-        """Whether a candidate is taken and its section satisfies all checks."""
-        # Finalists are for the evaluator to choose from, so checks alone must not end the sampling.
-        if self._candidates == 1 or self._finalists > 1:
-            return lambda _: False
-        before = self._check(draft).rank
+    def _settles(
+        self,
+        draft: Draft,
+        rank: Rank | None,
+        put: Put,
+        undecided: Collection[int | None],
+        candidate: Candidate,
+    ) -> bool:
+        """Whether a candidate is taken and its section satisfies all checks.
 
-        def settles(candidate: Candidate) -> bool:
-            if not candidate.text or candidate.cut:
-                return False
-            try:
-                trial = replace(draft, text=put({candidate.section: candidate.text}))
-            except InvalidInput:
-                return False
-            # In an undecided section, the same rank counts as a gain: not for the same text.
-            if trial.text == draft.text:
-                return False
-            checked = self._check(trial)
-            if not gains(checked, over=before, undecided=candidate.section in undecided):
-                return False
-            if candidate.section is None:
-                return not checked.short
-            # It may have brought headings of its own.
-            added = len(trial.sections) - len(draft.sections)
-            rewritten = range(candidate.section, candidate.section + 1 + added)
-            # What still falls short must be about other sections.
-            return all(
-                score.findings
-                and all(place_of(f, trial.sections) not in rewritten for f in score.findings)
-                for score in checked.short
-            )
-
-        return settles
+        `rank` is the draft's; None if checks do not decide.
+        """
+        if rank is None or not candidate.text or candidate.cut:
+            return False
+        try:
+            trial = replace(draft, text=put({candidate.section: candidate.text}))
+        except InvalidInput:
+            return False
+        # In an undecided section, the same rank counts as a gain: not for the same text.
+        if trial.text == draft.text:
+            return False
+        checked = self._check(trial)
+        if not gains(checked, over=rank, undecided=candidate.section in undecided):
+            return False
+        if candidate.section is None:
+            return not checked.short
+        # It may have brought headings of its own.
+        added = len(trial.sections) - len(draft.sections)
+        rewritten = range(candidate.section, candidate.section + 1 + added)
+        # What still falls short must be about other sections.
+        return all(
+            score.findings
+            and all(place_of(f, trial.sections) not in rewritten for f in score.findings)
+            for score in checked.short
+        )
 
     def _read(self, completion: Completion, *, text_of: Callable[[str], str]) -> tuple[str, bool]:
         """What `text_of` makes of a reply without its broken end; whether it is broken still."""
@@ -391,7 +393,7 @@ def _judged(focus: Sequence[DimensionScore]) -> set[int | None]:
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")
-_PROSE = {"paragraph", "item", "quote"}
+_PROSE = {"paragraph", "item", "quote"}  # kinds of blocks that are made of sentences
 
 
 def without_broken_end(text: str) -> str:
