@@ -22,23 +22,17 @@ class Step:
     node: Node
     policies: Policies
     form: ValueForm
-    item_form: ValueForm | None
-    """Of a generating node's items; None for other nodes."""
+    item_form: ValueForm | None  # of a generating node's items; None for other nodes
     code: Fingerprint
     mapped: tuple[Parameter, ...]
-    whole: tuple[Parameter, ...]
-    """Parameters that are not mapped, those of its `when` included."""
+    whole: tuple[Parameter, ...]  # parameters that are not mapped, those of its `when` included
+    # Parameters whose annotations have `Skipped`; the next, those that have lists with it.
     takes_skipped: frozenset[str]
-    """Parameters whose annotations have `Skipped`; the next, those that have lists with it."""
     takes_skipped_items: frozenset[str]
-    waits_for: int = 0
-    """How many nodes it needs the whole output of."""
-    consumers: list[Step] = field(default_factory=list)
-    """Steps that need its whole output."""
-    follows: bool = False
-    """Whether it takes items of another as they come."""
-    followers: list[Step] = field(default_factory=list)
-    """Steps that take its items as they come."""
+    waits_for: int = 0  # how many nodes it needs the whole output of
+    consumers: list[Step] = field(default_factory=list)  # steps that need its whole output
+    follows: bool = False  # whether it takes items of another as they come
+    followers: list[Step] = field(default_factory=list)  # steps that take its items as they come
 
     @property
     def gives_items(self) -> bool:

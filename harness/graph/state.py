@@ -29,10 +29,8 @@ PENDING: Final = object()
 class Blocked(NamedTuple):
     """The placeholder for an output that this part of the run will not have."""
 
-    label: str
-    """The call whose end was the reason; empty if it was the whole run's."""
-    what: str
-    """How that call ended: `failed`."""
+    label: str  # the call whose end was the reason; empty if it was the whole run's
+    what: str  # how that call ended: `failed`
 
     @property
     def reason(self) -> str:
@@ -48,35 +46,27 @@ class StepState:
     """The outputs of a step so far."""
 
     step: Step
-    path: str
-    """The node's name in the run, behind the labels of the calls that it is nested in."""
+    path: str  # the node's name in the run, behind the labels of the calls that it is nested in
+    # Limits how many of its calls are under way; None without a limit.
     places: Places | None = field(init=False)
-    """Limits how many of its calls are under way; None without a limit."""
-    waits_for: int = field(init=False)
-    """How many nodes it still needs the whole output of."""
-    is_in_trouble: bool = False
-    """Whether the output of one of its sources is not a plain value."""
+    waits_for: int = field(init=False)  # how many nodes it still needs the whole output of
+    is_in_trouble: bool = False  # whether the output of one of its sources is not a plain value
+    # Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of all items,
+    # skipped ones included.
     outcome: object = PENDING
-    """Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of all items,
-    skipped ones included."""
-    digest: str = NO_DIGEST
-    """Of the whole output."""
-    span: int | None = None
-    """Of its finished call; None if an earlier part of the run made it."""
-    items: list[object] | None = None
-    """The output of each call, by item; None until it has begun."""
-    total: int | None = None
-    """How many items it will have; None as long as that is unknown."""
-    settled: int = 0
-    """How many items it has now."""
+    digest: str = NO_DIGEST  # of the whole output
+    span: int | None = None  # of its finished call; None if an earlier part of the run made it
+    items: list[object] | None = None  # the output of each call, by item; None until it has begun
+    total: int | None = None  # how many items it will have; None as long as that is unknown
+    settled: int = 0  # how many items it has now
+    # Why there will be no more items, if one of its sources ended early.
     obstacle: Blocked | Skipped | None = None
-    """Why there will be no more items, if one of its sources ended early."""
     # By item; only of steps that give items: most do not, and large graphs have many.
     spans: dict[int, int] = field(init=False)
     digests: list[str] = field(init=False)
+    # For each mapped parameter, the state or list that its items are from; empty until it has
+    # begun.
     sources: list[StepState | ListSource] = field(init=False)
-    """For each mapped parameter, the state or list that its items are from; empty until it has
-    begun."""
     begun: set[int] = field(init=False)
     _wholes: dict[bool, tuple[list[object], str]] = field(init=False)
 
@@ -182,10 +172,9 @@ class Taken(NamedTuple):
     """The arguments of one call."""
 
     arguments: dict[str, Any]
-    inputs: dict[str, str]
-    """The digests of the arguments, by parameter."""
+    inputs: dict[str, str]  # the digests of the arguments, by parameter
+    # The spans that made the arguments; labels, where an earlier part of the run made them.
     needs: tuple[int | str, ...]
-    """The spans that made the arguments; labels, where an earlier part of the run made them."""
 
 
 NOTHING_TAKEN: Final = Taken({}, {}, ())
@@ -195,8 +184,8 @@ class Use(NamedTuple):
     """A model, a rubric or a setting that a call used, as it was then."""
 
     digest: str
+    # Its properties, for a message; empty if the record has them already.
     parts: Mapping[str, str] = {}
-    """Its properties, for a message; empty if the record has them already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -204,27 +193,20 @@ class StepCall:
     """One call of a node, or of one item, from the moment it may begin to its end."""
 
     state: StepState
-    item: int | None
-    """None for a node that is not mapped."""
-    taken: Taken = NOTHING_TAKEN
-    """Set when it begins."""
-    decided_by: tuple[int | str, ...] = ()
-    """What its node's `when=` was given."""
-    around: StepCall | None = None
-    """The call that it is nested in, by what waits for it."""
-    has_place: bool = False
-    """Whether it counts as one of those under way."""
-    lender: Loan | None = None
-    """Whose place it has; None for one of the run's own."""
-    loan: Loan | None = None
-    """Of its own place, while it waits for nested calls."""
+    item: int | None  # None for a node that is not mapped
+    taken: Taken = NOTHING_TAKEN  # set when it begins
+    decided_by: tuple[int | str, ...] = ()  # what its node's `when=` was given
+    around: StepCall | None = None  # the call that it is nested in, by what waits for it
+    has_place: bool = False  # whether it counts as one of those under way
+    lender: Loan | None = None  # whose place it has; None for one of the run's own
+    loan: Loan | None = None  # of its own place, while it waits for nested calls
+    # Its waits for a place of its node or of all, one after the other with their starts.
     waits: tuple[tuple[Literal["node", "pipeline"], int], ...] = ()
-    """Its waits for a place of its node or of all, one after the other with their starts."""
+    # What it used so far beside its code and inputs, by name.
     uses: dict[str, Use] = field(default_factory=dict)
-    """What it used so far beside its code and inputs, by name."""
+    # Whether its function is running; only then can it be cancelled, since before and after there
+    # are only records to write.
     is_made: bool = False
-    """Whether its function is running; only then can it be cancelled, since before and after there
-    are only records to write."""
 
     @property
     def step(self) -> Step:
@@ -242,8 +224,7 @@ class Loan:
     """The place of a call that waits for nested calls: one of them has it, or the next gets it."""
 
     borrower: StepCall | None = None
-    tasks: int = 0
-    """Of the lender, which wait."""
+    tasks: int = 0  # of the lender, which wait
     waiting: deque[_QueuedCall] = field(default_factory=deque)
 
 
@@ -255,10 +236,8 @@ class CallOutput(NamedTuple):
     """The output of one call."""
 
     value: object
-    data: bytes
-    """The value as JSON."""
-    span: int
-    """The span that made it; 0 if it existed before."""
+    data: bytes  # the value as JSON
+    span: int  # the span that made it; 0 if it existed before
 
 
 # How many further calls may begin for each place while calls wait for their models. Eight calls a
@@ -269,8 +248,7 @@ _MOST_LOANS = 7
 @dataclass(slots=True, eq=False)
 class _QueuedCall:
     call: StepCall | None
-    start: Callable[[], object] | None
-    """None once it has begun."""
+    start: Callable[[], object] | None  # None once it has begun
 
 
 class Places:

@@ -30,8 +30,8 @@ the rest, asked for and joined to it. `continue` is for a cut reply; a filtered 
 
 _MOST_CALLS_FOR_THE_REST = 4  # a model that goes on for ever is stopped after this many
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
+# Of a greedy call that is repeated: the same request would bring the same reply.
 _TEMPERATURE_AGAIN = 0.3
-"""Of a greedy call that is repeated: the same request would bring the same reply."""
 
 
 class ChatOptions(TypedDict, total=False):

@@ -55,30 +55,28 @@ class Route:
     """The way to one endpoint's model."""
 
     endpoint: Endpoint
+    # Of its replicas, in the order that the gate has them; not closed by the client.
     backends: tuple[Backend, ...]
-    """Of its replicas, in the order that the gate has them; not closed by the client."""
     gate: Gate
+    # How its server treats schemas; None if that is not tested.
     schemas: SchemaKnowledge | None = None
-    """How its server treats schemas; None if that is not tested."""
+    # How its server treats tools; None if they are simply passed on.
     tools: ToolKnowledge | None = None
-    """How its server treats tools; None if they are simply passed on."""
     turns: TurnKnowledge = field(default_factory=TurnKnowledge)
-    identity: str | None = None
-    """The key of its cached replies; None for no cache."""
-    kv_bytes: KvBytes | None = None
-    """None if the exact size of its model's cache is unknown."""
+    identity: str | None = None  # the key of its cached replies; None for no cache
+    kv_bytes: KvBytes | None = None  # None if the exact size of its model's cache is unknown
+    # The endpoint's error, raised by every call to it; None if it can be used.
     error: HarnessError | None = None
-    """The endpoint's error, raised by every call to it; None if it can be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSource:
     """The source of a call."""
 
+    # The node's call, by which its replies are kept for a resume: `findings[2]`.
     label: str | None = None
-    """The node's call, by which its replies are kept for a resume: `findings[2]`."""
+    # Entered while a request is with its server.
     sending: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Entered while a request is with its server."""
 
 
 ANY_CALLER = CallSource()
@@ -88,23 +86,19 @@ ANY_CALLER = CallSource()
 class Client:
     """Calls models by the tags of their endpoints; `call` shows all steps of a call."""
 
-    routes: Mapping[str, Route]
-    """By tag. Every tag in an endpoint's `fallback` must be among them."""
-    tracer: Tracer
-    """Records every call; its clock also serves all deadlines."""
+    routes: Mapping[str, Route]  # by tag. Every tag in an endpoint's `fallback` must be among them.
+    tracer: Tracer  # records every call; its clock also serves all deadlines
     cache: ReplyCache | None = None
     meter: Meter | None = None
     replies: KeptReplies | None = None
-    before_call: Callable[[], None] | None = None
-    """Raises if no further call may be made."""
+    before_call: Callable[[], None] | None = None  # raises if no further call may be made
+    # Raises if this reply may not be used.
     after_reply: Callable[[ChatRequest, Completion], None] | None = None
-    """Raises if this reply may not be used."""
+    # Hears once for each endpoint of what cannot be: counts, and requests taken no notice of.
     warn: Callable[[Notice], None] | None = None
-    """Hears once for each endpoint of what cannot be: counts, and requests taken no notice of."""
-    noticed: set[tuple[str, str]] = field(default_factory=set)
-    """What it has heard: tags and codes."""
+    noticed: set[tuple[str, str]] = field(default_factory=set)  # what it has heard: tags and codes
+    # The name of the model that answered last, by tag and replica.
     served: dict[tuple[str, int], str] = field(default_factory=dict)
-    """The name of the model that answered last, by tag and replica."""
     randomness: random.Random = field(default_factory=random.Random)
 
     def chat(
@@ -463,12 +457,11 @@ class _EndpointCall:
     admission: Admission | None
     caller: CallSource
     deadline: Deadline
+    # Whether it waits for the end of an outage: no other endpoint is asked in its place.
     may_wait: bool
-    """Whether it waits for the end of an outage: no other endpoint is asked in its place."""
     tried: set[int] = field(default_factory=set)
     attempt: int = 1
-    answers: int | None = None
-    """How many the endpoint had given when it last failed."""
+    answers: int | None = None  # how many the endpoint had given when it last failed
 
 
 def _keep_secrets_out_of(error: HarnessError, clean: Callable[[str], str]) -> None:

@@ -28,11 +28,11 @@ _LIKE_A_MARK = re.compile(
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
 _FENCE = re.compile(r"```\w*")
+# A tool's name, and behind it nothing but marks before its arguments.
 _NAMED = re.compile(
     r"(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
     r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"
 )
-"""A tool's name, and behind it nothing but marks before its arguments."""
 _TAGGED = re.compile(
     r"<[^<>]*?(?:function=|invoke name=)\"?([\w.-]+)\"?[^<>]*>"
     r"(.*?)(?=</[^<>]*(?:function|invoke)>|<[^<>/]*(?:function=|invoke name=)|\Z)",

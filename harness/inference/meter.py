@@ -26,15 +26,15 @@ from harness.trace import Clock, Tracer, events
 _QUIET_TURNS = 5  # of the event loop, until no more calls are expected just now
 
 Whose = Literal["session", "tenant", "run", "command", "loop"]
+# Where a limit is set.
 _RAISED_BY: dict[Whose, str] = {
     "session": "harness.open(limits=...)",
     "tenant": "harness.open(tenants=...)",
     "run": "limits= of the run or of its Pipeline, or [limits] in harness.toml",
 }
-"""Where a limit is set."""
 
+# The scope that calls of this context are made in, of whatever run.
 _innermost: ContextVar[Meter | None] = ContextVar("harness_meter", default=None)
-"""The scope that calls of this context are made in, of whatever run."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -51,13 +51,12 @@ class Meter:
     """
 
     limits: Limits
+    # By the endpoint's tag; they go before what a reply says that it cost.
     prices: Mapping[str, TokenPrice] = field(default_factory=dict)
-    """By the endpoint's tag; they go before what a reply says that it cost."""
     clock: Clock
     began_ns: int
     tracer: Tracer
-    before: Spent = NOTHING
-    """What earlier parts of the run took."""
+    before: Spent = NOTHING  # what earlier parts of the run took
     whose: Whose = "run"
     title: str = ""
     around: Meter | None = None
@@ -66,8 +65,8 @@ class Meter:
         around = self.around
         self.title = self.title or f"the {self.whose}"
         self._is_limited = self.limits != Limits()
+        # This scope, and those around it.
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
-        """This scope, and those around it."""
         self._charges: Charges = around._charges if around else Charges(self.prices)
         self._ended: asyncio.Event = around._ended if around else asyncio.Event()
         self._laps = self.before
@@ -355,14 +354,10 @@ class Rest(NamedTuple):
 class Admission:
     """A call that the meter let in."""
 
-    request: Request
-    """The call, with the room that a limit gave it if it stated none."""
-    scope: Meter
-    """The innermost that it is made in."""
-    need: Spent
-    """The reserved use; nothing once it has sent a request."""
-    room: int | None
-    """For its reply, if a limit decided that."""
+    request: Request  # the call, with the room that a limit gave it if it stated none
+    scope: Meter  # the innermost that it is made in
+    need: Spent  # the reserved use; nothing once it has sent a request
+    room: int | None  # for its reply, if a limit decided that
 
     @asynccontextmanager
     async def sending(self, request: Request) -> AsyncIterator[Sending]:

@@ -34,8 +34,9 @@ T = TypeVar("T")
 
 _FORMAT = 2  # of keys and of stored completions: raise it with any change to either
 _COMPLETION = TypeAdapter(Completion)
+# Settings that keys have only where they are set.
 _NEWER = ("top_k", "presence_penalty", "headers", "query", "reasoning_effort", "extra_body")
-"""Settings that keys have only where they are set."""
+# The fields of an endpoint that decide its replies, beside its address and its file.
 _DECIDES = {
     "backend",
     "model_id",
@@ -46,7 +47,6 @@ _DECIDES = {
     "tools",
     *_NEWER,
 }
-"""The fields of an endpoint that decide its replies, beside its address and its file."""
 _REPLIES_ENDING = ".replies"
 VARIATION = "~"
 """In the label of a call, before the number of its variation."""
@@ -134,8 +134,8 @@ class KeptReplies:
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._anew: Collection[str] = ()
         self._begun_again: set[str] = set()
+        # Keys of replies of this part to calls that were asked anew.
         self._renewed: set[str] = set()
-        """Keys of replies of this part to calls that were asked anew."""
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
             troubled=lambda what: warn(
@@ -238,8 +238,8 @@ class KeptReplies:
 class Slot:
     """The place of one call's reply."""
 
+    # The reply of an earlier part of the run; None if the model has to be asked.
     known: Completion | None = None
-    """The reply of an earlier part of the run; None if the model has to be asked."""
     reply: Completion | None = None
 
 
@@ -258,10 +258,9 @@ class ReplyLog:
         self._is_usable = True
         self._is_read = False
         self._reading = asyncio.Lock()
+        # By key, where the latest line of it begins, and its length.
         self._places: dict[str, tuple[int, int]] = {}
-        """By key, where the latest line of it begins, and its length."""
-        self._texts: dict[str, str] = {}
-        """By key, if there is no file."""
+        self._texts: dict[str, str] = {}  # by key, if there is no file
 
     async def find(self, key: str) -> str | None:
         """The text of this key; None when there is none."""

@@ -44,16 +44,15 @@ class Call(Chat, name=Chat.NAME):
     """
 
     node: str | None = None
+    # Its time by phase, as far as known.
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
-    """Its time by phase, as far as known."""
+    # The part of its queue spent waiting for a turn among calls to the same model.
     turns: tuple[Interval, ...] = ()
-    """The part of its queue spent waiting for a turn among calls to the same model."""
+    # The part of its queue spent waiting for room in memory for its model.
     room: tuple[Interval, ...] = ()
-    """The part of its queue spent waiting for room in memory for its model."""
-    node_span: int | None = None
-    """The outermost node call around it; None outside of nodes."""
+    node_span: int | None = None  # the outermost node call around it; None outside of nodes
+    # Phases and figures whose times the process saw too late, since it stood still.
     unreliable: frozenset[str] = frozenset()
-    """Phases and figures whose times the process saw too late, since it stood still."""
 
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
@@ -131,8 +130,7 @@ class Percentiles:
     """
 
     count: int
-    p50_ns: int
-    """The median, as everywhere: of an even number of values, between the middle two."""
+    p50_ns: int  # the median, as everywhere: of an even number of values, between the middle two
     p95_ns: int | None
     p99_ns: int | None
     max_ns: int
@@ -171,66 +169,52 @@ class CallGroup:
     in `…_ns` are sums over all attempts, so parallel calls each count.
     """
 
-    name: str | None
-    """The model's tag, the node or the role; None for calls that have none."""
-    calls: int
-    """All attempts."""
+    name: str | None  # the model's tag, the node or the role; None for calls that have none
+    calls: int  # all attempts
+    # Calls that were not made because a limit of the run was reached; in no other figure.
     refused: int
-    """Calls that were not made because a limit of the run was reached; in no other figure."""
     failed: int
     cancelled: int
-    unfinished: int
-    """Attempts that were under way when the run was killed."""
-    from_cache: int
-    """Calls that an earlier call's reply answered: no model was asked."""
+    unfinished: int  # attempts that were under way when the run was killed
+    from_cache: int  # calls that an earlier call's reply answered: no model was asked
+    # Calls that a model answered, by its name in the reply; without those that have no name.
     answered_by: Mapping[str, int]
-    """Calls that a model answered, by its name in the reply; without those that have no name."""
-    cut: int
-    """Replies cut at a limit of output or context."""
-    uncounted: int
-    """Answered calls whose server counted no tokens: their tokens are in no figure."""
+    cut: int  # replies cut at a limit of output or context
+    uncounted: int  # answered calls whose server counted no tokens: their tokens are in no figure
+    # Calls with latencies in no figure, since the process stood still when their tokens arrived.
     unreliable: int
-    """Calls with latencies in no figure, since the process stood still when their tokens
-    arrived."""
+    # Time to first token, from sending the request: earlier waits, for a place or for the model's
+    # load, are not in it.
     ttft: Percentiles | None
-    """Time to first token, from sending the request: earlier waits, for a place or for the model's
-    load, are not in it."""
+    # Inter-token latency: percentiles of the calls' means. Replies in one piece have none.
     itl_mean: Percentiles | None
-    """Inter-token latency: percentiles of the calls' means. Replies in one piece have none."""
-    itl_max_ns: int | None
-    """The longest wait between two tokens of one reply."""
+    itl_max_ns: int | None  # the longest wait between two tokens of one reply
     duration: Percentiles | None
-    input_tokens: int
-    """Prompt tokens, cached ones included."""
+    input_tokens: int  # prompt tokens, cached ones included
+    # Prompt tokens that a prefix cache saved; None if no server reports it.
     cached_tokens: int | None
-    """Prompt tokens that a prefix cache saved; None if no server reports it."""
+    # Share of the prompt tokens, from 0 to 1, in calls whose server reports it.
     cached_share: float | None
-    """Share of the prompt tokens, from 0 to 1, in calls whose server reports it."""
+    # Dollars that caching saved by the providers' price lists, minus the cost of writing to their
+    # caches; None if unknown.
     cache_saved_usd: float | None
-    """Dollars that caching saved by the providers' price lists, minus the cost of writing to their
-    caches; None if unknown."""
-    output_tokens: int
-    """Completion tokens, reasoning included."""
+    output_tokens: int  # completion tokens, reasoning included
+    # Tokens that a draft model proposed (speculative decoding); None if no server reports it.
     draft_tokens: int | None
-    """Tokens that a draft model proposed (speculative decoding); None if no server reports it."""
-    accepted_tokens: int | None
-    """Proposed tokens that the model accepted."""
-    accepted_share: float | None
-    """The accepted share, from 0 to 1; None if nothing was proposed."""
-    advisory_schemas: int
-    """Calls whose schema was only described in the prompt."""
-    ignored_schemas: int
-    """Calls whose schema the server ignored."""
+    accepted_tokens: int | None  # proposed tokens that the model accepted
+    accepted_share: float | None  # the accepted share, from 0 to 1; None if nothing was proposed
+    advisory_schemas: int  # calls whose schema was only described in the prompt
+    ignored_schemas: int  # calls whose schema the server ignored
+    # Fields that were left out of some calls, since the model or its server refuses them.
     dropped: tuple[str, ...]
-    """Fields that were left out of some calls, since the model or its server refuses them."""
+    # Tokens after the first, over their time: without loading, queueing and prefill.
     decode_tokens_per_s: float | None
-    """Tokens after the first, over their time: without loading, queueing and prefill."""
+    # The part around the server's engine: client, network, front end. If the server does not report
+    # both its queue and its prefill, it is included in one of them.
     overhead_ns: int
-    """The part around the server's engine: client, network, front end. If the server does not
-    report both its queue and its prefill, it is included in one of them."""
+    # The part spent waiting for a place, as far as known: a wait that a server does not report is
+    # in prefill.
     queue_ns: int
-    """The part spent waiting for a place, as far as known: a wait that a server does not report is
-    in prefill."""
     load_ns: int
     prefill_ns: int
     decode_ns: int
@@ -333,26 +317,23 @@ class ModelCost:
     """The cost of one model."""
 
     model: str
-    basis: tuple[PriceBasis, ...]
-    """The source of the price; empty if unknown."""
+    basis: tuple[PriceBasis, ...]  # the source of the price; empty if unknown
     usd: float | None
+    # Calls whose cost is not included: they failed on the way, or are not in the price list.
     unpriced_calls: int
-    """Calls whose cost is not included: they failed on the way, or are not in the price list."""
     output_tokens: int
+    # None when either is unknown or there are no tokens.
     usd_per_million_output_tokens: float | None
-    """None when either is unknown or there are no tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
     """The cost of a run."""
 
+    # The called models, in that order, and uncalled ones paid by the hour.
     models: tuple[ModelCost, ...]
-    """The called models, in that order, and uncalled ones paid by the hour."""
-    usd: float | None
-    """Dollars, of all models whose cost is known; None if no cost is known."""
-    usd_per_million_output_tokens: float | None
-    """For the output tokens of those models."""
+    usd: float | None  # dollars, of all models whose cost is known; None if no cost is known
+    usd_per_million_output_tokens: float | None  # for the output tokens of those models
     unpriced_models: tuple[str, ...]
 
 

@@ -70,19 +70,17 @@ class Text:
 Sha256 = Text | str | None
 """The digest of a text: a `Text` where it is written, a str or None where it is read."""
 
+# The default of what one writer leaves out, and another writes even if it is None.
 _UNSAID: Any = object()
-"""The default of what one writer leaves out, and another writes even if it is None."""
 
 _NONE: Attributes = {}
 
-_KEPT: set[str] = set()
-"""The names of events that `Events` keeps."""
+_KEPT: set[str] = set()  # the names of events that `Events` keeps
 
 # Characters. Hashes are longer, and differ in every call.
 _LONGEST_WORD = 40
 
-_ONE_OF = "one of "
-"""So does the form of a question begin that only some texts answer."""
+_ONE_OF = "one of "  # so does the form of a question begin that only some texts answer
 
 # Journals of earlier versions have reasons in words alone; so do these begin.
 _PLACES_BY_REASON: Mapping[str, PlaceOf] = {
@@ -107,8 +105,7 @@ class Event:
 
     NAME: ClassVar[str]
     RECORDS: ClassVar[tuple[type, ...]] = ()
-    attributes: Attributes = _NONE
-    """As they were read, with those that have no field."""
+    attributes: Attributes = _NONE  # as they were read, with those that have no field
 
     def __init_subclass__(cls, *, name: str = "") -> None:
         cls.NAME = name or _words(cls)
@@ -209,12 +206,9 @@ def _types(hint: object) -> tuple[type, ...]:
 class _Form(NamedTuple):
     """The fields of an event, by their names."""
 
-    defaults: dict[str, object]
-    """Not written."""
-    empty: dict[str, object]
-    """What they read as without a value."""
-    types: dict[str, tuple[type, ...]]
-    """That are read."""
+    defaults: dict[str, object]  # not written
+    empty: dict[str, object]  # what they read as without a value
+    types: dict[str, tuple[type, ...]]  # that are read
 
 
 @cache
@@ -303,8 +297,7 @@ class Events:
 class RunSpanEvent(SpanEvent, name="run"):
     label: str | None
     max_parallel: int | None
-    tenant: str | None = None
-    """For whom a session made it."""
+    tenant: str | None = None  # for whom a session made it
 
 
 class PipelineEvent(InstantEvent):
@@ -318,13 +311,12 @@ class PipelineEvent(InstantEvent):
     engine: str | None
     inputs: tuple[str, ...]
     limits: Mapping[str, Any]
-    is_batch: bool = False
-    """Whether its nodes are the rows of a table."""
+    is_batch: bool = False  # whether its nodes are the rows of a table
+    # The file that names the run for as long as its batch goes on from it; empty without one, None
+    # in records of earlier versions.
     batch_state: str | None = None
-    """The file that names the run for as long as its batch goes on from it; empty without one, None
-    in records of earlier versions."""
+    # The node that was named as its result; None if that is simply the last one.
     result: str | None = None
-    """The node that was named as its result; None if that is simply the last one."""
 
 
 class InputEvent(InstantEvent):
@@ -352,12 +344,12 @@ class NodeAttempt(SpanEvent, name="node"):
     label: str
     node: str = ""
     item: int | None
+    # For a place among those of its node, and below among those of the pipeline.
     concurrency_wait_ns: int | None = None
-    """For a place among those of its node, and below among those of the pipeline."""
     place_wait_ns: int | None = None
     attempt: int | None = None
+    # Labels of calls that an earlier part of the run made, which have no flows here.
     needs: tuple[str, ...] = ()
-    """Labels of calls that an earlier part of the run made, which have no flows here."""
     traceback: str | None = None
 
     @property
@@ -384,10 +376,8 @@ class Skip(InstantEvent):
     node: str
     item: int | None
     detail: str | None
-    because_of: str | None
-    """The node without whose output it was left out."""
-    decided_by: tuple[str, ...] = ()
-    """Nodes and inputs that its `when=` was given."""
+    because_of: str | None  # the node without whose output it was left out
+    decided_by: tuple[str, ...] = ()  # nodes and inputs that its `when=` was given
 
 
 class CodeEvent(InstantEvent):
@@ -398,8 +388,7 @@ class CodeEvent(InstantEvent):
 class QuestionEvent(InstantEvent):
     key: str
     text: str | None
-    form: str
-    """The kind of answer, in words."""
+    form: str  # the kind of answer, in words
 
     @staticmethod
     def form_of(choices: Iterable[str]) -> str:
@@ -438,14 +427,13 @@ class Request(SpanEvent):
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
+    # Whether an earlier call's reply answered it; then there are no figures of a model.
     from_cache: bool = False
-    """Whether an earlier call's reply answered it; then there are no figures of a model."""
-    was_connected: bool = True
-    """Whether its server was reached, as far as is known."""
+    was_connected: bool = True  # whether its server was reached, as far as is known
+    # Whether its server refused a request of it before it did any work.
     took_no_tokens: bool = False
-    """Whether its server refused a request of it before it did any work."""
+    # Of the error that ended it, such as `call.unreachable`; None in older journals.
     error_code: str | None = None
-    """Of the error that ended it, such as `call.unreachable`; None in older journals."""
 
     @property
     def was_refused(self) -> bool:
@@ -504,13 +492,11 @@ class Chat(Request):
     min_p: float | None = None
     presence_penalty: float | None = None
     reasoning_effort: str | None = None
-    extra_body: Mapping[str, Any] | None = None
-    """Fields of the request that harness does not know."""
+    extra_body: Mapping[str, Any] | None = None  # fields of the request that harness does not know
     seed: int | None
     max_output_tokens: int | None
     structured: bool
-    asks_again: bool = False
-    """Whether it follows a reply that could not be used."""
+    asks_again: bool = False  # whether it follows a reply that could not be used
     tools_offered: int | None = None
     prompt_chars: int
     prompt_sha256: Sha256
@@ -518,8 +504,8 @@ class Chat(Request):
     replica: str | None = None
     cache_saved_usd: float | None = None
     schema: str | None = None
+    # Fields left out of the request, since the model or its server refuses them.
     dropped: tuple[str, ...] = ()
-    """Fields left out of the request, since the model or its server refuses them."""
     reasoning_tokens: int | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
@@ -527,8 +513,8 @@ class Chat(Request):
     connecting_ns: int | None = None
     finish_reason: str | None = None
     reply_sha256: Sha256 = None
+    # From sending the request to the first token; the waits before sending are not in it.
     ttft_ns: int | None = None
-    """From sending the request to the first token; the waits before sending are not in it."""
     itl_mean_ns: int | None = None
     itl_p95_ns: int | None = None
     itl_p99_ns: int | None = None
@@ -569,8 +555,7 @@ class RetryEvent(InstantEvent):
 
     node: str | None = None
     model: str | None = None
-    reason: str
-    """The class of the error before it."""
+    reason: str  # the class of the error before it
     detail: str | None
     attempt: int | None = None
     delay_s: float
@@ -597,10 +582,9 @@ class EndpointEvent(InstantEvent):
     backend: str = "openai"
     model_id: str | None = None
     url: str | None = None
-    file: str | None = None
-    """Name of the GGUF file of a model."""
+    file: str | None = None  # name of the GGUF file of a model
+    # Of an embedded model; None for all cores but one, and all to read prompts with.
     threads: int | None = None
-    """Of an embedded model; None for all cores but one, and all to read prompts with."""
     usd_per_hour: float | None = None
     usd_per_million_input_tokens: float | None = None
     usd_per_million_output_tokens: float | None = None
@@ -634,11 +618,9 @@ class LoadEvent(SpanEvent):
     model: str = ""
     need_bytes: int | None = None
     reason: str | None = None
-    prefetch: bool | None = None
-    """Whether it is loaded ahead of the first call."""
+    prefetch: bool | None = None  # whether it is loaded ahead of the first call
     source: str
-    waits_for: int | None = None
-    """For a call's share of a load: the load's own span."""
+    waits_for: int | None = None  # for a call's share of a load: the load's own span
 
 
 class UnloadEvent(SpanEvent):
@@ -650,8 +632,7 @@ class UnloadEvent(SpanEvent):
 class Evict(InstantEvent):
     model: str
     reason: str
-    room_for: str | None = _UNSAID
-    """The model that it makes room for."""
+    room_for: str | None = _UNSAID  # the model that it makes room for
 
     @property
     def makes_room(self) -> bool:
@@ -769,8 +750,8 @@ class ClientLag(SpanEvent):
 
     track: str
     longest_ns: int
+    # Where it was, as `file.py:12`; None of a short one, or if the process did not run at all.
     at: str | None = None
-    """Where it was, as `file.py:12`; None of a short one, or if the process did not run at all."""
     function: str | None = None
 
 

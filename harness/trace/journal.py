@@ -66,8 +66,8 @@ class JournalWriter:
         observers: Sequence[Sink] = (),
     ) -> None:
         self.path = path
+        # Why the journal stopped before the run did, if it did (a full disk, say).
         self.failure: OSError | None = None
-        """Why the journal stopped before the run did, if it did (a full disk, say)."""
         self._maker = maker
         self._redactor = redactor
         self._durability = durability
@@ -79,8 +79,7 @@ class JournalWriter:
         self._is_name_synced = durability == "exit"
         self._process_id = os.getpid()
         self._entries: deque[Entry] = deque()
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        """Those that wait for the disk."""
+        self._waiting: deque[asyncio.Future[None]] = deque()  # those that wait for the disk
         self._is_open = False
         # Held while writing. Reentrant, since making a record may end a span, at the least by
         # collecting garbage; the loop around it writes what that adds.

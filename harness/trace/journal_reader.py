@@ -50,8 +50,7 @@ from harness.trace.records import (
 
 JOURNAL_SUFFIX = ".jsonl"
 
-_BESIDE = re.compile(r"(?P<run>.+)\.(?P<part>[1-9]\d{0,8})")
-"""The stem of a file beside a journal."""
+_BESIDE = re.compile(r"(?P<run>.+)\.(?P<part>[1-9]\d{0,8})")  # the stem of a file beside a journal
 
 Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
 """The records between a journal's first and last; flows are kept apart."""

@@ -42,30 +42,23 @@ _BY_SPAN: Mapping[SpanStatus, NodeStatus] = {
 class NodeRecord:
     """A call of a node, with every attempt at it and every part of the run that made it again."""
 
+    # Its path: `answer`, or `answer/brief/findings` for one of a pipeline called in `answer`.
     node: str
-    """Its path: `answer`, or `answer/brief/findings` for one of a pipeline called in `answer`."""
-    item: int | None
-    """Which item of a mapped node, counted from 0."""
+    item: int | None  # which item of a mapped node, counted from 0
     status: NodeStatus
-    error: str | None
-    """Its error, or the reason why it was skipped."""
-    times: tuple[Interval, ...]
-    """Its times of execution; empty if it never began in this run."""
+    error: str | None  # its error, or the reason why it was skipped
+    times: tuple[Interval, ...]  # its times of execution; empty if it never began in this run
+    # Calls of models, without those of a nested pipeline's nodes. Tokens are of the calls that a
+    # model answered.
     calls: int
-    """Calls of models, without those of a nested pipeline's nodes. Tokens are of the calls that a
-    model answered."""
     input_tokens: int
     output_tokens: int
-    cost_usd: float | None
-    """Of the calls whose price is known; None when there is none."""
+    cost_usd: float | None  # of the calls whose price is known; None when there is none
+    # By role, the models that were asked, as `tag` or `tag (what the server calls it)`.
     models: Mapping[str, tuple[str, ...]]
-    """By role, the models that were asked, as `tag` or `tag (what the server calls it)`."""
-    digest: str | None
-    """Of what it returned, as the graph has it; None when not recorded."""
-    inputs: Mapping[str, str]
-    """The digest of each argument, by parameter; empty if not recorded."""
-    code: str | None
-    """The digest of its code; None when not recorded."""
+    digest: str | None  # of what it returned, as the graph has it; None when not recorded
+    inputs: Mapping[str, str]  # the digest of each argument, by parameter; empty if not recorded
+    code: str | None  # the digest of its code; None when not recorded
 
     @property
     def label(self) -> str:
@@ -249,18 +242,14 @@ def models_by_role(calls: Iterable[Call]) -> dict[str, tuple[str, ...]]:
 class PathStep:
     """One node on the path; each item of a mapped node is a step of its own."""
 
-    node: str
-    """As in the timeline: `text`, `sections[1]`."""
+    node: str  # as in the timeline: `text`, `sections[1]`
     span: int
     status: SpanStatus
-    wait_ns: int
-    """From the end of the step before it, or the run's start, until it began."""
-    place_wait_ns: int
-    """Of it, for one of the pipeline's places, or of the node's own."""
+    wait_ns: int  # from the end of the step before it, or the run's start, until it began
+    place_wait_ns: int  # of it, for one of the pipeline's places, or of the node's own
     start_ns: int
     duration_ns: int
-    run_share: float | None
-    """Of the run's time, from 0 to 1; None when it took none."""
+    run_share: float | None  # of the run's time, from 0 to 1; None when it took none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +260,8 @@ class CriticalPath:
     last. The waits, the steps and what came after them add up to the run.
     """
 
-    steps: tuple[PathStep, ...]
-    """In order; none when no node began."""
-    after_ns: int
-    """From the end of the last step to the end of the run."""
+    steps: tuple[PathStep, ...]  # in order; none when no node began
+    after_ns: int  # from the end of the last step to the end of the run
 
 
 def critical_path(

@@ -55,8 +55,7 @@ T = TypeVar("T")
 
 _NO_ATTRIBUTES: Attributes = {}
 _NO_INPUTS: Mapping[str, str] = {}
-_RELIEF_EVERY = 4096
-"""Spans between two looks at how much waits to be written."""
+_RELIEF_EVERY = 4096  # spans between two looks at how much waits to be written
 
 
 class Tracer:

@@ -13,8 +13,8 @@ from harness.wiggum.loop import lengthened
 from harness.wiggum.ratchet import Candidate, Finalist, Selection, best_of
 from harness.wiggum.sampling import SampledPlace, sample
 
+# Some 190 words: no draft is begun with less room, unless less was asked for.
 _LEAST_DRAFT_TOKENS = 256
-"""Some 190 words: no draft is begun with less room, unless less was asked for."""
 
 
 async def write_first_draft(

@@ -171,8 +171,7 @@ def lengthened(draft: Draft, *, tokens: int) -> Draft:
 class _Judged:
     finalist: Finalist
     verdict: Verdict
-    span: int
-    """Of its evaluation."""
+    span: int  # of its evaluation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,8 +184,8 @@ class _RunningLoop:
     policy: LoopPolicy
     finalists: int
     rounds: list[Round] = field(default_factory=list)
+    # The span of each round's evaluation, for arrows from there to its revision.
     judged_in: dict[int, int] = field(default_factory=dict)
-    """The span of each round's evaluation, for arrows from there to its revision."""
 
     async def run(
         self, earlier: Sequence[Round], draft_span: int | None, first_drafts: Selection | None

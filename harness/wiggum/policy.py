@@ -85,14 +85,11 @@ class LoopPolicy:
         InvalidInput: No round is allowed, or a choice is none.
     """
 
-    max_rounds: int = 3
-    """Most evaluations, so one revision fewer."""
-    focus_below: float = 7.0
-    """Dimensions under this score are revised."""
+    max_rounds: int = 3  # most evaluations, so one revision fewer
+    focus_below: float = 7.0  # dimensions under this score are revised
+    # The noise of a draft's composite, in points; a gain within it does not count.
     noise: float = 0.0
-    """The noise of a draft's composite, in points; a gain within it does not count."""
-    revise_from: Literal["best", "last"] = "best"
-    """The round whose draft is revised."""
+    revise_from: Literal["best", "last"] = "best"  # the round whose draft is revised
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_rounds, int):
@@ -122,8 +119,7 @@ class Stop:
     """End the loop."""
 
     reason: StopReason
-    detail: str = ""
-    """For people."""
+    detail: str = ""  # for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +127,7 @@ class Revise:
     """Make another draft."""
 
     base: Round
-    focus: tuple[DimensionScore, ...]
-    """What failed, worst first; never empty."""
+    focus: tuple[DimensionScore, ...]  # what failed, worst first; never empty
 
 
 def decide(

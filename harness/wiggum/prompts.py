@@ -39,8 +39,8 @@ class RevisionPrompts:
 
     prompts: Prompts
     requirements: tuple[str, ...]
+    # A draft of more characters is shown as its outline, with the sections to change in full.
     shorten_over: int
-    """A draft of more characters is shown as its outline, with the sections to change in full."""
 
     def first(self, draft: Draft) -> str:
         """A prompt for the first draft, with all sources."""

@@ -31,20 +31,15 @@ Outcome = Literal["taken", "finalist", "outdone", "no_gain", "unusable", "failed
 class Candidate:
     """A text that was sampled for a draft or for one of its sections."""
 
+    # Counted from 1 for each section; 0 for its text without the sentences that checks criticized,
+    # which nobody was asked for.
     number: int
-    """Counted from 1 for each section; 0 for its text without the sentences that checks criticized,
-    which nobody was asked for."""
-    section: int | None = None
-    """Index of the section to replace; None for the whole draft."""
-    text: str = ""
-    """Empty if the reply could not be used."""
-    cut: bool = False
-    """Whether the reply was cut, and had no whole sentence to be trimmed to."""
+    section: int | None = None  # index of the section to replace; None for the whole draft
+    text: str = ""  # empty if the reply could not be used
+    cut: bool = False  # whether the reply was cut, and had no whole sentence to be trimmed to
     seed: int | None = None
-    span: int | None = None
-    """Id of the span of its call, for the trace's arrows."""
-    error: str = ""
-    """The error of the call, if there is no reply."""
+    span: int | None = None  # id of the span of its call, for the trace's arrows
+    error: str = ""  # the error of the call, if there is no reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +65,7 @@ class Finalist:
 
     text: str
     taken: tuple[Candidate, ...] = ()
-    cut: bool = False
-    """Whether one of the replies in it was cut."""
+    cut: bool = False  # whether one of the replies in it was cut
 
 
 How = Literal["sections", "edits", "whole"]
@@ -82,11 +76,11 @@ How = Literal["sections", "edits", "whole"]
 class Selection:
     """A round's draft: the candidate that there was, or the checks' choice among several."""
 
+    # The drafts to evaluate, best first; none, or one without text, if no reply is taken.
     finalists: tuple[Finalist, ...]
-    """The drafts to evaluate, best first; none, or one without text, if no reply is taken."""
+    # All candidates, with the outcomes as if the first finalist is the round's draft; empty for a
+    # single candidate, which is always taken.
     tried: tuple[Tried, ...] = ()
-    """All candidates, with the outcomes as if the first finalist is the round's draft; empty for a
-    single candidate, which is always taken."""
     how: How = "whole"
 
     @property
@@ -227,10 +221,10 @@ def with_winner(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Climb:
     finalist: Finalist
+    # The checks' score with each candidate in place, by section and number.
     means: Mapping[tuple[int | None, int], float]
-    """The checks' score with each candidate in place, by section and number."""
+    # The candidates with which the rank rose, or did not fall in an undecided section.
     gained: Collection[tuple[int | None, int]]
-    """The candidates with which the rank rose, or did not fall in an undecided section."""
 
 
 def _climb(

@@ -77,33 +77,26 @@ def record_round(round_: Round, tracer: Tracer) -> None:
 class RecordedLoop:
     """A loop as a journal has it, whole or cut off, all parts of the run together."""
 
-    key: str | None
-    """See `loop_key`; None for a loop outside a pipeline's node."""
+    key: str | None  # see `loop_key`; None for a loop outside a pipeline's node
     node: str | None
-    rubric: str
-    """The rubric's id."""
+    rubric: str  # the rubric's id
     rubric_sha256: str
-    composites: tuple[float, ...]
-    """The composite of each evaluated round, in points."""
-    best_round: int | None
-    """The round whose draft was returned, counted from 1; None if none was."""
-    passed: bool | None
-    """Whether that draft met the rubric."""
-    stop_reason: str | None
-    """Why the loop ended; None if it did not end."""
-    stop_detail: str = ""
-    """More about the reason, for people; often empty."""
+    composites: tuple[float, ...]  # the composite of each evaluated round, in points
+    best_round: int | None  # the round whose draft was returned, counted from 1; None if none was
+    passed: bool | None  # whether that draft met the rubric
+    stop_reason: str | None  # why the loop ended; None if it did not end
+    stop_detail: str = ""  # more about the reason, for people; often empty
     status: SpanStatus
     duration_ns: int
+    # Digest of all templates of its prompts; None in journals of versions without any.
     prompts_sha256: str | None = None
-    """Digest of all templates of its prompts; None in journals of versions without any."""
+    # Digest of its task, which the journal has if the run recorded texts.
     task_sha256: events.Sha256 = None
-    """Digest of its task, which the journal has if the run recorded texts."""
+    # Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
+    # given.
     prompt_sha256: events.Sha256 = None
-    """Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
-    given."""
+    # The record of each round; `rounds_in` makes rounds of it.
     rounds: tuple[events.RoundEvent, ...] = ()
-    """The record of each round; `rounds_in` makes rounds of it."""
 
     @property
     def has_ended(self) -> bool:
@@ -206,8 +199,8 @@ class EarlierLoops:
     """The loops of a run that is resumed."""
 
     ended: tuple[RecordedLoop, ...] = ()
+    # The rounds of the loops whose node did not end, by key; or why they cannot be restored.
     rounds: Mapping[str, tuple[Round, ...] | str] = field(default_factory=dict)
-    """The rounds of the loops whose node did not end, by key; or why they cannot be restored."""
 
     def within(self, calls: Collection[str]) -> tuple[RecordedLoop, ...]:
         """The loops that ended in these node calls (labels), or in pipelines that these called."""

@@ -27,18 +27,14 @@ _VARIED_TEMPERATURE = 0.6
 class SampledPlace:
     """What candidates are sampled for: a draft, or one of its sections."""
 
-    request: ChatRequest
-    """For the first candidate."""
+    request: ChatRequest  # for the first candidate
+    # Makes a text of a reply, and says whether it was cut; no text if the reply is of no use.
     read: Callable[[Completion], tuple[str, bool]]
-    """Makes a text of a reply, and says whether it was cut; no text if the reply is of no use."""
-    base_seed: int
-    """The seeds of the other candidates are counted from it."""
-    section: int | None = None
-    """Index of the section; None for the whole draft."""
-    afresh: str = ""
-    """Another prompt, for every second candidate; empty for none."""
+    base_seed: int  # the seeds of the other candidates are counted from it
+    section: int | None = None  # index of the section; None for the whole draft
+    afresh: str = ""  # another prompt, for every second candidate; empty for none
+    # Whether a candidate makes further ones needless; not called for a single candidate.
     is_enough: Callable[[Candidate], bool] = lambda _: False
-    """Whether a candidate makes further ones needless; not called for a single candidate."""
 
 
 def first_seed(run_seed: int | None) -> int:
@@ -106,8 +102,8 @@ async def sample(
     return candidates
 
 
+# A candidate, and the error of its call if that failed.
 _Result = tuple[Candidate, HarnessError | None]
-"""A candidate, and the error of its call if that failed."""
 
 
 def _first_of(failed: ExceptionGroup[Exception]) -> Exception:

@@ -78,8 +78,7 @@ _SAMPLE = re.compile(
     """,
     re.MULTILINE | re.VERBOSE,
 )
-_PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")
-"""The beginning of such a text."""
+_PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")  # the beginning of such a text
 
 
 def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
@@ -121,8 +120,7 @@ class MetricsSource:
         pause_s: float = 0.0,
         address: Callable[[], str | None] | None = None,
     ) -> None:
-        self.pause_s = pause_s
-        """The least time between the end of a read and the next."""
+        self.pause_s = pause_s  # the least time between the end of a read and the next
         self._usual_pause_s = pause_s
         self._paths = dict(paths)
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})

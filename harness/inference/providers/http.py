@@ -145,12 +145,12 @@ class BoundedBody(httpx2.AsyncByteStream):
 class Access:
     """How a session reaches a server."""
 
+    # Sent with every request, as a bearer token where the server has no other way.
     api_key: str | None = field(default=None, repr=False)
-    """Sent with every request, as a bearer token where the server has no other way."""
     clock: Clock = monotonic
+    # Told where a request is about to go, by a provider that picks the address itself; raises
+    # `NotTrusted` to prevent it.
     check_address: Callable[[str], None] = lambda _url: None
-    """Told where a request is about to go, by a provider that picks the address itself; raises
-    `NotTrusted` to prevent it."""
 
 
 class HttpConnection:
@@ -322,8 +322,8 @@ class Exchange(AsyncExitStack):
         super().__init__()
         self._connection = connection
         self.requests = 0
+        # How long a new connection took; None of one that was kept open.
         self.connecting_ns: int | None = None
-        """How long a new connection took; None of one that was kept open."""
 
     async def post(
         self, url: str, fields: Mapping[str, object], *, on_sent: Callable[[], None] | None = None
@@ -400,8 +400,8 @@ class Exchange(AsyncExitStack):
             raise not_connected(error, url) from error
 
 
+# Of all that is done for a request, reading its address takes longest.
 _address = lru_cache(maxsize=64)(httpx2.URL)
-"""Of all that is done for a request, reading its address takes longest."""
 
 
 class HttpBackend(ABC):

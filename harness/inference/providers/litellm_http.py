@@ -57,17 +57,16 @@ class HttpxConnection(HttpConnection):
 class HttpCall:
     """One call: what the HTTP client and litellm's caller tell each other past litellm."""
 
+    # To the provider. litellm does not get the query of its address: it would add paths to it.
     connection: HttpxConnection
-    """To the provider. litellm does not get the query of its address: it would add paths to it."""
+    # Raises `NotTrusted` for an address that nothing may be sent to.
     check_address: Callable[[str], None]
-    """Raises `NotTrusted` for an address that nothing may be sent to."""
     refusal: NotTrusted | None = None
+    # What was answered; closed when the call is over, however it ends.
     responses: list[httpx.Response] = field(default_factory=list)
-    """What was answered; closed when the call is over, however it ends."""
+    # Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's.
     tells_end: bool = False
-    """Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's."""
-    finish_word: str | None = None
-    """How the reply ended, by the provider's word there."""
+    finish_word: str | None = None  # how the reply ended, by the provider's word there
 
     def look_in(self, value: object) -> None:
         """Looks in a reply, or in one event of a stream; what is no reply, litellm refuses."""

@@ -43,8 +43,8 @@ _CONTEXT_TOKENS = 4096
 _KEPT_S = 1800.0
 _FIRST_STEPS_S = 0.05
 _DEFAULT_PLACES = ("registry.ollama.ai/", "library/")
+# In a Modelfile: the digests of its weights.
 _BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)
-"""In a Modelfile: the digests of its weights."""
 
 
 class OllamaWire(HttpBackend):
@@ -143,16 +143,16 @@ class OllamaWire(HttpBackend):
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
+# Fields of OpenAI's protocol that are options here, and their names.
 _OPTIONS = {
     **{name: name for name in _SAMPLING},
     "seed": "seed",
     "stop": "stop",
     "max_tokens": "num_predict",
 }
-"""Fields of OpenAI's protocol that are options here, and their names."""
 _BESIDE_OPTIONS = ("tools", "think")
+# Efforts as Ollama spells them, where it has another word.
 _THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
-"""Efforts as Ollama spells them, where it has another word."""
 
 
 def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str, object]]:

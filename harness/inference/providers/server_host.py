@@ -86,8 +86,7 @@ class ServerPages:
         self.model_id = endpoint.model_id
         # A router has a page for each of its models.
         self.of_model = {"model": endpoint.model_id}
-        self.answered = False
-        """Whether the server has answered at all."""
+        self.answered = False  # whether the server has answered at all
 
     async def aclose(self) -> None:
         """Closes the connections; the model stays as it is."""

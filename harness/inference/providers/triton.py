@@ -32,8 +32,8 @@ from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
 
+# Fields of OpenAI's protocol that have another place here, or another name.
 _PLACED = {"model", "messages"}
-"""Fields of OpenAI's protocol that have another place here, or another name."""
 # Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
 # does not report the length of its context.
 UNSTATED_ROOM_TOKENS = 1024
@@ -128,13 +128,11 @@ def _room(request: ChatRequest) -> int:
 class TurnFormat(NamedTuple):
     """How a prompt marks the turns of a conversation."""
 
+    # What goes before a turn; `{role}` stands for its role, `{Role}` for that with a capital.
     header: str
-    """What goes before a turn; `{role}` stands for its role, `{Role}` for that with a capital."""
     end: str
-    stop: tuple[str, ...]
-    """Texts at which the model's own turn is over."""
-    strips: bool = False
-    """Whether blanks around a turn are dropped."""
+    stop: tuple[str, ...]  # texts at which the model's own turn is over
+    strips: bool = False  # whether blanks around a turn are dropped
 
     def begun(self, role: Role) -> str:
         """The header of a turn."""

@@ -26,15 +26,13 @@ class WireReply:
         self._progress = progress
         self._model_id = model_id
         self._is_refusal = False
-        self.finish_word: str | None = None
-        """The server's own word for how it ended."""
+        self.finish_word: str | None = None  # the server's own word for how it ended
         self.usage: Mapping[str, Any] | None = None
         self.timings: Mapping[str, Any] = {}
         self.metrics: Mapping[str, Any] = {}
         self._extra: dict[str, Any] = {}
         self.has_begun = False
-        self.came_whole = False
-        """Whether it was not streamed, asked for or not."""
+        self.came_whole = False  # whether it was not streamed, asked for or not
         # For `_check_alone`: whether a piece came that was not the last, whether the last one came
         # after such a piece, and whether a chunk had several replies.
         self._goes_on = self._is_over = self._has_others = False
@@ -173,8 +171,8 @@ def proper_end(word: str) -> FinishReason:
 # Where reasoning stands: at vLLM; at llama-server and most; at OpenRouter, in parts.
 _THOUGHTS = ("reasoning", "reasoning_content", "reasoning_details")
 _THOUGHT = re.compile("think|thought|reason")  # in the type of a part
+# Where a part has its text, which may again be parts.
 _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
-"""Where a part has its text, which may again be parts."""
 
 
 def text_in(content: object) -> str:
@@ -247,8 +245,8 @@ def joined(field: Any, piece: Any, name: str = "") -> Any:  # noqa: ANN401 - JSO
     return field + piece if grows else field if piece is None else piece
 
 
+# Fields that name what they stand in, and come again with each of its pieces.
 _NAMING = {"type", "format", "id", "index", "role", "name"}
-"""Fields that name what they stand in, and come again with each of its pieces."""
 
 
 def _goes_on(begun: Any, item: Any) -> bool:  # noqa: ANN401 - JSON
