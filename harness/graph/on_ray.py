@@ -61,11 +61,8 @@ async def on_ray(
     """Makes calls on the workers of a cluster; on that of this process, if it has one already.
 
     See `harness.graph.executor.OpenExecutor`. Without an address, `RAY_ADDRESS` counts, or else a
-    cluster is started here, for one process.
-
-    Raises:
-        ConfigurationInvalid: Ray is not installed, there is no cluster at the address, or this
-            process has been connected to another.
+    cluster is started here, for one process. Raises `ConfigurationInvalid` if Ray is not installed,
+    there is no cluster at the address, or this process has been connected to another.
     """
     try:
         import ray  # noqa: PLC0415 - an optional library

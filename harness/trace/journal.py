@@ -47,13 +47,9 @@ _BACKLOG = 50_000
 
 
 class JournalWriter:
-    """Writes records to a new file.
+    """Writes records to a new file; raises `OSError` if it cannot be created, or exists.
 
-    It must not exist. `observers` are called with each record as it is written, from the writing
-    thread.
-
-    Raises:
-        OSError: The file cannot be created.
+    `observers` are called with each record as it is written, from the writing thread.
     """
 
     def __init__(

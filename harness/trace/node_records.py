@@ -75,17 +75,11 @@ _Key = tuple[str, int | None]
 
 
 def node_records(journal: Journal, *, latest: bool = False) -> tuple[NodeRecord, ...]:
-    """Reads a journal twice, and keeps no output of it.
+    """One record for each call of a node, in the order in which they are first heard of.
 
-    Args:
-        journal: The run's.
-        latest: Whether figures are those of making it the last time, in place of all times.
-
-    Returns:
-        One for each call of a node, in the order in which they are first heard of.
-
-    Raises:
-        JournalInvalid: A line in the middle is not a record.
+    Reads a journal twice, and keeps no output of it. With `latest`, figures are those of making a
+    call the last time, in place of all times. Raises `JournalInvalid` for a line in the middle that
+    is not a record.
     """
     nodes = RecordedNodes()
     for item in journal.items(SpanRecord, Instant, NodeOutput):
@@ -152,13 +146,12 @@ class _NodeParts:
     skipped: str | None = None
 
     def begin(self, span: NodeAttempt) -> None:
-        """Adds another attempt, which replaces the earlier one."""
         self.spans.append(span)
         # What the attempt before had given does not count any more.
         self.output = self.skipped = None
 
     def keep(self, output: NodeOutput) -> None:
-        """Adds its output without the value: there may be many, and large ones."""
+        # Without the value: there may be many, and large ones.
         self.output = output._replace(value=None)
         self.skipped = output.skipped
 
@@ -199,6 +192,7 @@ def _record(
     *,
     since: int,
 ) -> NodeRecord:
+    """The figures of a call of a node since a time: 0, or when it was made before."""
     output, last = parts.output, parts.spans[-1] if parts.spans else None
     calls = [call for call in parts.calls if call.start_ns >= since]
     # A stored reply may be of the time before, and then nothing else here says what it took.
@@ -291,6 +285,7 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
     """By span, the calls whose outputs it was given, and its own attempt before."""
     by_id = {span.id: span for span in nodes}
     sources: dict[int, list[NodeAttempt]] = {}
+    # 1. What this part of the run made.
     for flow in flows:
         # An `output`, or the `condition` of a `when=`, shows which node waited for which. Spans are
         # numbered as they begin, so a source has the smaller number.
@@ -302,10 +297,11 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
         for name in {span.caption, span.node}:
             calls.setdefault(name, []).append(span)
     for span in nodes:
+        # 2. Its own attempt before.
         if span.attempt:
             before = [earlier for earlier in calls[span.caption] if earlier.end_ns <= span.start_ns]
             sources.setdefault(span.id, []).extend(before[-1:])
-        # What an earlier part of the run made has a label here, and no flow.
+        # 3. What an earlier part of the run made, which has a label here, and no flow.
         for name in span.needs:
             earlier = (call for call in calls.get(name, ()) if call.end_ns <= span.start_ns)
             sources.setdefault(span.id, []).extend(earlier)

@@ -62,29 +62,18 @@ class Tracer:
     """Takes down what happens.
 
     Records go to the `sink`; by default nowhere, so that code may trace unconditionally.
-
-    Attributes:
-        run_id: Of the run that is recorded; empty if none is.
-        stalls: When the process stood still; none are known unless a heartbeat is kept.
-        hears_text: Whether `piece` has listeners.
-        calls_under_way: How many requests are with their servers.
-        redactor: Cleans what else is written about the run.
     """
 
-    run_id: str = ""
-    hears_text: bool = False
+    run_id: str = ""  # empty if no run is recorded
+    hears_text: bool = False  # whether `piece` has listeners
 
     def __init__(
-        self,
-        sink: Sink | None = None,
-        *,
-        clock: Clock = monotonic,
-        content: ContentPolicy = "full",
+        self, sink: Sink | None = None, *, clock: Clock = monotonic, content: ContentPolicy = "full"
     ) -> None:
         self.now_ns = clock
-        self.calls_under_way = 0
-        self.stalls = Stalls(clock)
-        self.redactor = Redactor()
+        self.calls_under_way = 0  # requests that are with their servers
+        self.stalls = Stalls(clock)  # none are known unless a heartbeat is kept
+        self.redactor = Redactor()  # also cleans what else is written about the run
         self._content = content
         self._ids = itertools.count(1)
         self._take: Callable[[Entry], object] = lambda _entry: None
@@ -100,11 +89,9 @@ class Tracer:
     def span(self, event: Happening, /, **attributes: object) -> Span:
         """A span that lasts as long as its `with` block.
 
-        Args:
-            event: What goes on; or a fixed phrase, for spans of a user's own.
-            attributes: What varies. They are read later, so do not change their values. `label`
-                is the title in the timeline. `track` starts a track of that name (`node findings`,
-                `model qwen`), which the spans inside inherit.
+        A span of a user's own has a fixed phrase as `event`, and attributes for what varies. They
+        are read later, so do not change their values. `label` is the title in the timeline. `track`
+        starts a track of that name (`node findings`, `model qwen`), which the spans inside inherit.
         """
         return Span(self, *_words_of(event, attributes))
 
@@ -224,10 +211,9 @@ class Tracer:
             self.calls_under_way -= 1
 
     def check_written(self) -> None:
-        """To call before anything that costs something.
+        """Raises `RunLimitReached` if nothing more can be recorded, and the run is to stop then.
 
-        Raises:
-            RunLimitReached: Nothing more can be recorded, and the run is to stop then.
+        To call before anything that costs something.
         """
 
     @property
@@ -257,12 +243,7 @@ class Tracer:
 
 
 class Span:
-    """The time of one `with` block; made by `Tracer.span`.
-
-    Attributes:
-        id: Unique in its process; 0 before the block is entered.
-        parent: The span around it.
-    """
+    """The time of one `with` block; made by `Tracer.span`."""
 
     __slots__ = (
         "_outer", "attributes", "begun", "end_ns", "error", "id", "late", "name", "parent",
@@ -273,9 +254,9 @@ class Span:
         self.tracer = tracer
         self.name = name
         self.attributes = attributes
-        self.id = 0
+        self.id = 0  # until the block is entered; then unique in its tracer
         self.end_ns: int | None = None
-        self.late: dict[str, object] | None = None
+        self.late: dict[str, object] | None = None  # attributes that came after its start
         self.status: SpanStatus = "ok"
         self.error: str | None = None
         self.begun = False  # whether the record of its start has been made
@@ -350,7 +331,7 @@ def span_under_way() -> Span | None:
 
 
 def node_under_way() -> str | None:
-    """The label of the node call around the span under way, whichever tracer's; see above."""
+    """The label of the node call around the span under way, whichever tracer's."""
     around = _current_span.get()
     while around is not None and "node" not in around.attributes:
         around = around._outer  # noqa: SLF001 - another span
@@ -414,11 +395,10 @@ def _digest(run_id: str) -> bytes:
 
 
 Later = Callable[[], Iterable[Record]]
-"""Makes records when they are written."""
 
 Entry = Span | Record | Later
-"""What a tracer takes: a span when it begins and again when it ends, records ready-made, and
-records to be made."""
+"""What a tracer takes: a span when it begins and again when it ends, records, and functions that
+make records when these are written."""
 
 
 class RecordMaker:
@@ -433,7 +413,7 @@ class RecordMaker:
         """The entry's record, after the texts that it is the first to refer to."""
         match entry:  # the frequent ones first: a long run has millions of entries
             case Span():
-                return self._end_of(entry)
+                return self._start_or_end_of(entry)
             case NodeOutput():
                 return (entry if self._content == "full" else self._without_texts(entry),)
             case Flows() | Flow() | CounterSet() | Content():
@@ -443,16 +423,16 @@ class RecordMaker:
                 return (*texts, entry._replace(attributes=attributes))
             case SpanRecord():
                 attributes, texts = self._plain(entry.attributes)
-                error = self._said(entry.error)
+                error = self._without_quotation(entry.error)
                 return (*texts, entry._replace(attributes=attributes, error=error))
             case RunEnded():
-                return (entry._replace(error=self._said(entry.error)),)
+                return (entry._replace(error=self._without_quotation(entry.error)),)
             case _ if callable(entry):
                 return [record for later in entry() for record in self.records(later)]
             case _:
                 return (entry,)
 
-    def _end_of(self, span: Span) -> Sequence[Record]:
+    def _start_or_end_of(self, span: Span) -> Sequence[Record]:
         """The record of a span's start on the first call, and of its end on the second."""
         if not span.begun:
             span.begun = True
@@ -461,7 +441,8 @@ class RecordMaker:
             return (*texts, begin) if texts else (begin,)
         assert span.end_ns is not None
         attributes, texts = self._plain(span.late) if span.late else (_NO_ATTRIBUTES, ())
-        end = SpanEnded(span.id, span.end_ns, span.status, self._said(span.error), attributes)
+        error = self._without_quotation(span.error)
+        end = SpanEnded(span.id, span.end_ns, span.status, error, attributes)
         return (*texts, end) if texts else (end,)
 
     def _without_texts(self, output: NodeOutput) -> NodeOutput:
@@ -469,13 +450,13 @@ class RecordMaker:
         return output._replace(
             value=None,
             inputs=output.inputs if keeps_digests else _NO_INPUTS,
-            skipped=self._said(output.skipped),
+            skipped=self._without_quotation(output.skipped),
             digest=output.digest if keeps_digests else None,
             uses=output.uses if keeps_digests else None,
         )
 
-    def _said(self, error: str | None) -> str | None:
-        """An error, or a reason; without its message where that might quote a text."""
+    def _without_quotation(self, error: str | None) -> str | None:
+        # Its message might quote a text.
         return error if error is None or self._content == "full" else error_class(error)
 
     def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:

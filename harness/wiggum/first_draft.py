@@ -33,9 +33,7 @@ async def write_first_draft(
 ) -> tuple[Selection, int]:
     """The drafts of a task that the rubric's checks rank first, and the id of their span.
 
-    Raises:
-        LimitReached: There is no room for a draft and its evaluation.
-        InferenceError: There was none.
+    Raises `LimitReached` without room for a draft and its evaluation, and as `sample`.
     """
     # 1. How much it may use: it must leave room for its evaluation and the other rounds.
     prompt_tokens = most_prompt_tokens(request)

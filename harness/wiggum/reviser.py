@@ -66,13 +66,8 @@ class Reviser:
     It has no state: the same rounds lead to the same prompts. A call has at most
     `max_output_tokens` of room; a short section gets less, about twice its length, and so does
     everything if this is None. Of several candidates `check` chooses. `at_once` is the number of
-    calls that the model answers at once; None if unknown.
-
-    Raises:
-        InvalidInput: The mode or a number is none.
-
-    Attributes:
-        prompts: The prompts for revisions and for a first draft.
+    calls that the model answers at once; None if unknown. Raises `InvalidInput` for a wrong mode or
+    number.
     """
 
     def __init__(
@@ -120,9 +115,8 @@ class Reviser:
     ) -> Selection:
         """The next draft; `rounds` are all so far, at least one, whose number seeds the sampling.
 
-        Raises:
-            InferenceError: The model gave no revision, or failed at one of several sections.
-            LimitReached: The loop's limits left no room for it.
+        Raises `InferenceError` if the model gave no revision, or failed at one of several sections,
+        and `LimitReached` if the loop's limits left no room for it.
         """
         # 1. By section, if every finding names one.
         if requests := self._section_requests(draft, focus, rounds):

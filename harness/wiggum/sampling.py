@@ -54,9 +54,8 @@ async def sample(
 
     `at_once` is the number of calls that the model answers at once; None makes all calls at once.
 
-    Raises:
-        InferenceError: All calls failed; or one did, where each is made once.
-        LimitReached: There was no room for them.
+    Raises `InferenceError` if all calls failed, or one did where each is made once, and
+    `LimitReached` without room for them.
     """
     # Further places wait: the prompts of one begin with the same sources, which a cache then has.
     room = asyncio.Semaphore(at_once or len(places) or 1)
