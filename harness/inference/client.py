@@ -342,7 +342,7 @@ class Client:
 
             def piece_came() -> None:
                 if place.is_probe:
-                    route.gate.is_back(place)
+                    route.gate.note_answer(place)
                 if sending is not None:
                     sending.pieces += 1
                 if on_piece is not None:

@@ -166,23 +166,13 @@ class Gate:
                 yield place
             replica.failures = 0
             self.answers += 1
-            self.is_back(place)
+            self.note_answer(place)
         # Not for a cancellation, which says nothing of the server.
         except HarnessError as error:
             is_fault = len(self.replicas) > 1 and is_replicas_fault(error)
             if is_fault:
                 tried.add(place.replica)
-            reason = outage_of(error)
-            # Nobody listens at an address that has answered; or it was down already, and gives
-            # any sign of it.
-            if self.max_outage_s and (
-                (reason == "unreachable" and self.answers) or (reason and replica.outage)
-            ):
-                if replica.outage is None:
-                    replica.out_until_ns = 0  # of failures that were none, which wakes no call
-                replica.outage = reason
-            if is_fault or (reason and replica.outage):
-                self._leave_out(replica, error)
+            self._note_failure(replica, error, is_fault=is_fault)
             raise
         finally:
             self._give_back(place)
@@ -219,8 +209,8 @@ class Gate:
         """Whether no replica answers."""
         return all(replica.outage for replica in self.replicas)
 
-    def is_back(self, place: ReplicaPlace) -> None:
-        """A replica answers, or begins to; calls that wait for it go on."""
+    def note_answer(self, place: ReplicaPlace) -> None:
+        """Lets the calls go on that wait for a replica, which answers, or begins to."""
         replica = self.replicas[place.replica]
         if replica.outage is None:
             return
@@ -229,12 +219,8 @@ class Gate:
         if was_down and since_ns is not None:
             down_s = round((self.tracer.now_ns() - since_ns) / 1e9, 1)
             self._down_since_ns = None
-            log_warning(
-                "an endpoint answers again",
-                code="endpoint.back",
-                endpoint=self._tag,
-                after_s=down_s,
-            )
+            what = "an endpoint answers again"
+            log_warning(what, code="endpoint.back", endpoint=self._tag, after_s=down_s)
             for waiter in self._waiting:
                 waiter.changed.set()  # from now on it waits for a place
         self._serve()
@@ -300,18 +286,32 @@ class Gate:
             states = self._states()
             refused.clear()
 
+    def _note_failure(self, replica: Replica, error: HarnessError, *, is_fault: bool) -> None:
+        reason = outage_of(error)
+        # Nobody listens at an address that has answered; or it was down already, and gives any sign
+        # of it.
+        if self.max_outage_s and (
+            (reason == "unreachable" and self.answers) or (reason and replica.outage)
+        ):
+            if replica.outage is None:
+                replica.out_until_ns = 0  # of failures that were none, which wakes no call
+            replica.outage = reason
+        if is_fault or (reason and replica.outage):
+            self._leave_out(replica, error)
+
     def _leave_out(self, replica: Replica, error: HarnessError) -> None:
+        """Sends nothing more to a replica until a pause is over, which grows with its failures."""
         now_ns = self.tracer.now_ns()
         if now_ns < replica.out_until_ns:
             return  # calls that fail together are one failure
         replica.failures += 1
         is_outage = replica.outage is not None
-        asked_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
+        wish_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
         next_try_s = pause_s(
             replica.failures,
             is_outage=is_outage,
             jitter=self.randomness.random() if is_outage else 0.0,
-            asked_s=min(asked_s, self.max_outage_s),
+            asked_s=min(wish_s, self.max_outage_s),
         )
         if is_outage:
             since_ns = now_ns if self._down_since_ns is None else self._down_since_ns

@@ -151,12 +151,13 @@ class KeptReplies:
         """The place of one call's reply, which an earlier part of the run may have filled."""
         slot = Slot()
         call = label, call_key(request, identity=self._identity(request.model))
-        # Before anything is awaited: calls that are made together differ only by their order.
-        # Of two that are the same, each has its own reply, in the order they were made.
+        # 1. Its number among equal calls, before anything is awaited: calls that are made together
+        #    differ only by their order, and each has its own reply.
         used = self._taken[call]
         number = next(candidate for candidate in count(1) if candidate not in used)
         used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
+        # 2. The reply that an earlier part got to it, unless it is to be asked anew.
         node = label.partition(VARIATION)[0]
         # An earlier part's reply failed this call; one that this part got is used again.
         is_anew = node in self._anew and key not in self._renewed
@@ -170,14 +171,15 @@ class KeptReplies:
             if stored is not None:
                 self.used_again += 1
                 usage = stored.usage
-                event = events.ReplyAgain(
+                again = events.ReplyAgain(
                     model=request.model,
                     cost_usd=stored.cost_usd,
                     input_tokens=None if usage is None else usage.input_tokens,
                     output_tokens=None if usage is None else usage.output_tokens,
                 )
-                self._trace.instant(event)
+                self._trace.instant(again)
                 slot.known = _answer_again(stored, request, asked_ns=asked_ns)
+        # 3. The reply that it gets now.
         try:
             yield slot
         except BaseException:
@@ -365,9 +367,9 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         **{name: getattr(request, name) for name in _DECISIVE},
         **request.sampling,
         "format": _FORMAT,
-        "top_logprobs": None,  # as before, so that kept replies are found
+        "top_logprobs": None,  # a field of earlier versions, without which no kept reply is found
         "identity": identity,
-        "messages": [_said(message) for message in request.messages],
+        "messages": [_decisive_parts(message) for message in request.messages],
         "temperature": float(request.temperature),
         "frequency_penalty": float(request.frequency_penalty),
         # As written: the reply's fields follow its order.
@@ -376,7 +378,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _said(m: Message) -> list[object]:
+def _decisive_parts(m: Message) -> list[object]:
     calls = [[call.id, call.name, call.arguments, call.extra] for call in m.tool_calls]
     return [m.role, m.content, m.extra, calls, m.answers, [image.digest for image in m.images]]
 

@@ -29,7 +29,7 @@ from harness.errors import (
 )
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import parsed
+from harness.inference.json_text import at, parsed
 from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply
 from harness.inference.providers.json_stream import json_values
@@ -459,6 +459,20 @@ class HttpBackend(ABC):
 
     def _body(self, fields: dict[str, object], _request: ChatRequest) -> dict[str, object]:
         return fields
+
+    def _part(self, value: object) -> Mapping[str, Any] | None:
+        """A value of a reply's body; None for a ping, or an end mark of a proxy's.
+
+        Raises what an error inside the reply means, or that the value is no part of a reply.
+        """
+        if isinstance(value, str) and not value.startswith("{"):
+            return None
+        # The status was sent with the first output, before the error.
+        if at(value, "error") is not None:
+            raise self._connection.refusal(value)
+        if not isinstance(value, Mapping):
+            raise self._connection.odd(value)
+        return value
 
     @abstractmethod
     async def _read(

@@ -72,7 +72,7 @@ class HttpCall:
         """Looks in a reply, or in one event of a stream; what is no reply, litellm refuses."""
         match value:
             case {"choices": [{"index": int(index)}, *_]} if index:
-                pass  # a second reply, which was not asked for
+                return  # a second reply, which was not asked for
             case (
                 {"choices": [{"finish_reason": str(word)}, *_]}
                 | {"type": "message", "stop_reason": str(word)}
@@ -97,7 +97,6 @@ async def http_call(
     try:
         yield call
     except Exception:
-        # litellm makes an error of its own of it, and says less.
         if call.refusal is None:
             raise
         raise call.refusal from None
@@ -177,6 +176,7 @@ def _check_address(request: httpx.Request) -> None:
         try:
             call.check_address(str(request.url))
         except NotTrusted as error:
+            # What litellm makes of it says less: `http_call` raises this one.
             call.refusal = error
             raise
 
