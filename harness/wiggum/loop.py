@@ -30,6 +30,7 @@ from harness.wiggum.policy import (
     decide_on_draft,
     greatest,
 )
+from harness.wiggum.prompts import FailedDraft
 from harness.wiggum.ratchet import Finalist, Selection, Tried, with_winner
 from harness.wiggum.record import reasons_in, record_round, verdict_attributes
 from harness.wiggum.reviser import Reviser
@@ -243,14 +244,14 @@ class _RunningLoop:
 
     def _most_tokens(self, step: Revise) -> int:
         """The most that a revision and its evaluation can use."""
-        base = self._base(step)
-        written = self.reviser.most_output_tokens(base, step.focus, rounds=self.rounds)
-        evaluation = self.evaluator.most_tokens(lengthened(base, tokens=written))
-        revision = self.reviser.most_tokens(base, step.focus, rounds=self.rounds)
-        return revision + self.finalists * evaluation
+        failed = self._failed(step)
+        written = self.reviser.most_output_tokens(failed)
+        evaluation = self.evaluator.most_tokens(lengthened(failed.draft, tokens=written))
+        return self.reviser.most_tokens(failed) + self.finalists * evaluation
 
-    def _base(self, step: Revise) -> Draft:
-        return self._draft(step.base.draft, cut=step.base.cut)
+    def _failed(self, step: Revise) -> FailedDraft:
+        draft = self._draft(step.base.draft, cut=step.base.cut)
+        return FailedDraft(draft, step.focus, self.rounds)
 
     def _draft(self, text: str, *, cut: bool) -> Draft:
         """A draft, with what the producer was told so far: it may repeat findings too."""
@@ -267,10 +268,9 @@ class _RunningLoop:
         with self.tracer.span(begun) as span:
             judged_in = self.judged_in.get(step.base.number)
             self.tracer.flow("verdict", source=judged_in, target=span.id)
-            base = self._base(step)
             # The revision may not take all that is left: it has to be evaluated too.
             with self.meter.holding(greatest([round_.judging for round_ in self.rounds])):
-                revision = await self.reviser.revise(base, step.focus, rounds=self.rounds)
+                revision = await self.reviser.revise(self._failed(step))
             span.set(
                 draft_sha256=self.tracer.content(revision.best.text),
                 how=revision.how,

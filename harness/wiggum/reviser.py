@@ -29,8 +29,14 @@ from harness.inference.request import most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.trace import Tracer
-from harness.wiggum.policy import Round, check_choice
-from harness.wiggum.prompts import RevisionPrompts, cited, located, place_of, without_criticized
+from harness.wiggum.policy import check_choice
+from harness.wiggum.prompts import (
+    FailedDraft,
+    RevisionPrompts,
+    cited,
+    place_of,
+    without_criticized,
+)
 from harness.wiggum.ratchet import (
     Candidate,
     Finalist,
@@ -110,65 +116,56 @@ class Reviser:
             prompts=prompts or Prompts(),
         )
 
-    async def revise(
-        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
-    ) -> Selection:
-        """The next draft; `rounds` are all so far, at least one, whose number seeds the sampling.
+    async def revise(self, failed: FailedDraft) -> Selection:
+        """The next draft; the number of rounds seeds the sampling.
 
         Raises `InferenceError` if the model gave no revision, or failed at one of several sections,
         and `LimitReached` if the loop's limits left no room for it.
         """
         # 1. By section, if every finding names one.
-        if requests := self._section_requests(draft, focus, rounds):
-            return await self._with_sections(draft, requests, focus, rounds)
+        if requests := self._section_requests(failed):
+            return await self._with_sections(failed, requests)
         # 2. By the edits of one reply. Candidates without gain are an answer too, a plateau; a
         #    reply that cannot be used is none.
-        if self._has_sections(draft):
-            edited = await self._edited(draft, focus, rounds)
+        if self._has_sections(failed.draft):
+            edited = await self._edited(failed)
             if edited.best.text or any(trial.outcome == "no_gain" for trial in edited.tried):
                 return edited
         # 3. As a whole.
-        return await self._written_anew(draft, focus, rounds)
+        return await self._written_anew(failed)
 
-    def most_tokens(
-        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
-    ) -> int:
+    def most_tokens(self, failed: FailedDraft) -> int:
         """The most that this revision can use."""
-        requests = self._requests(draft, focus, rounds)
+        requests = self._requests(failed)
         return self._candidates * sum(most_tokens_of(request) for request in requests)
 
-    def most_output_tokens(
-        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
-    ) -> int:
+    def most_output_tokens(self, failed: FailedDraft) -> int:
         """The most output of one candidate: the next draft is longer by this at most."""
-        return sum(r.max_output_tokens or 0 for r in self._requests(draft, focus, rounds))
+        return sum(r.max_output_tokens or 0 for r in self._requests(failed))
 
     # --- what is asked ---------------------------------------------------------------------------
 
-    def _requests(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> list[ChatRequest]:
-        if by_section := self._section_requests(draft, focus, rounds):
+    def _requests(self, failed: FailedDraft) -> list[ChatRequest]:
+        if by_section := self._section_requests(failed):
             return list(by_section.values())
-        whole = self._whole_request(draft, focus, rounds)
-        if not self._has_sections(draft):
+        whole = self._whole_request(failed)
+        if not self._has_sections(failed.draft):
             return [whole]
-        return [self._edit_request(draft, focus, rounds)[0], whole]
+        return [self._edit_request(failed)[0], whole]
 
     def _has_sections(self, draft: Draft) -> bool:
         """Whether it can be revised by section."""
         by_section = self._mode == "sections" and not draft.cut
         return by_section and any(section.level for section in draft.sections)
 
-    def _section_requests(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> dict[int, ChatRequest]:
+    def _section_requests(self, failed: FailedDraft) -> dict[int, ChatRequest]:
         """One request for each section with findings; empty if that cannot fix the draft."""
-        findings = located(focus, draft.sections) if self._has_sections(draft) else None
+        draft = failed.draft
+        findings = failed.by_section if self._has_sections(draft) else None
         return {
             # No more than it needs: a small model fills all the room there is.
-            index: self._request(prompt, rounds, room=self._enough(draft.sections[index].body))
-            for index, prompt in self.prompts.sections(draft, findings or {}, rounds).items()
+            index: self._request(prompt, failed, room=self._enough(draft.sections[index].body))
+            for index, prompt in self.prompts.sections(failed, findings or {}).items()
         }
 
     def _enough(self, *texts: str) -> int:
@@ -177,21 +174,18 @@ class Reviser:
         enough = max(written, _LEAST_TOKENS)
         return min(enough, self._max_output_tokens or enough)
 
-    def _edit_request(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> tuple[ChatRequest, tuple[int, ...]]:
+    def _edit_request(self, failed: FailedDraft) -> tuple[ChatRequest, tuple[int, ...]]:
         """The request, and the sections that it shows in full: only these may be rewritten."""
-        prompt, in_full = self.prompts.edits(draft, focus, rounds)
-        room = self._max_output_tokens or self._enough(*(draft.sections[i].text for i in in_full))
-        return self._request(prompt, rounds, room=room), in_full
+        prompt, in_full = self.prompts.edits(failed)
+        shown = (failed.draft.sections[index].text for index in in_full)
+        room = self._max_output_tokens or self._enough(*shown)
+        return self._request(prompt, failed, room=room), in_full
 
-    def _whole_request(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> ChatRequest:
-        room = self._max_output_tokens or self._enough(draft.text)
-        return self._request(self.prompts.whole(draft, focus, rounds), rounds, room=room)
+    def _whole_request(self, failed: FailedDraft) -> ChatRequest:
+        room = self._max_output_tokens or self._enough(failed.draft.text)
+        return self._request(self.prompts.whole(failed), failed, room=room)
 
-    def _request(self, prompt: Message, rounds: Sequence[Round], *, room: int) -> ChatRequest:
+    def _request(self, prompt: Message, failed: FailedDraft, *, room: int) -> ChatRequest:
         return ChatRequest(
             model=self._model,
             role="producer",
@@ -199,21 +193,18 @@ class Reviser:
             max_output_tokens=room,
             temperature=_TEMPERATURE,
             frequency_penalty=_FREQUENCY_PENALTY,
-            seed=self._first_seed + rounds[-1].number + 1,
+            seed=self._first_seed + failed.rounds[-1].number + 1,
         )
 
     # --- what is made of the replies -------------------------------------------------------------
 
     async def _with_sections(
-        self,
-        draft: Draft,
-        requests: Mapping[int, ChatRequest],
-        focus: Sequence[DimensionScore],
-        rounds: Sequence[Round],
+        self, failed: FailedDraft, requests: Mapping[int, ChatRequest]
     ) -> Selection:
         """The draft with these sections written again; empty when no call gave any text."""
+        draft, findings = failed.draft, failed.by_section or {}
         bodies = {index: draft.sections[index].body for index in requests}
-        findings = located(focus, draft.sections) or {}
+        judged = [score for score in failed.focus if score.source == "judged"]
         return await self._chosen(
             draft,
             [
@@ -222,7 +213,7 @@ class Reviser:
                     read=partial(self._read, text_of=partial(_fitting, before=bodies[index])),
                     base_seed=request.seed or 0,
                     section=index,
-                    afresh=self.prompts.afresh(draft, index, rounds),
+                    afresh=self.prompts.afresh(failed, index),
                 )
                 for index, request in requests.items()
             ],
@@ -230,40 +221,37 @@ class Reviser:
             put=partial(put_sections, draft.text),
             how="sections",
             # What a model criticized: checks cannot tell whether it gained.
-            undecided=set(cited([s for s in focus if s.source == "judged"], draft.sections)),
+            undecided=set(cited(judged, draft.sections)),
         )
 
-    async def _edited(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> Selection:
+    async def _edited(self, failed: FailedDraft) -> Selection:
         """The draft with the sections that the reply has; empty when it has none."""
-        request, in_full = self._edit_request(draft, focus, rounds)
+        request, in_full = self._edit_request(failed)
 
         def applied(reply: str) -> str:
-            edits = edits_in(reply, draft.text, allowed=in_full)
+            edits = edits_in(reply, failed.draft.text, allowed=in_full)
             try:
                 if not edits:
                     return ""
-                return splice(draft.text, edits.replacements, insertions=edits.insertions)
+                return splice(failed.draft.text, edits.replacements, insertions=edits.insertions)
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
         read = partial(self._read, text_of=applied)
         place = SampledPlace(request=request, read=read, base_seed=request.seed or 0)
-        return await self._chosen(draft, [place], how="edits", undecided=_judged(focus))
+        undecided = _judged(failed.focus)
+        return await self._chosen(failed.draft, [place], how="edits", undecided=undecided)
 
-    async def _written_anew(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> Selection:
-        request = self._whole_request(draft, focus, rounds)
-        findings = [finding.message for score in focus for finding in score.findings]
+    async def _written_anew(self, failed: FailedDraft) -> Selection:
+        draft, request = failed.draft, self._whole_request(failed)
+        findings = [finding.message for score in failed.focus for finding in score.findings]
         read = partial(self._read, text_of=partial(_fitting, before=draft.text))
         return await self._chosen(
             draft,
             [SampledPlace(request=request, read=read, base_seed=request.seed or 0)],
             criticized={None: (draft.text, findings)},
             how="whole",
-            undecided=_judged(focus),
+            undecided=_judged(failed.focus),
         )
 
     async def _chosen(
