@@ -262,8 +262,8 @@ class _Running:
         if self._stopping is not None:
             raise asyncio.CancelledError
         handle = NodeCall(call, shared=self._shared, nested=self._nest, parent=self._parent)
-        is_shown = call.step.item_form is not None and not call.step.mapped
-        on_item = partial(self._hand_on, call) if is_shown else None
+        generates = call.step.item_form is not None and not call.step.mapped
+        on_item = partial(self._hand_on, call) if generates else None
         if self._watcher is not None:
             self._watcher.begins(call.state.path, call.item)
         call.is_made = True

@@ -165,8 +165,8 @@ def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
     """The prices in the settings, by the endpoint's tag."""
     # One of the two prices alone is ignored: its sum would pass for the whole.
     return {
-        tag: TokenPrice(usd_per_million_input_tokens=read, usd_per_million_output_tokens=written)
+        tag: TokenPrice(usd_per_million_input_tokens=prompt, usd_per_million_output_tokens=reply)
         for tag, endpoint in endpoints.items()
-        if (read := endpoint.usd_per_million_input_tokens) is not None
-        and (written := endpoint.usd_per_million_output_tokens) is not None
+        if (prompt := endpoint.usd_per_million_input_tokens) is not None
+        and (reply := endpoint.usd_per_million_output_tokens) is not None
     }

@@ -219,8 +219,12 @@ class Gate:
         if was_down and since_ns is not None:
             down_s = round((self.tracer.now_ns() - since_ns) / 1e9, 1)
             self._down_since_ns = None
-            what = "an endpoint answers again"
-            log_warning(what, code="endpoint.back", endpoint=self._tag, after_s=down_s)
+            log_warning(
+                "an endpoint answers again",
+                code="endpoint.back",
+                endpoint=self._tag,
+                after_s=down_s,
+            )
             for waiter in self._waiting:
                 waiter.changed.set()  # from now on it waits for a place
         self._serve()

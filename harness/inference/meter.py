@@ -291,11 +291,12 @@ class Meter:
         """Returns when all imminent calls wait here, if they share the rest of a limit."""
         if not self._is_shared(request):
             return
-        ready, quiet = self._ready, 0
         # Nodes that begin together ask within a few turns of the event loop.
-        while quiet < _QUIET_TURNS:
+        quiet_turns = 0
+        while quiet_turns < _QUIET_TURNS:
+            ready = self._ready
             await asyncio.sleep(0)
-            ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
+            quiet_turns = quiet_turns + 1 if ready == self._ready else 0
 
     def _limited(self, among: int | None = None) -> list[tuple[Meter, Spent]]:
         """The innermost `among` scopes that have limits, and what a call must leave in each."""

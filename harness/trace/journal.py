@@ -130,7 +130,7 @@ class JournalWriter:
 
     def _write_for_waiting(self) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        # To the last: only who waits alone has this called.
+        # All of them: `persisted` has this called for the first that waits alone.
         with suppress(IndexError):
             while True:
                 future = self._waiting.popleft()

@@ -91,14 +91,14 @@ class RecordedNodes:
     """Collects the calls of nodes from a journal's items, for `node_records`."""
 
     def __init__(self) -> None:
-        self._found: dict[_Key, _NodeParts] = {}
+        self._nodes: dict[_Key, _NodeParts] = {}
         self._inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
         self._endpoints: list[EndpointEvent] = []
         self._again: list[ReplyAgain] = []
 
     def note(self, item: Item) -> None:
         """Adds an item, in the order of the journal."""
-        nodes, inside = self._found, self._inside
+        nodes, inside = self._nodes, self._inside
         if attempt := NodeAttempt.of(item):
             key = inside[attempt.id] = attempt.node or attempt.caption, attempt.item
             nodes.setdefault(key, _NodeParts()).begin(attempt)
@@ -121,15 +121,15 @@ class RecordedNodes:
 
     def records(self, calls: Iterable[Call], *, latest: bool = False) -> tuple[NodeRecord, ...]:
         """What `node_records` returns; `calls` are all of the run."""
-        nodes, charged = self._found, [*calls]
-        for call in charged:
+        nodes, calls = self._nodes, [*calls]
+        for call in calls:
             if call.id in self._inside:
                 nodes[self._inside[call.id]].calls.append(call)
         for reply in self._again:
             if reply.span in self._inside:
                 nodes[self._inside[reply.span]].again.append(reply)
         endpoints = self._endpoints
-        charges = charges_of(charged, endpoints)
+        charges = charges_of(calls, endpoints)
         return tuple(
             _record(key, parts, charges, endpoints, since=parts.made_before_ns if latest else 0)
             for key, parts in nodes.items()

@@ -383,10 +383,11 @@ class Exchange(AsyncExitStack):
                 if client.is_closed:
                     how = "the connections were closed on this side"
                     raise self._connection.cut(how) from error
-                if is_new:
-                    raise  # Of a new connection, it is the server's answer to this request.
-                if isinstance(error, httpx2.RemoteProtocolError) and _GONE not in str(error):
-                    raise  # Something did come, and was no HTTP.
+                # On a new connection, it is the server's answer to this request; likewise if
+                # something did come, and was no HTTP.
+                is_no_http = isinstance(error, httpx2.RemoteProtocolError)
+                if is_new or (is_no_http and _GONE not in str(error)):
+                    raise
                 # The server had closed the pooled connection that we chose. No reply has begun, so
                 # sending again cannot repeat any of it.
                 self.requests += 1
