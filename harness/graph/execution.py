@@ -55,20 +55,16 @@ async def execute(
 
 
 class _Running:
-    """One run of one graph.
-
-    `shared` is the same for nested graphs, `prefix` goes before its nodes' names, and `parent` is
-    the call that it is nested in.
-    """
+    """One run of one graph."""
 
     def __init__(
         self,
         graph: Graph,
         inputs: Mapping[str, object],
-        shared: Shared,
+        shared: Shared,  # the same for nested graphs
         *,
-        prefix: str = "",
-        parent: NodeCall | None = None,
+        prefix: str = "",  # goes before its nodes' names
+        parent: NodeCall | None = None,  # the call that it is nested in
         watcher: Watcher | None = None,
     ) -> None:
         self._fails_fast = graph.fail_fast
@@ -380,10 +376,7 @@ class _Running:
 
 
 class _Calls:
-    """The calls of one run of one graph: a task for each, begun when there is a place.
-
-    `around` is the call that waits for the graph.
-    """
+    """The calls of one run of one graph: a task for each, begun when there is a place."""
 
     def __init__(
         self,
@@ -394,7 +387,7 @@ class _Calls:
     ) -> None:
         self._run = run
         self._shared = shared
-        self._around = around
+        self._around = around  # the call that waits for the graph
         self._loop = asyncio.get_running_loop()
         # A call begins in whatever task makes way for it, which may be inside other spans.
         self._context = contextvars.copy_context()

@@ -87,11 +87,7 @@ class OpenExecutor(Protocol):
 
 
 class InProcess:
-    """Async functions run on the event loop, each plain one in a thread of its own.
-
-    A thread cannot be cancelled: its later result is dropped. It does not keep the interpreter from
-    ending.
-    """
+    """Async functions run on the event loop, each plain one in a thread of its own."""
 
     def __init__(self) -> None:
         self._has_warned = False
@@ -163,7 +159,8 @@ async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function
     done, context = Future[Any](), contextvars.copy_context()
 
     def run() -> None:
-        with suppress(InvalidStateError):  # nothing waits any more
+        # A thread cannot be cancelled: its later result is dropped.
+        with suppress(InvalidStateError):
             try:
                 done.set_result(context.run(work.function, **work.arguments))
             except BaseException as error:  # noqa: BLE001 - handed to the awaiting task
@@ -183,10 +180,7 @@ _GLANCE_S = 0.1  # between two looks whether a person has answered
 async def timed(
     attempt: Coroutine[Any, Any, object], limits: Timeout, *, pulse: Pulse, label: str, log: Log
 ) -> object:
-    """Awaits an attempt within its limits, and returns its result; abandons it if it goes on.
-
-    Raises what the attempt raises, and `NodeTimedOut` when a limit was reached.
-    """
+    """The result of an attempt; ends it, or abandons it, and raises `NodeTimedOut` at a limit."""
     # A task of its own, since only a task can be left behind.
     task = asyncio.get_running_loop().create_task(_result_or_exit(attempt))
     try:

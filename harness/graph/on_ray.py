@@ -338,10 +338,7 @@ class _RayBoard:
 
 
 class _LendingSelector(selectors.DefaultSelector):
-    """Waits as others do; while it waits for nothing but the driver, Ray may lend the CPU.
-
-    Ray does so in its own calls that block the main thread, and in no others.
-    """
+    """Waits as others do; while it waits for nothing but the driver, Ray may lend the CPU."""
 
     def __init__(self, open_questions: set[Any]) -> None:
         super().__init__()
@@ -359,6 +356,7 @@ class _LendingSelector(selectors.DefaultSelector):
 
         left_s = _LEND_S if timeout is None else min(timeout - _LEND_AFTER_S, _LEND_S)
         is_answered: list[Any] = []
+        # By Ray's own call: it lends the CPU in those that block the main thread, and in no others.
         # The loop's own handler of Ctrl-C has run before, and cancelled the call.
         with suppress(KeyboardInterrupt):
             is_answered, _ = ray.wait([*self._open], num_returns=1, timeout=left_s)

@@ -46,8 +46,7 @@ _PLANS: WeakKeyDictionary[Graph, Sequence[Step]] = WeakKeyDictionary()
 def plan_of(graph: Graph) -> Sequence[Step]:
     """The graph's nodes as steps, in the order of definition; compiled once for all its runs.
 
-    Raises:
-        PipelineInvalid: An annotation names something that does not exist.
+    Raises `PipelineInvalid` if an annotation names something that does not exist.
     """
     plan = _PLANS.get(graph)
     # Nodes are only ever added.

@@ -252,10 +252,7 @@ class _QueuedCall:
 
 
 class Places:
-    """Starts calls at once while there is room, else in order as places become free.
-
-    A waiting call costs no task.
-    """
+    """Starts calls at once while there is room, else in order; a waiting call costs no task."""
 
     __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
 
@@ -266,10 +263,7 @@ class Places:
         self._waiting: list[tuple[int, bool, int, _QueuedCall]] = []  # a heap
 
     def take(self, start: Callable[[], object], call: StepCall | None = None) -> None:
-        """Calls `start` when there is a place; `leave` must follow.
-
-        Without a `call`, the place is no one's to lend, and `give_back` must follow.
-        """
+        """Calls `start` when there is a place; `leave` must follow, without a call `give_back`."""
         loan = None if call is None or call.around is None else call.around.loan
         # 1. No limit.
         if self._free is None:
@@ -368,10 +362,8 @@ _JSON = frozenset({str, int, float, bool, type(None), list, dict})
 
 
 def digest_of_value(value: object) -> str:
-    """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some.
-
-    An object that has `code_parts()`, such as a handle of a database, counts by these.
-    """
+    """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some."""
+    # Such as a handle of a database.
     if hasattr(type(value), "code_parts"):
         return digest_of_parts(value) or NO_DIGEST
     if isinstance(value, Iterator | AsyncIterator):

@@ -123,10 +123,8 @@ class OnWorkers(InProcess):
         """Has a worker with these resources run `perform(call, board)`, and returns its result.
 
         What comes over the board goes to `hear`. Cancelled, it ends the call on the worker too.
-
-        Raises:
-            WorkerLost: The call may be sent again.
-            ConfigurationInvalid: No worker can make such a call.
+        Raises `WorkerLost` if the call may be sent again, `ConfigurationInvalid` if no worker can
+        make such a call.
         """
 
     def hear(self, call: int, question: WorkerQuestion | None) -> None:

@@ -271,7 +271,6 @@ class Client:
         return delay_s
 
     async def _attempt(self, call: _EndpointCall) -> Any:  # noqa: ANN401
-        """One attempt at one endpoint, in a span of its own."""
         request, route = call.request, call.route
         if isinstance(request, ChatRequest):
             request = with_defaults(request, route.endpoint)
@@ -425,7 +424,6 @@ class Client:
 
 
 def _asker(backend: Backend, request: Request) -> Callable[[Any], Awaitable[Any]]:
-    """What asks a backend for such a request."""
     if isinstance(request, ChatRequest):
         return backend.chat
     if not isinstance(request, RerankRequest):
@@ -450,8 +448,6 @@ def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:
 
 @dataclass(slots=True)
 class _EndpointCall:
-    """A call on its way to one endpoint."""
-
     request: Request
     route: Route
     admission: Admission | None

@@ -75,16 +75,12 @@ _State = Literal["begin", "between", "reasoning", "answer", "calls"]
 
 
 class MarkSplitter:
-    """Divides a reply that arrives piece by piece into reasoning, answer and calls.
-
-    `close` is the mark that ends the reasoning that the reply begins with, unmarked. `calls` has
-    the calls as text, marks included, once `rest` was asked for.
-    """
+    """Divides a reply that arrives piece by piece into reasoning, answer and calls."""
 
     def __init__(self, close: str = "") -> None:
-        self.calls = ""
+        self.calls = ""  # as text, marks included; set by `rest`
         self._held = ""
-        self._close = close
+        self._close = close  # the mark that ends the reasoning, which the reply may begin with
         self._state: _State = "reasoning" if close else "begin"
 
     def feed(self, piece: str) -> tuple[str, str]:

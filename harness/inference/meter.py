@@ -215,11 +215,9 @@ class Meter:
     async def _wait(
         self, request: Request, *, call: Admission | None = None
     ) -> tuple[Request, Spent]:
-        """The request with the room for its reply, and its highest use, once that fits.
-
-        `call` is None for one that is not admitted yet.
-        """
-        # 1. At once, if it fits, and its room is not a share that depends on other calls.
+        """The request with the room for its reply, and its highest use, once that fits."""
+        # 1. At once, if it fits, and its room is not a share that depends on other calls. Without a
+        #    `call`, it is not admitted yet.
         sized, need = self._sized(request, call)
         turns = [scope._turn if call is None else scope._turn_to_send for scope in self.chain]
         # A turn that is taken: others wait, and come first.
@@ -245,10 +243,7 @@ class Meter:
     def _fits(
         self, request: Request, need: Spent, call: Admission | None, *, among: int | None = None
     ) -> bool:
-        """Whether there is room now, in so many of the scopes, this one first.
-
-        Raises `LimitReached` if there would not be even with nothing under way.
-        """
+        """Whether there is room now, in so many of the scopes; raises `LimitReached` if never."""
         fits = True
         for scope, reserve in self._limited(among):
             used = scope.spent + reserve

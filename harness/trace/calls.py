@@ -223,13 +223,11 @@ class CallGroup:
 def group_calls(
     calls: Iterable[Call], by: Callable[[Call], str | None], *, whole: CallGroup | None = None
 ) -> tuple[CallGroup, ...]:
-    """A group for each name that `by` returns, in the order of their first calls.
-
-    `whole`, the group of all calls, is taken over where there is but one name.
-    """
+    """A group for each name that `by` returns, in the order of their first calls."""
     groups: dict[str | None, list[Call]] = {}
     for call in calls:
         groups.setdefault(by(call), []).append(call)
+    # Taken over, since it would take as long to make again.
     if whole and len(groups) == 1:
         return (replace(whole, name=next(iter(groups))),)
     return tuple(call_group(members, name=name) for name, members in groups.items())
@@ -368,10 +366,7 @@ def cost_of(
 
 
 def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> dict[int, float]:
-    """What calls cost by their tokens, in dollars by span id; without those of unknown price.
-
-    Takes the arguments of `cost_of`.
-    """
+    """What calls cost by their tokens, in dollars by span id; without those of unknown price."""
     prices = {price.model: price for price in endpoints}
     charges = ((call.id, _charge(call, prices.get(call.model))) for call in calls)
     return {span: charge[1] for span, charge in charges if charge is not None}

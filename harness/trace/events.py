@@ -256,10 +256,7 @@ def said_by(event: Event) -> dict[str, object]:
 
 
 class Events:
-    """The events among the items of a journal, by their kinds, in the order of the journal.
-
-    Without calls of models, for which there is `calls_of`.
-    """
+    """The events among the items of a journal, by their kinds, in the order of the journal."""
 
     def __init__(self, items: Iterable[object] = ()) -> None:
         self._records: dict[tuple[type, str], list[Any]] = {}

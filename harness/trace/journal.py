@@ -39,18 +39,15 @@ call, or continue without it."""
 _EVERY_S = 0.025
 # Entries taken together: a span that begins and ends among them becomes one record.
 _BATCH = 4096
+# Records made, and records written, before other threads may run: a tenth of a millisecond each,
+# for which an event loop that wakes up has to wait.
 _BREATH_MADE, _BREATH_WRITTEN = 256, 64
-"""Records made, and records written, before other threads may run: a tenth of a millisecond each,
-for which an event loop that wakes up has to wait."""
 # With more entries waiting, the code that adds entries must help writing.
 _BACKLOG = 50_000
 
 
 class JournalWriter:
-    """Writes records to a new file; raises `OSError` if it cannot be created, or exists.
-
-    `observers` are called with each record as it is written, from the writing thread.
-    """
+    """Writes records to a new file; raises `OSError` if it cannot be created, or exists."""
 
     def __init__(
         self,
@@ -67,6 +64,7 @@ class JournalWriter:
         self._maker = maker
         self._redactor = redactor
         self._durability = durability
+        # Called with each record as it is written, from the writing thread.
         self._observers = tuple(observers)
         self._descriptor: int | None = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600

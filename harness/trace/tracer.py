@@ -59,10 +59,7 @@ _RELIEF_EVERY = 4096  # spans between two looks at how much waits to be written
 
 
 class Tracer:
-    """Takes down what happens.
-
-    Records go to the `sink`; by default nowhere, so that code may trace unconditionally.
-    """
+    """Takes down what happens for its `sink`, by default for none: so code may always trace."""
 
     run_id: str = ""  # empty if no run is recorded
     hears_text: bool = False  # whether `piece` has listeners
@@ -135,11 +132,9 @@ class Tracer:
         return {} if self.current_id is None else context_under_way()
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
-        """A quantity's new value; a value that is not a finite number is left out.
-
-        It is drawn on `track`, or else with the current span.
-        """
-        # Beyond 64 bits an integer is not exact in timelines anyway; numpy has numbers of its own.
+        """A quantity's new value, drawn on `track` or else with the current span."""
+        # What is no finite number is left out. Beyond 64 bits an integer is not exact in timelines
+        # anyway; numpy has numbers of its own.
         number = value if type(value) is int and -(2**63) <= value < 2**63 else _finite(value)
         if number is not None:
             span = self.current_id if track is None else None
@@ -163,10 +158,7 @@ class Tracer:
         self._take(Piece(span, text))
 
     def content(self, text: str | Callable[[], str]) -> Text:
-        """A text, or a function that makes it later, for an attribute to refer to by its hash.
-
-        The text itself is recorded once a run.
-        """
+        """A text, or a function that makes it later, for an attribute to refer to by its hash."""
         return Text(text)
 
     def excerpt(self, quotation: T) -> T | None:
@@ -211,10 +203,7 @@ class Tracer:
             self.calls_under_way -= 1
 
     def check_written(self) -> None:
-        """Raises `RunLimitReached` if nothing more can be recorded, and the run is to stop then.
-
-        To call before anything that costs something.
-        """
+        """Before what costs: raises `RunLimitReached` if the run cannot be recorded any more."""
 
     @property
     def current_id(self) -> int | None:
@@ -367,10 +356,7 @@ def add_run_context(
 
 
 def traceparent() -> str | None:
-    """The span under way as W3C's trace context, by which spans of other programs join its run.
-
-    None outside of a recorded run.
-    """
+    """The span under way as W3C's trace context, by which other programs' spans join its run."""
     span = _current_span.get()
     if span is None or not span.tracer.run_id:
         return None

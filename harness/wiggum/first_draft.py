@@ -31,10 +31,7 @@ async def write_first_draft(
     at_once: int | None,
     base_seed: int,
 ) -> tuple[Selection, int]:
-    """The drafts of a task that the rubric's checks rank first, and the id of their span.
-
-    Raises `LimitReached` without room for a draft and its evaluation, and as `sample`.
-    """
+    """The drafts of a task that the rubric's checks rank first, and the id of their span."""
     # 1. How much it may use: it must leave room for its evaluation and the other rounds.
     prompt_tokens = most_prompt_tokens(request)
 

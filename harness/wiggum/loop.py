@@ -80,9 +80,8 @@ async def revise_until_met(
     `first_drafts` has the candidates that it was chosen from. `rounds` are the loop's rounds before
     it was cut off; it continues after them. For `key`, see `loop_key`.
 
-    Raises:
-        InvalidInput: The rounds are of another draft or another rubric.
-        HarnessError: The first draft could not be evaluated, so there is no round to return.
+    Raises `InvalidInput` for rounds of another draft or another rubric, and the error of the first
+    draft's evaluation, since there is no round to return then.
     """
     rubric = evaluator.rubric
     check_rounds(rounds, first_draft, rubric)
@@ -281,10 +280,7 @@ class _RunningLoop:
     async def _evaluate(
         self, revision: Selection, step: Revise | None, *, written_in: int | None
     ) -> None:
-        """Adds the round of a draft: of several finalists, of the one with the highest verdict.
-
-        `step` is None for the first draft; `written_in` is the id of its span.
-        """
+        """Adds the round of a draft: of several finalists, of the one with the highest verdict."""
         # What was spent since the last verdict.
         drafting = self.meter.lap()
         earlier = {round_.draft for round_ in self.rounds}

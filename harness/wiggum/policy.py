@@ -79,11 +79,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPolicy:
-    """What a loop revises, and when revising further is useless.
-
-    Raises:
-        InvalidInput: No round is allowed, or a choice is none.
-    """
+    """What a loop revises, and when revising further is useless; raises `InvalidInput`."""
 
     max_rounds: int = 3  # most evaluations, so one revision fewer
     focus_below: float = 7.0  # dimensions under this score are revised

@@ -212,10 +212,7 @@ class EarlierLoops:
 def earlier_loops(
     journal: Journal, outputs: Iterable[NodeOutput], *, lost: bool = False
 ) -> EarlierLoops:
-    """Reads the loops of a run that is resumed.
-
-    `lost` says whether records are missing, so that rounds may be: open loops then begin again.
-    """
+    """The loops of a run that is resumed; open ones begin again if records are `lost`."""
     loops = [loop for loop in recorded_loops(journal) if loop.key]
     # A node with an output is made again only if it changed, and its loops have other keys then.
     done = {label_of(output.node, output.item) for output in outputs}

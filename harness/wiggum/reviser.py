@@ -262,12 +262,10 @@ class Reviser:
         how: How,
         undecided: Collection[int | None],
         put: Put = lambda texts: texts[None],
+        # By section, the text and the findings of places.
         criticized: Mapping[int | None, tuple[str, Sequence[str]]] | None = None,
     ) -> Selection:
-        """The draft that the usable candidates for these places make.
-
-        `criticized` has the text and the findings of places, by section.
-        """
+        """The draft that the usable candidates for these places make."""
         # Finalists are for the evaluator to choose from, so checks alone must not end the sampling.
         decides = self._candidates > 1 and self._finalists == 1
         rank = self._check(draft).rank if decides else None
@@ -318,10 +316,7 @@ class Reviser:
         undecided: Collection[int | None],
         candidate: Candidate,
     ) -> bool:
-        """Whether a candidate is taken and its section satisfies all checks.
-
-        `rank` is the draft's; None if checks do not decide.
-        """
+        """Whether a candidate is taken and its section satisfies all checks."""
         if rank is None or not candidate.text or candidate.cut:
             return False
         try:

@@ -71,10 +71,7 @@ _PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")  # the beginning
 
 
 def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
-    """Reads these samples, by the keys of `METRICS`, from Prometheus text; no NaN, no infinity.
-
-    If the server has them `from_the_start`, before its first call, a page without any is another.
-    """
+    """Reads these samples, by the keys of `METRICS`, from Prometheus text; no NaN, no infinity."""
     rows = {key: (name,) if isinstance(name, str) else name for key, name in samples_of.items()}
     names = {name for group in rows.values() for name in group}
 
@@ -85,6 +82,7 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
         for name, value in _SAMPLE.findall(text):
             if name in names:
                 samples.setdefault(name, []).append(float(value))
+        # Another page, if the server has them before its first call.
         if not samples and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
         values = {
@@ -97,11 +95,7 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
 
 
 class MetricsSource:
-    """The counters of one server, read again and again by one task.
-
-    `address` is for a server that the run starts, whose totals begin at 0, and None while it does
-    not run; otherwise it is the endpoint's.
-    """
+    """The counters of one server, read again and again by one task."""
 
     def __init__(
         self,
@@ -117,6 +111,7 @@ class MetricsSource:
         self._paths = dict(paths)
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
         self._connection = HttpConnection(bounded, api_key=api_key)
+        # That of a server which the run starts, None while it does not run; else the endpoint's.
         self._address = address or (lambda: self._connection.root)
         self._known = None if address else self._connection.root
         self._totals = RunTotals()

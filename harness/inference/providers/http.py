@@ -462,12 +462,9 @@ class HttpBackend(ABC):
         return fields
 
     def _part(self, value: object) -> Mapping[str, Any] | None:
-        """A value of a reply's body; None for a ping, or an end mark of a proxy's.
-
-        Raises what an error inside the reply means, or that the value is no part of a reply.
-        """
+        """A part of a reply; None for a ping. Raises what an error means, or another value."""
         if isinstance(value, str) and not value.startswith("{"):
-            return None
+            return None  # or an end mark of a proxy's
         # The status was sent with the first output, before the error.
         if at(value, "error") is not None:
             raise self._connection.refusal(value)
