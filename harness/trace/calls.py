@@ -12,15 +12,8 @@ from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
 
-from harness.trace.events import (
-    Chat,
-    Embed,
-    EndpointEvent,
-    ReplyAgain,
-    Request,
-    place_of,
-    without_fields,
-)
+from harness.trace.event_forms import without_fields
+from harness.trace.events import Chat, Embed, EndpointEvent, ReplyAgain, Request, place_of
 from harness.trace.records import Interval, SpanRecord
 
 PHASES = ("overhead", "queue", "load", "prefill", "decode")

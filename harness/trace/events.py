@@ -1,84 +1,32 @@
 """The words of a journal: a record for each event, as it is written and as it is read.
 
 `tracer.span(ToolEvent(…))` and `tracer.instant(RetryEvent(…))` write one, `RetryEvent.of(instant)`
-reads it back, and `Events` picks those of some kinds from a journal. An event's name is its
-class's, in small words and without `Event`; its fields are its attributes, in order. What has its
-default is not written; what a span learns later has the default None, and is added by `Span.set`.
-What is missing or of another type, as in a damaged journal, reads as the default, else as None or
-empty; a text as `str` shows it.
+reads it back, and `Events` picks those of some kinds from a journal. `event_forms` says how a
+record's fields become attributes.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from operator import attrgetter
-from sys import intern
-from types import NoneType, UnionType
-from typing import (
-    Any,
-    ClassVar,
-    Literal,
-    NamedTuple,
-    Self,
-    TypeVar,
-    Union,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from harness.trace.records import (
-    Attributes,
-    Instant,
-    Interval,
-    SpanRecord,
-    SpanStarted,
-    SpanStatus,
-    describe,
-    error_class,
-)
+from harness.trace.event_forms import NAMES, UNSAID, Event, InstantEvent, SpanEvent, Text, words_of
+from harness.trace.records import Attributes, Instant, Interval, SpanRecord
 
-E = TypeVar("E", bound="Event")
+E = TypeVar("E", bound=Event)
 
 PlaceOf = Literal["endpoint", "slots", "cache", "memory"]
 """What a call in a queue waits for: a place under the endpoint's limit, one of the server's slots,
 room in the model's KV cache (in journals of earlier versions), or room in memory for the model. All
 but the last are turns."""
 
-
-class Text:
-    """A text that an attribute refers to by hash; read, or made, only with the record."""
-
-    __slots__ = ("_source",)
-
-    def __init__(self, source: str | Callable[[], str]) -> None:
-        self._source = source
-
-    def read(self) -> str:
-        """The text, or the error of its maker: tracing never raises into the run."""
-        try:
-            return self._source if isinstance(self._source, str) else self._source()
-        except Exception as error:  # noqa: BLE001 - whatever its maker raises
-            return f"<{describe(error)}>"
-
+Happening = str | Event | tuple[Any, ...]
+"""An event as a tracer takes it; or its name, with attributes beside it."""
 
 Sha256 = Text | str | None
 """The digest of a text: a `Text` where it is written, a str or None where it is read."""
-
-# The default of what one writer leaves out, and another writes even if it is None.
-_UNSAID: Any = object()
-
-_NONE: Attributes = {}
-
-_KEPT: set[str] = set()  # the names of events that `Events` keeps
-
-# Characters. Hashes are longer, and differ in every call.
-_LONGEST_WORD = 40
 
 _ONE_OF = "one of "  # so does the form of a question begin that only some texts answer
 
@@ -90,202 +38,7 @@ _PLACES_BY_REASON: Mapping[str, PlaceOf] = {
 
 def name_of(event: type) -> str:
     """The event's name in a journal."""
-    return str(getattr(event, "NAME", "")) or _words(event)
-
-
-def _words(cls: type) -> str:
-    # Some have this ending because another class has the rest of the name.
-    name = cls.__name__.removesuffix("Event")
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
-
-
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
-class Event:
-    """What happened, in the words of the journal."""
-
-    NAME: ClassVar[str]
-    RECORDS: ClassVar[tuple[type, ...]] = ()
-    attributes: Attributes = _NONE  # as they were read, with those that have no field
-
-    def __init_subclass__(cls, *, name: str = "") -> None:
-        cls.NAME = name or _words(cls)
-        # Not those of calls, of which there may be millions: `calls_of` keeps them.
-        _KEPT.update({cls.NAME} - {"chat", "queue"})
-        dataclass(frozen=True, kw_only=True)(cls)
-
-    @classmethod
-    def of(cls, record: object) -> Self | None:
-        """What a span or an instant says; None if it is of another event."""
-        is_one = isinstance(record, cls.RECORDS) and cast("Instant", record).name == cls.NAME
-        return cls.read(cast("Instant", record)) if is_one else None
-
-    @classmethod
-    def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:
-        """The same of a record of any name, with what else is known of the event."""
-        event, (_, empty, types) = object.__new__(cls), _form(cast("Any", cls))
-        # 1. The record's own fields. 2. Its attributes, so far as they have a field of their type.
-        values = record._asdict() | known
-        for name, value in record.attributes.items():
-            if name not in types or name in known:
-                continue
-            if isinstance(value, types[name]):
-                values[name] = value if type(value) is not list else tuple(value)
-            elif types[name] == (str,) and empty[name] is not None:
-                values[name] = str(value)
-        event.learn(**values)
-        return event
-
-    def learn(self, **values: object) -> None:
-        """Sets fields, while the event is being read; what is not set is read off the class."""
-        _, empty, _ = _form(cast("Any", type(self)))
-        for name, value in values.items():
-            # One by one, since objects whose dictionary nobody asks for share its keys: with a
-            # third of the memory. A short text, such as a model's tag, is one for all.
-            if name in empty and value is not empty[name]:
-                if isinstance(value, str) and len(value) <= _LONGEST_WORD:
-                    value = intern(value)  # noqa: PLW2901 - the same text
-                object.__setattr__(self, name, value)
-
-
-Happening = str | Event | tuple[Any, ...]
-"""An event as a tracer takes it; or its name, with attributes beside it."""
-
-
-class SpanEvent(Event, Interval):
-    """One that takes time; the times are of the run's clock, and set where it was read."""
-
-    RECORDS = (SpanRecord, SpanStarted)
-    id: int = field(init=False, default=0)
-    parent: int | None = field(init=False, default=None)
-    start_ns: int = field(init=False, default=0)
-    end_ns: int = field(init=False, default=0)
-    status: SpanStatus = field(init=False, default="ok")
-    error: str | None = field(init=False, default=None)
-
-    @property
-    def caption(self) -> str:
-        """The display name: its label, or else its name."""
-        return str(self.attributes.get("label") or self.NAME)
-
-    @property
-    def error_class(self) -> str:
-        """The class of the error that ended it; empty without one."""
-        return error_class(self.error)
-
-    @property
-    def record(self) -> SpanRecord:
-        """The span that it was read from."""
-        times = self.start_ns, self.end_ns
-        return SpanRecord(
-            self.id, self.parent, self.NAME, *times, self.status, self.error, self.attributes
-        )
-
-
-class InstantEvent(Event):
-    """One at a moment; of the span that it happened in."""
-
-    RECORDS = (Instant,)
-    span: int | None = field(init=False, default=None)
-    time_ns: int = field(init=False, default=0)
-
-
-_JSON: Mapping[object, tuple[type, ...]] = {
-    Any: (object,), Literal: (str,), Mapping: (dict,), Text: (), float: (int, float),
-    tuple: (list, tuple),
-}  # fmt: skip
-
-
-def _types(hint: object) -> tuple[type, ...]:
-    """The types that JSON has for an annotation."""
-    origin = get_origin(hint) or hint
-    if origin in {Union, UnionType}:
-        return tuple(kind for part in get_args(hint) for kind in _types(part))
-    return _JSON.get(origin, (cast("type", origin),))
-
-
-class _Form(NamedTuple):
-    """The fields of an event, by their names."""
-
-    defaults: dict[str, object]  # not written
-    empty: dict[str, object]  # what they read as without a value
-    types: dict[str, tuple[type, ...]]  # that are read
-
-
-@cache
-def _form(cls: type[Event]) -> _Form:
-    form, hints = _Form({}, {"attributes": _NONE}, {}), get_type_hints(cls)
-    for part in fields(cast("Any", cls)):
-        types = _types(hints[part.name])
-        if part.init:
-            form.defaults[part.name], form.types[part.name] = part.default, types
-        if part.default is not MISSING:
-            form.empty[part.name] = None if part.default is _UNSAID else part.default
-        elif NoneType in types or object in types:
-            form.empty[part.name] = None
-        else:
-            form.empty[part.name] = () if list in types else "None" if str in types else types[0]()
-        setattr(cls, part.name, form.empty[part.name])  # once for all: there may be 100,000
-    return form
-
-
-def written(event: Event | tuple[Any, ...]) -> tuple[str, dict[str, object]]:
-    """The name and the attributes of an event."""
-    if not isinstance(event, Event):
-        return _words(type(event)), cast("Any", event)._asdict()
-    values = {
-        name: value
-        for name, default in _form(cast("Any", type(event))).defaults.items()
-        if (value := getattr(event, name)) is not default
-    }
-    # `pop` comes before the joining, so `more` is gone from the left side as well.
-    return event.NAME, values | values.pop("more") if "more" in values else values
-
-
-def without_fields(kind: type[Event], attributes: Attributes) -> Attributes:
-    """The attributes that have no field of this kind of event."""
-    types = _form(cast("Any", kind)).types
-    return {name: value for name, value in attributes.items() if name not in types} or _NONE
-
-
-def said_by(event: Event) -> dict[str, object]:
-    """What an event says, by the names of attributes: whatever is not as without a value."""
-    form = _form(cast("Any", type(event)))
-    values = {name: getattr(event, name) for name in form.types}
-    values = {name: value for name, value in values.items() if value is not form.empty[name]}
-    return values | {**event.attributes}
-
-
-class Events:
-    """The events among the items of a journal, by their kinds, in the order of the journal."""
-
-    def __init__(self, items: Iterable[object] = ()) -> None:
-        self._records: dict[tuple[type, str], list[Any]] = {}
-        self._read: dict[type[Event], list[Any]] = {}
-        for _ in self.noted(items):
-            pass
-
-    def noted(self, items: Iterable[object]) -> Iterator[SpanRecord]:
-        """The spans among the items; the events are kept in passing."""
-        for item in items:
-            if isinstance(item, SpanRecord | Instant):
-                if item.name in _KEPT:
-                    self._records.setdefault((type(item), item.name), []).append(item)
-                if type(item) is SpanRecord:
-                    yield item
-
-    def __getitem__(self, kind: type[E]) -> list[E]:
-        """Of a kind with kinds of its own, those too."""
-        if kind not in self._read:
-            kinds = {event.NAME: event for event in (*kind.__subclasses__(), kind)}
-            read_events = [
-                event.read(record)
-                for name, event in kinds.items()
-                for record in self._records.get((kind.RECORDS[0], name), ())
-            ]
-            # Read kind by kind; their ids put them back in the order in which they began.
-            by_id = len(kinds) > 1 and issubclass(kind, SpanEvent)
-            self._read[kind] = sorted(read_events, key=attrgetter("id")) if by_id else read_events
-        return self._read[kind]
+    return str(getattr(event, "NAME", "")) or words_of(event)
 
 
 # --- runs and nodes -------------------------------------------------------------------------------
@@ -318,8 +71,8 @@ class PipelineEvent(InstantEvent):
 
 class InputEvent(InstantEvent):
     input: str
-    value_sha256: Sha256 = _UNSAID
-    digest: str | None = _UNSAID
+    value_sha256: Sha256 = UNSAID
+    digest: str | None = UNSAID
 
 
 class Outcome(InstantEvent):
@@ -418,7 +171,7 @@ class Request(SpanEvent):
 
     track: str | None = None
     model: str
-    role: str | None = _UNSAID
+    role: str | None = UNSAID
     model_id: str | None = None
     cost_usd: float | None = None
     input_tokens: int | None = None
@@ -629,7 +382,7 @@ class UnloadEvent(SpanEvent):
 class Evict(InstantEvent):
     model: str
     reason: str
-    room_for: str | None = _UNSAID  # the model that it makes room for
+    room_for: str | None = UNSAID  # the model that it makes room for
 
     @property
     def makes_room(self) -> bool:
@@ -698,12 +451,6 @@ class StopEvent(InstantEvent):
     best_round: int | None
 
 
-class CandidateEvent(SpanEvent):
-    label: str
-    number: int
-    seed: int | None
-
-
 class CandidateFate(InstantEvent, name="candidate"):
     round: int
     section: str | None
@@ -759,6 +506,9 @@ Agent = NamedTuple("Agent", [("label", str), ("role", str)])
 AgentStep = NamedTuple("AgentStep", [("label", str), ("step", int)])
 AskServers = NamedTuple("AskServers", [("models", list[str])])
 AskSlots = NamedTuple("AskSlots", [])
+CandidateEvent = NamedTuple(
+    "CandidateEvent", [("label", str), ("number", int), ("seed", int | None)]
+)
 Draft = NamedTuple("Draft", [])
 EvaluatorDrawn = NamedTuple("EvaluatorDrawn", [
     ("evaluator", str), ("seed", str | None), ("pool", Sequence[str]),
@@ -783,3 +533,42 @@ Revise = NamedTuple("Revise", [
 Separation = NamedTuple("Separation", [("relation", str), ("producer", Any), ("evaluator", Any)])
 WaitForRoom = NamedTuple("WaitForRoom", [])
 Worker = NamedTuple("Worker", [("label", str), ("track", str), ("process", int)])
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+# Not those of calls, of which there may be millions: `calls_of` keeps them.
+_KEPT = NAMES - {Chat.NAME, Queue.NAME}
+
+
+class Events:
+    """The events among the items of a journal, by their kinds, in the order of the journal."""
+
+    def __init__(self, items: Iterable[object] = ()) -> None:
+        self._records: dict[tuple[type, str], list[Any]] = {}
+        self._read: dict[type[Event], list[Any]] = {}
+        for _ in self.noted(items):
+            pass
+
+    def noted(self, items: Iterable[object]) -> Iterator[SpanRecord]:
+        """The spans among the items; the events are kept in passing."""
+        for item in items:
+            if isinstance(item, SpanRecord | Instant):
+                if item.name in _KEPT:
+                    self._records.setdefault((type(item), item.name), []).append(item)
+                if type(item) is SpanRecord:
+                    yield item
+
+    def __getitem__(self, kind: type[E]) -> list[E]:
+        """Of a kind with kinds of its own, those too."""
+        if kind not in self._read:
+            kinds = {event.NAME: event for event in (*kind.__subclasses__(), kind)}
+            read_events = [
+                event.read(record)
+                for name, event in kinds.items()
+                for record in self._records.get((kind.RECORDS[0], name), ())
+            ]
+            # Read kind by kind; their ids put them back in the order in which they began.
+            by_id = len(kinds) > 1 and issubclass(kind, SpanEvent)
+            self._read[kind] = sorted(read_events, key=attrgetter("id")) if by_id else read_events
+        return self._read[kind]

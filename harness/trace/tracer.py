@@ -20,7 +20,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from harness.errors import HarnessError
 from harness.trace.clock import Clock, monotonic
-from harness.trace.events import REQUESTS, Happening, Text, Warned, written
+from harness.trace.event_forms import Text, written
+from harness.trace.events import REQUESTS, Happening, Warned
 from harness.trace.records import (
     Attributes,
     Content,
