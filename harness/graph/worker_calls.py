@@ -78,6 +78,13 @@ class WorkerQuestion(NamedTuple):
     """Called with the answer, once."""
 
 
+Questions = asyncio.Queue[WorkerQuestion | None]
+"""What the worker of a call asks; None for a sign of life."""
+
+AnyRun = Any
+"""A session's `Run`, which this layer does not know."""
+
+
 class Board(Protocol):
     """In a worker: the way to the driver.
 
@@ -115,8 +122,7 @@ class OnWorkers(InProcess):
         self._functions: dict[Callable[..., Any], bytes] = {}  # pickled
         # By machine (`boot_id`): the least and the most that its clock is behind.
         self._clocks: dict[str | None, tuple[int, int]] = {}
-        # By call: what its worker asks; None for a sign of life.
-        self._questions: dict[int, asyncio.Queue[WorkerQuestion | None]] = {}
+        self._questions: dict[int, Questions] = {}  # by call
 
     @abstractmethod
     async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
@@ -168,7 +174,7 @@ class OnWorkers(InProcess):
 
     async def _call(self, work: Work, on: Resources) -> object:
         arguments = dict(work.arguments)
-        run: Any = arguments.pop("run", None)
+        run: AnyRun = arguments.pop("run", None)
         if work.function not in self._functions:
             # Once, since a mapped node sends it with every item.
             self._functions[work.function] = self._packed(work, work.function)
@@ -200,11 +206,7 @@ class OnWorkers(InProcess):
         raise value
 
     async def _send_and_serve(
-        self,
-        call: PackedCall,
-        on: Resources,
-        work: Work,
-        run: Any,  # noqa: ANN401 - a run
+        self, call: PackedCall, on: Resources, work: Work, run: AnyRun
     ) -> PerformedCall:
         questions = self._questions[call.number] = asyncio.Queue()
         # Not raised in the group, which would hide which error it was.
@@ -224,12 +226,7 @@ class OnWorkers(InProcess):
             raise failure
         return performed
 
-    async def _serve(
-        self,
-        work: Work,
-        run: Any,  # noqa: ANN401 - a run
-        questions: asyncio.Queue[WorkerQuestion | None],
-    ) -> None:
+    async def _serve(self, work: Work, run: AnyRun, questions: Questions) -> None:
         """Does what a worker asks for, side by side, in the context of its node."""
         with ExitStack() as queueing:
             if work.handle is not None:
@@ -243,7 +240,7 @@ class OnWorkers(InProcess):
                     if question is not None:
                         group.create_task(self._answer(run, question))
 
-    async def _answer(self, run: Any, question: WorkerQuestion) -> None:  # noqa: ANN401 - a run
+    async def _answer(self, run: AnyRun, question: WorkerQuestion) -> None:
         try:
             name, arguments, options = pickle.loads(question.data)  # noqa: S301 - from a worker
             value = await getattr(run, name)(*arguments, **options)

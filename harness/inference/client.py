@@ -280,35 +280,9 @@ class Client:
                 record_answer(answer, span, kv_bytes=route.kv_bytes)
                 return answer
             self.tracer.flow("call", source=span.parent, target=span.id)
-            request, ask = heard(request, span), partial(self._send, call=call, span=span)
+            request = heard(request, span)
             async with self._cached(request, route) as cached:
-                reply = cached.known
-                while reply is None:
-                    # In the way that the server treats tools, schemas and turns.
-                    offered, mode = request, None
-                    if route.tools is not None:
-                        offered = await route.tools.offer(request, ask, tracer=self.tracer)
-                    outgoing = offered
-                    if offered.reply_schema is not None and route.schemas is not None:
-                        outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
-                    outgoing = route.turns.folded(outgoing)
-                    if outgoing.messages is not request.messages:  # such as a schema in words
-                        sent = partial(conversation_text, outgoing.messages)
-                        span.set(prompt_sha256=self.tracer.content(sent))
-                    try:
-                        answer = await self._send(outgoing, call, span)
-                    except ServerError as error:
-                        tools, schemas = route.tools, route.schemas if mode else None
-                        if not (
-                            route.turns.learn(error, outgoing)
-                            or (tools and tools.learn(error, outgoing))
-                            or (schemas and schemas.learn(error, offered, outgoing))
-                        ):
-                            raise
-                    else:
-                        self._notice(outgoing.model, *doubts(outgoing, answer))
-                        answer = read_fitted(offered, outgoing, with_text(offered, answer), mode)
-                        reply = with_text(request, read_offered(request, offered, answer))
+                reply = cached.known or await self._reply(request, call, span)
                 # Before it is looked at: a reply of no use has taken its time and tokens, too.
                 record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
@@ -316,6 +290,35 @@ class Client:
                 if cached.known is None:
                     cached.reply = reply  # only now: what is of no use does not enter the cache
             return reply
+
+    async def _reply(self, request: ChatRequest, call: _EndpointCall, span: Span) -> Completion:
+        """Asks in the way that the server treats tools, schemas and turns, as it becomes known."""
+        route, ask = call.route, partial(self._send, call=call, span=span)
+        while True:
+            offered, mode = request, None
+            if route.tools is not None:
+                offered = await route.tools.offer(request, ask, tracer=self.tracer)
+            outgoing = offered
+            if offered.reply_schema is not None and route.schemas is not None:
+                outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
+            outgoing = route.turns.folded(outgoing)
+            if outgoing.messages is not request.messages:  # such as a schema in words
+                sent = partial(conversation_text, outgoing.messages)
+                span.set(prompt_sha256=self.tracer.content(sent))
+            try:
+                answer = await self._send(outgoing, call, span)
+            except ServerError as error:
+                tools, schemas = route.tools, route.schemas if mode else None
+                if not (
+                    route.turns.learn(error, outgoing)
+                    or (tools and tools.learn(error, outgoing))
+                    or (schemas and schemas.learn(error, offered, outgoing))
+                ):
+                    raise
+            else:
+                self._notice(outgoing.model, *doubts(outgoing, answer))
+                answer = read_fitted(offered, outgoing, with_text(offered, answer), mode)
+                return with_text(request, read_offered(request, offered, answer))
 
     async def _send(self, request: Request, call: _EndpointCall, span: Span) -> Any:  # noqa: ANN401
         """One request, once the gate and the meter let it through; its time begins here."""

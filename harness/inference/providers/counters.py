@@ -30,11 +30,9 @@ class Reading:
     """A quantity at one moment."""
 
     name: str
-    unit: str
-    """A `share` lies between 0 and 1."""
+    unit: str  # a `share` lies between 0 and 1
     value: float = 0.0
-    total: bool = False
-    """Whether it only ever counts up, from the server's start."""
+    total: bool = False  # whether it only ever counts up, from the server's start
 
     def of(self, *samples: float) -> Reading:
         """The same quantity with another value: of the samples the largest share, or their sum."""

@@ -61,17 +61,13 @@ class Page:
 class ServerFacts:
     """The facts about a server, found without calling a model; None if not reported."""
 
+    # Whether anything answers at its address; None if it was not asked.
     reachable: bool | None = None
-    """Whether anything answers at its address; None if it was not asked."""
     ready: bool | None = None
-    models: tuple[str, ...] | None = None
-    """The names it serves, or could load."""
-    context_tokens: int | None = None
-    """Prompt and reply of one call, together."""
-    slots: int | None = None
-    """Calls that it answers at once."""
-    metrics: bool | None = None
-    """Whether its counters can be read; None for a kind that has none."""
+    models: tuple[str, ...] | None = None  # the names it serves, or could load
+    context_tokens: int | None = None  # prompt and reply of one call, together
+    slots: int | None = None  # calls that it answers at once
+    metrics: bool | None = None  # whether its counters can be read; None for a kind that has none
 
 
 class ServerPages:
