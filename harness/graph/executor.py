@@ -25,24 +25,19 @@ from harness.log import log_debug, log_warning
 from harness.plugins import plugin_names
 from harness.trace import ContentPolicy, Tracer, describe
 
-GRACE_S = 1.0
-"""Seconds that a cancelled call may take to end before it is abandoned."""
+GRACE_S = 1.0  # seconds that a cancelled call may take to end before it is abandoned
 
-LOCAL = "local"
-"""The address of workers that are started here, for one run."""
+LOCAL = "local"  # the address of workers that are started here, for one run
 
 
 class Work(NamedTuple):
     """One call of a node's function."""
 
     label: str
-    function: Callable[..., Any]
-    """Plain or async; for `stream`, an async generator function."""
-    arguments: Mapping[str, Any]
-    """By name, with `run` if the function asks for it."""
+    function: Callable[..., Any]  # plain or async; for `stream`, an async generator function
+    arguments: Mapping[str, Any]  # by name, with `run` if the function asks for it
     on: Resources | None = None
-    handle: Handle | None = None
-    """The call's `run` works through it."""
+    handle: Handle | None = None  # the call's `run` works through it
 
 
 class Handle(Protocol):

@@ -19,11 +19,9 @@ from harness.graph.plan import Step
 from harness.graph.values import digest, digest_of_all, sets_in_order, value_form
 from harness.trace.records import label_of
 
-NO_DIGEST = ""
-"""The digest of a value without a JSON form; it never equals another."""
+NO_DIGEST = ""  # the digest of a value without a JSON form; it never equals another
 
-PENDING: Final = object()
-"""The placeholder for a future output."""
+PENDING: Final = object()  # the placeholder for a future output
 
 
 class Blocked(NamedTuple):

@@ -48,41 +48,33 @@ class PackedCall(NamedTuple):
     label: str
     function: bytes
     arguments: Mapping[str, bytes]
-    asks: bool
-    """Whether the function takes the run, and so may ask the driver."""
+    asks: bool  # whether the function takes the run, and so may ask the driver
     run_id: str
     content: ContentPolicy
-    pickler: str
-    """See `OnWorkers.pickler`."""
+    pickler: str  # see `OnWorkers.pickler`
 
 
 class PerformedCall(NamedTuple):
     """What became of a call."""
 
-    value: bytes
-    """What was returned, or raised."""
-    traceback: str | None
-    """None if it returned."""
-    records: list[Record]
-    """The first and the last are of a span around the call."""
+    value: bytes  # what was returned, or raised
+    traceback: str | None  # None if it returned
+    records: list[Record]  # the first and the last are of a span around the call
     boot_id: str | None
-    lost: int = 0
-    """Workers that were lost before, if the engine itself made the call again."""
+    lost: int = 0  # workers that were lost before, if the engine itself made the call again
 
 
 class WorkerQuestion(NamedTuple):
     """What a worker asks of the run."""
 
     data: bytes
-    answer: Callable[[bytes], object]
-    """Called with the answer, once."""
+    answer: Callable[[bytes], object]  # called with the answer, once
 
 
 Questions = asyncio.Queue[WorkerQuestion | None]
 """What the worker of a call asks; None for a sign of life."""
 
-AnyRun = Any
-"""A session's `Run`, which this layer does not know."""
+AnyRun = Any  # a session's `Run`, which this layer does not know
 
 
 class Board(Protocol):
@@ -105,11 +97,11 @@ class Board(Protocol):
 class OnWorkers(InProcess):
     """Makes calls with `on=` on workers, all others here; for its arguments see `OpenExecutor`."""
 
+    # The module of cloudpickle, here and in workers: it pickles functions and classes that cannot
+    # be imported there.
     pickler: str = "cloudpickle"
-    """The module of cloudpickle, here and in workers: it pickles functions and classes that cannot
-    be imported there."""
+    # Errors in a worker that mean that it cannot reach the driver: the call may be sent again.
     lost: tuple[type[BaseException], ...] = ()
-    """Errors in a worker that mean that it cannot reach the driver: the call may be sent again."""
 
     def __init__(
         self, *, tracer: Tracer, content: ContentPolicy, give_again: Callable[[str], None]

@@ -48,8 +48,7 @@ _DECIDES = {
     *_NEWER,
 }
 _REPLIES_ENDING = ".replies"
-VARIATION = "~"
-"""In the label of a call, before the number of its variation."""
+VARIATION = "~"  # in the label of a call, before the number of its variation
 
 
 class ReplyCache:

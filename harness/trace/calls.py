@@ -129,8 +129,7 @@ class Percentiles:
     max_ns: int
 
 
-LEAST_FOR_TAILS = 20
-"""Fewest values for percentiles beside the median."""
+LEAST_FOR_TAILS = 20  # fewest values for percentiles beside the median
 
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:

@@ -44,8 +44,7 @@ UNSAID: Any = object()
 
 NO_ATTRIBUTES: Attributes = {}
 
-NAMES: set[str] = set()
-"""Of all events."""
+NAMES: set[str] = set()  # of all events
 
 # Characters. Hashes are longer, and differ in every call.
 _LONGEST_WORD = 40

@@ -18,8 +18,7 @@ from harness.inference.providers.server_host import ServerFacts, ServerPages
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import ChatRequest, Effort, JsonSchema
 
-Fields = Mapping[str, object]
-"""Part of a request's JSON."""
+Fields = Mapping[str, object]  # part of a request's JSON
 
 # Of efforts beyond the three that gpt-oss was trained on, the nearest of these.
 _LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "high"}

@@ -24,8 +24,7 @@ from harness.inference.json_text import parsed
 from harness.inference.providers.error_replies import words_of
 from harness.inference.providers.http import Access, BodyTooLong, HttpConnection
 
-CLEARING_UP_S: Final = 10.0
-"""Longest that undoing a load takes."""
+CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
 
 NO_ROOM: Final = re.compile(
     r"out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"

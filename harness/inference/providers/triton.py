@@ -149,12 +149,11 @@ TURN_FORMATS: Mapping[PromptTemplate, TurnFormat] = {
 
 def prompt_text(turns: TurnFormat, messages: Sequence[Message]) -> str:
     """The conversation, and then the header of the turn that is asked for."""
-    texts = [turn.content.strip() if turns.strips else turn.content for turn in messages]
-    marked = (
-        turns.begun(turn.role) + text + turns.end
-        for turn, text in zip(messages, texts, strict=True)
-    )
-    return "".join(marked) + turns.begun("assistant")
+    prompt = ""
+    for turn in messages:
+        text = turn.content.strip() if turns.strips else turn.content
+        prompt += turns.begun(turn.role) + text + turns.end
+    return prompt + turns.begun("assistant")
 
 
 # --- the two front ends ----------------------------------------------------------------------
