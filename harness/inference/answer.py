@@ -286,12 +286,12 @@ def check_text(request: ChatRequest, reply: Completion) -> None:
         )
 
 
-def reminded(request: ChatRequest) -> tuple[ChatRequest, float | None]:
-    """The call with a word on its empty reply, at once; as it is and None if it has that word."""
+def reminded(request: ChatRequest) -> ChatRequest | None:
+    """The call with a word on its empty reply; None if it has that word already."""
     # In the last message: templates of some models allow no further turn. The word also changes the
     # request, whose greedy reply would be the same.
     *before, last = request.messages
     if last.content.endswith(_REMINDER):
-        return request, None
+        return None
     last = replace(last, content=last.content + _REMINDER)
-    return replace(request, messages=(*before, last)), 0.0
+    return replace(request, messages=(*before, last))

@@ -245,7 +245,8 @@ class Client:
         # 1. The model is told of its empty reply.
         is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
         if is_empty and isinstance(request, ChatRequest):
-            call.request, delay_s = reminded(request)
+            again = reminded(request)
+            call.request, delay_s = again or request, None if again is None else 0.0
         # 2. Another replica is asked at once.
         if elsewhere and len(call.tried) < len(route.backends):
             delay_s, counts = 0.0, 0

@@ -75,6 +75,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     unreliable: dict[int, set[str]] = {}
     # One pass: a span comes after its parent, and a call's phases after the call.
     for span in spans:
+        # 1. A phase of a call; most spans are.
         if span.name in PHASES:
             if span.parent in phases:
                 if span.attributes.get("source") == UNRELIABLE:
@@ -86,11 +87,13 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                     key = span.parent, "room" if place == "memory" else "turns"
                     waits[key] = (*waits.get(key, ()), interval)
             continue
+        # 2. The node call that it lies in.
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
             # Taken from the span around it, so that nested node calls have the outermost's.
             outermost[span.id] = outermost.get(span.parent or 0, span.id)
+        # 3. A call, whose phases are still to come.
         if span.name == Chat.NAME:
             phases[span.id] = {}
             doubtful = span.attributes.get(UNRELIABLE)

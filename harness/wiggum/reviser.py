@@ -14,7 +14,7 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -270,16 +270,10 @@ class Reviser:
         decides = self._candidates > 1 and self._finalists == 1
         rank = self._check(draft).rank if decides else None
         settles = partial(self._settles, draft, rank, put, undecided)
-        # A text without the sentences that checks criticized is a candidate that costs no call.
-        cuts = [
-            Candidate(number=0, section=section, text=cut)
-            for section, (text, findings) in (criticized or {}).items()
-            # A single candidate is taken without `check`, so nothing could compare it with this.
-            if self._candidates > 1
-            and section not in undecided
-            and (cut := without_criticized(text, findings))
-            and cut != text.strip()
-        ]
+        cuts: list[Candidate] = []
+        # A single candidate is taken without `check`, so nothing could compare it with these.
+        if criticized and self._candidates > 1:
+            cuts = [*_cuts(criticized, undecided)]
         # What leaving out settles needs no call at all.
         settled = {cut.section for cut in cuts if settles(cut)}
         sampled = await sample(
@@ -356,6 +350,17 @@ class Reviser:
             endpoint=self._model,
             text="\n\n".join(replies),
         )
+
+
+def _cuts(
+    criticized: Mapping[int | None, tuple[str, Sequence[str]]], undecided: Collection[int | None]
+) -> Iterator[Candidate]:
+    """Texts without the sentences that checks criticized: candidates that cost no call."""
+    for section, (text, findings) in criticized.items():
+        if section not in undecided:
+            cut = without_criticized(text, findings)
+            if cut and cut != text.strip():
+                yield Candidate(number=0, section=section, text=cut)
 
 
 def _fitting(reply: str, *, before: str) -> str:
