@@ -10,7 +10,7 @@ from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.errors import Notice
 from harness.inference.providers import Aim
-from harness.trace.events import SpanEvent
+from harness.trace.event_forms import SpanEvent
 from harness.trace.records import RunState
 
 Severity = Literal["error", "warning", "hint"]

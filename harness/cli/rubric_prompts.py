@@ -20,7 +20,7 @@ from harness.rubric.prompt import asked_of, judge_messages, repair_messages, sho
 from harness.rubric.scoring import checked_score
 from harness.rubric.templates import SHIPPED
 from harness.wiggum import Round
-from harness.wiggum.prompts import RevisionPrompts, place_of
+from harness.wiggum.prompts import FailedDraft, RevisionPrompts, place_of
 
 
 @click.command()
@@ -77,6 +77,7 @@ def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Messag
     verdict = reach_verdict(rubric, scores)
     # Two earlier ones: some fields are filled in from the second revision on.
     rounds = [Round(number=number, draft=draft.text, verdict=verdict) for number in (1, 2)]
+    failed = FailedDraft(draft, focus, rounds)
     revision = RevisionPrompts(
         prompts=rubric.prompts,
         requirements=rubric.requirements,
@@ -88,10 +89,10 @@ def _filled(rubric: Rubric, draft: Draft) -> Iterator[tuple[str, Sequence[Messag
     findings = [message for place, message in placed if place == index] or ["(What is wrong.)"]
     for name, message in {
         "draft": Message("user", revision.first(draft)),
-        "section": revision.sections(draft, {index: findings}, rounds)[index],
-        "afresh": Message("user", revision.afresh(draft, index, rounds)),
-        "edits": revision.edits(draft, focus, rounds)[0],
-        "whole": revision.whole(draft, focus, rounds),
+        "section": revision.sections(failed, {index: findings})[index],
+        "afresh": Message("user", revision.afresh(failed, index)),
+        "edits": revision.edits(failed)[0],
+        "whole": revision.whole(failed),
     }.items():
         yield name, [message]
     if dimensions := asked_of(rubric, draft):

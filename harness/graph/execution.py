@@ -19,6 +19,7 @@ from harness.graph.executor import GRACE_S, LeftBehind, forget, leave_behind, th
 from harness.graph.graph import Graph
 from harness.graph.node_call import CallFailed, NodeCall, Suspended, Watcher
 from harness.graph.outcome import Execution, Log, NodeFailure, NodeSkip, Question, Skipped
+from harness.graph.plan import plan_of
 from harness.graph.policies import Default
 from harness.graph.reuse import Found, Outputs, Shared, record_of
 from harness.graph.schedule import Schedule
@@ -31,7 +32,6 @@ from harness.graph.state import (
     StepCall,
     StepState,
     digest_of_value,
-    plan_of,
 )
 from harness.graph.values import digest
 from harness.trace import describe, events
@@ -56,20 +56,16 @@ async def execute(
 
 
 class _Running:
-    """One run of one graph.
-
-    `shared` is the same for nested graphs, `prefix` goes before its nodes' names, and `parent` is
-    the call that it is nested in.
-    """
+    """One run of one graph."""
 
     def __init__(
         self,
         graph: Graph,
         inputs: Mapping[str, object],
-        shared: Shared,
+        shared: Shared,  # the same for nested graphs
         *,
-        prefix: str = "",
-        parent: NodeCall | None = None,
+        prefix: str = "",  # goes before its nodes' names
+        parent: NodeCall | None = None,  # the call that it is nested in
         watcher: Watcher | None = None,
     ) -> None:
         self._fails_fast = graph.fail_fast
@@ -94,7 +90,7 @@ class _Running:
             inputs,
             start=self._calls.begin,
             on_skip=self._skip,
-            on_total=self._say_total,
+            on_total=self._record_total,
             on_end=None if watcher is None else watcher.ends,
             prefix=prefix,
         )
@@ -113,7 +109,7 @@ class _Running:
             self._timers.append(self._loop.call_later(deadline_s, self._run_out))
         try:
             self._schedule.begin()
-            self._look_around()
+            self._end_if_over()
             await self._over
         # The caller was cancelled, or a call raised what ends all (`_run_call`).
         except BaseException:
@@ -152,10 +148,8 @@ class _Running:
         for failure in log.failed_inside:
             if failure.node not in noticed:
                 noticed.add(failure.node)
-                detail = describe(failure.error)
-                yield NodeSkip(
-                    node=failure.node, reason=f"failed, and its caller did not: {detail}"
-                )
+                reason = f"failed, and its caller did not: {describe(failure.error)}"
+                yield NodeSkip(node=failure.node, reason=reason)
 
     def _skip(
         self,
@@ -169,11 +163,7 @@ class _Running:
         self._shared.log.skips.append(skip)
         detail = self._shared.tracer.excerpt(reason)
         event = events.Skip(
-            node=state.path,
-            item=item,
-            detail=detail,
-            because_of=because_of,
-            decided_by=decided_by,
+            node=state.path, item=item, detail=detail, because_of=because_of, decided_by=decided_by
         )
         self._shared.tracer.instant(event)
 
@@ -184,7 +174,7 @@ class _Running:
         decided_by = tuple(f"{around}{slash}{source}" for source in sources)
         self._skip(call.state, call.item, reason, because_of, decided_by)
 
-    def _say_total(self, state: StepState, total: int) -> None:
+    def _record_total(self, state: StepState, total: int) -> None:
         self._shared.tracer.instant(events.ItemsEvent(node=state.path, total=total))
         if self._watcher is not None:
             self._watcher.counts(state.path, total)
@@ -198,13 +188,13 @@ class _Running:
             outcome, outcome_digest = await self._outcome(call)
             if self._parent is not None:
                 self._parent.beat()
-            # Else it was abandoned, and settled with the run's reason for stopping.
-            if self._calls.has_ended(call):
+            # An abandoned call was settled with the run's reason for stopping.
+            if self._calls.remove(call):
                 self._settle(call, outcome, outcome_digest)
-                self._look_around()
+                self._end_if_over()
         except BaseException as error:
             # The run must end by it, and not wait for this call for ever.
-            self._calls.has_ended(call)
+            self._calls.remove(call)
             if not isinstance(error, LeftBehind) and not self._over.done():
                 # Raised here as well, SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
@@ -218,7 +208,7 @@ class _Running:
         self._schedule.settle(call.state, call.item, outcome, outcome_digest)
 
     async def _outcome(self, call: StepCall) -> Found | tuple[Blocked, str]:
-        """The output of a call, or its replacement; and the digest."""
+        """The output of a call, or what stands in its place, and its digest."""
         state, item = call.state, call.item
         try:
             if self._stopping is not None:
@@ -269,8 +259,8 @@ class _Running:
         if self._stopping is not None:
             raise asyncio.CancelledError
         handle = NodeCall(call, shared=self._shared, nested=self._nest, parent=self._parent)
-        is_shown = call.step.item_form is not None and not call.step.mapped
-        on_item = partial(self._hand_on, call) if is_shown else None
+        generates = call.step.item_form is not None and not call.step.mapped
+        on_item = partial(self._hand_on, call) if generates else None
         if self._watcher is not None:
             self._watcher.begins(call.state.path, call.item)
         call.is_made = True
@@ -289,7 +279,7 @@ class _Running:
         if state.outcome is not PENDING:
             raise asyncio.CancelledError  # it was left behind, and its followers have gone on
         self._schedule.add_item(state, item, value, digest_of_value(value))
-        self._look_around()
+        self._end_if_over()
 
     async def _nest(
         self, call: NodeCall, graph: Graph, inputs: Mapping[str, object], prefix: str
@@ -300,19 +290,19 @@ class _Running:
     # --- calls that give nothing ------------------------------------------------------------------
 
     async def _failed(self, call: StepCall, failed: CallFailed) -> Found | tuple[Blocked, str]:
-        """The replacement for the output of a call whose last attempt raised."""
+        """What stands in place of the output of a call whose last attempt raised."""
         error = failed.error
         if self._stopping is not None:
             return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
         # What follows only writes records.
         self._calls.give_back(call)
         detail = "; ".join([describe(error) or "", *failed.beside])
+        # After a limit nothing is written: the call is made when the run goes on with a higher one.
+        is_limit = isinstance(error, RunLimitReached)
         if isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
         # A call that was cancelled, by the node itself perhaps, has not come to its end.
         on_error = "fail" if this_task().cancelling() else call.step.policies.on_error
-        # After a limit nothing is written: the call is made when the run goes on with a higher one.
-        is_limit = isinstance(error, RunLimitReached)
         if on_error == "skip":
             self._skip_call(call, f"failed, and is left out: {detail}")
             if not is_limit:
@@ -346,7 +336,7 @@ class _Running:
         return Blocked(label, "failed")
 
     def _cut_off(self, call: StepCall) -> Blocked:
-        """The replacement for the output of a call whose task was cancelled."""
+        """What stands in place of the output of a call whose task was cancelled."""
         if self._stopping is not None:
             return self._stopping
         # By whom is unknown; the loop is being closed, perhaps.
@@ -369,11 +359,10 @@ class _Running:
 
     def _interrupt(self) -> None:
         """Lets no further call begin, since no caller waits for the run any more."""
-        parent = self._parent
         # Not by `_stop`, whose timer is not needed: `to_its_end` itself waits for the calls.
-        self._stopping = Blocked(
-            *(("", "the run was interrupted") if parent is None else (parent.label, "was ended"))
-        )
+        self._stopping = Blocked("", "the run was interrupted")
+        if self._parent is not None:
+            self._stopping = Blocked(self._parent.label, "was ended")
         self._calls.cancel()
 
     def _leave_behind(self) -> None:
@@ -381,9 +370,9 @@ class _Running:
         assert self._stopping is not None
         for call in self._calls.leave_behind():
             self._settle(call, self._stopping, NO_DIGEST)
-        self._look_around()
+        self._end_if_over()
 
-    def _look_around(self) -> None:
+    def _end_if_over(self) -> None:
         if self._failures and self._fails_fast:
             self._stop(Blocked(self._failures[0].node, "failed"))
         if self._schedule.is_over and not self._over.done():
@@ -391,10 +380,7 @@ class _Running:
 
 
 class _Calls:
-    """The calls of one run of one graph: a task for each, begun when there is a place.
-
-    `around` is the call that waits for the graph.
-    """
+    """The calls of one run of one graph: a task for each, begun when there is a place."""
 
     def __init__(
         self,
@@ -405,7 +391,7 @@ class _Calls:
     ) -> None:
         self._run = run
         self._shared = shared
-        self._around = around
+        self._around = around  # the call that waits for the graph
         self._loop = asyncio.get_running_loop()
         # A call begins in whatever task makes way for it, which may be inside other spans.
         self._context = contextvars.copy_context()
@@ -435,8 +421,8 @@ class _Calls:
             if call.state.places is not None:
                 call.state.places.give_back()
 
-    def has_ended(self, call: StepCall) -> bool:
-        """Removes a call; False if it was abandoned before."""
+    def remove(self, call: StepCall) -> bool:
+        """Takes a call that has ended from the list; False if it was abandoned before."""
         return self._tasks.pop(call, None) is not None
 
     def cancel(self) -> None:

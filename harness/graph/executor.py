@@ -12,7 +12,7 @@ import contextvars
 import inspect
 import math
 import threading
-from collections import defaultdict
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
@@ -25,25 +25,19 @@ from harness.log import log_debug, log_warning
 from harness.plugins import plugin_names
 from harness.trace import ContentPolicy, Tracer, describe
 
-GRACE_S = 1.0
-"""Seconds that a cancelled call may take to end before it is abandoned."""
+GRACE_S = 1.0  # seconds that a cancelled call may take to end before it is abandoned
 
-LOCAL = "local"
-"""The address of workers that are started here, for one run."""
+LOCAL = "local"  # the address of workers that are started here, for one run
 
 
 class Work(NamedTuple):
     """One call of a node's function."""
 
     label: str
-    """Such as `findings[2]`."""
-    function: Callable[..., Any]
-    """Plain or async; for `stream`, an async generator function."""
-    arguments: Mapping[str, Any]
-    """By name, with `run` if the function asks for it."""
+    function: Callable[..., Any]  # plain or async; for `stream`, an async generator function
+    arguments: Mapping[str, Any]  # by name, with `run` if the function asks for it
     on: Resources | None = None
-    handle: Handle | None = None
-    """The call's `run` works through it."""
+    handle: Handle | None = None  # the call's `run` works through it
 
 
 class Handle(Protocol):
@@ -78,31 +72,25 @@ class OpenExecutor(Protocol):
         content: ContentPolicy,
         give_again: Callable[[str], None],
     ) -> AbstractAsyncContextManager[Executor]:
-        """Opens it.
+        """Opens it for the run with this tracer.
 
-        Args:
-            address: Of its workers: `[execution] address`, `LOCAL`, or None if not given.
-            tracer: The run's.
-            content: What workers record of texts.
-            give_again: Told the label of a call that is made from its beginning.
+        `address` is that of its workers: `[execution] address`, `LOCAL`, or None if not given.
+        `content` is what workers record of texts. `give_again` is told the label of a call that is
+        made from its beginning.
         """
         ...
 
 
 class InProcess:
-    """Async functions run on the event loop, each plain one in a thread of its own.
-
-    A thread cannot be cancelled: its later result is dropped. It does not keep the interpreter from
-    ending.
-    """
+    """Async functions run on the event loop, each plain one in a thread of its own."""
 
     def __init__(self) -> None:
-        self._has_told = False
+        self._has_warned = False
 
     async def call(self, work: Work) -> object:
         """See `Executor.call`."""
-        if work.on is not None and not self._has_told:
-            self._has_told = True
+        if work.on is not None and not self._has_warned:
+            self._has_warned = True
             names = ", ".join(plugin_names("executors"))
             log_warning(
                 "no workers are configured, so a node that asks for one runs in this process; give "
@@ -163,11 +151,11 @@ def _is_async(function: Callable[..., Any]) -> bool:
 
 
 async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function returns
-    """Calls a plain function in a new thread."""
     done, context = Future[Any](), contextvars.copy_context()
 
     def run() -> None:
-        with suppress(InvalidStateError):  # nothing waits any more
+        # A thread cannot be cancelled: its later result is dropped.
+        with suppress(InvalidStateError):
             try:
                 done.set_result(context.run(work.function, **work.arguments))
             except BaseException as error:  # noqa: BLE001 - handed to the awaiting task
@@ -181,26 +169,13 @@ async def _in_thread(work: Work) -> Any:  # noqa: ANN401 - whatever the function
     return await asyncio.wrap_future(done)
 
 
-_GLANCE_S = 0.1
-"""Seconds between two looks whether a person has answered."""
+_GLANCE_S = 0.1  # between two looks whether a person has answered
 
 
 async def timed(
-    attempt: Coroutine[Any, Any, object],
-    limits: Timeout,
-    *,
-    pulse: Pulse,
-    label: str,
-    log: Log,
+    attempt: Coroutine[Any, Any, object], limits: Timeout, *, pulse: Pulse, label: str, log: Log
 ) -> object:
-    """Awaits an attempt within its limits, and returns its result.
-
-    If it ignores its cancellation, it is abandoned.
-
-    Raises:
-        NodeTimedOut: A limit was reached.
-        Exception: The attempt raised it.
-    """
+    """The result of an attempt; ends it, or abandons it, and raises `NodeTimedOut` at a limit."""
     # A task of its own, since only a task can be left behind.
     task = asyncio.get_running_loop().create_task(_result_or_exit(attempt))
     try:
@@ -283,9 +258,9 @@ class Pulse:
         # A plain function beats from its thread, where no loop is running.
         self._now_s = asyncio.get_running_loop().time
         self._beat_s = self._now_s()
-        self._now: defaultdict[Doing, int] = defaultdict(int)
+        self._activities = Counter[Doing]()  # how often each is under way now
         self._asked_from_s = 0.0
-        self._asked_s = 0.0
+        self._asked_s = 0.0  # by the waits for a person that are over
 
     def beat(self) -> None:
         """A sign of life."""
@@ -296,35 +271,31 @@ class Pulse:
     @contextmanager
     def doing(self, what: Doing) -> Iterator[None]:
         """Marks this activity of the call inside the block."""
-        if what == "ask" and not self._now["ask"]:
+        if what == "ask" and not self._activities["ask"]:
             self._asked_from_s = self._now_s()
-        self._now[what] += 1
+        self._activities[what] += 1
         self._beat_s = self._now_s()
         try:
             # The calls around it wait for it, so their limits hold still as well.
             with nullcontext() if self._around is None else self._around.doing(what):
                 yield
         finally:
-            self._now[what] -= 1
+            self._activities[what] -= 1
             self._beat_s = self._now_s()
-            if what == "ask" and not self._now["ask"]:
+            if what == "ask" and not self._activities["ask"]:
                 self._asked_s += self._beat_s - self._asked_from_s
 
     @property
     def alive_s(self) -> float:
         """The last certain sign of life, by the loop's clock."""
-        activities = self._now
-        waits = (
-            activities["ask"]
-            or activities["rest"]
-            or (activities["call"] and not activities["sent"])
-        )
+        now = self._activities
+        waits = now["ask"] or now["rest"] or (now["call"] and not now["sent"])
         return self._now_s() if waits else self._beat_s
 
     @property
     def is_asking(self) -> bool:
         """Whether it waits for a person."""
-        return self._now["ask"] > 0
+        return self._activities["ask"] > 0
 
     @property
     def asked_s(self) -> float:

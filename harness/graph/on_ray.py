@@ -32,19 +32,19 @@ from harness.graph.worker_calls import (
 from harness.log import log_warning
 from harness.trace import ContentPolicy, Tracer, events
 
+# How long a cancelled call may take to end before its process is killed.
 _END_S = 0.5
-"""How long a cancelled call may take to end before its process is killed."""
+# How long a cluster may take to start or to be joined, and its address to answer at all.
 _CONNECT_S, _REACH_S = 60.0, 5.0
-"""How long a cluster may take to start or to be joined, and its address to answer at all."""
 # How long the head of a cluster of our own may be away until Ray ends this process: it is started
 # again by no one. Other clusters may have one that is, and keep Ray's own 60 s.
 _HEAD_S = 10
+# Inputs from this size on are put into the object store, where Ray would put each call's own copy;
+# so many of them are remembered, so that the next call with the same one takes that.
 _LARGE_BYTES, _LARGE_INPUTS = 100_000, 16
-"""Inputs from this size on are put into the object store, where Ray would put each call's own copy;
-so many of them are remembered, so that the next call with the same one takes that."""
+# How long a node waits for the driver until it gives its CPU back, and until it looks for other
+# work that has come meanwhile.
 _LEND_AFTER_S, _LEND_S = 0.02, 0.2
-"""How long a node waits for the driver until it gives its CPU back, and until it looks for other
-work that has come meanwhile."""
 
 
 # --- in the driver -------------------------------------------------------------------------------
@@ -61,11 +61,8 @@ async def on_ray(
     """Makes calls on the workers of a cluster; on that of this process, if it has one already.
 
     See `harness.graph.executor.OpenExecutor`. Without an address, `RAY_ADDRESS` counts, or else a
-    cluster is started here, for one process.
-
-    Raises:
-        ConfigurationInvalid: Ray is not installed, there is no cluster at the address, or this
-            process has been connected to another.
+    cluster is started here, for one process. Raises `ConfigurationInvalid` if Ray is not installed,
+    there is no cluster at the address, or this process has been connected to another.
     """
     try:
         import ray  # noqa: PLC0415 - an optional library
@@ -91,7 +88,7 @@ async def on_ray(
 
 
 class _RayConnection:
-    """Ray has one for a process, which runs share, side by side and one after the other."""
+    """The one that Ray has for a process; runs share it, side by side and one after the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -170,7 +167,8 @@ class _OnRay(OnWorkers):
         super().__init__(tracer=tracer, content=content, give_again=give_again)
         self.lost = (ray.exceptions.RayError,)
         self._ray = ray
-        self._tasks: dict[tuple[Resources, bool], Any] = {}  # each one is sent to the cluster
+        # Ray's form of `_perform`, by what it asks for: each one is sent to the cluster.
+        self._functions_at: dict[tuple[Resources, bool], Any] = {}
         self._stored: OrderedDict[bytes, Any] = OrderedDict()
         self._switchboard: Any = None
         self._hearing: asyncio.Task[None] | None = None
@@ -182,22 +180,8 @@ class _OnRay(OnWorkers):
             self._ray.kill(self._switchboard)
 
     async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
-        board = _RayBoard(self._opened_switchboard()) if call.asks else None
-        large = {
-            name: self._put(data)
-            for name, data in call.arguments.items()
-            if len(data) >= _LARGE_BYTES
-        }
-        small = {name: data for name, data in call.arguments.items() if name not in large}
-        try:
-            task = self._task_for(on, call)
-            ref = task.remote(call._replace(arguments=small), board, **large)
-        except (TypeError, ValueError) as error:
-            raise ConfigurationInvalid(
-                f"Ray refuses what its on=Resources(...) asks for ({error}); change that",
-                code="ray.resources-refused",
-            ) from error
-        ended = asyncio.wrap_future(ref.future())
+        task = self._submitted(call, on)
+        ended = asyncio.wrap_future(task.future())
         try:
             # By `wait`: cancelling an `await` would cancel `ended` before the worker is told.
             await asyncio.wait({ended})
@@ -205,10 +189,10 @@ class _OnRay(OnWorkers):
             # Retrieves its error, or asyncio would complain that nothing did.
             ended.add_done_callback(lambda future: future.cancelled() or future.exception())
             # As Ctrl-C first, so that the node can clean up.
-            self._ray.cancel(ref)
+            self._ray.cancel(task)
             await asyncio.wait({ended}, timeout=_END_S)
             if not ended.done():
-                self._ray.cancel(ref, force=True)
+                self._ray.cancel(task, force=True)
             raise
         errors = self._ray.exceptions
         try:
@@ -228,6 +212,21 @@ class _OnRay(OnWorkers):
             raise lost from error
         return performed
 
+    def _submitted(self, call: PackedCall, on: Resources) -> Any:  # noqa: ANN401 - a reference of Ray's
+        """The call as a task of the cluster's."""
+        board = _RayBoard(self._opened_switchboard()) if call.asks else None
+        sizes = {name: len(data) for name, data in call.arguments.items()}
+        small = {name: data for name, data in call.arguments.items() if sizes[name] < _LARGE_BYTES}
+        large = {name: self._put(call.arguments[name]) for name in sizes if name not in small}
+        try:
+            function = self._function_for(on, call)
+            return function.remote(call._replace(arguments=small), board, **large)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationInvalid(
+                f"Ray refuses what its on=Resources(...) asks for ({error}); change that",
+                code="ray.resources-refused",
+            ) from error
+
     def _put(self, data: bytes) -> Any:  # noqa: ANN401 - a reference of Ray's
         """An input in the object store: of equal ones, one."""
         digest = blake2b(data, digest_size=16).digest()
@@ -238,12 +237,12 @@ class _OnRay(OnWorkers):
         self._stored.move_to_end(digest)
         return self._stored[digest]
 
-    def _task_for(self, on: Resources, call: PackedCall) -> Any:  # noqa: ANN401 - a function of Ray's
-        if (on, call.asks) not in self._tasks:
+    def _function_for(self, on: Resources, call: PackedCall) -> Any:  # noqa: ANN401 - Ray's
+        if (on, call.asks) not in self._functions_at:
             self._warn_if_too_much(on)
             options = task_options(on, asks=call.asks)
-            self._tasks[on, call.asks] = self._ray.remote(**options)(_perform)
-        return self._tasks[on, call.asks]
+            self._functions_at[on, call.asks] = self._ray.remote(**options)(_perform)
+        return self._functions_at[on, call.asks]
 
     def _warn_if_too_much(self, on: Resources) -> None:
         # Ray would wait without a word for a machine that has all of it.
@@ -339,10 +338,7 @@ class _RayBoard:
 
 
 class _LendingSelector(selectors.DefaultSelector):
-    """Waits as others do; while it waits for nothing but the driver, Ray may lend the CPU.
-
-    Ray does so in its own calls that block the main thread, and in no others.
-    """
+    """Waits as others do; while it waits for nothing but the driver, Ray may lend the CPU."""
 
     def __init__(self, open_questions: set[Any]) -> None:
         super().__init__()
@@ -360,6 +356,7 @@ class _LendingSelector(selectors.DefaultSelector):
 
         left_s = _LEND_S if timeout is None else min(timeout - _LEND_AFTER_S, _LEND_S)
         is_answered: list[Any] = []
+        # By Ray's own call: it lends the CPU in those that block the main thread, and in no others.
         # The loop's own handler of Ctrl-C has run before, and cancelled the call.
         with suppress(KeyboardInterrupt):
             is_answered, _ = ray.wait([*self._open], num_returns=1, timeout=left_s)

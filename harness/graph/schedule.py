@@ -13,12 +13,12 @@ from typing import Any
 from harness.errors import PipelineInvalid
 from harness.graph.node import Parameter
 from harness.graph.outcome import NodeFailure, Skipped
+from harness.graph.plan import Step
 from harness.graph.state import (
     NO_DIGEST,
     PENDING,
     Blocked,
     ListSource,
-    Step,
     StepState,
     Taken,
     digest_of_value,

@@ -1,153 +1,39 @@
-"""A graph compiled for execution, and the state of each node in one run."""
+"""The state of one run of a graph: of its nodes, their calls, and the places that calls take."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, Final, Literal, NamedTuple
-from weakref import WeakKeyDictionary
 
 from pydantic_core import from_json, to_json
 
-from harness.graph.annotations import item_of, members_of
-from harness.graph.fingerprint import Fingerprint, code_of, digest_of_parts
-from harness.graph.graph import Graph, returned
-from harness.graph.node import Node, Parameter
+from harness.graph.fingerprint import digest_of_parts
 from harness.graph.outcome import Skipped
-from harness.graph.policies import Policies
-from harness.graph.values import ValueForm, digest, digest_of_all, sets_in_order, value_form
+from harness.graph.plan import Step
+from harness.graph.values import digest, digest_of_all, sets_in_order, value_form
 from harness.trace.records import label_of
 
-NO_DIGEST = ""
-"""The digest of a value without a JSON form; it never equals another."""
+NO_DIGEST = ""  # the digest of a value without a JSON form; it never equals another
 
-PENDING: Final = object()
-"""The placeholder for a future output."""
+PENDING: Final = object()  # the placeholder for a future output
 
 
 class Blocked(NamedTuple):
     """The placeholder for an output that this part of the run will not have."""
 
-    label: str
-    """The call whose end was the reason; empty if it was the whole run's."""
-    what: str
-    """How that call ended: `failed`."""
+    label: str  # the call whose end was the reason; empty if it was the whole run's
+    what: str  # how that call ended: `failed`
 
     @property
     def reason(self) -> str:
         """The end of a sentence: `'findings' failed`."""
         return f"'{self.label}' {self.what}" if self.label else self.what
-
-
-# --- the plan -----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Step:
-    """A node, compiled for running."""
-
-    node: Node
-    policies: Policies
-    form: ValueForm
-    item_form: ValueForm | None
-    """The form of a generating node's items; None for other nodes."""
-    code: Fingerprint
-    mapped: tuple[Parameter, ...]
-    whole: tuple[Parameter, ...]
-    """Parameters that are not mapped, those of its `when` included."""
-    takes_skipped: frozenset[str]
-    """Parameters that ask for `Skipped`."""
-    takes_skipped_items: frozenset[str]
-    """Parameters that ask for lists with `Skipped` in them."""
-    waits_for: int = 0
-    """How many nodes it needs the whole output of."""
-    consumers: list[Step] = field(default_factory=list)
-    """Steps that need its whole output."""
-    follows: bool = False
-    """Whether it takes items of another as they come."""
-    followers: list[Step] = field(default_factory=list)
-    """Steps that take its items as they come."""
-
-    @property
-    def gives_items(self) -> bool:
-        """Whether its output is made item by item."""
-        return bool(self.mapped) or self.item_form is not None
-
-
-_PLANS: WeakKeyDictionary[Graph, Sequence[Step]] = WeakKeyDictionary()
-
-
-def plan_of(graph: Graph) -> Sequence[Step]:
-    """The graph's nodes as steps, in the order of definition; compiled once for all its runs.
-
-    Raises:
-        PipelineInvalid: An annotation names something that does not exist.
-    """
-    plan = _PLANS.get(graph)
-    # Nodes are only ever added.
-    if plan is None or len(plan) != len(graph.nodes):
-        plan = _PLANS[graph] = _compile(graph)
-    else:
-        for step in plan:  # the names in its code may mean something else now, as in a notebook
-            step.code = code_of(step.node.function)
-    return plan
-
-
-def _compile(graph: Graph) -> list[Step]:
-    steps = {node.name: _step(node, graph) for node in graph.nodes.values()}
-    for step in steps.values():
-        for name in step.node.sources:
-            source = steps.get(name)
-            if source is None:
-                continue
-            if source.gives_items and _streams(step, name):
-                source.followers.append(step)
-                step.follows = True
-            else:
-                source.consumers.append(step)
-                step.waits_for += 1
-    return list(steps.values())
-
-
-def _step(node: Node, graph: Graph) -> Step:
-    conditions = node.when.parameters if node.when else ()
-    return Step(
-        node=node,
-        policies=node.policies.over(graph.policies),
-        form=value_form(returned(node)),
-        item_form=value_form(item_of(node.annotation("return"))) if node.is_streaming else None,
-        code=code_of(node.function),
-        mapped=tuple(parameter for parameter in node.parameters if parameter.is_mapped),
-        whole=tuple(
-            parameter for parameter in (*node.parameters, *conditions) if not parameter.is_mapped
-        ),
-        takes_skipped=_asking(node, graph, lambda annotation: annotation),
-        takes_skipped_items=_asking(node, graph, item_of),
-    )
-
-
-def _asking(node: Node, graph: Graph, part: Callable[[object], object]) -> frozenset[str]:
-    """The parameters that ask for `Skipped` in a part of their annotation."""
-    return frozenset(
-        parameter.name
-        for parameter in node.parameters
-        if parameter.source in graph.nodes
-        and Skipped in members_of(part(node.annotation(parameter.name)))
-    )
-
-
-def _streams(step: Step, source: str) -> bool:
-    """Whether a step takes only the items of a source, as they come."""
-    return (
-        step.node.combine == "zip"
-        and any(parameter.source == source for parameter in step.mapped)
-        and all(parameter.source != source for parameter in step.whole)
-    )
 
 
 # --- nodes --------------------------------------------------------------------------------------
@@ -158,38 +44,28 @@ class StepState:
     """The outputs of a step so far."""
 
     step: Step
-    path: str
-    """The node's name in the run, behind the labels of the calls that it is nested in."""
+    path: str  # the node's name in the run, behind the labels of the calls that it is nested in
+    # Limits how many of its calls are under way; None without a limit.
     places: Places | None = field(init=False)
-    """Limits how many of its calls are under way; None without a limit."""
-    waits_for: int = field(init=False)
-    """How many nodes it still needs the whole output of."""
-    is_in_trouble: bool = False
-    """Whether the output of one of its sources is not a plain value."""
+    waits_for: int = field(init=False)  # how many nodes it still needs the whole output of
+    is_in_trouble: bool = False  # whether the output of one of its sources is not a plain value
+    # Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of all items,
+    # skipped ones included.
     outcome: object = PENDING
-    """Its whole output, `Skipped` or `Blocked`; for a step that gives items, the list of all items,
-    skipped ones included."""
-    digest: str = NO_DIGEST
-    """Of the whole output."""
-    span: int | None = None
-    """Of its finished call; None if an earlier part of the run made it."""
-    items: list[object] | None = None
-    """The output of each call, by item; None until it has begun."""
-    total: int | None = None
-    """How many items it will have; None as long as that is unknown."""
-    settled: int = 0
-    """How many items it has."""
+    digest: str = NO_DIGEST  # of the whole output
+    span: int | None = None  # of its finished call; None if an earlier part of the run made it
+    items: list[object] | None = None  # the output of each call, by item; None until it has begun
+    total: int | None = None  # how many items it will have; None as long as that is unknown
+    settled: int = 0  # how many items it has now
+    # Why there will be no more items, if one of its sources ended early.
     obstacle: Blocked | Skipped | None = None
-    """Why there will be no more items, if one of its sources ended early."""
-    # Only of steps that give items: most do not, and large graphs have many.
+    # By item; only of steps that give items: most do not, and large graphs have many.
     spans: dict[int, int] = field(init=False)
-    """As `span`, by item."""
     digests: list[str] = field(init=False)
+    # For each mapped parameter, the state or list that its items are from; empty until it has
+    # begun.
     sources: list[StepState | ListSource] = field(init=False)
-    """For each mapped parameter, the state or list that its items are from; empty until it has
-    begun."""
     begun: set[int] = field(init=False)
-    """The items that have begun."""
     _wholes: dict[bool, tuple[list[object], str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -294,10 +170,9 @@ class Taken(NamedTuple):
     """The arguments of one call."""
 
     arguments: dict[str, Any]
-    inputs: dict[str, str]
-    """The digests of the arguments, by parameter."""
+    inputs: dict[str, str]  # the digests of the arguments, by parameter
+    # The spans that made the arguments; labels, where an earlier part of the run made them.
     needs: tuple[int | str, ...]
-    """The spans that made the arguments; labels, where an earlier part of the run made them."""
 
 
 NOTHING_TAKEN: Final = Taken({}, {}, ())
@@ -307,8 +182,8 @@ class Use(NamedTuple):
     """A model, a rubric or a setting that a call used, as it was then."""
 
     digest: str
+    # Its properties, for a message; empty if the record has them already.
     parts: Mapping[str, str] = {}
-    """Its properties, for a message; empty if the record has them already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -316,27 +191,20 @@ class StepCall:
     """One call of a node, or of one item, from the moment it may begin to its end."""
 
     state: StepState
-    item: int | None
-    """None for a node that is not mapped."""
-    taken: Taken = NOTHING_TAKEN
-    """Set when it begins."""
-    decided_by: tuple[int | str, ...] = ()
-    """What its node's `when=` was given."""
-    around: StepCall | None = None
-    """The call that it is nested in, by what waits for it."""
-    has_place: bool = False
-    """Whether it counts as one of those under way."""
-    lender: Loan | None = None
-    """Whose place it has; None for one of the run's own."""
-    loan: Loan | None = None
-    """Of its own place, while it waits for nested calls."""
+    item: int | None  # None for a node that is not mapped
+    taken: Taken = NOTHING_TAKEN  # set when it begins
+    decided_by: tuple[int | str, ...] = ()  # what its node's `when=` was given
+    around: StepCall | None = None  # the call that it is nested in, by what waits for it
+    has_place: bool = False  # whether it counts as one of those under way
+    lender: Loan | None = None  # whose place it has; None for one of the run's own
+    loan: Loan | None = None  # of its own place, while it waits for nested calls
+    # Its waits for a place of its node or of all, one after the other with their starts.
     waits: tuple[tuple[Literal["node", "pipeline"], int], ...] = ()
-    """Its waits for a place of its node or of all, one after the other with their starts."""
+    # What it used so far beside its code and inputs, by name.
     uses: dict[str, Use] = field(default_factory=dict)
-    """What it used so far beside its code and inputs, by name."""
+    # Whether its function is running; only then can it be cancelled, since before and after there
+    # are only records to write.
     is_made: bool = False
-    """Whether its function is running; only then can it be cancelled, since before and after there
-    are only records to write."""
 
     @property
     def step(self) -> Step:
@@ -354,9 +222,8 @@ class Loan:
     """The place of a call that waits for nested calls: one of them has it, or the next gets it."""
 
     borrower: StepCall | None = None
-    tasks: int = 0
-    """Of the lender, which wait."""
-    waiting: deque[_Entry] = field(default_factory=deque)
+    tasks: int = 0  # of the lender, which wait
+    waiting: deque[_QueuedCall] = field(default_factory=deque)
 
 
 INNERMOST: ContextVar[StepCall] = ContextVar("innermost")
@@ -367,31 +234,23 @@ class CallOutput(NamedTuple):
     """The output of one call."""
 
     value: object
-    data: bytes
-    """The value as JSON."""
-    span: int
-    """The span that made it; 0 if it existed before."""
+    data: bytes  # the value as JSON
+    span: int  # the span that made it; 0 if it existed before
 
 
-# Eight calls a place: 100 rows that took turns at two models needed 4 loads in place of 20.
+# How many further calls may begin for each place while calls wait for their models. Eight calls a
+# place: 100 rows that took turns at two models needed 4 loads in place of 20.
 _MOST_LOANS = 7
-"""How many further calls may begin for each place while calls wait for their models."""
 
 
 @dataclass(slots=True, eq=False)
-class _Entry:
-    """A call in the queue for a place."""
-
+class _QueuedCall:
     call: StepCall | None
-    start: Callable[[], object] | None
-    """None once it has begun."""
+    start: Callable[[], object] | None  # None once it has begun
 
 
 class Places:
-    """Starts calls at once while there is room, else in order as places become free.
-
-    A waiting call costs one queue entry, and no task.
-    """
+    """Starts calls at once while there is room, else in order; a waiting call costs no task."""
 
     __slots__ = ("_count", "_free", "_lent", "_most_lent", "_waiting")
 
@@ -399,13 +258,10 @@ class Places:
         self._free = limit
         self._lent, self._most_lent = 0, _MOST_LOANS * (limit or 0)
         self._count = count()
-        self._waiting: list[tuple[int, bool, int, _Entry]] = []  # a heap
+        self._waiting: list[tuple[int, bool, int, _QueuedCall]] = []  # a heap
 
     def take(self, start: Callable[[], object], call: StepCall | None = None) -> None:
-        """Calls `start` when there is a place; `leave` must follow.
-
-        Without a `call`, the place is no one's to lend, and `give_back` must follow.
-        """
+        """Calls `start` when there is a place; `leave` must follow, without a call `give_back`."""
         loan = None if call is None or call.around is None else call.around.loan
         # 1. No limit.
         if self._free is None:
@@ -427,11 +283,11 @@ class Places:
             depth, around = 0, call
             while around is not None:
                 depth, around = depth + 1, around.around
-            entry = _Entry(call, start)
+            queued = _QueuedCall(call, start)
             is_first = call is None or not call.state.step.follows
-            heappush(self._waiting, (-depth, is_first, next(self._count), entry))
+            heappush(self._waiting, (-depth, is_first, next(self._count), queued))
             if loan is not None:
-                loan.waiting.append(entry)
+                loan.waiting.append(queued)
 
     @contextmanager
     def lent_by(self, call: StepCall) -> Iterator[None]:
@@ -466,7 +322,7 @@ class Places:
                 self.give_back()
             return
         lender.borrower = borrower
-        # An entry that has begun elsewhere stays in the line, and takes nothing.
+        # A call that has begun elsewhere stays in the line, and takes nothing.
         while lender.borrower is None and lender.waiting:
             self._begin(lender.waiting.popleft(), lender)
 
@@ -485,15 +341,15 @@ class Places:
         while self._free is not None and self._waiting and self._free + self._lent > 0:
             self._begin(heappop(self._waiting)[-1], None)
 
-    def _begin(self, entry: _Entry, lender: Loan | None) -> None:
+    def _begin(self, queued: _QueuedCall, lender: Loan | None) -> None:
         """Begins a call with the place of a lender, or a free one, unless it had one before."""
-        start, entry.start = entry.start, None
+        start, queued.start = queued.start, None
         if start is None or self._free is None:
             return
-        if lender is None or entry.call is None:
+        if lender is None or queued.call is None:
             self._free -= 1
         else:
-            lender.borrower, entry.call.lender = entry.call, lender
+            lender.borrower, queued.call.lender = queued.call, lender
         start()
 
 
@@ -504,10 +360,8 @@ _JSON = frozenset({str, int, float, bool, type(None), list, dict})
 
 
 def digest_of_value(value: object) -> str:
-    """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some.
-
-    An object that has `code_parts()`, such as a handle of a database, counts by these.
-    """
+    """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some."""
+    # Such as a handle of a database.
     if hasattr(type(value), "code_parts"):
         return digest_of_parts(value) or NO_DIGEST
     if isinstance(value, Iterator | AsyncIterator):

@@ -36,48 +36,45 @@ from harness.trace import ContentPolicy, Record, Span, Tracer, describe, events
 from harness.trace.clock import boot_id
 from harness.trace.records import CounterSet, SpanEnded, SpanStarted, joined
 
+# What a node may ask of its run in a worker.
 _IN_DRIVER = {"ask", "chat", "embed", "evaluate", "novelty", "recall", "remember", "wiggum"}
-"""What a node may ask of its run in a worker."""
-_BEAT_S = 0.1
-"""Signs of life are sent no more often."""
+_BEAT_S = 0.1  # signs of life are sent no more often
 
 
 class PackedCall(NamedTuple):
     """A call on its way to a worker."""
 
     number: int
-    """Of this call in its run."""
     label: str
     function: bytes
     arguments: Mapping[str, bytes]
-    asks: bool
-    """Whether the function takes the run, and so may ask the driver."""
+    asks: bool  # whether the function takes the run, and so may ask the driver
     run_id: str
     content: ContentPolicy
-    pickler: str
-    """See `OnWorkers.pickler`."""
+    pickler: str  # see `OnWorkers.pickler`
 
 
 class PerformedCall(NamedTuple):
     """What became of a call."""
 
-    value: bytes
-    """What was returned, or raised."""
-    traceback: str | None
-    """None if it returned."""
-    records: list[Record]
-    """The first and the last are of a span around the call."""
+    value: bytes  # what was returned, or raised
+    traceback: str | None  # None if it returned
+    records: list[Record]  # the first and the last are of a span around the call
     boot_id: str | None
-    lost: int = 0
-    """Workers that were lost before, if the engine itself made the call again."""
+    lost: int = 0  # workers that were lost before, if the engine itself made the call again
 
 
 class WorkerQuestion(NamedTuple):
     """What a worker asks of the run."""
 
     data: bytes
-    answer: Callable[[bytes], object]
-    """Called with the answer, once."""
+    answer: Callable[[bytes], object]  # called with the answer, once
+
+
+Questions = asyncio.Queue[WorkerQuestion | None]
+"""What the worker of a call asks; None for a sign of life."""
+
+AnyRun = Any  # a session's `Run`, which this layer does not know
 
 
 class Board(Protocol):
@@ -98,19 +95,13 @@ class Board(Protocol):
 
 
 class OnWorkers(InProcess):
-    """Makes calls with `on=` on workers, all others here.
+    """Makes calls with `on=` on workers, all others here; for its arguments see `OpenExecutor`."""
 
-    Args:
-        tracer: The run's.
-        content: What workers record of texts.
-        give_again: Told the label of a call that is made from its beginning.
-    """
-
+    # The module of cloudpickle, here and in workers: it pickles functions and classes that cannot
+    # be imported there.
     pickler: str = "cloudpickle"
-    """The module of cloudpickle, here and in workers: it pickles functions and classes that cannot
-    be imported there."""
+    # Errors in a worker that mean that it cannot reach the driver: the call may be sent again.
     lost: tuple[type[BaseException], ...] = ()
-    """Errors in a worker that mean that it cannot reach the driver: the call may be sent again."""
 
     def __init__(
         self, *, tracer: Tracer, content: ContentPolicy, give_again: Callable[[str], None]
@@ -120,25 +111,24 @@ class OnWorkers(InProcess):
         self._content = content
         self._give_again = give_again
         self._numbers = count()
-        self._functions: dict[Callable[..., Any], bytes] = {}
+        self._functions: dict[Callable[..., Any], bytes] = {}  # pickled
+        # By machine (`boot_id`): the least and the most that its clock is behind.
         self._clocks: dict[str | None, tuple[int, int]] = {}
-        self._lines: dict[int, asyncio.Queue[WorkerQuestion | None]] = {}
+        self._questions: dict[int, Questions] = {}  # by call
 
     @abstractmethod
     async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
         """Has a worker with these resources run `perform(call, board)`, and returns its result.
 
         What comes over the board goes to `hear`. Cancelled, it ends the call on the worker too.
-
-        Raises:
-            WorkerLost: The call may be sent again.
-            ConfigurationInvalid: No worker can make such a call.
+        Raises `WorkerLost` if the call may be sent again, `ConfigurationInvalid` if no worker can
+        make such a call.
         """
 
     def hear(self, call: int, question: WorkerQuestion | None) -> None:
         """Takes a question of a worker, or its sign of life."""
-        if call in self._lines:
-            self._lines[call].put_nowait(question)
+        if call in self._questions:
+            self._questions[call].put_nowait(question)
 
     async def call(self, work: Work) -> object:
         """See `Executor.call`."""
@@ -151,7 +141,7 @@ class OnWorkers(InProcess):
             except WorkerLost as error:
                 lost += error.workers
                 is_over = lost > work.on.max_retries
-                self._tell_retries(work, error.workers - is_over, str(error))
+                self._record_retries(work, error.workers - is_over, str(error))
                 if is_over:
                     raise
             except ConfigurationInvalid as error:
@@ -164,15 +154,19 @@ class OnWorkers(InProcess):
             if work.handle is not None:
                 work.handle.begin_again()
 
-    def _tell_retries(self, work: Work, times: int, detail: str) -> None:
-        said, reason = self.tracer.excerpt(detail), WorkerLost.__name__
-        retry = events.RetryEvent(node=work.label, reason=reason, detail=said, delay_s=0)
+    def _record_retries(self, work: Work, times: int, detail: str) -> None:
+        retry = events.RetryEvent(
+            node=work.label,
+            reason=WorkerLost.__name__,
+            detail=self.tracer.excerpt(detail),
+            delay_s=0,
+        )
         for _ in range(times):
             self.tracer.instant(retry)
 
     async def _call(self, work: Work, on: Resources) -> object:
         arguments = dict(work.arguments)
-        run: Any = arguments.pop("run", None)
+        run: AnyRun = arguments.pop("run", None)
         if work.function not in self._functions:
             # Once, since a mapped node sends it with every item.
             self._functions[work.function] = self._packed(work, work.function)
@@ -192,7 +186,7 @@ class OnWorkers(InProcess):
             performed = await self.send(call, on)
         else:
             performed = await self._send_and_serve(call, on, work, run)
-        self._tell_retries(work, performed.lost, "its worker was lost")
+        self._record_retries(work, performed.lost, "its worker was lost")
         self._record(performed, sent_ns)
         value = pickle.loads(performed.value)  # noqa: S301 - from a worker
         if performed.traceback is None:
@@ -204,18 +198,14 @@ class OnWorkers(InProcess):
         raise value
 
     async def _send_and_serve(
-        self,
-        call: PackedCall,
-        on: Resources,
-        work: Work,
-        run: Any,  # noqa: ANN401 - a run
+        self, call: PackedCall, on: Resources, work: Work, run: AnyRun
     ) -> PerformedCall:
-        line = self._lines[call.number] = asyncio.Queue()
+        questions = self._questions[call.number] = asyncio.Queue()
         # Not raised in the group, which would hide which error it was.
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                serving = group.create_task(_serve(work, run, line, self.pickler))
+                serving = group.create_task(self._serve(work, run, questions))
                 try:
                     performed = await self.send(call, on)
                 except (WorkerLost, ConfigurationInvalid) as error:
@@ -223,10 +213,33 @@ class OnWorkers(InProcess):
                 # It would wait for further questions for ever.
                 serving.cancel()
         finally:
-            del self._lines[call.number]
+            del self._questions[call.number]
         if failure is not None:
             raise failure
         return performed
+
+    async def _serve(self, work: Work, run: AnyRun, questions: Questions) -> None:
+        """Does what a worker asks for, side by side, in the context of its node."""
+        with ExitStack() as queueing:
+            if work.handle is not None:
+                # Until the worker's first word, the call waits in the cluster's queue: no idleness.
+                queueing.enter_context(work.handle.pulse.doing("rest"))
+            async with asyncio.TaskGroup() as group:
+                while True:
+                    question = await questions.get()
+                    queueing.close()
+                    run.beat()
+                    if question is not None:
+                        group.create_task(self._answer(run, question))
+
+    async def _answer(self, run: AnyRun, question: WorkerQuestion) -> None:
+        try:
+            name, arguments, options = pickle.loads(question.data)  # noqa: S301 - from a worker
+            value = await getattr(run, name)(*arguments, **options)
+            answer = _pickled((value, None), self.pickler)
+        except Exception as error:  # noqa: BLE001 - raised again in the worker
+            answer = _pickled((None, _picklable(error, self.pickler)), self.pickler)
+        question.answer(answer)
 
     def _packed(self, work: Work, value: object, *, argument: str = "") -> bytes:
         """A call's function, or its argument of this name, pickled."""
@@ -267,39 +280,6 @@ class OnWorkers(InProcess):
 def _place_of(work: Work) -> dict[str, Any]:
     code = inspect.unwrap(work.function).__code__
     return {"path": Path(code.co_filename), "line": code.co_firstlineno}
-
-
-async def _serve(
-    work: Work,
-    run: Any,  # noqa: ANN401 - a run
-    line: asyncio.Queue[WorkerQuestion | None],
-    pickler: str,
-) -> None:
-    """Does what a worker asks for, side by side, in the context of its node."""
-    with ExitStack() as queueing:
-        if work.handle is not None:
-            # Until the worker's first word, the call waits in the cluster's queue: no idleness.
-            queueing.enter_context(work.handle.pulse.doing("rest"))
-        async with asyncio.TaskGroup() as group:
-            while True:
-                question = await line.get()
-                queueing.close()
-                run.beat()
-                if question is not None:
-                    group.create_task(_answer(run, question, pickler))
-
-
-async def _answer(
-    run: Any,  # noqa: ANN401 - a run
-    question: WorkerQuestion,
-    pickler: str,
-) -> None:
-    try:
-        name, arguments, options = pickle.loads(question.data)  # noqa: S301 - from a worker
-        answer = _pickled((await getattr(run, name)(*arguments, **options), None), pickler)
-    except Exception as error:  # noqa: BLE001 - raised again in the worker
-        answer = _pickled((None, _picklable(error, pickler)), pickler)
-    question.answer(answer)
 
 
 def clock_bounds(before: tuple[int, int] | None, bounds: tuple[int, int]) -> tuple[int, int]:
@@ -372,12 +352,7 @@ _BY_VALUE: dict[str, set[ModuleType]] = defaultdict(set)
 
 
 def perform(call: PackedCall, board: Board | None) -> PerformedCall:
-    """Makes a call, in a worker.
-
-    Args:
-        call: As it was sent.
-        board: The way to the driver; may be None for a call that does not ask.
-    """
+    """Makes a call, in a worker; `board` may be None for one that does not ask."""
     records: list[Record] = []
     tracer = Tracer(records.append, content=call.content)
     track, trace_back = f"worker {socket.gethostname()}", None
@@ -396,7 +371,7 @@ def perform(call: PackedCall, board: Board | None) -> PerformedCall:
                     value = runner.run(value)
             data = _pickled(value, call.pickler)
     except KeyboardInterrupt:
-        raise  # so is a call cancelled
+        raise  # engines cancel a call by it
     except BaseException as error:  # noqa: BLE001 - raised again in the driver
         failure = _picklable(error, call.pickler)
         data = _pickled(failure, call.pickler)

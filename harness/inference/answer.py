@@ -31,8 +31,8 @@ the rest, asked for and joined to it. `continue` is for a cut reply; a filtered 
 
 _MOST_CALLS_FOR_THE_REST = 4  # a model that goes on for ever is stopped after this many
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
+# Of a greedy call that is repeated: the same request would bring the same reply.
 _TEMPERATURE_AGAIN = 0.3
-"""Of a greedy call that is repeated: the same request would bring the same reply."""
 
 
 class ChatOptions(TypedDict, total=False):
@@ -136,11 +136,8 @@ def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatReque
     request = replace(request, asks_again=True)
     if isinstance(error, ReplyInvalid) and error.text.strip():
         advice = f"That is not what was asked for: {error.problem or error.statement}."
-        turns = (
-            Message("assistant", error.text),
-            Message("user", f"{advice} Answer again, in full."),
-        )
-        return replace(request, messages=(*request.messages, *turns))
+        reply, demand = Message("assistant", error.text), f"{advice} Answer again, in full."
+        return replace(request, messages=(*request.messages, reply, Message("user", demand)))
     return varied(request, 1)
 
 
@@ -154,7 +151,7 @@ def varied(request: ChatRequest, number: int) -> ChatRequest:
 
 
 async def _joined(ask: Ask, request: ChatRequest, *, on_cut: OnCut) -> Completion:
-    """The reply, with the rest of it where that is wanted."""
+    """The reply, joined to the rest of it where `on_cut` asks for that."""
     completion = await ask(request)
     if on_cut == "keep":
         return completion
@@ -219,9 +216,12 @@ async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Complet
     has_more = bool(rest.text.strip() or rest.tool_calls)
     # Nothing more came, whatever the server calls that: the reply is still a cut one.
     ended = rest.finish_reason if has_more or rest.finish_reason == "content_filter" else "length"
+    text = cut.text
+    if has_more:
+        text = head + ("" if rest.text[:1].isspace() else gap) + rest.text
     return replace(
         rest,
-        text=head + ("" if rest.text[:1].isspace() else gap) + rest.text if has_more else cut.text,
+        text=text,
         reasoning=cut.reasoning + rest.reasoning,
         finish_reason=ended,
         usage=_together(cut.usage, rest.usage),
@@ -300,13 +300,12 @@ def check_text(request: ChatRequest, reply: Completion) -> None:
         )
 
 
-def reminded(request: ChatRequest) -> tuple[ChatRequest, float | None]:
-    """The call with a word on its empty reply, at once; as it is and None if it has that word."""
+def reminded(request: ChatRequest) -> ChatRequest | None:
+    """The call with a word on its empty reply; None if it has that word already."""
     # In the last message: templates of some models allow no further turn. The word also changes the
     # request, whose greedy reply would be the same.
     *before, last = request.messages
     if last.content.endswith(_REMINDER):
-        return request, None
-    return replace(
-        request, messages=(*before, replace(last, content=last.content + _REMINDER))
-    ), 0.0
+        return None
+    last = replace(last, content=last.content + _REMINDER)
+    return replace(request, messages=(*before, last))

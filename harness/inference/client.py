@@ -55,30 +55,28 @@ class Route:
     """The way to one endpoint's model."""
 
     endpoint: Endpoint
+    # Of its replicas, in the order that the gate has them; not closed by the client.
     backends: tuple[Backend, ...]
-    """Of its replicas, in the order that the gate has them; not closed by the client."""
     gate: Gate
+    # How its server treats schemas; None if that is not tested.
     schemas: SchemaKnowledge | None = None
-    """How its server treats schemas; None if that is not tested."""
+    # How its server treats tools; None if they are simply passed on.
     tools: ToolKnowledge | None = None
-    """How its server treats tools; None if they are simply passed on."""
     turns: TurnKnowledge = field(default_factory=TurnKnowledge)
-    identity: str | None = None
-    """The key of its cached replies; None for no cache."""
-    kv_bytes: KvBytes | None = None
-    """None if the exact size of its model's cache is unknown."""
+    identity: str | None = None  # the key of its cached replies; None for no cache
+    kv_bytes: KvBytes | None = None  # None if the exact size of its model's cache is unknown
+    # The endpoint's error, raised by every call to it; None if it can be used.
     error: HarnessError | None = None
-    """The endpoint's error, raised by every call to it; None if it can be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSource:
     """The source of a call."""
 
+    # The node's call, by which its replies are kept for a resume: `findings[2]`.
     label: str | None = None
-    """The node's call, by which its replies are kept for a resume: `findings[2]`."""
+    # Entered while a request is with its server.
     sending: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Entered while a request is with its server."""
 
 
 ANY_CALLER = CallSource()
@@ -88,23 +86,19 @@ ANY_CALLER = CallSource()
 class Client:
     """Calls models by the tags of their endpoints; `call` shows all steps of a call."""
 
-    routes: Mapping[str, Route]
-    """By tag. Every tag in an endpoint's `fallback` must be among them."""
-    tracer: Tracer
-    """Records every call; its clock also serves all deadlines."""
+    routes: Mapping[str, Route]  # by tag. Every tag in an endpoint's `fallback` must be among them.
+    tracer: Tracer  # records every call; its clock also serves all deadlines
     cache: ReplyCache | None = None
     meter: Meter | None = None
     replies: KeptReplies | None = None
-    before_call: Callable[[], None] | None = None
-    """Raises if no further call may be made."""
+    before_call: Callable[[], None] | None = None  # raises if no further call may be made
+    # Raises if this reply may not be used.
     after_reply: Callable[[ChatRequest, Completion], None] | None = None
-    """Raises if this reply may not be used."""
+    # Hears once for each endpoint of what cannot be: counts, and requests taken no notice of.
     warn: Callable[[Notice], None] | None = None
-    """Hears once for each endpoint of what cannot be: counts, and requests taken no notice of."""
-    noticed: set[tuple[str, str]] = field(default_factory=set)
-    """What it has heard: tags and codes."""
+    noticed: set[tuple[str, str]] = field(default_factory=set)  # what it has heard: tags and codes
+    # The name of the model that answered last, by tag and replica.
     served: dict[tuple[str, int], str] = field(default_factory=dict)
-    """The name of the model that answered last, by tag and replica."""
     randomness: random.Random = field(default_factory=random.Random)
 
     def chat(
@@ -251,7 +245,8 @@ class Client:
         # 1. The model is told of its empty reply.
         is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
         if is_empty and isinstance(request, ChatRequest):
-            call.request, delay_s = reminded(request)
+            again = reminded(request)
+            call.request, delay_s = again or request, None if again is None else 0.0
         # 2. Another replica is asked at once.
         if elsewhere and len(call.tried) < len(route.backends):
             delay_s, counts = 0.0, 0
@@ -277,7 +272,6 @@ class Client:
         return delay_s
 
     async def _attempt(self, call: _EndpointCall) -> Any:  # noqa: ANN401
-        """One attempt at one endpoint, in a span of its own."""
         request, route = call.request, call.route
         if isinstance(request, ChatRequest):
             request = with_defaults(request, route.endpoint)
@@ -287,35 +281,9 @@ class Client:
                 record_answer(answer, span, kv_bytes=route.kv_bytes)
                 return answer
             self.tracer.flow("call", source=span.parent, target=span.id)
-            request, ask = heard(request, span), partial(self._send, call=call, span=span)
+            request = heard(request, span)
             async with self._cached(request, route) as cached:
-                reply = cached.known
-                while reply is None:
-                    # In the way that the server treats tools, schemas and turns.
-                    offered, mode = request, None
-                    if route.tools is not None:
-                        offered = await route.tools.offer(request, ask, tracer=self.tracer)
-                    outgoing = offered
-                    if offered.reply_schema is not None and route.schemas is not None:
-                        outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
-                    outgoing = route.turns.folded(outgoing)
-                    if outgoing.messages is not request.messages:  # such as a schema in words
-                        sent = partial(conversation_text, outgoing.messages)
-                        span.set(prompt_sha256=self.tracer.content(sent))
-                    try:
-                        answer = await self._send(outgoing, call, span)
-                    except ServerError as error:
-                        tools, schemas = route.tools, route.schemas if mode else None
-                        if not (
-                            route.turns.learn(error, outgoing)
-                            or (tools and tools.learn(error, outgoing))
-                            or (schemas and schemas.learn(error, offered, outgoing))
-                        ):
-                            raise
-                    else:
-                        self._notice(outgoing.model, *doubts(outgoing, answer))
-                        answer = read_fitted(offered, outgoing, with_text(offered, answer), mode)
-                        reply = with_text(request, read_offered(request, offered, answer))
+                reply = cached.known or await self._reply(request, call, span)
                 # Before it is looked at: a reply of no use has taken its time and tokens, too.
                 record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
@@ -323,6 +291,35 @@ class Client:
                 if cached.known is None:
                     cached.reply = reply  # only now: what is of no use does not enter the cache
             return reply
+
+    async def _reply(self, request: ChatRequest, call: _EndpointCall, span: Span) -> Completion:
+        """Asks in the way that the server treats tools, schemas and turns, as it becomes known."""
+        route, ask = call.route, partial(self._send, call=call, span=span)
+        while True:
+            offered, mode = request, None
+            if route.tools is not None:
+                offered = await route.tools.offer(request, ask, tracer=self.tracer)
+            outgoing = offered
+            if offered.reply_schema is not None and route.schemas is not None:
+                outgoing, mode = await route.schemas.fit(offered, ask, tracer=self.tracer)
+            outgoing = route.turns.folded(outgoing)
+            if outgoing.messages is not request.messages:  # such as a schema in words
+                sent = partial(conversation_text, outgoing.messages)
+                span.set(prompt_sha256=self.tracer.content(sent))
+            try:
+                answer = await self._send(outgoing, call, span)
+            except ServerError as error:
+                tools, schemas = route.tools, route.schemas if mode else None
+                if not (
+                    route.turns.learn(error, outgoing)
+                    or (tools and tools.learn(error, outgoing))
+                    or (schemas and schemas.learn(error, offered, outgoing))
+                ):
+                    raise
+            else:
+                self._notice(outgoing.model, *doubts(outgoing, answer))
+                answer = read_fitted(offered, outgoing, with_text(offered, answer), mode)
+                return with_text(request, read_offered(request, offered, answer))
 
     async def _send(self, request: Request, call: _EndpointCall, span: Span) -> Any:  # noqa: ANN401
         """One request, once the gate and the meter let it through; its time begins here."""
@@ -348,7 +345,7 @@ class Client:
 
             def piece_came() -> None:
                 if place.is_probe:
-                    route.gate.is_back(place)
+                    route.gate.note_answer(place)
                 if sending is not None:
                     sending.pieces += 1
                 if on_piece is not None:
@@ -431,7 +428,6 @@ class Client:
 
 
 def _asker(backend: Backend, request: Request) -> Callable[[Any], Awaitable[Any]]:
-    """What asks a backend for such a request."""
     if isinstance(request, ChatRequest):
         return backend.chat
     if not isinstance(request, RerankRequest):
@@ -456,19 +452,16 @@ def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:
 
 @dataclass(slots=True)
 class _EndpointCall:
-    """A call on its way to one endpoint."""
-
     request: Request
     route: Route
     admission: Admission | None
     caller: CallSource
     deadline: Deadline
+    # Whether it waits for the end of an outage: no other endpoint is asked in its place.
     may_wait: bool
-    """Whether it waits for the end of an outage: no other endpoint is asked in its place."""
     tried: set[int] = field(default_factory=set)
     attempt: int = 1
-    answers: int | None = None
-    """How many the endpoint had given when it last failed."""
+    answers: int | None = None  # how many the endpoint had given when it last failed
 
 
 def _keep_secrets_out_of(error: HarnessError, clean: Callable[[str], str]) -> None:

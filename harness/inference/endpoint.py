@@ -339,7 +339,16 @@ class Endpoint(BaseModel):
         elif self.url is not None:
             for url in self.urls or (self.url,):
                 _check_address(url)
-            self._check_replicas()
+            if len(self.replicas) < len(self.urls):
+                raise Mistake(
+                    "'urls' names one server twice; remove one", code="endpoint.urls-twice"
+                )
+            if self.urls and self.manage:
+                raise Mistake(
+                    "the budget loads and unloads the model of one server; set 'manage' to false, "
+                    "or give each of 'urls' an endpoint of its own",
+                    code="endpoint.urls-managed",
+                )
         elif self.backend not in {"litellm", "scripted"}:
             raise Mistake(
                 f"backend '{self.backend}' needs 'url', such as http://127.0.0.1:8000/v1",
@@ -369,16 +378,6 @@ class Endpoint(BaseModel):
         shares = {self.device: 1.0} if isinstance(self.device, str) else self.device
         # gpu2 comes before gpu10.
         return dict(sorted(shares.items(), key=lambda share: (len(share[0]), share[0])))
-
-    def _check_replicas(self) -> None:
-        if len(self.replicas) < len(self.urls):
-            raise Mistake("'urls' names one server twice; remove one", code="endpoint.urls-twice")
-        if self.urls and self.manage:
-            raise Mistake(
-                "the budget loads and unloads the model of one server; set 'manage' to false, or "
-                "give each of 'urls' an endpoint of its own",
-                code="endpoint.urls-managed",
-            )
 
     @property
     def variables(self) -> tuple[str, ...]:

@@ -40,8 +40,8 @@ from harness.trace import Tracer, describe, events
 # How many times the mean load a replica takes at most, rounded up: `c` in the paper.
 LEEWAY = 1.25
 
+# Of a text that does not say what other calls share: how much of it stands for the prefix.
 _PREFIX_CHARS = 2048
-"""Of a text that does not say what other calls share: how much of it stands for the prefix."""
 
 ReplicaReason = Literal["prefix", "load", "failed over"]
 """Why a replica got a call: it is the one for calls that begin alike; that one had too many calls
@@ -56,13 +56,11 @@ class ReplicaState:
     """A replica at the moment of a choice."""
 
     under_way: int = 0
-    waiting: int = 0
-    """Our calls that wait and would go to it first."""
+    waiting: int = 0  # our calls that wait and would go to it first
     has_place: bool = True
-    is_out: bool = False
-    """Whether it is left out, since it failed."""
+    is_out: bool = False  # whether it is left out, since it failed
+    # Whether it gets no call at all now: it did not answer, and is not to be tried again yet.
     is_down: bool = False
-    """Whether it gets no call at all now: it did not answer, and is not to be tried again yet."""
 
     @property
     def load(self) -> int:
@@ -74,17 +72,15 @@ class ReplicaState:
 class Replica:
     """One of the servers behind an endpoint, with the gate's record of it."""
 
-    name: str = ""
-    """As traces show it; empty for an endpoint's only one."""
+    name: str = ""  # as traces show it; empty for an endpoint's only one
+    # Asks the server for its slots before the first call; None from it means no limit.
     slots: Callable[[], Awaitable[int | None]] | None = None
-    """Asks the server for its slots before the first call; None from it means no limit."""
     places: int | None = None
     under_way: int = 0
-    failures: int = 0
-    """Consecutive failures."""
+    failures: int = 0  # consecutive failures
     out_until_ns: int = 0
+    # Why no call goes to it but one that tries it; None if it is not down.
     outage: OutageReason | None = None
-    """Why no call goes to it but one that tries it; None if it is not down."""
 
     def state(self, now_ns: int, waiting: int) -> ReplicaState:
         """For a choice. After a failure it is tried again with one call at a time."""
@@ -105,12 +101,9 @@ class ReplicaPlace:
 
     replica: int
     reason: ReplicaReason
-    name: str
-    """The replica's; empty for an only one."""
-    is_probe: bool = False
-    """Whether the call tries a replica that is down."""
-    was_held: bool = False
-    """Whether the call waited because none answered."""
+    name: str  # the replica's; empty for an only one
+    is_probe: bool = False  # whether the call tries a replica that is down
+    was_held: bool = False  # whether the call waited because none answered
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -127,20 +120,15 @@ class Gate:
 
     tracer: Tracer
     replicas: Sequence[Replica] = field(default_factory=lambda: [Replica()])
-    max_parallel: int | None = None
-    """Of each replica; None for the number of its server's slots."""
-    max_queue: int | None = None
-    """Calls that may wait."""
-    lease: Lease | None = None
-    """Held by each call while it is sent."""
-    max_outage_s: float = 600.0
-    """How long an outage is waited for; 0 for not at all."""
+    max_parallel: int | None = None  # of each replica; None for the number of its server's slots
+    max_queue: int | None = None  # calls that may wait
+    lease: Lease | None = None  # held by each call while it is sent
+    max_outage_s: float = 600.0  # how long an outage is waited for; 0 for not at all
+    # Calls a function after some seconds; by default the event loop does.
     later: Callable[[float, Callable[[], None]], object] | None = None
-    """Calls a function after some seconds; by default the event loop does."""
+    # Spreads the times at which a server that is down is tried again.
     randomness: random.Random = field(default_factory=random.Random)
-    """Spreads the times at which a server that is down is tried again."""
-    answers: int = field(default=0, init=False)
-    """How many calls were answered so far."""
+    answers: int = field(default=0, init=False)  # how many calls were answered so far
 
     def __post_init__(self) -> None:
         for replica in self.replicas:
@@ -178,23 +166,13 @@ class Gate:
                 yield place
             replica.failures = 0
             self.answers += 1
-            self.is_back(place)
+            self.note_answer(place)
         # Not for a cancellation, which says nothing of the server.
         except HarnessError as error:
             is_fault = len(self.replicas) > 1 and is_replicas_fault(error)
             if is_fault:
                 tried.add(place.replica)
-            reason = outage_of(error)
-            # Nobody listens at an address that has answered; or it was down already, and gives
-            # any sign of it.
-            if self.max_outage_s and (
-                (reason == "unreachable" and self.answers) or (reason and replica.outage)
-            ):
-                if replica.outage is None:
-                    replica.out_until_ns = 0  # of failures that were none, which wakes no call
-                replica.outage = reason
-            if is_fault or (reason and replica.outage):
-                self._leave_out(replica, error)
+            self._note_failure(replica, error, is_fault=is_fault)
             raise
         finally:
             self._give_back(place)
@@ -231,8 +209,8 @@ class Gate:
         """Whether no replica answers."""
         return all(replica.outage for replica in self.replicas)
 
-    def is_back(self, place: ReplicaPlace) -> None:
-        """A replica answers, or begins to; calls that wait for it go on."""
+    def note_answer(self, place: ReplicaPlace) -> None:
+        """Lets the calls go on that wait for a replica, which answers, or begins to."""
         replica = self.replicas[place.replica]
         if replica.outage is None:
             return
@@ -312,18 +290,32 @@ class Gate:
             states = self._states()
             refused.clear()
 
+    def _note_failure(self, replica: Replica, error: HarnessError, *, is_fault: bool) -> None:
+        reason = outage_of(error)
+        # Nobody listens at an address that has answered; or it was down already, and gives any sign
+        # of it.
+        if self.max_outage_s and (
+            (reason == "unreachable" and self.answers) or (reason and replica.outage)
+        ):
+            if replica.outage is None:
+                replica.out_until_ns = 0  # of failures that were none, which wakes no call
+            replica.outage = reason
+        if is_fault or (reason and replica.outage):
+            self._leave_out(replica, error)
+
     def _leave_out(self, replica: Replica, error: HarnessError) -> None:
+        """Sends nothing more to a replica until a pause is over, which grows with its failures."""
         now_ns = self.tracer.now_ns()
         if now_ns < replica.out_until_ns:
             return  # calls that fail together are one failure
         replica.failures += 1
         is_outage = replica.outage is not None
-        asked_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
+        wish_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
         next_try_s = pause_s(
             replica.failures,
             is_outage=is_outage,
             jitter=self.randomness.random() if is_outage else 0.0,
-            asked_s=min(asked_s, self.max_outage_s),
+            asked_s=min(wish_s, self.max_outage_s),
         )
         if is_outage:
             since_ns = now_ns if self._down_since_ns is None else self._down_since_ns

@@ -28,11 +28,11 @@ _LIKE_A_MARK = re.compile(
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
 _FENCE = re.compile(r"```\w*")
+# A tool's name, and behind it nothing but marks before its arguments.
 _NAMED = re.compile(
     r"(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
     r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"
 )
-"""A tool's name, and behind it nothing but marks before its arguments."""
 _TAGGED = re.compile(
     r"<[^<>]*?(?:function=|invoke name=)\"?([\w.-]+)\"?[^<>]*>"
     r"(.*?)(?=</[^<>]*(?:function|invoke)>|<[^<>/]*(?:function=|invoke name=)|\Z)",
@@ -44,6 +44,7 @@ _PARAMETER = re.compile(
 _ELEMENT = re.compile(r"<([\w.-]+)>(.*?)</\1>", re.DOTALL)
 _GLM = re.compile(r"<tool_call>\s*([\w.-]+)\s*(<arg_key>.*?)?(?=</tool_call>|\Z)", re.DOTALL)
 _GLM_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL)
+_LONGEST_MARK = 64  # with the blanks around it
 _BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_]\w*)\s*:")
 
 
@@ -74,16 +75,12 @@ _State = Literal["begin", "between", "reasoning", "answer", "calls"]
 
 
 class MarkSplitter:
-    """Divides a reply that arrives piece by piece into reasoning, answer and calls.
-
-    `close` is the mark that ends the reasoning that the reply begins with, unmarked. `calls` has
-    the calls as text, marks included, once `rest` was asked for.
-    """
+    """Divides a reply that arrives piece by piece into reasoning, answer and calls."""
 
     def __init__(self, close: str = "") -> None:
-        self.calls = ""
+        self.calls = ""  # as text, marks included; set by `rest`
         self._held = ""
-        self._close = close
+        self._close = close  # the mark that ends the reasoning, which the reply may begin with
         self._state: _State = "reasoning" if close else "begin"
 
     def feed(self, piece: str) -> tuple[str, str]:
@@ -123,7 +120,7 @@ class MarkSplitter:
         return "", held
 
     def _opened(self) -> bool:
-        """Goes on to what begins here; whether that can be told yet."""
+        """Goes on to what begins here; False if that cannot be told yet."""
         start = self._held.lstrip()
         # Too little is here to tell, as long as it may become a longer mark.
         if any(mark != start and mark.startswith(start) for mark in _openings()):
@@ -146,33 +143,43 @@ def split_whole(
     answer: str, *, is_thought_out: bool, tools: Sequence[ToolSpec]
 ) -> tuple[str, str, str]:
     """Reasoning, answer and calls of a text that does not begin with a mark."""
+    # Without what it quotes, every other character in its place.
     clear = _QUOTED.sub(lambda quoted: " " * len(quoted[0]), answer)
-    # The `<think>` may have been the end of the prompt, so that the reply has `</think>` alone; not
-    # where the reasoning came before. Only the whole of a reply can be told apart so: who listened
-    # to its pieces has heard all of it.
+    # 1. A thought that ends, and does not begin. Where the reasoning came before, it is none. Only
+    #    the whole of a reply can be told apart so: who listened to its pieces has heard all of it.
     for row in () if is_thought_out else _table():
-        opening, close, kind = row["think_open"], row["think_close"], row["opening"]
-        before, closed, after = clear.partition(close or "\0")
-        # `missing`: the opening must not be there; `both`: the reply must begin with it.
-        is_begun = opening in before if kind != "both" else not before.lstrip().startswith(opening)
-        is_told_of = kind != "both" and before[-1:] == after[:1] == " "  # in a sentence
-        if kind not in {"missing", "both"} or not closed or is_begun or is_told_of:
-            continue
-        splitter = MarkSplitter(close)
-        thought, reply = splitter.feed(answer.lstrip().removeprefix(opening))
-        thought_end, end = splitter.rest()
-        return thought + thought_end, (reply + end).lstrip(), splitter.calls
-    calls = [mark for mark, close in _openings().items() if close is None] if tools else []
-    for line in re.finditer(r"^[^\S\n]*(?=\S)", clear, re.MULTILINE) if calls else ():
-        if clear.startswith(tuple(calls), line.end()):
+        if _ends_thought(row, clear):
+            splitter = MarkSplitter(row["think_close"])
+            thought, reply = splitter.feed(answer.lstrip().removeprefix(row["think_open"]))
+            thought_end, end = splitter.rest()
+            return thought + thought_end, (reply + end).lstrip(), splitter.calls
+    if not tools:
+        return "", answer, ""
+    # 2. Marked calls behind an answer, from the beginning of a line on.
+    marks = tuple(mark for mark, close in _openings().items() if close is None)
+    for line in re.finditer(r"^[^\S\n]*(?=\S)", clear, re.MULTILINE):
+        if clear.startswith(marks, line.end()):
             return "", answer[: line.start()].rstrip(), answer[line.end() :]
-    # Llama and others may write no mark at all, or a fence.
+    # 3. Nothing but calls: Llama and others may write no mark at all, or a fence.
     bare = _FENCE.sub("", answer).strip()
-    read = calls_in(bare, tools) if tools and bare[:1] in {"[", "{"} else []
-    names, arguments = {name for name, _ in read}, {text for _, text in read}
-    if read and names <= {tool.name for tool in tools} and bare not in arguments:
+    calls = calls_in(bare, tools) if bare[:1] in {"[", "{"} else []
+    names, arguments = {name for name, _ in calls}, {text for _, text in calls}
+    if calls and names <= {tool.name for tool in tools} and bare not in arguments:
         return "", "", bare
     return "", answer, ""
+
+
+def _ends_thought(row: Mapping[str, str], clear: str) -> bool:
+    """Whether a text has the end of a thought by this row of the table, without its beginning."""
+    # The `<think>` may have been the end of the prompt, so that the reply has `</think>` alone.
+    opening, kind = row["think_open"], row["opening"]
+    before, end, after = clear.partition(row["think_close"] or "\0")
+    if not end:
+        return False
+    if kind == "both":  # a word that may begin an answer as well, so `_openings` lacks it
+        return before.lstrip().startswith(opening)
+    in_a_sentence = before[-1:] == after[:1] == " "
+    return kind == "missing" and opening not in before and not in_a_sentence
 
 
 def mark_in(answer: str) -> str | None:
@@ -183,7 +190,7 @@ def mark_in(answer: str) -> str | None:
 
 def _overlap(text: str, marks: Sequence[str]) -> int:
     """How many characters at the end of a text may be, or begin, marks and blanks around them."""
-    tail = text[-_MOST_CHARS:]
+    tail = text[-_LONGEST_MARK:]
     near = [mark for mark in marks if mark[0] in tail]
     if not near:
         return 0  # so for most tokens
@@ -192,9 +199,6 @@ def _overlap(text: str, marks: Sequence[str]) -> int:
         if any(mark.startswith(last) or not last.replace(mark, "").strip() for mark in near):
             return len(last)
     return 0
-
-
-_MOST_CHARS = 64
 
 
 # --- calls ------------------------------------------------------------------------------------
@@ -264,7 +268,6 @@ def _python_calls(text: str, _types: Types) -> Calls:
 
 
 def _typed(value: str, schema: object) -> object:
-    """An element's text as what the tool wants there."""
     text = value.strip("\n")
     with suppress(orjson.JSONDecodeError):
         return text if at(schema, "type") == "string" else orjson.loads(text)

@@ -8,7 +8,6 @@ in every scope around it.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -17,36 +16,25 @@ from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from harness.errors import CallTimeout, ContextOverflow, LimitReached, RunLimitReached
+from harness.inference.charges import Charges, TokenPrice
 from harness.inference.completion import Completion, Embeddings, Ranking
-from harness.inference.endpoint import Endpoint
-from harness.inference.health import was_connected, was_refused
+from harness.inference.health import was_connected
 from harness.inference.limits import FIELD_OF, LEAST_S, NOTHING, LimitName, Limits, Spent, refusal
-from harness.inference.request import (
-    ChatRequest,
-    EmbedRequest,
-    Request,
-    most_prompt_tokens,
-    most_tokens_in,
-)
+from harness.inference.request import ChatRequest, EmbedRequest, Request
 from harness.trace import Clock, Tracer, events
 
 _QUIET_TURNS = 5  # of the event loop, until no more calls are expected just now
-_AMPLE = 8_192
-"""More tokens than almost any reply has. Servers refuse a room beyond their context, so a larger
-share is not sent; and no more than this is reserved."""
-_OF_USE = 256  # tokens, some 190 words. Where an equal share would be less, fewer calls go at once.
-_PER_TEXT = 4  # tokens that an embedder adds to a text
 
 Whose = Literal["session", "tenant", "run", "command", "loop"]
+# Where a limit is set.
 _RAISED_BY: dict[Whose, str] = {
     "session": "harness.open(limits=...)",
     "tenant": "harness.open(tenants=...)",
     "run": "limits= of the run or of its Pipeline, or [limits] in harness.toml",
 }
-"""Where a limit is set."""
 
+# The scope that calls of this context are made in, of whatever run.
 _innermost: ContextVar[Meter | None] = ContextVar("harness_meter", default=None)
-"""The scope that calls of this context are made in, of whatever run."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -63,13 +51,12 @@ class Meter:
     """
 
     limits: Limits
+    # By the endpoint's tag; they go before what a reply says that it cost.
     prices: Mapping[str, TokenPrice] = field(default_factory=dict)
-    """By the endpoint's tag; they go before what a reply says that it cost."""
     clock: Clock
     began_ns: int
     tracer: Tracer
-    before: Spent = NOTHING
-    """What earlier parts of the run took."""
+    before: Spent = NOTHING  # what earlier parts of the run took
     whose: Whose = "run"
     title: str = ""
     around: Meter | None = None
@@ -78,9 +65,9 @@ class Meter:
         around = self.around
         self.title = self.title or f"the {self.whose}"
         self._is_limited = self.limits != Limits()
+        # This scope, and those around it.
         self.chain: tuple[Meter, ...] = (self, *(around.chain if around else ()))
-        """This scope, and those around it."""
-        self._charges: _Charges = around._charges if around else _Charges(self.prices)
+        self._charges: Charges = around._charges if around else Charges(self.prices)
         self._ended: asyncio.Event = around._ended if around else asyncio.Event()
         self._laps = self.before
         self._lap = NOTHING
@@ -129,18 +116,21 @@ class Meter:
         """
         scope = self._scope
         # 1. Wait for what is under way, if that may leave enough.
-        scope._add(ready=1)
+        for outer in scope.chain:
+            outer._ready += 1
         try:
             sized, need = await scope._wait(request)
         finally:
-            scope._add(ready=-1)
-        # 2. No other call comes between the decision and this: there is no await.
+            for outer in scope.chain:
+                outer._ready -= 1
+        # 2. Reserve. No other call comes between the decision and this: there is no await.
         room = None
         # Another request: a limit has decided its room.
         if isinstance(sized, ChatRequest) and sized is not request:
             room = sized.max_output_tokens
         call = Admission(request=sized, scope=scope, need=need, room=room)
         scope._add(awaited=need)
+        # 3. The time that is left limits all that the call does from now on.
         rest = scope.left("time")
         left_s = None if rest is None else rest.amount
         if left_s is not None:
@@ -225,26 +215,26 @@ class Meter:
     async def _wait(
         self, request: Request, *, call: Admission | None = None
     ) -> tuple[Request, Spent]:
-        """The request with the room for its reply, and its highest use, once that fits.
-
-        `call` is None for one that is not admitted yet.
-        """
+        """The request with the room for its reply, and its highest use, once that fits."""
+        # 1. At once, if it fits, and its room is not a share that depends on other calls. Without a
+        #    `call`, it is not admitted yet.
         sized, need = self._sized(request, call)
         turns = [scope._turn if call is None else scope._turn_to_send for scope in self.chain]
         # A turn that is taken: others wait, and come first.
         is_late = any(turn.locked() for turn in turns) or not self._fits(sized, need, call)
         if not is_late and not self._is_shared(request):
             return sized, need
+        # 2. Else in line at each scope, from the innermost outwards: a call that waits for room in
+        #    a loop keeps none waiting that are outside it.
         async with AsyncExitStack() as stack:
             if is_late:
                 stack.enter_context(self.tracer.span(events.WaitForRoom()))
-            # A call that waits for room in a loop keeps none waiting that are outside it.
-            for inner, turn in enumerate(turns, start=1):
+            for scopes, turn in enumerate(turns, start=1):
                 await stack.enter_async_context(turn)
-                if inner == len(turns):
+                if scopes == len(turns):
                     await self._gathered(request)
                 sized, need = self._sized(request, call)
-                while not self._fits(sized, need, call, among=inner):
+                while not self._fits(sized, need, call, among=scopes):
                     self._ended.clear()
                     await self._ended.wait()
                     sized, need = self._sized(request, call)
@@ -253,10 +243,7 @@ class Meter:
     def _fits(
         self, request: Request, need: Spent, call: Admission | None, *, among: int | None = None
     ) -> bool:
-        """Whether there is room now, in so many of the scopes, this one first.
-
-        Raises `LimitReached` if there would not be even with nothing under way.
-        """
+        """Whether there is room now, in so many of the scopes; raises `LimitReached` if never."""
         fits = True
         for scope, reserve in self._limited(among):
             used = scope.spent + reserve
@@ -299,11 +286,12 @@ class Meter:
         """Returns when all imminent calls wait here, if they share the rest of a limit."""
         if not self._is_shared(request):
             return
-        ready, quiet = self._ready, 0
         # Nodes that begin together ask within a few turns of the event loop.
-        while quiet < _QUIET_TURNS:
+        quiet_turns = 0
+        while quiet_turns < _QUIET_TURNS:
+            ready = self._ready
             await asyncio.sleep(0)
-            ready, quiet = self._ready, quiet + 1 if ready == self._ready else 0
+            quiet_turns = quiet_turns + 1 if ready == self._ready else 0
 
     def _limited(self, among: int | None = None) -> list[tuple[Meter, Spent]]:
         """The innermost `among` scopes that have limits, and what a call must leave in each."""
@@ -312,28 +300,18 @@ class Meter:
         return [(scope, reserve) for scope, reserve in scopes if scope._is_limited]
 
     def _held(self, call: Admission | None) -> Spent:
-        """What calls take at most that this one waits for."""
+        """The most that the calls take that this one waits for."""
         # One that was admitted does not wait for others that were: they may wait for it, as for a
         # probe of the model that they ask, too.
         return self._under_way if call else self._under_way + self._awaited
 
     def _add(
-        self,
-        *,
-        ready: int = 0,
-        awaited: Spent = NOTHING,
-        under_way: Spent = NOTHING,
-        taken: Spent = NOTHING,
+        self, *, awaited: Spent = NOTHING, under_way: Spent = NOTHING, taken: Spent = NOTHING
     ) -> None:
-        """Counts it here and in all scopes around."""
         for scope in self.chain:
-            scope._ready += ready
             scope._lap += taken
-            # In floats, a + b - a - b need not be 0.
-            scope._awaited += awaited
-            scope._awaited = scope._awaited if scope._awaited.calls else NOTHING
-            scope._under_way += under_way
-            scope._under_way = scope._under_way if scope._under_way.calls else NOTHING
+            scope._awaited = _sum(scope._awaited, awaited)
+            scope._under_way = _sum(scope._under_way, under_way)
 
     def _reached(self, limit: LimitName, message: str, need: Spent) -> LimitReached:
         field = FIELD_OF[limit]
@@ -354,6 +332,12 @@ class Meter:
         return RunLimitReached(f"{self.title} is at its limit: {message}", limit=limit)
 
 
+def _sum(reserved: Spent, change: Spent) -> Spent:
+    total = reserved + change
+    # In floats, a + b - a - b need not be 0.
+    return total if total.calls else NOTHING
+
+
 class Rest(NamedTuple):
     """What is left of a limit, by a message's name of it: `the run's max_tokens = 4000`."""
 
@@ -366,14 +350,10 @@ class Rest(NamedTuple):
 class Admission:
     """A call that the meter let in."""
 
-    request: Request
-    """The call, with the room that a limit gave it if it stated none."""
-    scope: Meter
-    """The innermost that it is made in."""
-    need: Spent
-    """The reserved use; nothing once it has sent a request."""
-    room: int | None
-    """For its reply, if a limit decided that."""
+    request: Request  # the call, with the room that a limit gave it if it stated none
+    scope: Meter  # the innermost that it is made in
+    need: Spent  # the reserved use; nothing once it has sent a request
+    room: int | None  # for its reply, if a limit decided that
 
     @asynccontextmanager
     async def sending(self, request: Request) -> AsyncIterator[Sending]:
@@ -420,143 +400,3 @@ class Sending:
     has_left: bool = False
     answer: Completion | Embeddings | Ranking | None = None
     pieces: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenPrice:
-    """The price of an endpoint's tokens."""
-
-    usd_per_million_input_tokens: float
-    usd_per_million_output_tokens: float
-
-    def of(self, input_tokens: int, output_tokens: int) -> float:
-        """The cost of a call, in dollars."""
-        return (
-            input_tokens * self.usd_per_million_input_tokens
-            + output_tokens * self.usd_per_million_output_tokens
-        ) / 1e6
-
-
-class _Charges:
-    """Computes the use of calls; uncounted tokens get a high estimate from their length."""
-
-    def __init__(self, prices: Mapping[str, TokenPrice]) -> None:
-        self._prices = dict(prices)
-        # By the endpoint's tag: how many times the estimate a prompt was, by the server's count.
-        self._longer: dict[str, float] = {}
-        # Likewise: the model's context, where a call that was given its room has overrun it.
-        self._contexts: dict[str, int] = {}
-
-    def most(self, request: Request) -> Spent:
-        prompt_tokens = self._most_asked(request)
-        written = (request.max_output_tokens or _AMPLE) if isinstance(request, ChatRequest) else 0
-        usd = self._priced(request.model, prompt_tokens, written)
-        return Spent(calls=1, input_tokens=prompt_tokens, output_tokens=written, cost_usd=usd)
-
-    def room(
-        self,
-        request: ChatRequest,
-        *,
-        tokens: float | None,
-        usd: float | None,
-        among: int,
-        beside: Spent,
-    ) -> int | None:
-        """The room for a reply that states none: its share of what is left; None if unlimited."""
-        prompt_tokens, price = self._most_asked(request), self._prices.get(request.model)
-        rooms: list[float] = []
-        if tokens is not None:
-            # With nothing else under way, and its share beside what is. What others hold is not
-            # shared, but a call without useful room beside it gets room that it has to wait for.
-            rooms = [tokens - prompt_tokens, (tokens - beside.tokens) / among - prompt_tokens]
-        if usd is not None and price is not None and price.usd_per_million_output_tokens:
-            per_token = price.usd_per_million_output_tokens / 1e6
-            shares = (usd, (usd - (beside.cost_usd or 0.0)) / among)
-            paid_for = [(share - price.of(prompt_tokens, 0)) / per_token for share in shares]
-            rooms = list(map(min, rooms or paid_for, paid_for))
-        if not rooms:
-            return None
-        alone, shared = rooms
-        return max(1, int(max(shared, min(alone, _OF_USE))))
-
-    def within_context(self, request: ChatRequest, room: int | None) -> ChatRequest:
-        """The call with this room, or what its model's context has beside the prompt."""
-        if room is None:
-            return request
-        prompt_tokens = self._most_asked(request)
-        if self._contexts.get(request.model, math.inf) < prompt_tokens + room:
-            room = max(1, self._contexts[request.model] - prompt_tokens)
-        # An ample room stays unstated: it is what the model's context leaves.
-        return request if room > _AMPLE else replace(request, max_output_tokens=room)
-
-    def is_full(self, request: Request) -> bool:
-        """Whether a call has all the room that its model's context leaves, as far as is known."""
-        context = self._contexts.get(request.model)
-        return context is not None and self.most(request).tokens >= context
-
-    def learn_context(self, request: Request, context_tokens: int) -> int:
-        """Keeps the size of a model's context; the room that it has beside this call's prompt."""
-        self._contexts[request.model] = context_tokens
-        return max(1, context_tokens - self._most_asked(request))
-
-    def taken(self, request: Request, answer: Completion | Embeddings | Ranking) -> Spent:
-        estimated = _most_input_tokens(request)
-        if isinstance(answer, Completion):
-            usage, endpoint = answer.usage, answer.endpoint
-            counted = None if usage is None else usage.input_tokens
-            written = answer.text + answer.reasoning
-            answered = most_tokens_in(written) if usage is None else usage.output_tokens
-            reported_usd = answer.cost_usd
-        else:
-            counted, answered, endpoint, reported_usd = answer.input_tokens, 0, None, None
-        prompt_tokens = estimated if counted is None else counted
-        # Later prompts are taken to be as much longer than their estimate as any was.
-        longest = max(self._longer.get(request.model, 1.0), prompt_tokens / estimated)
-        self._longer[request.model] = longest
-        # Of a stand-in's reply, the stand-in's price.
-        priced = self._priced(endpoint or request.model, prompt_tokens, answered)
-        cost = reported_usd if priced is None else priced
-        return Spent(
-            calls=1,
-            input_tokens=prompt_tokens,
-            output_tokens=answered,
-            cost_usd=cost,
-            estimated_calls=int(counted is None),
-            unpriced_calls=int(cost is None),
-        )
-
-    def lost(self, request: Request, error: BaseException, *, pieces: int) -> Spent:
-        """The use of a call that failed or was abandoned."""
-        if was_refused(error) and not pieces:
-            return Spent(calls=1)
-        # Its prompt was probably read, and each piece of its reply is at least a token.
-        tokens = _most_input_tokens(request)
-        return Spent(
-            calls=1, input_tokens=tokens, output_tokens=pieces, estimated_calls=1, unpriced_calls=1
-        )
-
-    def _most_asked(self, request: Request) -> int:
-        return math.ceil(_most_input_tokens(request) * self._longer.get(request.model, 1.0))
-
-    def _priced(self, model: str, input_tokens: int, output_tokens: int) -> float | None:
-        price = self._prices.get(model)
-        return None if price is None else price.of(input_tokens, output_tokens)
-
-
-def _most_input_tokens(request: Request) -> int:
-    if isinstance(request, ChatRequest):
-        return most_prompt_tokens(request)
-    # A model that ranks reads the question with each text.
-    beside = _PER_TEXT + most_tokens_in(getattr(request, "query", ""))
-    return sum(most_tokens_in(text) + beside for text in request.texts)
-
-
-def token_prices(endpoints: Mapping[str, Endpoint]) -> dict[str, TokenPrice]:
-    """The prices in the settings, by the endpoint's tag."""
-    # One of the two prices alone is ignored: its sum would pass for the whole.
-    return {
-        tag: TokenPrice(usd_per_million_input_tokens=read, usd_per_million_output_tokens=written)
-        for tag, endpoint in endpoints.items()
-        if (read := endpoint.usd_per_million_input_tokens) is not None
-        and (written := endpoint.usd_per_million_output_tokens) is not None
-    }

@@ -34,8 +34,9 @@ T = TypeVar("T")
 
 _FORMAT = 2  # of keys and of stored completions: raise it with any change to either
 _COMPLETION = TypeAdapter(Completion)
+# Settings that keys have only where they are set.
 _NEWER = ("top_k", "presence_penalty", "headers", "query", "reasoning_effort", "extra_body")
-"""Settings that keys have only where they are set."""
+# The fields of an endpoint that decide its replies, beside its address and its file.
 _DECIDES = {
     "backend",
     "model_id",
@@ -46,10 +47,8 @@ _DECIDES = {
     "tools",
     *_NEWER,
 }
-"""The fields of an endpoint that decide its replies, beside its address and its file."""
 _REPLIES_ENDING = ".replies"
-VARIATION = "~"
-"""In the label of a call, before the number of its variation."""
+VARIATION = "~"  # in the label of a call, before the number of its variation
 
 
 class ReplyCache:
@@ -134,8 +133,8 @@ class KeptReplies:
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._anew: Collection[str] = ()
         self._begun_again: set[str] = set()
+        # Keys of replies of this part to calls that were asked anew.
         self._renewed: set[str] = set()
-        """Keys of replies of this part to calls that were asked anew."""
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
             troubled=lambda what: warn(
@@ -151,12 +150,13 @@ class KeptReplies:
         """The place of one call's reply, which an earlier part of the run may have filled."""
         slot = Slot()
         call = label, call_key(request, identity=self._identity(request.model))
-        # Before anything is awaited: calls that are made together differ only by their order.
-        # Of two that are the same, each has its own reply, in the order they were made.
+        # 1. Its number among equal calls, before anything is awaited: calls that are made together
+        #    differ only by their order, and each has its own reply.
         used = self._taken[call]
         number = next(candidate for candidate in count(1) if candidate not in used)
         used.add(number)
         key = hashlib.sha256("\n".join([*call, str(number)]).encode()).hexdigest()
+        # 2. The reply that an earlier part got to it, unless it is to be asked anew.
         node = label.partition(VARIATION)[0]
         # An earlier part's reply failed this call; one that this part got is used again.
         is_anew = node in self._anew and key not in self._renewed
@@ -170,14 +170,15 @@ class KeptReplies:
             if stored is not None:
                 self.used_again += 1
                 usage = stored.usage
-                event = events.ReplyAgain(
+                again = events.ReplyAgain(
                     model=request.model,
                     cost_usd=stored.cost_usd,
                     input_tokens=None if usage is None else usage.input_tokens,
                     output_tokens=None if usage is None else usage.output_tokens,
                 )
-                self._trace.instant(event)
+                self._trace.instant(again)
                 slot.known = _answer_again(stored, request, asked_ns=asked_ns)
+        # 3. The reply that it gets now.
         try:
             yield slot
         except BaseException:
@@ -238,8 +239,8 @@ class KeptReplies:
 class Slot:
     """The place of one call's reply."""
 
+    # The reply of an earlier part of the run; None if the model has to be asked.
     known: Completion | None = None
-    """The reply of an earlier part of the run; None if the model has to be asked."""
     reply: Completion | None = None
 
 
@@ -258,10 +259,9 @@ class ReplyLog:
         self._is_usable = True
         self._is_read = False
         self._reading = asyncio.Lock()
+        # By key, where the latest line of it begins, and its length.
         self._places: dict[str, tuple[int, int]] = {}
-        """By key, where the latest line of it begins, and its length."""
-        self._texts: dict[str, str] = {}
-        """By key, if there is no file."""
+        self._texts: dict[str, str] = {}  # by key, if there is no file
 
     async def find(self, key: str) -> str | None:
         """The text of this key; None when there is none."""
@@ -366,9 +366,9 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
         **{name: getattr(request, name) for name in _DECISIVE},
         **request.sampling,
         "format": _FORMAT,
-        "top_logprobs": None,  # as before, so that kept replies are found
+        "top_logprobs": None,  # a field of earlier versions, without which no kept reply is found
         "identity": identity,
-        "messages": [_said(message) for message in request.messages],
+        "messages": [_decisive_parts(message) for message in request.messages],
         "temperature": float(request.temperature),
         "frequency_penalty": float(request.frequency_penalty),
         # As written: the reply's fields follow its order.
@@ -377,7 +377,7 @@ def call_key(request: ChatRequest, *, identity: str) -> str:
     return hashlib.sha256(orjson.dumps(content, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def _said(m: Message) -> list[object]:
+def _decisive_parts(m: Message) -> list[object]:
     calls = [[call.id, call.name, call.arguments, call.extra] for call in m.tool_calls]
     images = [image.digest for image in m.images]
     layout = [m.layout] if m.layout else []  # keys from before there was one stay the same

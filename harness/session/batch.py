@@ -24,7 +24,8 @@ from harness.errors import InvalidInput, NodeFailed
 from harness.files import write_whole
 from harness.graph import Graph, Skipped
 from harness.graph.graph import returned
-from harness.graph.state import StepCall, StepState, Taken, Use, digest_of_value, plan_of
+from harness.graph.plan import plan_of
+from harness.graph.state import StepCall, StepState, Taken, Use, digest_of_value
 from harness.inference import Backend, Limits, Spent
 from harness.rows import check_output
 from harness.rubric import ChosenRubric, Scored, at_any_threshold, load_noise

@@ -24,8 +24,8 @@ from harness.errors import ConfigurationInvalid, InvalidInput, Notice, did_you_m
 from harness.graph import Graph
 from harness.graph.state import Use
 from harness.inference import NOTHING, Backend, Client, Endpoint, Limits, Meter
+from harness.inference.charges import token_prices
 from harness.inference.limits import merged
-from harness.inference.meter import token_prices
 from harness.inference.reply_store import KeptReplies
 from harness.log import log_notice, log_warning, warnings_heard_by
 from harness.metrics import otel_metrics

@@ -14,7 +14,7 @@ from harness.errors import InvalidInput
 from harness.graph import Asker
 from harness.graph.graph import ResultT
 from harness.inference import Backend, Limits, Meter, Spent
-from harness.inference.meter import token_prices
+from harness.inference.charges import token_prices
 from harness.log import warnings_heard_by
 from harness.session.open_run import Setup, SharedParts
 from harness.session.own_loop import Background, in_background, refuse_running_loop

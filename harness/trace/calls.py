@@ -12,15 +12,8 @@ from dataclasses import dataclass, field, replace
 from sys import intern
 from typing import Literal
 
-from harness.trace.events import (
-    Chat,
-    Embed,
-    EndpointEvent,
-    ReplyAgain,
-    Request,
-    place_of,
-    without_fields,
-)
+from harness.trace.event_forms import without_fields
+from harness.trace.events import Chat, Embed, EndpointEvent, ReplyAgain, Request, place_of
 from harness.trace.records import Interval, SpanRecord
 
 PHASES = ("overhead", "queue", "load", "prefill", "decode")
@@ -44,16 +37,15 @@ class Call(Chat, name=Chat.NAME):
     """
 
     node: str | None = None
+    # Its time by phase, as far as known.
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
-    """Its time by phase, as far as known."""
+    # The part of its queue spent waiting for a turn among calls to the same model.
     turns: tuple[Interval, ...] = ()
-    """The part of its queue spent waiting for a turn among calls to the same model."""
+    # The part of its queue spent waiting for room in memory for its model.
     room: tuple[Interval, ...] = ()
-    """The part of its queue spent waiting for room in memory for its model."""
-    node_span: int | None = None
-    """The outermost node call around it; None outside of nodes."""
+    node_span: int | None = None  # the outermost node call around it; None outside of nodes
+    # Phases and figures whose times the process saw too late, since it stood still.
     unreliable: frozenset[str] = frozenset()
-    """Phases and figures whose times the process saw too late, since it stood still."""
 
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
@@ -83,6 +75,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     unreliable: dict[int, set[str]] = {}
     # One pass: a span comes after its parent, and a call's phases after the call.
     for span in spans:
+        # 1. A phase of a call; most spans are.
         if span.name in PHASES:
             if span.parent in phases:
                 if span.attributes.get("source") == UNRELIABLE:
@@ -94,11 +87,13 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                     key = span.parent, "room" if place == "memory" else "turns"
                     waits[key] = (*waits.get(key, ()), interval)
             continue
+        # 2. The node call that it lies in.
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
             # Taken from the span around it, so that nested node calls have the outermost's.
             outermost[span.id] = outermost.get(span.parent or 0, span.id)
+        # 3. A call, whose phases are still to come.
         if span.name == Chat.NAME:
             phases[span.id] = {}
             doubtful = span.attributes.get(UNRELIABLE)
@@ -131,15 +126,13 @@ class Percentiles:
     """
 
     count: int
-    p50_ns: int
-    """The median, as everywhere: of an even number of values, between the middle two."""
+    p50_ns: int  # the median, as everywhere: of an even number of values, between the middle two
     p95_ns: int | None
     p99_ns: int | None
     max_ns: int
 
 
-LEAST_FOR_TAILS = 20
-"""Fewest values for percentiles beside the median."""
+LEAST_FOR_TAILS = 20  # fewest values for percentiles beside the median
 
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
@@ -171,66 +164,52 @@ class CallGroup:
     in `…_ns` are sums over all attempts, so parallel calls each count.
     """
 
-    name: str | None
-    """The model's tag, the node or the role; None for calls that have none."""
-    calls: int
-    """All attempts."""
+    name: str | None  # the model's tag, the node or the role; None for calls that have none
+    calls: int  # all attempts
+    # Calls that were not made because a limit of the run was reached; in no other figure.
     refused: int
-    """Calls that were not made because a limit of the run was reached; in no other figure."""
     failed: int
     cancelled: int
-    unfinished: int
-    """Attempts that were under way when the run was killed."""
-    from_cache: int
-    """Calls that an earlier call's reply answered: no model was asked."""
+    unfinished: int  # attempts that were under way when the run was killed
+    from_cache: int  # calls that an earlier call's reply answered: no model was asked
+    # Calls that a model answered, by its name in the reply; without those that have no name.
     answered_by: Mapping[str, int]
-    """Calls that a model answered, by its name in the reply; without those that have no name."""
-    cut: int
-    """Replies cut at a limit of output or context."""
-    uncounted: int
-    """Answered calls whose server counted no tokens: their tokens are in no figure."""
+    cut: int  # replies cut at a limit of output or context
+    uncounted: int  # answered calls whose server counted no tokens: their tokens are in no figure
+    # Calls with latencies in no figure, since the process stood still when their tokens arrived.
     unreliable: int
-    """Calls with latencies in no figure, since the process stood still when their tokens
-    arrived."""
+    # Time to first token, from sending the request: earlier waits, for a place or for the model's
+    # load, are not in it.
     ttft: Percentiles | None
-    """Time to first token, from sending the request: earlier waits, for a place or for the model's
-    load, are not in it."""
+    # Inter-token latency: percentiles of the calls' means. Replies in one piece have none.
     itl_mean: Percentiles | None
-    """Inter-token latency: percentiles of the calls' means. Replies in one piece have none."""
-    itl_max_ns: int | None
-    """The longest wait between two tokens of one reply."""
+    itl_max_ns: int | None  # the longest wait between two tokens of one reply
     duration: Percentiles | None
-    input_tokens: int
-    """Prompt tokens, cached ones included."""
+    input_tokens: int  # prompt tokens, cached ones included
+    # Prompt tokens that a prefix cache saved; None if no server reports it.
     cached_tokens: int | None
-    """Prompt tokens that a prefix cache saved; None if no server reports it."""
+    # Share of the prompt tokens, from 0 to 1, in calls whose server reports it.
     cached_share: float | None
-    """Share of the prompt tokens, from 0 to 1, in calls whose server reports it."""
+    # Dollars that caching saved by the providers' price lists, minus the cost of writing to their
+    # caches; None if unknown.
     cache_saved_usd: float | None
-    """Dollars that caching saved by the providers' price lists, minus the cost of writing to their
-    caches; None if unknown."""
-    output_tokens: int
-    """Completion tokens, reasoning included."""
+    output_tokens: int  # completion tokens, reasoning included
+    # Tokens that a draft model proposed (speculative decoding); None if no server reports it.
     draft_tokens: int | None
-    """Tokens that a draft model proposed (speculative decoding); None if no server reports it."""
-    accepted_tokens: int | None
-    """Proposed tokens that the model accepted."""
-    accepted_share: float | None
-    """The accepted share, from 0 to 1; None if nothing was proposed."""
-    advisory_schemas: int
-    """Calls whose schema was only described in the prompt."""
-    ignored_schemas: int
-    """Calls whose schema the server ignored."""
+    accepted_tokens: int | None  # proposed tokens that the model accepted
+    accepted_share: float | None  # the accepted share, from 0 to 1; None if nothing was proposed
+    advisory_schemas: int  # calls whose schema was only described in the prompt
+    ignored_schemas: int  # calls whose schema the server ignored
+    # Fields that were left out of some calls, since the model or its server refuses them.
     dropped: tuple[str, ...]
-    """Fields that were left out of some calls, since the model or its server refuses them."""
+    # Tokens after the first, over their time: without loading, queueing and prefill.
     decode_tokens_per_s: float | None
-    """Tokens after the first, over their time: without loading, queueing and prefill."""
+    # The part around the server's engine: client, network, front end. If the server does not report
+    # both its queue and its prefill, it is included in one of them.
     overhead_ns: int
-    """The part around the server's engine: client, network, front end. If the server does not
-    report both its queue and its prefill, it is included in one of them."""
+    # The part spent waiting for a place, as far as known: a wait that a server does not report is
+    # in prefill.
     queue_ns: int
-    """The part spent waiting for a place, as far as known: a wait that a server does not report is
-    in prefill."""
     load_ns: int
     prefill_ns: int
     decode_ns: int
@@ -239,13 +218,11 @@ class CallGroup:
 def group_calls(
     calls: Iterable[Call], by: Callable[[Call], str | None], *, whole: CallGroup | None = None
 ) -> tuple[CallGroup, ...]:
-    """A group for each name that `by` returns, in the order of their first calls.
-
-    `whole`, the group of all calls, is taken over where there is but one name.
-    """
+    """A group for each name that `by` returns, in the order of their first calls."""
     groups: dict[str | None, list[Call]] = {}
     for call in calls:
         groups.setdefault(by(call), []).append(call)
+    # Taken over, since it would take as long to make again.
     if whole and len(groups) == 1:
         return (replace(whole, name=next(iter(groups))),)
     return tuple(call_group(members, name=name) for name, members in groups.items())
@@ -333,26 +310,23 @@ class ModelCost:
     """The cost of one model."""
 
     model: str
-    basis: tuple[PriceBasis, ...]
-    """The source of the price; empty if unknown."""
+    basis: tuple[PriceBasis, ...]  # the source of the price; empty if unknown
     usd: float | None
+    # Calls whose cost is not included: they failed on the way, or are not in the price list.
     unpriced_calls: int
-    """Calls whose cost is not included: they failed on the way, or are not in the price list."""
     output_tokens: int
+    # None when either is unknown or there are no tokens.
     usd_per_million_output_tokens: float | None
-    """None when either is unknown or there are no tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCost:
     """The cost of a run."""
 
+    # The called models, in that order, and uncalled ones paid by the hour.
     models: tuple[ModelCost, ...]
-    """The called models, in that order, and uncalled ones paid by the hour."""
-    usd: float | None
-    """Dollars, of all models whose cost is known; None if no cost is known."""
-    usd_per_million_output_tokens: float | None
-    """For the output tokens of those models."""
+    usd: float | None  # dollars, of all models whose cost is known; None if no cost is known
+    usd_per_million_output_tokens: float | None  # for the output tokens of those models
     unpriced_models: tuple[str, ...]
 
 
@@ -387,10 +361,7 @@ def cost_of(
 
 
 def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> dict[int, float]:
-    """What calls cost by their tokens, in dollars by span id; without those of unknown price.
-
-    Takes the arguments of `cost_of`.
-    """
+    """What calls cost by their tokens, in dollars by span id; without those of unknown price."""
     prices = {price.model: price for price in endpoints}
     charges = ((call.id, _charge(call, prices.get(call.model))) for call in calls)
     return {span: charge[1] for span, charge in charges if charge is not None}

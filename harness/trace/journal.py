@@ -39,22 +39,15 @@ call, or continue without it."""
 _EVERY_S = 0.025
 # Entries taken together: a span that begins and ends among them becomes one record.
 _BATCH = 4096
+# Records made, and records written, before other threads may run: a tenth of a millisecond each,
+# for which an event loop that wakes up has to wait.
 _BREATH_MADE, _BREATH_WRITTEN = 256, 64
-"""Records made, and records written, before other threads may run: a tenth of a millisecond each,
-for which an event loop that wakes up has to wait."""
 # With more entries waiting, the code that adds entries must help writing.
 _BACKLOG = 50_000
 
 
 class JournalWriter:
-    """Writes records to a new file.
-
-    It must not exist. `observers` are called with each record as it is written, from the writing
-    thread.
-
-    Raises:
-        OSError: The file cannot be created.
-    """
+    """Writes records to a new file; raises `OSError` if it cannot be created, or exists."""
 
     def __init__(
         self,
@@ -66,11 +59,12 @@ class JournalWriter:
         observers: Sequence[Sink] = (),
     ) -> None:
         self.path = path
+        # Why the journal stopped before the run did, if it did (a full disk, say).
         self.failure: OSError | None = None
-        """Why the journal stopped before the run did, if it did (a full disk, say)."""
         self._maker = maker
         self._redactor = redactor
         self._durability = durability
+        # Called with each record as it is written, from the writing thread.
         self._observers = tuple(observers)
         self._descriptor: int | None = os.open(
             path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600
@@ -79,8 +73,7 @@ class JournalWriter:
         self._is_name_synced = durability == "exit"
         self._process_id = os.getpid()
         self._entries: deque[Entry] = deque()
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        """Those that wait for the disk."""
+        self._waiting: deque[asyncio.Future[None]] = deque()  # those that wait for the disk
         self._is_open = False
         # Held while writing. Reentrant, since making a record may end a span, at the least by
         # collecting garbage; the loop around it writes what that adds.
@@ -135,7 +128,7 @@ class JournalWriter:
 
     def _write_for_waiting(self) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        # To the last: only who waits alone has this called.
+        # All of them: `persisted` has this called for the first that waits alone.
         with suppress(IndexError):
             while True:
                 future = self._waiting.popleft()

@@ -128,12 +128,10 @@ def sealed_number(line: bytes) -> int | None:
 
 
 def decode(line: bytes, *, number: int | None = None) -> Record:
-    """The record on one line of `seal`. Fields that a later version added are left out.
+    """The record on one line of `seal`; `number` says which of its file, from 1, if that is known.
 
-    `number` says which line of its file it is, from 1, if that is known.
-
-    Raises:
-        ValueError: It is not a record, or was changed or moved since it was written.
+    Fields that a later version added are left out. Raises ValueError for what is no record, or was
+    changed or moved since it was written.
     """
     try:
         values = orjson.loads(line)

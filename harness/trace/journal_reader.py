@@ -51,8 +51,7 @@ from harness.trace.records import (
 
 JOURNAL_SUFFIX = ".jsonl"
 
-_BESIDE = re.compile(r"(?P<run>.+)\.(?P<part>[1-9]\d{0,8})")
-"""The stem of a file beside a journal."""
+_BESIDE = re.compile(r"(?P<run>.+)\.(?P<part>[1-9]\d{0,8})")  # the stem of a file beside a journal
 
 Item = SpanRecord | Instant | CounterSet | Content | NodeOutput
 """The records between a journal's first and last; flows are kept apart."""
@@ -87,11 +86,7 @@ class _Packed(gzip.GzipFile):
 
 
 def open_journal(path: Path) -> BinaryIO:
-    """A journal's file for reading, unpacked if it is packed.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """A journal's file for reading, unpacked if it is packed; raises `OSError`."""
     if not is_packed(path):
         return path.open("rb", _BUFFER)
     return cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, _Packed(path)), _BUFFER))
@@ -244,11 +239,8 @@ def beginning_of(path: Path) -> RunStarted | None:
 class JournalFile:
     """One file's records, with the two ends of each span joined.
 
-    It is read as it is now, without what is appended later.
-
-    Raises:
-        JournalInvalid: It is not a journal, or a newer version wrote it.
-        OSError: It cannot be read.
+    It is read as it is now, without what is appended later. Raises `OSError` if it cannot be read,
+    `JournalInvalid` if it is not a journal, or a newer version wrote it.
     """
 
     def __init__(self, path: Path) -> None:

@@ -42,30 +42,23 @@ _BY_SPAN: Mapping[SpanStatus, NodeStatus] = {
 class NodeRecord:
     """A call of a node, with every attempt at it and every part of the run that made it again."""
 
+    # Its path: `answer`, or `answer/brief/findings` for one of a pipeline called in `answer`.
     node: str
-    """Its path: `answer`, or `answer/brief/findings` for one of a pipeline called in `answer`."""
-    item: int | None
-    """Which item of a mapped node, counted from 0."""
+    item: int | None  # which item of a mapped node, counted from 0
     status: NodeStatus
-    error: str | None
-    """Its error, or the reason why it was skipped."""
-    times: tuple[Interval, ...]
-    """Its times of execution; empty if it never began in this run."""
+    error: str | None  # its error, or the reason why it was skipped
+    times: tuple[Interval, ...]  # its times of execution; empty if it never began in this run
+    # Calls of models, without those of a nested pipeline's nodes. Tokens are of the calls that a
+    # model answered.
     calls: int
-    """Calls of models, without those of a nested pipeline's nodes. Tokens are of the calls that a
-    model answered."""
     input_tokens: int
     output_tokens: int
-    cost_usd: float | None
-    """Of the calls whose price is known; None when there is none."""
+    cost_usd: float | None  # of the calls whose price is known; None when there is none
+    # By role, the models that were asked, as `tag` or `tag (what the server calls it)`.
     models: Mapping[str, tuple[str, ...]]
-    """By role, the models that were asked, as `tag` or `tag (what the server calls it)`."""
-    digest: str | None
-    """Of what it returned, as the graph has it; None when not recorded."""
-    inputs: Mapping[str, str]
-    """The digest of each argument, by parameter; empty if not recorded."""
-    code: str | None
-    """The digest of its code; None when not recorded."""
+    digest: str | None  # of what it returned, as the graph has it; None when not recorded
+    inputs: Mapping[str, str]  # the digest of each argument, by parameter; empty if not recorded
+    code: str | None  # the digest of its code; None when not recorded
 
     @property
     def label(self) -> str:
@@ -82,17 +75,11 @@ _Key = tuple[str, int | None]
 
 
 def node_records(journal: Journal, *, latest: bool = False) -> tuple[NodeRecord, ...]:
-    """Reads a journal twice, and keeps no output of it.
+    """One record for each call of a node, in the order in which they are first heard of.
 
-    Args:
-        journal: The run's.
-        latest: Whether figures are those of making it the last time, in place of all times.
-
-    Returns:
-        One for each call of a node, in the order in which they are first heard of.
-
-    Raises:
-        JournalInvalid: A line in the middle is not a record.
+    Reads a journal twice, and keeps no output of it. With `latest`, figures are those of making a
+    call the last time, in place of all times. Raises `JournalInvalid` for a line in the middle that
+    is not a record.
     """
     nodes = RecordedNodes()
     for item in journal.items(SpanRecord, Instant, NodeOutput):
@@ -104,14 +91,14 @@ class RecordedNodes:
     """Collects the calls of nodes from a journal's items, for `node_records`."""
 
     def __init__(self) -> None:
-        self._found: dict[_Key, _NodeParts] = {}
+        self._nodes: dict[_Key, _NodeParts] = {}
         self._inside: dict[int, _Key] = {}  # by span: the node call that it is a part of
         self._endpoints: list[EndpointEvent] = []
         self._again: list[ReplyAgain] = []
 
     def note(self, item: Item) -> None:
         """Adds an item, in the order of the journal."""
-        nodes, inside = self._found, self._inside
+        nodes, inside = self._nodes, self._inside
         if attempt := NodeAttempt.of(item):
             key = inside[attempt.id] = attempt.node or attempt.caption, attempt.item
             nodes.setdefault(key, _NodeParts()).begin(attempt)
@@ -134,15 +121,15 @@ class RecordedNodes:
 
     def records(self, calls: Iterable[Call], *, latest: bool = False) -> tuple[NodeRecord, ...]:
         """What `node_records` returns; `calls` are all of the run."""
-        nodes, charged = self._found, [*calls]
-        for call in charged:
+        nodes, calls = self._nodes, [*calls]
+        for call in calls:
             if call.id in self._inside:
                 nodes[self._inside[call.id]].calls.append(call)
         for reply in self._again:
             if reply.span in self._inside:
                 nodes[self._inside[reply.span]].again.append(reply)
         endpoints = self._endpoints
-        charges = charges_of(charged, endpoints)
+        charges = charges_of(calls, endpoints)
         return tuple(
             _record(key, parts, charges, endpoints, since=parts.made_before_ns if latest else 0)
             for key, parts in nodes.items()
@@ -159,13 +146,12 @@ class _NodeParts:
     skipped: str | None = None
 
     def begin(self, span: NodeAttempt) -> None:
-        """Adds another attempt, which replaces the earlier one."""
         self.spans.append(span)
         # What the attempt before had given does not count any more.
         self.output = self.skipped = None
 
     def keep(self, output: NodeOutput) -> None:
-        """Adds its output without the value: there may be many, and large ones."""
+        # Without the value: there may be many, and large ones.
         self.output = output._replace(value=None)
         self.skipped = output.skipped
 
@@ -206,6 +192,7 @@ def _record(
     *,
     since: int,
 ) -> NodeRecord:
+    """The figures of a call of a node since a time: 0, or when it was made before."""
     output, last = parts.output, parts.spans[-1] if parts.spans else None
     calls = [call for call in parts.calls if call.start_ns >= since]
     # A stored reply may be of the time before, and then nothing else here says what it took.
@@ -249,18 +236,14 @@ def models_by_role(calls: Iterable[Call]) -> dict[str, tuple[str, ...]]:
 class PathStep:
     """One node on the path; each item of a mapped node is a step of its own."""
 
-    node: str
-    """As in the timeline: `text`, `sections[1]`."""
+    node: str  # as in the timeline: `text`, `sections[1]`
     span: int
     status: SpanStatus
-    wait_ns: int
-    """From the end of the step before it, or the run's start, until it began."""
-    place_wait_ns: int
-    """Of it, for one of the pipeline's places, or of the node's own."""
+    wait_ns: int  # from the end of the step before it, or the run's start, until it began
+    place_wait_ns: int  # of it, for one of the pipeline's places, or of the node's own
     start_ns: int
     duration_ns: int
-    run_share: float | None
-    """Of the run's time, from 0 to 1; None when it took none."""
+    run_share: float | None  # of the run's time, from 0 to 1; None when it took none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,10 +254,8 @@ class CriticalPath:
     last. The waits, the steps and what came after them add up to the run.
     """
 
-    steps: tuple[PathStep, ...]
-    """In order; none when no node began."""
-    after_ns: int
-    """From the end of the last step to the end of the run."""
+    steps: tuple[PathStep, ...]  # in order; none when no node began
+    after_ns: int  # from the end of the last step to the end of the run
 
 
 def critical_path(
@@ -304,6 +285,7 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
     """By span, the calls whose outputs it was given, and its own attempt before."""
     by_id = {span.id: span for span in nodes}
     sources: dict[int, list[NodeAttempt]] = {}
+    # 1. What this part of the run made.
     for flow in flows:
         # An `output`, or the `condition` of a `when=`, shows which node waited for which. Spans are
         # numbered as they begin, so a source has the smaller number.
@@ -315,10 +297,11 @@ def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int,
         for name in {span.caption, span.node}:
             calls.setdefault(name, []).append(span)
     for span in nodes:
+        # 2. Its own attempt before.
         if span.attempt:
             before = [earlier for earlier in calls[span.caption] if earlier.end_ns <= span.start_ns]
             sources.setdefault(span.id, []).extend(before[-1:])
-        # What an earlier part of the run made has a label here, and no flow.
+        # 3. What an earlier part of the run made, which has a label here, and no flow.
         for name in span.needs:
             earlier = (call for call in calls.get(name, ()) if call.end_ns <= span.start_ns)
             sources.setdefault(span.id, []).extend(earlier)

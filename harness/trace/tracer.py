@@ -20,7 +20,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from harness.errors import HarnessError
 from harness.trace.clock import Clock, monotonic
-from harness.trace.events import REQUESTS, Happening, Text, Warned, written
+from harness.trace.event_forms import Text, written
+from harness.trace.events import REQUESTS, Happening, Warned
 from harness.trace.records import (
     Attributes,
     Content,
@@ -55,37 +56,22 @@ T = TypeVar("T")
 
 _NO_ATTRIBUTES: Attributes = {}
 _NO_INPUTS: Mapping[str, str] = {}
-_RELIEF_EVERY = 4096
-"""Spans between two looks at how much waits to be written."""
+_RELIEF_EVERY = 4096  # spans between two looks at how much waits to be written
 
 
 class Tracer:
-    """Takes down what happens.
+    """Takes down what happens for its `sink`, by default for none: so code may always trace."""
 
-    Records go to the `sink`; by default nowhere, so that code may trace unconditionally.
-
-    Attributes:
-        run_id: Of the run that is recorded; empty if none is.
-        stalls: When the process stood still; none are known unless a heartbeat is kept.
-        hears_text: Whether `piece` has listeners.
-        calls_under_way: How many requests are with their servers.
-        redactor: Cleans what else is written about the run.
-    """
-
-    run_id: str = ""
-    hears_text: bool = False
+    run_id: str = ""  # empty if no run is recorded
+    hears_text: bool = False  # whether `piece` has listeners
 
     def __init__(
-        self,
-        sink: Sink | None = None,
-        *,
-        clock: Clock = monotonic,
-        content: ContentPolicy = "full",
+        self, sink: Sink | None = None, *, clock: Clock = monotonic, content: ContentPolicy = "full"
     ) -> None:
         self.now_ns = clock
-        self.calls_under_way = 0
-        self.stalls = Stalls(clock)
-        self.redactor = Redactor()
+        self.calls_under_way = 0  # requests that are with their servers
+        self.stalls = Stalls(clock)  # none are known unless a heartbeat is kept
+        self.redactor = Redactor()  # also cleans what else is written about the run
         self._content = content
         self._ids = itertools.count(1)
         self._take: Callable[[Entry], object] = lambda _entry: None
@@ -101,11 +87,9 @@ class Tracer:
     def span(self, event: Happening, /, **attributes: object) -> Span:
         """A span that lasts as long as its `with` block.
 
-        Args:
-            event: What goes on; or a fixed phrase, for spans of a user's own.
-            attributes: What varies. They are read later, so do not change their values. `label`
-                is the title in the timeline. `track` starts a track of that name (`node findings`,
-                `model qwen`), which the spans inside inherit.
+        A span of a user's own has a fixed phrase as `event`, and attributes for what varies. They
+        are read later, so do not change their values. `label` is the title in the timeline. `track`
+        starts a track of that name (`node findings`, `model qwen`), which the spans inside inherit.
         """
         return Span(self, *_words_of(event, attributes))
 
@@ -149,11 +133,9 @@ class Tracer:
         return {} if self.current_id is None else context_under_way()
 
     def counter(self, name: str, value: float, *, unit: str, track: str | None = None) -> None:
-        """A quantity's new value; a value that is not a finite number is left out.
-
-        It is drawn on `track`, or else with the current span.
-        """
-        # Beyond 64 bits an integer is not exact in timelines anyway; numpy has numbers of its own.
+        """A quantity's new value, drawn on `track` or else with the current span."""
+        # What is no finite number is left out. Beyond 64 bits an integer is not exact in timelines
+        # anyway; numpy has numbers of its own.
         number = value if type(value) is int and -(2**63) <= value < 2**63 else _finite(value)
         if number is not None:
             span = self.current_id if track is None else None
@@ -177,10 +159,7 @@ class Tracer:
         self._take(Piece(span, text))
 
     def content(self, text: str | Callable[[], str]) -> Text:
-        """A text, or a function that makes it later, for an attribute to refer to by its hash.
-
-        The text itself is recorded once a run.
-        """
+        """A text, or a function that makes it later, for an attribute to refer to by its hash."""
         return Text(text)
 
     def excerpt(self, quotation: T) -> T | None:
@@ -225,11 +204,7 @@ class Tracer:
             self.calls_under_way -= 1
 
     def check_written(self) -> None:
-        """To call before anything that costs something.
-
-        Raises:
-            RunLimitReached: Nothing more can be recorded, and the run is to stop then.
-        """
+        """Before what costs: raises `RunLimitReached` if the run cannot be recorded any more."""
 
     @property
     def current_id(self) -> int | None:
@@ -258,12 +233,7 @@ class Tracer:
 
 
 class Span:
-    """The time of one `with` block; made by `Tracer.span`.
-
-    Attributes:
-        id: Unique in its process; 0 before the block is entered.
-        parent: The span around it.
-    """
+    """The time of one `with` block; made by `Tracer.span`."""
 
     __slots__ = (
         "_outer", "attributes", "begun", "end_ns", "error", "id", "late", "name", "parent",
@@ -274,9 +244,9 @@ class Span:
         self.tracer = tracer
         self.name = name
         self.attributes = attributes
-        self.id = 0
+        self.id = 0  # until the block is entered; then unique in its tracer
         self.end_ns: int | None = None
-        self.late: dict[str, object] | None = None
+        self.late: dict[str, object] | None = None  # attributes that came after its start
         self.status: SpanStatus = "ok"
         self.error: str | None = None
         self.begun = False  # whether the record of its start has been made
@@ -351,7 +321,7 @@ def span_under_way() -> Span | None:
 
 
 def node_under_way() -> str | None:
-    """The label of the node call around the span under way, whichever tracer's; see above."""
+    """The label of the node call around the span under way, whichever tracer's."""
     around = _current_span.get()
     while around is not None and "node" not in around.attributes:
         around = around._outer  # noqa: SLF001 - another span
@@ -387,10 +357,7 @@ def add_run_context(
 
 
 def traceparent() -> str | None:
-    """The span under way as W3C's trace context, by which spans of other programs join its run.
-
-    None outside of a recorded run.
-    """
+    """The span under way as W3C's trace context, by which other programs' spans join its run."""
     span = _current_span.get()
     if span is None or not span.tracer.run_id:
         return None
@@ -415,11 +382,10 @@ def _digest(run_id: str) -> bytes:
 
 
 Later = Callable[[], Iterable[Record]]
-"""Makes records when they are written."""
 
 Entry = Span | Record | Later
-"""What a tracer takes: a span when it begins and again when it ends, records ready-made, and
-records to be made."""
+"""What a tracer takes: a span when it begins and again when it ends, records, and functions that
+make records when these are written."""
 
 
 class RecordMaker:
@@ -434,7 +400,7 @@ class RecordMaker:
         """The entry's record, after the texts that it is the first to refer to."""
         match entry:  # the frequent ones first: a long run has millions of entries
             case Span():
-                return self._end_of(entry)
+                return self._start_or_end_of(entry)
             case NodeOutput():
                 return (entry if self._content == "full" else self._without_texts(entry),)
             case Flows() | Flow() | CounterSet() | Content():
@@ -444,16 +410,16 @@ class RecordMaker:
                 return (*texts, entry._replace(attributes=attributes))
             case SpanRecord():
                 attributes, texts = self._plain(entry.attributes)
-                error = self._said(entry.error)
+                error = self._without_quotation(entry.error)
                 return (*texts, entry._replace(attributes=attributes, error=error))
             case RunEnded():
-                return (entry._replace(error=self._said(entry.error)),)
+                return (entry._replace(error=self._without_quotation(entry.error)),)
             case _ if callable(entry):
                 return [record for later in entry() for record in self.records(later)]
             case _:
                 return (entry,)
 
-    def _end_of(self, span: Span) -> Sequence[Record]:
+    def _start_or_end_of(self, span: Span) -> Sequence[Record]:
         """The record of a span's start on the first call, and of its end on the second."""
         if not span.begun:
             span.begun = True
@@ -462,7 +428,8 @@ class RecordMaker:
             return (*texts, begin) if texts else (begin,)
         assert span.end_ns is not None
         attributes, texts = self._plain(span.late) if span.late else (_NO_ATTRIBUTES, ())
-        end = SpanEnded(span.id, span.end_ns, span.status, self._said(span.error), attributes)
+        error = self._without_quotation(span.error)
+        end = SpanEnded(span.id, span.end_ns, span.status, error, attributes)
         return (*texts, end) if texts else (end,)
 
     def _without_texts(self, output: NodeOutput) -> NodeOutput:
@@ -470,13 +437,13 @@ class RecordMaker:
         return output._replace(
             value=None,
             inputs=output.inputs if keeps_digests else _NO_INPUTS,
-            skipped=self._said(output.skipped),
+            skipped=self._without_quotation(output.skipped),
             digest=output.digest if keeps_digests else None,
             uses=output.uses if keeps_digests else None,
         )
 
-    def _said(self, error: str | None) -> str | None:
-        """An error, or a reason; without its message where that might quote a text."""
+    def _without_quotation(self, error: str | None) -> str | None:
+        # Its message might quote a text.
         return error if error is None or self._content == "full" else error_class(error)
 
     def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:

@@ -13,8 +13,8 @@ from harness.wiggum.loop import lengthened
 from harness.wiggum.ratchet import Candidate, Finalist, Selection, best_of
 from harness.wiggum.sampling import SampledPlace, sample
 
+# Some 190 words: no draft is begun with less room, unless less was asked for.
 _LEAST_DRAFT_TOKENS = 256
-"""Some 190 words: no draft is begun with less room, unless less was asked for."""
 
 
 async def write_first_draft(
@@ -31,12 +31,7 @@ async def write_first_draft(
     at_once: int | None,
     base_seed: int,
 ) -> tuple[Selection, int]:
-    """The drafts of a task that the rubric's checks rank first, and the id of their span.
-
-    Raises:
-        LimitReached: There is no room for a draft and its evaluation.
-        InferenceError: There was none.
-    """
+    """The drafts of a task that the rubric's checks rank first, and the id of their span."""
     # 1. How much it may use: it must leave room for its evaluation and the other rounds.
     prompt_tokens = most_prompt_tokens(request)
 

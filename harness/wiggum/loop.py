@@ -30,6 +30,7 @@ from harness.wiggum.policy import (
     decide_on_draft,
     greatest,
 )
+from harness.wiggum.prompts import FailedDraft
 from harness.wiggum.ratchet import Finalist, Selection, Tried, with_winner
 from harness.wiggum.record import reasons_in, record_round, verdict_attributes
 from harness.wiggum.reviser import Reviser
@@ -52,7 +53,6 @@ class WiggumResult:
     stop_detail: str = ""
     """Details of the stop reason: the message of an error that stopped the loop."""
     spent: Spent = NOTHING
-    """The whole cost of the loop."""
 
     @property
     def passed(self) -> bool:
@@ -80,9 +80,8 @@ async def revise_until_met(
     `first_drafts` has the candidates that it was chosen from. `rounds` are the loop's rounds before
     it was cut off; it continues after them. For `key`, see `loop_key`.
 
-    Raises:
-        InvalidInput: The rounds are of another draft or another rubric.
-        HarnessError: The first draft could not be evaluated, so there is no round to return.
+    Raises `InvalidInput` for rounds of another draft or another rubric, and the error of the first
+    draft's evaluation, since there is no round to return then.
     """
     rubric = evaluator.rubric
     check_rounds(rounds, first_draft, rubric)
@@ -163,25 +162,20 @@ def check_rounds(rounds: Sequence[Round], first_draft: Draft, rubric: Rubric) ->
 
 
 def lengthened(draft: Draft, *, tokens: int) -> Draft:
-    """The draft, lengthened by the most words that fit into these tokens."""
+    """The draft, longer by the most words that fit into these tokens."""
     words = tokens * _MOST_CHARS_PER_TOKEN // len(" word")
     return replace(draft, text=draft.text + " word" * words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judged:
-    """A draft with its verdict."""
-
     finalist: Finalist
     verdict: Verdict
-    span: int
-    """Id of the span of its evaluation."""
+    span: int  # of its evaluation
 
 
 @dataclass(slots=True, kw_only=True)
 class _RunningLoop:
-    """A loop in progress."""
-
     first_draft: Draft
     evaluator: Evaluator
     reviser: Reviser
@@ -190,8 +184,8 @@ class _RunningLoop:
     policy: LoopPolicy
     finalists: int
     rounds: list[Round] = field(default_factory=list)
+    # The span of each round's evaluation, for arrows from there to its revision.
     judged_in: dict[int, int] = field(default_factory=dict)
-    """The span of each round's evaluation, for arrows from there to its revision."""
 
     async def run(
         self, earlier: Sequence[Round], draft_span: int | None, first_drafts: Selection | None
@@ -231,8 +225,10 @@ class _RunningLoop:
 
     def record_end(self, stop: Stop, span: Span) -> None:
         """Writes how the loop ended, on its span and as an instant."""
-        best = best_round(self.rounds) if self.rounds else None
-        number, passed = (best.number, best.verdict.passed) if best else (None, None)
+        number = passed = None
+        if self.rounds:  # it may be cancelled in the first
+            best = best_round(self.rounds)
+            number, passed = best.number, best.verdict.passed
         composites = [round_.verdict.composite for round_ in self.rounds]
         span.set(stop_reason=stop.reason, best_round=number, passed=passed, composites=composites)
         detail = self.tracer.excerpt(stop.detail)
@@ -247,14 +243,14 @@ class _RunningLoop:
 
     def _most_tokens(self, step: Revise) -> int:
         """The most that a revision and its evaluation can use."""
-        base = self._base(step)
-        written = self.reviser.most_output_tokens(base, step.focus, rounds=self.rounds)
-        evaluation = self.evaluator.most_tokens(lengthened(base, tokens=written))
-        revision = self.reviser.most_tokens(base, step.focus, rounds=self.rounds)
-        return revision + self.finalists * evaluation
+        failed = self._failed(step)
+        written = self.reviser.most_output_tokens(failed)
+        evaluation = self.evaluator.most_tokens(lengthened(failed.draft, tokens=written))
+        return self.reviser.most_tokens(failed) + self.finalists * evaluation
 
-    def _base(self, step: Revise) -> Draft:
-        return self._draft(step.base.draft, cut=step.base.cut)
+    def _failed(self, step: Revise) -> FailedDraft:
+        draft = self._draft(step.base.draft, cut=step.base.cut)
+        return FailedDraft(draft, step.focus, self.rounds)
 
     def _draft(self, text: str, *, cut: bool) -> Draft:
         """A draft, with what the producer was told so far: it may repeat findings too."""
@@ -271,10 +267,9 @@ class _RunningLoop:
         with self.tracer.span(begun) as span:
             judged_in = self.judged_in.get(step.base.number)
             self.tracer.flow("verdict", source=judged_in, target=span.id)
-            base = self._base(step)
             # The revision may not take all that is left: it has to be evaluated too.
             with self.meter.holding(greatest([round_.judging for round_ in self.rounds])):
-                revision = await self.reviser.revise(base, step.focus, rounds=self.rounds)
+                revision = await self.reviser.revise(self._failed(step))
             span.set(
                 draft_sha256=self.tracer.content(revision.best.text),
                 how=revision.how,
@@ -285,10 +280,7 @@ class _RunningLoop:
     async def _evaluate(
         self, revision: Selection, step: Revise | None, *, written_in: int | None
     ) -> None:
-        """Adds the round of a draft: of several finalists, of the one with the highest verdict.
-
-        `step` is None for the first draft; `written_in` is the id of its span.
-        """
+        """Adds the round of a draft: of several finalists, of the one with the highest verdict."""
         # What was spent since the last verdict.
         drafting = self.meter.lap()
         earlier = {round_.draft for round_ in self.rounds}
@@ -366,7 +358,6 @@ class _RunningLoop:
 
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
-    """The stop of the loop for an error."""
     reason = otherwise
     # Of either model: the limit is the loop's, and no fault of who met it.
     if isinstance(error, LimitReached):

@@ -48,9 +48,7 @@ STOPPED_SINCE: Mapping[str, str] = {
 }
 """Why a loop ended, as the end of a sentence."""
 
-
-_PATIENCE = 2
-"""A loop stops after this many revisions in a row without a gain."""
+_PATIENCE = 2  # a loop stops after this many revisions in a row without a gain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +64,10 @@ class Round:
     base_round: int | None = None
     """The round whose draft was revised; None for the first draft."""
     changed_chars: int = 0
-    """Characters that the revision changed: see `changed_chars`."""
+    """See the function of this name."""
     drafting: Spent = NOTHING
-    """The cost of writing the draft; nothing for a given first draft."""
+    """The cost of writing the draft, nothing for a given one; `judging` is that of its verdict."""
     judging: Spent = NOTHING
-    """The cost of its evaluation."""
     tried: tuple[Tried, ...] = ()
     """The candidates that the draft was chosen from; empty if there was only one."""
 
@@ -82,20 +79,13 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPolicy:
-    """What a loop revises, and when revising further is useless.
+    """What a loop revises, and when revising further is useless; raises `InvalidInput`."""
 
-    Raises:
-        InvalidInput: No round is allowed, or a choice is none.
-    """
-
-    max_rounds: int = 3
-    """Most evaluations, so one revision fewer."""
-    focus_below: float = 7.0
-    """Dimensions under this score are revised."""
+    max_rounds: int = 3  # most evaluations, so one revision fewer
+    focus_below: float = 7.0  # dimensions under this score are revised
+    # The noise of a draft's composite, in points; a gain within it does not count.
     noise: float = 0.0
-    """The noise of a draft's composite, in points; a gain within it does not count."""
-    revise_from: Literal["best", "last"] = "best"
-    """The round whose draft is revised."""
+    revise_from: Literal["best", "last"] = "best"  # the round whose draft is revised
 
     def __post_init__(self) -> None:
         if not isinstance(self.max_rounds, int):
@@ -125,8 +115,7 @@ class Stop:
     """End the loop."""
 
     reason: StopReason
-    detail: str = ""
-    """More about the reason, for people."""
+    detail: str = ""  # for people
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +123,7 @@ class Revise:
     """Make another draft."""
 
     base: Round
-    """The round whose draft to revise."""
-    focus: tuple[DimensionScore, ...]
-    """What failed, worst first; never empty."""
+    focus: tuple[DimensionScore, ...]  # what failed, worst first; never empty
 
 
 def decide(
@@ -179,10 +166,11 @@ def decide_on_draft(
         return Stop(reason="plateau", detail=detail)
     if not text.strip():
         return Stop(reason="producer_empty", detail="the revision has no text of its own")
-    same = next((round_ for round_ in rounds if round_.draft == text), None)
-    if same is None:
-        return None
-    return Stop(reason="cycle", detail=f"the revision is the draft of round {same.number} again")
+    for round_ in rounds:
+        if round_.draft == text:
+            detail = f"the revision is the draft of round {round_.number} again"
+            return Stop(reason="cycle", detail=detail)
+    return None
 
 
 def next_revision(rounds: Sequence[Round], policy: LoopPolicy) -> Revise:

@@ -20,20 +20,31 @@ from harness.wiggum.policy import Round
 # Characters of sources shown for one section, nearest first: a section is a paragraph or two.
 _SECTION_SOURCES_CHARS = 1_500
 
-_DRAFT_SOURCES_CHARS = 6_000
-"""The same for a whole draft."""
+_DRAFT_SOURCES_CHARS = 6_000  # the same for a whole draft
 
+# Share of a long draft's shown characters for whole sections without findings.
 _SHOWN_SHARE = 0.7
-"""Share of a long draft's shown characters for whole sections without findings."""
 
-_QUOTED_CHARS = 60
-"""Findings quote at least this much of a long sentence."""
+_QUOTED_CHARS = 60  # findings quote at least this much of a long sentence
 
 # A shorter sentence may occur in a finding by chance.
 _SHORT_CHARS = 12
 
-_SHORT_SECTION_CHARS = 500
-"""A section of fewer characters is two or three sentences."""
+_SHORT_SECTION_CHARS = 500  # a section of fewer is two or three sentences
+
+
+@dataclass(frozen=True, slots=True)
+class FailedDraft:
+    """A draft to be revised, with what failed in it, worst first, and all rounds so far."""
+
+    draft: Draft
+    focus: Sequence[DimensionScore]
+    rounds: Sequence[Round]
+
+    @property
+    def by_section(self) -> dict[int, tuple[str, ...]] | None:
+        """See `located`."""
+        return located(self.focus, self.draft.sections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +53,8 @@ class RevisionPrompts:
 
     prompts: Prompts
     requirements: tuple[str, ...]
+    # A draft of more characters is shown as its outline, with the sections to change in full.
     shorten_over: int
-    """A draft of more characters is shown as its outline, with the sections to change in full."""
 
     def first(self, draft: Draft) -> str:
         """A prompt for the first draft, with all sources."""
@@ -61,33 +72,27 @@ class RevisionPrompts:
         return (*self.requirements, *(FIELD.sub("\n", text) for text in templates))
 
     def sections(
-        self, draft: Draft, findings: Mapping[int, Sequence[str]], rounds: Sequence[Round]
+        self, failed: FailedDraft, findings: Mapping[int, Sequence[str]]
     ) -> dict[int, Message]:
         """One prompt for each section with findings, by index."""
         outline = ""
-        if findings and len(draft.text) > self.shorten_over:
+        if findings and len(failed.draft.text) > self.shorten_over:
             # Around all of them at once: then the calls begin alike.
-            outline = self._outline(draft, findings).strip()
+            outline = self._outline(failed.draft, findings).strip()
         return {
-            index: self._section(draft, index, messages, rounds, outline=outline)
+            index: self._section(failed, index, messages, outline=outline)
             for index, messages in findings.items()
         }
 
     def _section(
-        self,
-        draft: Draft,
-        index: int,
-        messages: Sequence[str],
-        rounds: Sequence[Round],
-        *,
-        outline: str,
+        self, failed: FailedDraft, index: int, messages: Sequence[str], *, outline: str
     ) -> Message:
-        section = draft.sections[index]
+        draft, section = failed.draft, failed.draft.sections[index]
         good = without_criticized(section.body, messages)
         sentences = (text if text[-1:] in ".?!" else f"{text}." for text in self.requirements)
         return self.prompts.message(
             "section",
-            sources=_section_sources(draft, index, rounds),
+            sources=_section_sources(failed, index),
             task=draft.task,
             requirements=_bullets(self.requirements),
             # A small model takes a list for what to write about.
@@ -96,15 +101,15 @@ class RevisionPrompts:
             section=section.title or self.prompts.filled("opening"),
             good=good,
             whole=good == section.body.strip(),
-            history=score_history(rounds),
+            history=score_history(failed.rounds),
             findings=_bullets(messages),
         )
 
-    def afresh(self, draft: Draft, index: int, rounds: Sequence[Round]) -> str:
+    def afresh(self, failed: FailedDraft, index: int) -> str:
         """A prompt for one section that shows the sources alone; empty if there are none."""
         # A small model repeats an earlier version, its mistakes included, rather than revise it.
-        section = draft.sections[index]
-        sources = _section_sources(draft, index, rounds)
+        draft, section = failed.draft, failed.draft.sections[index]
+        sources = _section_sources(failed, index)
         if not sources:
             return ""
         return self.prompts.filled(
@@ -115,18 +120,16 @@ class RevisionPrompts:
             short=len(section.body) < _SHORT_SECTION_CHARS,
         )
 
-    def edits(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> tuple[Message, tuple[int, ...]]:
+    def edits(self, failed: FailedDraft) -> tuple[Message, tuple[int, ...]]:
         """A prompt that asks for sections of the draft, and which of them it shows in full."""
-        sections = draft.sections
+        draft, sections = failed.draft, failed.draft.sections
         in_full = tuple(range(len(sections)))
         text, titles = draft.text, ""
         if len(text) > self.shorten_over:
-            in_full = _nearest_sections(draft, focus, room=round(self.shorten_over * _SHOWN_SHARE))
+            in_full = _nearest_sections(failed, room=round(self.shorten_over * _SHOWN_SHARE))
             text = self._outline(draft, in_full)
             titles = ", ".join(f"'{sections[i].title}'" for i in in_full if sections[i].level)
-        fields = self._again(draft, text, focus, rounds)
+        fields = self._fields(failed, text)
         return self.prompts.message("edits", shown=titles, **fields), in_full
 
     def _outline(self, draft: Draft, in_full: Collection[int]) -> str:
@@ -135,25 +138,20 @@ class RevisionPrompts:
             draft.text, sections=in_full, budget_chars=self.shorten_over, focus=draft.task
         ).text
 
-    def whole(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> Message:
+    def whole(self, failed: FailedDraft) -> Message:
         """A prompt that asks for the whole draft; it begins like the prompt for the first draft."""
-        fields = self._again(draft, draft.text, focus, rounds)
-        return self.prompts.message("whole", cut=draft.cut, **fields)
+        fields = self._fields(failed, failed.draft.text)
+        return self.prompts.message("whole", cut=failed.draft.cut, **fields)
 
-    def _again(
-        self, draft: Draft, text: str, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> dict[str, str]:
+    def _fields(self, failed: FailedDraft, text: str) -> dict[str, str]:
+        task, sources = failed.draft.task, failed.draft.sources
         return {
-            "sources": nearest_sources(
-                draft.sources, to=(draft.task,), limit_chars=_DRAFT_SOURCES_CHARS
-            ),
-            "task": draft.task,
+            "sources": nearest_sources(sources, to=(task,), limit_chars=_DRAFT_SOURCES_CHARS),
+            "task": task,
             "requirements": _bullets(self.requirements),
             "draft": text.strip(),
-            "history": score_history(rounds),
-            "findings": _bullets(listed(focus)),
+            "history": score_history(failed.rounds),
+            "findings": _bullets(listed(failed.focus)),
         }
 
 
@@ -168,26 +166,25 @@ def without_criticized(body: str, messages: Sequence[str]) -> str:
     ).strip()
 
 
-def _first_version(draft: Draft, index: int, rounds: Sequence[Round]) -> Section:
+def _first_version(failed: FailedDraft, index: int) -> Section:
     """The section as it was first written: sources are chosen by this text in every round."""
     # Others may be nearer to its new text, but then no two prompts would begin alike.
     # By title and its occurrence, since earlier rounds may have more or fewer sections.
-    title = draft.sections[index].title
-    number = sum(section.title == title for section in draft.sections[:index])
-    for round_ in rounds:
+    sections = failed.draft.sections
+    title = sections[index].title
+    number = sum(section.title == title for section in sections[:index])
+    for round_ in failed.rounds:
         namesakes = [s for s in sections_of(round_.draft) if s.title == title]
         if number < len(namesakes):
             return namesakes[number]
-    return draft.sections[index]
+    return sections[index]
 
 
-def _nearest_sections(
-    draft: Draft, focus: Sequence[DimensionScore], *, room: int
-) -> tuple[int, ...]:
+def _nearest_sections(failed: FailedDraft, *, room: int) -> tuple[int, ...]:
     """The sections to show in full, at least one: the cited, then those nearest to the findings."""
-    sections = draft.sections
-    chosen = list(cited(focus, sections))
-    matter = matter_of(" ".join(listed(focus)))
+    sections = failed.draft.sections
+    chosen = list(cited(failed.focus, sections))
+    matter = matter_of(" ".join(listed(failed.focus)))
     by_nearness = sorted(
         range(len(sections)), key=lambda i: len(matter & matter_of(sections[i].text)), reverse=True
     )
@@ -200,10 +197,10 @@ def _nearest_sections(
     return tuple(sorted(chosen))
 
 
-def _section_sources(draft: Draft, index: int, rounds: Sequence[Round]) -> str:
-    first = _first_version(draft, index, rounds)
+def _section_sources(failed: FailedDraft, index: int) -> str:
+    first = _first_version(failed, index)
+    sources = failed.draft.own_sources(index) or failed.draft.sources
     about = (first.title, first.body)
-    sources = draft.own_sources(index) or draft.sources
     return nearest_sources(sources, to=about, limit_chars=_SECTION_SOURCES_CHARS)
 
 

@@ -31,20 +31,15 @@ Outcome = Literal["taken", "finalist", "outdone", "no_gain", "unusable", "failed
 class Candidate:
     """A text that was sampled for a draft or for one of its sections."""
 
+    # Counted from 1 for each section; 0 for its text without the sentences that checks criticized,
+    # which nobody was asked for.
     number: int
-    """Counted from 1 for each section; 0 for its text without the sentences that checks criticized,
-    which nobody was asked for."""
-    section: int | None = None
-    """Index of the section to replace; None for the whole draft."""
-    text: str = ""
-    """Empty if the reply could not be used."""
-    cut: bool = False
-    """Whether the reply was cut, and had no whole sentence to be trimmed to."""
+    section: int | None = None  # index of the section to replace; None for the whole draft
+    text: str = ""  # empty if the reply could not be used
+    cut: bool = False  # whether the reply was cut, and had no whole sentence to be trimmed to
     seed: int | None = None
-    span: int | None = None
-    """Id of the span of its call, for the trace's arrows."""
-    error: str = ""
-    """The error of the call, if there is no reply."""
+    span: int | None = None  # id of the span of its call, for the trace's arrows
+    error: str = ""  # the error of the call, if there is no reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +65,7 @@ class Finalist:
 
     text: str
     taken: tuple[Candidate, ...] = ()
-    cut: bool = False
-    """Whether one of the replies in it was cut."""
+    cut: bool = False  # whether one of the replies in it was cut
 
 
 How = Literal["sections", "edits", "whole"]
@@ -82,11 +76,11 @@ How = Literal["sections", "edits", "whole"]
 class Selection:
     """A round's draft: the candidate that there was, or the checks' choice among several."""
 
+    # The drafts to evaluate, best first; none, or one without text, if no reply is taken.
     finalists: tuple[Finalist, ...]
-    """The drafts to evaluate, best first; none, or one without text, if no reply is taken."""
+    # All candidates, with the outcomes as if the first finalist is the round's draft; empty for a
+    # single candidate, which is always taken.
     tried: tuple[Tried, ...] = ()
-    """All candidates, with the outcomes as if the first finalist is the round's draft; empty for a
-    single candidate, which is always taken."""
     how: How = "whole"
 
     @property
@@ -94,6 +88,9 @@ class Selection:
         """The first finalist; one without text if there is none."""
         return self.finalists[0] if self.finalists else Finalist(text="")
 
+
+Rank = tuple[bool, bool, float]
+"""Of a draft by the checks, as `Checked.rank` has it: the higher, the better."""
 
 Put = Callable[[Mapping[int | None, str]], str]
 """Makes the draft with these texts in place of its sections; `InvalidInput` if they do not fit."""
@@ -119,19 +116,19 @@ def select(
         _climb(base, candidates, put=put, check=check, undecided=undecided, place=place)
         for place in range(finalists)
     ]
-    first = climbs[0]
     drafts: dict[str, Finalist] = {}
-    for climb in climbs:  # of equal texts, the best climb's
+    for climb in climbs:
         if climb.finalist.taken:
+            # Of equal texts, the best climb's.
             drafts.setdefault(climb.finalist.text, climb.finalist)
     return Selection(
         finalists=tuple(drafts.values()),
-        tried=tuple(_tried(base, candidate, first) for candidate in candidates),
+        tried=tuple(_tried(base, candidate, climbs[0]) for candidate in candidates),
         how=how,
     )
 
 
-def gains(checked: Checked, *, over: tuple[bool, bool, float], undecided: bool) -> bool:
+def gains(checked: Checked, *, over: Rank, undecided: bool) -> bool:
     """Whether a candidate may be taken: see `select`."""
     return checked.rank > over or (undecided and checked.rank == over)
 
@@ -144,21 +141,21 @@ def best_of(
     In the best one, a section of another draft takes the place of its namesake where that raises
     the rank.
     """
+    # 1. Rank whole drafts.
+    written = [draft for draft in drafts if draft.text]
     scores = {
-        draft.number: check(replace(base, text=draft.text, cut=draft.cut))
-        for draft in drafts
-        if draft.text
+        draft.number: check(replace(base, text=draft.text, cut=draft.cut)) for draft in written
     }
     # A cut draft cannot pass, so any whole one goes before it.
     ranked = sorted(
-        (draft for draft in drafts if draft.text),
+        written,
         key=lambda draft: (not draft.cut, scores[draft.number].rank, -draft.number),
         reverse=True,
     )
-    chosen: dict[str, Candidate] = {}
+    chosen: dict[str, Finalist] = {}
     for draft in ranked[:finalists]:
-        chosen.setdefault(draft.text, draft)
-    finalists_ = [_finalist(draft.text, [draft]) for draft in chosen.values()]
+        chosen.setdefault(draft.text, _finalist(draft.text, [draft]))
+    best_first = [*chosen.values()]
     tried: list[Tried] = []
     for draft in drafts:
         outcome: Outcome = "taken" if draft in ranked[:1] else "outdone"
@@ -166,6 +163,7 @@ def best_of(
             outcome = "failed" if draft.error else "unusable"
         mean = scores[draft.number].mean if draft.text else None
         tried.append(_record(draft, outcome=outcome, section=None, checked=mean))
+    # 2. Mix the best one with sections of the others.
     if ranked:
         best = replace(base, text=ranked[0].text, cut=ranked[0].cut)
         # The best draft is the base: only parts that raise its rank are taken.
@@ -177,16 +175,12 @@ def best_of(
         )
         tried += mixed.tried
         for better in mixed.finalists:
-            finalists_[0] = replace(better, taken=(ranked[0], *better.taken))
-    return Selection(finalists=tuple(finalists_), tried=tuple(tried))
+            best_first[0] = replace(better, taken=(ranked[0], *better.taken))
+    return Selection(finalists=tuple(best_first), tried=tuple(tried))
 
 
 def put_sections(markdown: str, texts: Mapping[int | None, str]) -> str:
-    """The document with these texts in place of its sections, by index.
-
-    Raises:
-        InvalidInput: They do not fit.
-    """
+    """The document with these texts in place of its sections, by index; see `Put`."""
     return splice(markdown, {key: text for key, text in texts.items() if key is not None})
 
 
@@ -213,29 +207,24 @@ def with_winner(
     tried: Iterable[Tried], *, winner: Finalist, scored: Iterable[Finalist]
 ) -> tuple[Tried, ...]:
     """The record if the evaluator preferred another finalist than the checks."""
-    chosen = {(candidate.section, candidate.number) for candidate in winner.taken}
-    scored_parts = {
-        (candidate.section, candidate.number) for draft in scored for candidate in draft.taken
-    }
-
-    def outcome(trial: Tried) -> Outcome:
-        key = trial.section_index, trial.number
-        if key in chosen:
-            return "taken"
-        if key in scored_parts:
-            return "finalist"
-        return trial.outcome
-
-    return tuple(replace(trial, outcome=outcome(trial)) for trial in tried)
+    outcomes: dict[tuple[int | None, int], Outcome] = {}
+    for draft in (*scored, winner):  # the winner last, whose outcome is another
+        for candidate in draft.taken:
+            key = candidate.section, candidate.number
+            outcomes[key] = "taken" if draft is winner else "finalist"
+    return tuple(
+        replace(trial, outcome=outcomes.get((trial.section_index, trial.number), trial.outcome))
+        for trial in tried
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Climb:
     finalist: Finalist
+    # The checks' score with each candidate in place, by section and number.
     means: Mapping[tuple[int | None, int], float]
-    """The checks' score with each candidate in place, by section and number."""
+    # The candidates with which the rank rose, or did not fall in an undecided section.
     gained: Collection[tuple[int | None, int]]
-    """The candidates with which the rank rose, or did not fall in an undecided section."""
 
 
 def _climb(

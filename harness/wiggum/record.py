@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -76,34 +77,26 @@ def record_round(round_: Round, tracer: Tracer) -> None:
 class RecordedLoop:
     """A loop as a journal has it, whole or cut off, all parts of the run together."""
 
-    key: str | None
-    """See `loop_key`; None for a loop outside a pipeline's node."""
+    key: str | None  # see `loop_key`; None for a loop outside a pipeline's node
     node: str | None
-    """Label of the node it ran in."""
-    rubric: str
-    """The rubric's id."""
+    rubric: str  # the rubric's id
     rubric_sha256: str
-    composites: tuple[float, ...]
-    """The composite of each evaluated round, in points."""
-    best_round: int | None
-    """The round whose draft was returned, counted from 1; None if none was."""
-    passed: bool | None
-    """Whether that draft met the rubric."""
-    stop_reason: str | None
-    """Why the loop ended; None if it did not end."""
-    stop_detail: str = ""
-    """More about the reason, for people; often empty."""
+    composites: tuple[float, ...]  # the composite of each evaluated round, in points
+    best_round: int | None  # the round whose draft was returned, counted from 1; None if none was
+    passed: bool | None  # whether that draft met the rubric
+    stop_reason: str | None  # why the loop ended; None if it did not end
+    stop_detail: str = ""  # more about the reason, for people; often empty
     status: SpanStatus
     duration_ns: int
+    # Digest of all templates of its prompts; None in journals of versions without any.
     prompts_sha256: str | None = None
-    """Digest of all templates of its prompts; None in journals of versions without any."""
+    # Digest of its task, which the journal has if the run recorded texts.
     task_sha256: events.Sha256 = None
-    """Digest of its task, which the journal has if the run recorded texts."""
+    # Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
+    # given.
     prompt_sha256: events.Sha256 = None
-    """Digest of the prompt for a first draft, as `conversation_text` makes it; also if a draft was
-    given."""
+    # The record of each round; `rounds_in` makes rounds of it.
     rounds: tuple[events.RoundEvent, ...] = ()
-    """The record of each round; `rounds_in` makes rounds of it."""
 
     @property
     def has_ended(self) -> bool:
@@ -123,31 +116,32 @@ def recorded_loops(journal: Journal) -> tuple[RecordedLoop, ...]:
 
 
 def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
-    """The same of the events of a journal."""
-    parts: dict[object, list[events.LoopEvent]] = {}
+    """The loops among a journal's events, in the order in which they began."""
+    # 1. By loop, its spans: one in each part of the run.
+    parts = defaultdict[object, list[events.LoopEvent]](list)
     for loop in recorded[events.LoopEvent]:
         # A loop without a key has one part: nothing finds it again.
-        parts.setdefault(loop.key or loop.id, []).append(loop)
-    scores: dict[int | None, list[float]] = {}
+        parts[loop.key or loop.id].append(loop)
+    # 2. By span, what was recorded inside it.
+    scores = defaultdict[int | None, list[float]](list)
     for verdict in recorded[events.Evaluate]:
         if verdict.composite is not None:
-            scores.setdefault(verdict.parent, []).append(verdict.composite)
-    rounds: dict[int | None, list[events.RoundEvent]] = {}
+            scores[verdict.parent].append(verdict.composite)
+    rounds = defaultdict[int | None, list[events.RoundEvent]](list)
     for round_ in recorded[events.RoundEvent]:
-        rounds.setdefault(round_.span, []).append(round_)
+        rounds[round_.span].append(round_)
     nodes = {node.id: node.caption for node in recorded[events.NodeAttempt]}
     details = {stop.span: stop.detail or "" for stop in recorded[events.StopEvent]}
+    # 3. Both together.
     loops = []
     for spans in parts.values():
-        of_parts = [tuple(rounds.get(span.id, ())) for span in spans]
         # Each part sums up those before it, unless it was killed before it had written their rounds
         # down again: the one with the most rounds counts, the last of equals.
-        longest = max(range(len(spans)), key=lambda part: (len(of_parts[part]), part))
-        loop = spans[longest]
+        *_, loop = sorted(spans, key=lambda span: len(rounds[span.id]))
         composites: Iterable[float] | None = loop.composites
         # A killed loop did not write its composites; its evaluations did.
         if composites is None:
-            composites = (score for span in spans for score in scores.get(span.id, ()))
+            composites = (score for span in spans for score in scores[span.id])
         loops.append(
             RecordedLoop(
                 key=loop.key,
@@ -164,18 +158,14 @@ def loops_in(recorded: events.Events) -> tuple[RecordedLoop, ...]:
                 prompts_sha256=loop.prompts_sha256,
                 task_sha256=loop.task_sha256,
                 prompt_sha256=loop.prompt_sha256,
-                rounds=of_parts[longest],
+                rounds=tuple(rounds[loop.id]),
             )
         )
     return tuple(loops)
 
 
 def rounds_from(journal: Journal, *, loop: int = 0) -> tuple[Round, ...]:
-    """Reads the rounds of a recorded loop, for another loop to continue.
-
-    Args:
-        journal: Of the run.
-        loop: The number of the run's loop, in the order they began, from 0.
+    """The rounds of a run's loop, for another loop to continue; `loop` counts from 0.
 
     Raises:
         InvalidInput: There is no such loop; the run did not record texts; or a draft contained a
@@ -209,8 +199,8 @@ class EarlierLoops:
     """The loops of a run that is resumed."""
 
     ended: tuple[RecordedLoop, ...] = ()
+    # The rounds of the loops whose node did not end, by key; or why they cannot be restored.
     rounds: Mapping[str, tuple[Round, ...] | str] = field(default_factory=dict)
-    """The rounds of the loops whose node did not end, by key; or why they cannot be restored."""
 
     def within(self, calls: Collection[str]) -> tuple[RecordedLoop, ...]:
         """The loops that ended in these node calls (labels), or in pipelines that these called."""
@@ -222,10 +212,7 @@ class EarlierLoops:
 def earlier_loops(
     journal: Journal, outputs: Iterable[NodeOutput], *, lost: bool = False
 ) -> EarlierLoops:
-    """Reads the loops of a run that is resumed.
-
-    `lost` says whether records are missing, so that rounds may be: open loops then begin again.
-    """
+    """The loops of a run that is resumed; open ones begin again if records are `lost`."""
     loops = [loop for loop in recorded_loops(journal) if loop.key]
     # A node with an output is made again only if it changed, and its loops have other keys then.
     done = {label_of(output.node, output.item) for output in outputs}

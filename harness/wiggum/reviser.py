@@ -14,7 +14,7 @@ With several candidates, each call is made so many times, and `ratchet` chooses 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal
@@ -29,13 +29,20 @@ from harness.inference.request import most_tokens_of
 from harness.rubric import Ask, Checked, DimensionScore, Draft, Prompts
 from harness.text.sentences import ends_sentence, sentences_of
 from harness.trace import Tracer
-from harness.wiggum.policy import Round, check_choice
-from harness.wiggum.prompts import RevisionPrompts, cited, located, place_of, without_criticized
+from harness.wiggum.policy import check_choice
+from harness.wiggum.prompts import (
+    FailedDraft,
+    RevisionPrompts,
+    cited,
+    place_of,
+    without_criticized,
+)
 from harness.wiggum.ratchet import (
     Candidate,
     Finalist,
     How,
     Put,
+    Rank,
     Selection,
     gains,
     put_sections,
@@ -65,13 +72,8 @@ class Reviser:
     It has no state: the same rounds lead to the same prompts. A call has at most
     `max_output_tokens` of room; a short section gets less, about twice its length, and so does
     everything if this is None. Of several candidates `check` chooses. `at_once` is the number of
-    calls that the model answers at once; None if unknown.
-
-    Raises:
-        InvalidInput: The mode or a number is none.
-
-    Attributes:
-        prompts: The prompts for revisions and for a first draft.
+    calls that the model answers at once; None if unknown. Raises `InvalidInput` for a wrong mode or
+    number.
     """
 
     def __init__(
@@ -114,68 +116,56 @@ class Reviser:
             prompts=prompts or Prompts(),
         )
 
-    async def revise(
-        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
-    ) -> Selection:
-        """The next draft.
+    async def revise(self, failed: FailedDraft) -> Selection:
+        """The next draft; the number of rounds seeds the sampling.
 
-        `rounds` are all so far, at least one; their number seeds the sampling.
-
-        Raises:
-            InferenceError: The model gave no revision, or failed at one of several sections.
-            LimitReached: The loop's limits left no room for it.
+        Raises `InferenceError` if the model gave no revision, or failed at one of several sections,
+        and `LimitReached` if the loop's limits left no room for it.
         """
         # 1. By section, if every finding names one.
-        if requests := self._section_requests(draft, focus, rounds):
-            return await self._with_sections(draft, requests, focus, rounds)
+        if requests := self._section_requests(failed):
+            return await self._with_sections(failed, requests)
         # 2. By the edits of one reply. Candidates without gain are an answer too, a plateau; a
         #    reply that cannot be used is none.
-        if self._has_sections(draft):
-            edited = await self._edited(draft, focus, rounds)
+        if self._has_sections(failed.draft):
+            edited = await self._edited(failed)
             if edited.best.text or any(trial.outcome == "no_gain" for trial in edited.tried):
                 return edited
         # 3. As a whole.
-        return await self._written_anew(draft, focus, rounds)
+        return await self._written_anew(failed)
 
-    def most_tokens(
-        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
-    ) -> int:
+    def most_tokens(self, failed: FailedDraft) -> int:
         """The most that this revision can use."""
-        requests = self._requests(draft, focus, rounds)
+        requests = self._requests(failed)
         return self._candidates * sum(most_tokens_of(request) for request in requests)
 
-    def most_output_tokens(
-        self, draft: Draft, focus: Sequence[DimensionScore], *, rounds: Sequence[Round]
-    ) -> int:
+    def most_output_tokens(self, failed: FailedDraft) -> int:
         """The most output of one candidate: the next draft is longer by this at most."""
-        return sum(r.max_output_tokens or 0 for r in self._requests(draft, focus, rounds))
+        return sum(r.max_output_tokens or 0 for r in self._requests(failed))
 
     # --- what is asked ---------------------------------------------------------------------------
 
-    def _requests(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> list[ChatRequest]:
-        if by_section := self._section_requests(draft, focus, rounds):
+    def _requests(self, failed: FailedDraft) -> list[ChatRequest]:
+        if by_section := self._section_requests(failed):
             return list(by_section.values())
-        whole = self._whole_request(draft, focus, rounds)
-        if not self._has_sections(draft):
+        whole = self._whole_request(failed)
+        if not self._has_sections(failed.draft):
             return [whole]
-        return [self._edit_request(draft, focus, rounds)[0], whole]
+        return [self._edit_request(failed)[0], whole]
 
     def _has_sections(self, draft: Draft) -> bool:
         """Whether it can be revised by section."""
         by_section = self._mode == "sections" and not draft.cut
         return by_section and any(section.level for section in draft.sections)
 
-    def _section_requests(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> dict[int, ChatRequest]:
+    def _section_requests(self, failed: FailedDraft) -> dict[int, ChatRequest]:
         """One request for each section with findings; empty if that cannot fix the draft."""
-        findings = located(focus, draft.sections) if self._has_sections(draft) else None
+        draft = failed.draft
+        findings = failed.by_section if self._has_sections(draft) else None
         return {
             # No more than it needs: a small model fills all the room there is.
-            index: self._request(prompt, rounds, room=self._enough(draft.sections[index].body))
-            for index, prompt in self.prompts.sections(draft, findings or {}, rounds).items()
+            index: self._request(prompt, failed, room=self._enough(draft.sections[index].body))
+            for index, prompt in self.prompts.sections(failed, findings or {}).items()
         }
 
     def _enough(self, *texts: str) -> int:
@@ -184,21 +174,18 @@ class Reviser:
         enough = max(written, _LEAST_TOKENS)
         return min(enough, self._max_output_tokens or enough)
 
-    def _edit_request(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> tuple[ChatRequest, tuple[int, ...]]:
+    def _edit_request(self, failed: FailedDraft) -> tuple[ChatRequest, tuple[int, ...]]:
         """The request, and the sections that it shows in full: only these may be rewritten."""
-        prompt, in_full = self.prompts.edits(draft, focus, rounds)
-        room = self._max_output_tokens or self._enough(*(draft.sections[i].text for i in in_full))
-        return self._request(prompt, rounds, room=room), in_full
+        prompt, in_full = self.prompts.edits(failed)
+        shown = (failed.draft.sections[index].text for index in in_full)
+        room = self._max_output_tokens or self._enough(*shown)
+        return self._request(prompt, failed, room=room), in_full
 
-    def _whole_request(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> ChatRequest:
-        room = self._max_output_tokens or self._enough(draft.text)
-        return self._request(self.prompts.whole(draft, focus, rounds), rounds, room=room)
+    def _whole_request(self, failed: FailedDraft) -> ChatRequest:
+        room = self._max_output_tokens or self._enough(failed.draft.text)
+        return self._request(self.prompts.whole(failed), failed, room=room)
 
-    def _request(self, prompt: Message, rounds: Sequence[Round], *, room: int) -> ChatRequest:
+    def _request(self, prompt: Message, failed: FailedDraft, *, room: int) -> ChatRequest:
         return ChatRequest(
             model=self._model,
             role="producer",
@@ -206,21 +193,18 @@ class Reviser:
             max_output_tokens=room,
             temperature=_TEMPERATURE,
             frequency_penalty=_FREQUENCY_PENALTY,
-            seed=self._first_seed + rounds[-1].number + 1,
+            seed=self._first_seed + failed.rounds[-1].number + 1,
         )
 
     # --- what is made of the replies -------------------------------------------------------------
 
     async def _with_sections(
-        self,
-        draft: Draft,
-        requests: Mapping[int, ChatRequest],
-        focus: Sequence[DimensionScore],
-        rounds: Sequence[Round],
+        self, failed: FailedDraft, requests: Mapping[int, ChatRequest]
     ) -> Selection:
         """The draft with these sections written again; empty when no call gave any text."""
+        draft, findings = failed.draft, failed.by_section or {}
         bodies = {index: draft.sections[index].body for index in requests}
-        findings = located(focus, draft.sections) or {}
+        judged = [score for score in failed.focus if score.source == "judged"]
         return await self._chosen(
             draft,
             [
@@ -229,7 +213,7 @@ class Reviser:
                     read=partial(self._read, text_of=partial(_fitting, before=bodies[index])),
                     base_seed=request.seed or 0,
                     section=index,
-                    afresh=self.prompts.afresh(draft, index, rounds),
+                    afresh=self.prompts.afresh(failed, index),
                 )
                 for index, request in requests.items()
             ],
@@ -237,40 +221,37 @@ class Reviser:
             put=partial(put_sections, draft.text),
             how="sections",
             # What a model criticized: checks cannot tell whether it gained.
-            undecided=set(cited([s for s in focus if s.source == "judged"], draft.sections)),
+            undecided=set(cited(judged, draft.sections)),
         )
 
-    async def _edited(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> Selection:
+    async def _edited(self, failed: FailedDraft) -> Selection:
         """The draft with the sections that the reply has; empty when it has none."""
-        request, in_full = self._edit_request(draft, focus, rounds)
+        request, in_full = self._edit_request(failed)
 
         def applied(reply: str) -> str:
-            edits = edits_in(reply, draft.text, allowed=in_full)
+            edits = edits_in(reply, failed.draft.text, allowed=in_full)
             try:
                 if not edits:
                     return ""
-                return splice(draft.text, edits.replacements, insertions=edits.insertions)
+                return splice(failed.draft.text, edits.replacements, insertions=edits.insertions)
             except InvalidInput as error:
                 raise self._misfit(error, [reply]) from error
 
         read = partial(self._read, text_of=applied)
         place = SampledPlace(request=request, read=read, base_seed=request.seed or 0)
-        return await self._chosen(draft, [place], how="edits", undecided=_judged(focus))
+        undecided = _judged(failed.focus)
+        return await self._chosen(failed.draft, [place], how="edits", undecided=undecided)
 
-    async def _written_anew(
-        self, draft: Draft, focus: Sequence[DimensionScore], rounds: Sequence[Round]
-    ) -> Selection:
-        request = self._whole_request(draft, focus, rounds)
-        findings = [finding.message for score in focus for finding in score.findings]
+    async def _written_anew(self, failed: FailedDraft) -> Selection:
+        draft, request = failed.draft, self._whole_request(failed)
+        findings = [finding.message for score in failed.focus for finding in score.findings]
         read = partial(self._read, text_of=partial(_fitting, before=draft.text))
         return await self._chosen(
             draft,
             [SampledPlace(request=request, read=read, base_seed=request.seed or 0)],
             criticized={None: (draft.text, findings)},
             how="whole",
-            undecided=_judged(focus),
+            undecided=_judged(failed.focus),
         )
 
     async def _chosen(
@@ -281,23 +262,18 @@ class Reviser:
         how: How,
         undecided: Collection[int | None],
         put: Put = lambda texts: texts[None],
+        # By section, the text and the findings of places.
         criticized: Mapping[int | None, tuple[str, Sequence[str]]] | None = None,
     ) -> Selection:
-        """The draft that the usable candidates for these places make.
-
-        `criticized` has the text and the findings of places, by section.
-        """
-        settles = self._settling(draft, put=put, undecided=undecided)
-        # A text without the sentences that checks criticized is a candidate that costs no call.
-        cuts = [
-            Candidate(number=0, section=section, text=cut)
-            for section, (text, findings) in (criticized or {}).items()
-            # A single candidate is taken without `check`, so nothing could compare it with this.
-            if self._candidates > 1
-            and section not in undecided
-            and (cut := without_criticized(text, findings))
-            and cut != text.strip()
-        ]
+        """The draft that the usable candidates for these places make."""
+        # Finalists are for the evaluator to choose from, so checks alone must not end the sampling.
+        decides = self._candidates > 1 and self._finalists == 1
+        rank = self._check(draft).rank if decides else None
+        settles = partial(self._settles, draft, rank, put, undecided)
+        cuts: list[Candidate] = []
+        # A single candidate is taken without `check`, so nothing could compare it with these.
+        if criticized and self._candidates > 1:
+            cuts = [*_cuts(criticized, undecided)]
         # What leaving out settles needs no call at all.
         settled = {cut.section for cut in cuts if settles(cut)}
         sampled = await sample(
@@ -326,41 +302,38 @@ class Reviser:
         only = Finalist(text=text, cut=any(candidate.cut for candidate in usable))
         return Selection(finalists=(only,), how=how)
 
-    def _settling(
-        self, draft: Draft, *, put: Put, undecided: Collection[int | None]
-    ) -> Callable[[Candidate], bool]:
+    def _settles(
+        self,
+        draft: Draft,
+        rank: Rank | None,
+        put: Put,
+        undecided: Collection[int | None],
+        candidate: Candidate,
+    ) -> bool:
         """Whether a candidate is taken and its section satisfies all checks."""
-        # Finalists are for the evaluator to choose from, so checks alone must not end the sampling.
-        if self._candidates == 1 or self._finalists > 1:
-            return lambda _: False
-        before = self._check(draft).rank
-
-        def settles(candidate: Candidate) -> bool:
-            if not candidate.text or candidate.cut:
-                return False
-            try:
-                trial = replace(draft, text=put({candidate.section: candidate.text}))
-            except InvalidInput:
-                return False
-            # In an undecided section, the same rank counts as a gain: not for the same text.
-            if trial.text == draft.text:
-                return False
-            checked = self._check(trial)
-            if not gains(checked, over=before, undecided=candidate.section in undecided):
-                return False
-            if candidate.section is None:
-                return not checked.short
-            # It may have brought headings of its own.
-            added = len(trial.sections) - len(draft.sections)
-            rewritten = range(candidate.section, candidate.section + 1 + added)
-            # What still falls short must be about other sections.
-            return all(
-                score.findings
-                and all(place_of(f, trial.sections) not in rewritten for f in score.findings)
-                for score in checked.short
-            )
-
-        return settles
+        if rank is None or not candidate.text or candidate.cut:
+            return False
+        try:
+            trial = replace(draft, text=put({candidate.section: candidate.text}))
+        except InvalidInput:
+            return False
+        # In an undecided section, the same rank counts as a gain: not for the same text.
+        if trial.text == draft.text:
+            return False
+        checked = self._check(trial)
+        if not gains(checked, over=rank, undecided=candidate.section in undecided):
+            return False
+        if candidate.section is None:
+            return not checked.short
+        # It may have brought headings of its own.
+        added = len(trial.sections) - len(draft.sections)
+        rewritten = range(candidate.section, candidate.section + 1 + added)
+        # What still falls short must be about other sections.
+        return all(
+            score.findings
+            and all(place_of(f, trial.sections) not in rewritten for f in score.findings)
+            for score in checked.short
+        )
 
     def _read(self, completion: Completion, *, text_of: Callable[[str], str]) -> tuple[str, bool]:
         """What `text_of` makes of a reply without its broken end; whether it is broken still."""
@@ -379,6 +352,17 @@ class Reviser:
         )
 
 
+def _cuts(
+    criticized: Mapping[int | None, tuple[str, Sequence[str]]], undecided: Collection[int | None]
+) -> Iterator[Candidate]:
+    """Texts without the sentences that checks criticized: candidates that cost no call."""
+    for section, (text, findings) in criticized.items():
+        if section not in undecided:
+            cut = without_criticized(text, findings)
+            if cut and cut != text.strip():
+                yield Candidate(number=0, section=section, text=cut)
+
+
 def _fitting(reply: str, *, before: str) -> str:
     """The reply as it is; empty if it copied the marks of a shortened text."""
     # Marks that were in the draft before are its own text.
@@ -391,7 +375,7 @@ def _judged(focus: Sequence[DimensionScore]) -> set[int | None]:
 
 
 _FENCE = re.compile(r"(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})(?P<info>[^\r\n]*)")
-_PROSE = {"paragraph", "item", "quote"}
+_PROSE = {"paragraph", "item", "quote"}  # kinds of blocks that are made of sentences
 
 
 def without_broken_end(text: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.errors import LASTING, HarnessError, InferenceError, LimitReached, ReplyEmpty
 from harness.inference import ChatRequest, Completion, Message
@@ -15,8 +16,8 @@ from harness.wiggum.ratchet import Candidate
 # Between the seeds of two candidates; a loop has fewer rounds.
 _SEED_STEP = 1_000
 
+# Between the first seeds of loops in runs with successive seeds.
 _SEEDS_OF_A_LOOP = 1_000 * _SEED_STEP
-"""Between the first seeds of loops in runs with successive seeds."""
 
 # The temperature of all candidates but the first, so that they differ.
 _VARIED_TEMPERATURE = 0.6
@@ -26,18 +27,14 @@ _VARIED_TEMPERATURE = 0.6
 class SampledPlace:
     """What candidates are sampled for: a draft, or one of its sections."""
 
-    request: ChatRequest
-    """The request for the first candidate."""
+    request: ChatRequest  # for the first candidate
+    # Makes a text of a reply, and says whether it was cut; no text if the reply is of no use.
     read: Callable[[Completion], tuple[str, bool]]
-    """Makes a text of a reply, and says whether it was cut; no text if the reply is of no use."""
-    base_seed: int
-    """The seeds of the other candidates are counted from it."""
-    section: int | None = None
-    """Index of the section; None for the whole draft."""
-    afresh: str = ""
-    """Another prompt, for every second candidate; empty for none."""
+    base_seed: int  # the seeds of the other candidates are counted from it
+    section: int | None = None  # index of the section; None for the whole draft
+    afresh: str = ""  # another prompt, for every second candidate; empty for none
+    # Whether a candidate makes further ones needless; not called for a single candidate.
     is_enough: Callable[[Candidate], bool] = lambda _: False
-    """Whether a candidate makes further ones needless; not called for a single candidate."""
 
 
 def first_seed(run_seed: int | None) -> int:
@@ -53,14 +50,12 @@ async def sample(
     ask: Ask,
     tracer: Tracer,
 ) -> tuple[Candidate, ...]:
-    """The candidates of all places, in order.
+    """The candidates of all places, in order: at most `times` for each, fewer after one is enough.
 
-    There are at most `times` for each place: after one that is enough, no other is asked for.
     `at_once` is the number of calls that the model answers at once; None makes all calls at once.
 
-    Raises:
-        InferenceError: All calls failed; or one did, where each is made once.
-        LimitReached: There was no room for them.
+    Raises `InferenceError` if all calls failed, or one did where each is made once, and
+    `LimitReached` without room for them.
     """
     # Further places wait: the prompts of one begin with the same sources, which a cache then has.
     room = asyncio.Semaphore(at_once or len(places) or 1)
@@ -68,6 +63,9 @@ async def sample(
     # which is enough saves the others.
     wave = times if at_once is None else max(1, at_once // max(1, len(places)))
     errors: list[HarnessError] = []
+
+    def called(place: SampledPlace, number: int) -> Coroutine[Any, Any, _Result]:
+        return _only(place, ask) if times == 1 else _one_of_several(place, number, ask, tracer)
 
     async def sampled(place: SampledPlace) -> list[Candidate]:
         candidates: list[Candidate] = []
@@ -83,12 +81,7 @@ async def sample(
                 # Equal prompts follow each other, for prefix caches.
                 order = (*numbers[::2], *numbers[1::2]) if place.afresh else numbers
                 async with asyncio.TaskGroup() as group:
-                    tasks = {
-                        number: group.create_task(
-                            _once(place, ask) if times == 1 else _one(place, number, ask, tracer)
-                        )
-                        for number in order
-                    }
+                    tasks = {n: group.create_task(called(place, n)) for n in order}
                 results = [tasks[number].result() for number in numbers]
                 latest = [candidate for candidate, _ in results]
                 errors.extend(error for _, error in results if error is not None)
@@ -108,12 +101,16 @@ async def sample(
     return candidates
 
 
+# A candidate, and the error of its call if that failed.
+_Result = tuple[Candidate, HarnessError | None]
+
+
 def _first_of(failed: ExceptionGroup[Exception]) -> Exception:
     first = failed.exceptions[0]
     return _first_of(first) if isinstance(first, ExceptionGroup) else first
 
 
-async def _once(place: SampledPlace, ask: Ask) -> tuple[Candidate, HarnessError | None]:
+async def _only(place: SampledPlace, ask: Ask) -> _Result:
     try:
         text, cut = place.read(await ask(place.request))
     except ReplyEmpty as error:  # other sections may have text
@@ -121,11 +118,9 @@ async def _once(place: SampledPlace, ask: Ask) -> tuple[Candidate, HarnessError 
     return Candidate(number=1, section=place.section, text=text, cut=cut), None
 
 
-async def _one(
-    place: SampledPlace, number: int, ask: Ask, tracer: Tracer
-) -> tuple[Candidate, HarnessError | None]:
-    """One of several candidates, and the error of its call if that failed."""
+async def _one_of_several(place: SampledPlace, number: int, ask: Ask, tracer: Tracer) -> _Result:
     request = place.request
+    # The first is what a single candidate would be; the others must differ from it.
     if number > 1:
         seed = place.base_seed + (number - 1) * _SEED_STEP
         request = replace(request, seed=seed, temperature=_VARIED_TEMPERATURE)

@@ -28,6 +28,7 @@ from harness.inference import Client, Completion, Endpoint
 from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.session import Settings
 from harness.wiggum import Reviser, Round
+from harness.wiggum.prompts import FailedDraft
 
 DOCUMENT = Path(__file__).parents[2] / "examples" / "documents" / "one-machine-two-models.md"
 PRODUCER = "producer"
@@ -134,7 +135,7 @@ async def revised(shim: Client, draft: Draft, *, candidates: int) -> Revised:
         check=lambda _: Checked(),
     )
     begun = time.perf_counter()
-    await reviser.revise(draft, (failed,), rounds=(first,))
+    await reviser.revise(FailedDraft(draft, (failed,), (first,)))
     seconds = time.perf_counter() - begun
     usages = [reply.usage for reply in replies if reply.usage is not None]
     return Revised(

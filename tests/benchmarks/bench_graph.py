@@ -42,8 +42,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "graph"))
 from random_graphs import WORKING, Shape, chain, depths, fan_out, graph_of, random_dag
 
 from harness.graph import Graph, NodeCall, execute
+from harness.graph.plan import plan_of
 from harness.graph.reuse import Shared
-from harness.graph.state import plan_of
 from harness.trace import RunTrace, TraceOptions
 
 Durability = Literal["exit", "node"]

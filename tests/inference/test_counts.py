@@ -14,8 +14,8 @@ from manual_clock import ManualClock
 from metered import reply
 
 from harness.inference import Limits
+from harness.inference.charges import TokenPrice
 from harness.inference.completion import Embeddings, possible
-from harness.inference.meter import TokenPrice
 from harness.inference.request import EmbedRequest, most_prompt_tokens
 
 HUGE = 10**400

@@ -16,8 +16,8 @@ from metered import client_on, reply, request
 from harness import ScriptedBackend
 from harness.errors import ContextOverflow, RunLimitReached, ServerError, StreamCut
 from harness.inference import Completion, EmbedRequest, Limits, Spent
+from harness.inference.charges import TokenPrice
 from harness.inference.client import CallSource
-from harness.inference.meter import TokenPrice
 from harness.inference.reply_store import ReplyCache
 from harness.inference.request import most_prompt_tokens, most_tokens_of
 from harness.inference.structured import SchemaKnowledge

@@ -10,7 +10,8 @@ from loopback import Loopback, Reply, delta, vllm_stream
 
 from harness.errors import ServerError
 from harness.inference import ChatRequest, Message, ScriptedBackend, ToolCall, as_messages
-from harness.inference.providers.openai_wire import joined, wire_message, wire_messages
+from harness.inference.providers.openai_wire import wire_message, wire_messages
+from harness.inference.providers.wire_reply import joined
 
 
 def stream(*deltas):

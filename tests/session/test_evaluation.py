@@ -26,7 +26,7 @@ from session_runs import (
 from harness import Run, ScriptedBackend, Verdict, load_rubric
 from harness.errors import ContextOverflow, LimitReached
 from harness.inference import Endpoint
-from harness.inference.meter import token_prices
+from harness.inference.charges import token_prices
 from harness.rubric import Noise, with_prompts, write_noise
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Calibration, prompts_digest

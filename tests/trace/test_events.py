@@ -8,7 +8,8 @@ import pytest
 
 import harness
 from harness.trace import Instant, SpanRecord, Tracer, calls_of, events
-from harness.trace.events import Event, name_of
+from harness.trace.event_forms import Event
+from harness.trace.events import name_of
 
 ROOT = Path(harness.__file__).parent
 VOCABULARY = {

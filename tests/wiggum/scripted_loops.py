@@ -20,7 +20,7 @@ from manual_clock import ManualClock
 
 from harness.errors import CallTimeout, EvaluatorAbstained, InferenceError, StreamCut
 from harness.inference import ChatRequest, Completion, Limits, Message, Usage
-from harness.inference.meter import TokenPrice
+from harness.inference.charges import TokenPrice
 from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Journal, Record, RunStarted, Tracer
 from harness.trace.journal_line import encode, seal

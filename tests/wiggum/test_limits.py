@@ -18,8 +18,8 @@ from harness.errors import (
     ServerError,
 )
 from harness.inference import ChatRequest, Completion, Limits, Message, Meter, Spent, Usage
+from harness.inference.charges import TokenPrice
 from harness.inference.limits import merged, refusal
-from harness.inference.meter import TokenPrice
 from harness.wiggum import LoopPolicy
 
 # --- what they are -------------------------------------------------------------------------------

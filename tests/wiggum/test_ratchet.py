@@ -13,6 +13,7 @@ from harness.inference import ChatRequest, Completion, Message
 from harness.rubric import Checked, Dimension, DimensionScore, Draft, Finding, Rubric, reach_verdict
 from harness.trace import Flows, Instant, SpanRecord, Tracer
 from harness.wiggum import LoopPolicy, Reviser, Round
+from harness.wiggum.prompts import FailedDraft
 from harness.wiggum.ratchet import Candidate, best_of, select
 from harness.wiggum.sampling import SampledPlace, sample
 
@@ -307,7 +308,7 @@ def revised_once(draft, focus, **how):
     """The revision of a first draft for one low score."""
     reviser = Reviser(model="m", requirements=(), max_output_tokens=50, at_once=1, **how)
     first = Round(number=1, draft=draft.text, verdict=reach_verdict(RUBRIC, [DULL]))
-    return asyncio.run(reviser.revise(draft, (focus,), rounds=(first,)))
+    return asyncio.run(reviser.revise(FailedDraft(draft, (focus,), (first,))))
 
 
 DULL = DimensionScore(name="clear", score=3, source="checked", reason="", findings=())

@@ -13,6 +13,7 @@ from harness.inference import ScriptedBackend
 from harness.inference.request import most_prompt_tokens
 from harness.rubric import DimensionScore, Draft, Finding, Verdict
 from harness.wiggum import Reviser, Round
+from harness.wiggum.prompts import FailedDraft
 from harness.wiggum.ratchet import Finalist, Selection
 
 TEXT = """\
@@ -73,7 +74,7 @@ def revision(ask, given_draft: Draft, *focus: DimensionScore, rounds=None, **fie
         **{"requirements": (), "max_output_tokens": 100, **fields},
     )
     rounds = rounds or rounds_of(given_draft.text)
-    return asyncio.run(reviser.revise(given_draft, focus, rounds=rounds))
+    return asyncio.run(reviser.revise(FailedDraft(given_draft, focus, rounds)))
 
 
 def revise(backend, given_draft: Draft, *focus: DimensionScore, **fields) -> str:
@@ -410,10 +411,11 @@ def test_what_a_revision_takes_at_most_is_what_its_calls_take_at_most(text, focu
     reviser = Reviser(ask=backend.chat, model="writer", requirements=(), max_output_tokens=100)
 
     rounds = rounds_of(text)
-    most = reviser.most_tokens(draft(text), [focus], rounds=rounds)
-    written = reviser.most_output_tokens(draft(text), [focus], rounds=rounds)
+    failed_draft = FailedDraft(draft(text), [focus], rounds)
+    most = reviser.most_tokens(failed_draft)
+    written = reviser.most_output_tokens(failed_draft)
     assert backend.requests == []
-    asyncio.run(reviser.revise(draft(text), [focus], rounds=rounds))
+    asyncio.run(reviser.revise(failed_draft))
 
     prompts = [most_prompt_tokens(request) for request in backend.requests]
     rooms = [request.max_output_tokens for request in backend.requests]

@@ -30,43 +30,30 @@ class Reading:
     """A quantity at one moment."""
 
     name: str
-    unit: str
-    """A `share` lies between 0 and 1."""
-    value: float
-    total: bool = False
-    """Whether it only ever counts up, from the server's start."""
+    unit: str  # a `share` lies between 0 and 1
+    value: float = 0.0
+    total: bool = False  # whether it only ever counts up, from the server's start
+
+    def of(self, *samples: float) -> Reading:
+        """The same quantity with another value: of the samples the largest share, or their sum."""
+        return replace(self, value=max(samples) if self.unit == "share" else sum(samples))
 
 
 Parser = Callable[[bytes], tuple[Reading, ...]]
 """Reads a page of counters; raises ValueError for a page of another kind."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
-    """A quantity, whose samples differ by their labels, such as a server's engines."""
-
-    name: str
-    unit: str
-    total: bool = False
-
-    def of(self, *samples: float) -> Reading:
-        """The samples as one value: the largest share, or their sum."""
-        value = max(samples) if self.unit == "share" else sum(samples)
-        return Reading(name=self.name, unit=self.unit, value=value, total=self.total)
-
-
-METRICS: Mapping[str, Metric] = {
-    "running": Metric(name="running", unit="requests"),
-    "waiting": Metric(name="waiting", unit="requests"),
-    "kv_cache": Metric(name="KV cache", unit="share"),
-    "preemptions": Metric(name="preempted", unit="requests", total=True),
-    "prompt": Metric(name="prompt", unit="tokens", total=True),
-    "cached": Metric(name="cached prompt", unit="tokens", total=True),
-    "generated": Metric(name="generated", unit="tokens", total=True),
-    "drafted": Metric(name="drafted", unit="tokens", total=True),
-    "accepted": Metric(name="accepted drafts", unit="tokens", total=True),
+METRICS: Mapping[str, Reading] = {
+    "running": Reading(name="running", unit="requests"),
+    "waiting": Reading(name="waiting", unit="requests"),
+    "kv_cache": Reading(name="KV cache", unit="share"),
+    "preemptions": Reading(name="preempted", unit="requests", total=True),
+    "prompt": Reading(name="prompt", unit="tokens", total=True),
+    "cached": Reading(name="cached prompt", unit="tokens", total=True),
+    "generated": Reading(name="generated", unit="tokens", total=True),
+    "drafted": Reading(name="drafted", unit="tokens", total=True),
+    "accepted": Reading(name="accepted drafts", unit="tokens", total=True),
     # Where a server tells no totals; of lately, for all its replies.
-    "acceptance": Metric(name="drafts accepted", unit="share"),
+    "acceptance": Reading(name="drafts accepted", unit="share"),
 }
 
 _SAMPLE = re.compile(
@@ -78,8 +65,7 @@ _SAMPLE = re.compile(
     """,
     re.MULTILINE | re.VERBOSE,
 )
-_PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")
-"""The beginning of such a text."""
+_PROMETHEUS = re.compile(r"\s*(?:\#|[a-zA-Z_:][\w:]*[ \t{]|$)")  # the beginning of such a text
 
 
 def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ...]) -> Parser:
@@ -89,28 +75,25 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
 
     def readings(body: bytes) -> tuple[Reading, ...]:
         text = body.decode(errors="replace")
-        by_name: dict[str, list[float]] = {}
+        # By name; of one name there are several, which differ by their labels, such as engines.
+        samples: dict[str, list[float]] = {}
         for name, value in _SAMPLE.findall(text):
             if name in names:
-                by_name.setdefault(name, []).append(float(value))
-        # Samples that are there before the server's first call, and are not: another kind of page.
-        if not by_name and (from_the_start or not _PROMETHEUS.match(text)):
+                samples.setdefault(name, []).append(float(value))
+        # Another page, if the server has them before its first call.
+        if not samples and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
         values = {
-            METRICS[key]: [v for name in group for v in by_name.get(name, ()) if isfinite(v)]
+            key: [v for name in group for v in samples.get(name, ()) if isfinite(v)]
             for key, group in rows.items()
         }
-        return tuple(metric.of(*samples) for metric, samples in values.items() if samples)
+        return tuple(METRICS[key].of(*numbers) for key, numbers in values.items() if numbers)
 
     return readings
 
 
 class MetricsSource:
-    """The counters of one server, read again and again by one task.
-
-    `address` is for a server that the run starts, whose totals begin at 0, and None while it does
-    not run; otherwise it is the endpoint's.
-    """
+    """The counters of one server, read again and again by one task."""
 
     def __init__(
         self,
@@ -121,12 +104,12 @@ class MetricsSource:
         pause_s: float = 0.0,
         address: Callable[[], str | None] | None = None,
     ) -> None:
-        self.pause_s = pause_s
-        """The least time between the end of a read and the next."""
+        self.pause_s = pause_s  # the least time between the end of a read and the next
         self._usual_pause_s = pause_s
         self._paths = dict(paths)
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
         self._connection = HttpConnection(bounded, api_key=api_key)
+        # That of a server which the run starts, None while it does not run; else the endpoint's.
         self._address = address or (lambda: self._connection.root)
         self._known = None if address else self._connection.root
         self._totals = RunTotals()

@@ -162,8 +162,7 @@ class EmbeddedLlamaCpp(Engine):
 class _Child(asyncio.SubprocessProtocol):
     """The engine's process; its log is kept as far as an error message may need it."""
 
-    url: str | None = None
-    """Of its server, once it listens."""
+    url: str | None = None  # of its server, once it listens
 
     def __init__(self) -> None:
         self._answer = b""

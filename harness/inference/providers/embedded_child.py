@@ -54,9 +54,9 @@ def _gpus() -> int:
 
 
 def _end_with_standard_input() -> None:
-    """Has the kernel end this process when standard input closes."""
-    # A load holds the interpreter's lock, so no thread could notice. Linux ends a process that
-    # does not handle SIGIO; elsewhere the end of standard input is seen once the load is over.
+    # By the kernel: a load holds the interpreter's lock, so no thread could notice. Linux ends a
+    # process that does not handle SIGIO; elsewhere the end of standard input is seen once the load
+    # is over.
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 

@@ -1,10 +1,9 @@
-"""HTTP for model servers: connections, the exchange of one call, bodies, lines and errors."""
+"""HTTP for model servers: the connections to one endpoint, the exchange of one call, and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import codecs
-import json
 import re
 import ssl
 import time
@@ -30,9 +29,10 @@ from harness.errors import (
 )
 from harness.inference.completion import Completion
 from harness.inference.endpoint import Endpoint
-from harness.inference.json_text import parsed
+from harness.inference.json_text import at, parsed
 from harness.inference.providers.connection_stack import StackingClient
 from harness.inference.providers.error_replies import error_from_reply
+from harness.inference.providers.json_stream import json_values
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress
 from harness.inference.request import ChatRequest, merged
@@ -41,21 +41,20 @@ from harness.trace import Clock, monotonic
 from harness.trace.secrets import Redactor
 from harness.trace.tracer import traceparent
 
-PACKED_AS = "gzip"
-"""The encoding that servers may use."""
+PACKED_AS = "gzip"  # the one encoding that servers may use
 _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _STEP_BYTES = 64 << 10
+# How much of an error's body is read. litellm searches all of it, 4 seconds a megabyte, and blocks
+# the event loop meanwhile.
 _REFUSAL_BYTES = 64 << 10
-"""How much of an error's body is read. litellm searches all of it, 4 seconds a megabyte, and blocks
-the event loop meanwhile."""
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 _GONE = "disconnected without sending a response"
+# Shared where it does not matter: to load certificates takes 40 ms.
 _TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Shared where it does not matter: to load certificates takes 40 ms."""
 _JSON = {"content-type": "application/json"}
+# Content types of replies, as servers and the proxies before them send them.
 _READABLE = re.compile(r"^$|json|text/event-stream|text/plain|octet-stream", re.IGNORECASE)
-"""Content types of replies, as servers and the proxies before them send them."""
 
 # --- addresses, keys and clients ------------------------------------------------------------
 
@@ -146,12 +145,12 @@ class BoundedBody(httpx2.AsyncByteStream):
 class Access:
     """How a session reaches a server."""
 
+    # Sent with every request, as a bearer token where the server has no other way.
     api_key: str | None = field(default=None, repr=False)
-    """Sent with every request, as a bearer token where the server has no other way."""
     clock: Clock = monotonic
+    # Told where a request is about to go, by a provider that picks the address itself; raises
+    # `NotTrusted` to prevent it.
     check_address: Callable[[str], None] = lambda _url: None
-    """Told where a request is about to go, by a provider that picks the address itself; raises
-    `NotTrusted` to prevent it."""
 
 
 class HttpConnection:
@@ -323,8 +322,8 @@ class Exchange(AsyncExitStack):
         super().__init__()
         self._connection = connection
         self.requests = 0
+        # How long a new connection took; None of one that was kept open.
         self.connecting_ns: int | None = None
-        """How long a new connection took; None of one that was kept open."""
 
     async def post(
         self, url: str, fields: Mapping[str, object], *, on_sent: Callable[[], None] | None = None
@@ -357,7 +356,7 @@ class Exchange(AsyncExitStack):
         self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
     ) -> httpx2.Response:
         client, endpoint = self._connection.client, self._connection.endpoint
-        is_new, since_ns = False, 0
+        is_new, since_ns = False, 0  # a new connection, and when it was begun
 
         async def watch(event: str, _details: Mapping[str, object]) -> None:
             nonlocal is_new, since_ns
@@ -384,10 +383,11 @@ class Exchange(AsyncExitStack):
                 if client.is_closed:
                     how = "the connections were closed on this side"
                     raise self._connection.cut(how) from error
-                if is_new:
-                    raise  # Of a new connection, it is the server's answer to this request.
-                if isinstance(error, httpx2.RemoteProtocolError) and _GONE not in str(error):
-                    raise  # Something did come, and was no HTTP.
+                # On a new connection, it is the server's answer to this request; likewise if
+                # something did come, and was no HTTP.
+                is_no_http = isinstance(error, httpx2.RemoteProtocolError)
+                if is_new or (is_no_http and _GONE not in str(error)):
+                    raise
                 # The server had closed the pooled connection that we chose. No reply has begun, so
                 # sending again cannot repeat any of it.
                 self.requests += 1
@@ -401,8 +401,8 @@ class Exchange(AsyncExitStack):
             raise not_connected(error, url) from error
 
 
+# Of all that is done for a request, reading its address takes longest.
 _address = lru_cache(maxsize=64)(httpx2.URL)
-"""Of all that is done for a request, reading its address takes longest."""
 
 
 class HttpBackend(ABC):
@@ -417,8 +417,7 @@ class HttpBackend(ABC):
         self._connection = HttpConnection(endpoint, api_key=access.api_key)
         self._refused = refused or RefusedFields(endpoint.drop)
         self._source = endpoint.source
-        self._url = self._connection.base
-        """Where calls are sent."""
+        self._url = self._connection.base  # where calls are sent; subclasses have a page there
 
     async def chat(self, request: ChatRequest) -> Completion:
         """One reply, whole; see `Backend.chat`."""
@@ -462,6 +461,17 @@ class HttpBackend(ABC):
     def _body(self, fields: dict[str, object], _request: ChatRequest) -> dict[str, object]:
         return fields
 
+    def _part(self, value: object) -> Mapping[str, Any] | None:
+        """A part of a reply; None for a ping. Raises what an error means, or another value."""
+        if isinstance(value, str) and not value.startswith("{"):
+            return None  # or an end mark of a proxy's
+        # The status was sent with the first output, before the error.
+        if at(value, "error") is not None:
+            raise self._connection.refusal(value)
+        if not isinstance(value, Mapping):
+            raise self._connection.odd(value)
+        return value
+
     @abstractmethod
     async def _read(
         self, values: AsyncIterator[Any], progress: ReplyInProgress, headers: Mapping[str, str]
@@ -475,93 +485,3 @@ async def read_to_end(rest: AsyncIterator[bytes]) -> None:
         async with asyncio.timeout(_END_TIMEOUT_S):
             async for _ in rest:
                 pass
-
-
-# --- what a body says -------------------------------------------------------------------------
-
-_END = re.compile(r"\W*done\W*", re.IGNORECASE)
-
-
-async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Every line without its end, and the last one even if its end is missing."""
-    # Lines end with LF, CRLF or CR only. Splitting decoded text instead would also cut at U+2028,
-    # which servers send unescaped inside JSON strings, and within characters that span two chunks.
-    begun: list[bytes] = []
-    mark = codecs.BOM_UTF8  # some proxies begin a stream with one
-    half = b""
-    async for chunk in chunks:
-        joined = half + chunk if half else chunk
-        half = b"\r" if joined.endswith(b"\r") else b""  # perhaps that of a CRLF
-        ended = joined.removesuffix(half).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        rest, *further = ended.split(b"\n")
-        for following in further:
-            # Joined once: to add each chunk to what came before takes minutes for a long line.
-            begun.append(rest)
-            yield b"".join(begun).removeprefix(mark)
-            begun, rest, mark = [], following, b""
-        begun.append(rest)
-    if last := b"".join(begun).removeprefix(mark):
-        yield last
-
-
-async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
-    """The JSON values of a body, whether they come as events, as lines, or as one document.
-
-    Servers and the proxies before them mix the three: events without blank lines between them, one
-    event of many lines, a whole reply in place of a stream, with an end mark behind it. Comments
-    and fields without data are skipped; what is no JSON, such as a ping, is given as text. An event
-    or field named `error` is given as `{"error": …}`.
-    """
-    held: list[bytes] = []
-    name = b""
-    async for line in lines(chunks):
-        field, _, value = line.partition(b":")
-        if not line.strip():
-            for chunk in _values(held):
-                yield _named(chunk, name)
-            held, name = [], b""
-        elif field == b"event":
-            name = value.strip()
-        elif field not in {b"", b"id", b"retry"}:  # "" is a comment's
-            name = field if field == b"error" else name
-            held.append(value.strip() if field in {b"data", b"error"} else line)
-            # At once, if it is all of a value: a blank line may never come.
-            if (
-                len(held) == 1
-                and line.rstrip()[-1:] in b"}]"
-                and not isinstance(chunk := _value(held[0]), str)
-            ):
-                yield _named(chunk, name)
-                held = []
-    for chunk in _values(held):
-        yield _named(chunk, name)
-
-
-def _values(pieces: list[bytes]) -> Iterator[Any]:
-    """What these lines of one event say, together or, if that is no JSON, each."""
-    together = _value(b"\n".join(pieces)) if pieces else ""
-    if not isinstance(together, str):
-        yield together
-    else:
-        yield from filter(lambda value: value != "", map(_value, pieces))
-
-
-def _value(data: bytes) -> Any:  # noqa: ANN401 - JSON
-    text = data.decode("utf-8", "replace").strip()  # a broken character must not cost the reply
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        # Numbers beyond any float, and NaN, must not cost it either: it may do without them.
-        with suppress(ValueError, RecursionError):
-            return json.loads(text)
-    return text
-
-
-def _named(value: object, name: bytes) -> object:
-    is_nested = isinstance(value, dict) and "error" in value
-    return {"error": value} if name == b"error" and not is_nested else value
-
-
-def is_end_mark(value: object) -> bool:
-    """Whether it is `[DONE]`, in any spelling."""
-    return isinstance(value, str) and _END.fullmatch(value) is not None

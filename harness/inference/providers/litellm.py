@@ -35,14 +35,13 @@ from harness.inference.providers.litellm_http import (
     make_careful,
 )
 from harness.inference.providers.openai_wire import (
-    WireReply,
-    first_choices,
     openai_schema,
     wire_embeddings,
     wire_fields,
     wire_message,
 )
 from harness.inference.providers.provider import Provider
+from harness.inference.providers.wire_reply import WireReply, first_choices
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message
@@ -127,7 +126,7 @@ class LiteLLMBackend:
         fields = {"model": self._endpoint.model_id, "input": list(request.texts)}
         async with self._in_time(request), self._http_call():
             try:
-                response = await self._litellm.aembedding(**fields, **self._means())
+                response = await self._litellm.aembedding(**fields, **self._connection_arguments())
             except self._litellm.openai.OpenAIError as error:
                 raise self._meaning(error) from error
         reply = response.model_dump()
@@ -144,8 +143,10 @@ class LiteLLMBackend:
         reply = WireReply(progress, model_id=self._endpoint.model_id)
         try:
             async with self._http_call() as call:
-                extra = {"extra_body": request.extra_body} if request.extra_body else {}
-                response = await self._litellm.acompletion(**fields, **extra, **self._means())
+                arguments = {**fields, **self._connection_arguments()}
+                if request.extra_body:
+                    arguments["extra_body"] = request.extra_body
+                response = await self._litellm.acompletion(**arguments)
                 counted = await self._read(response, reply)
         except self._litellm.openai.OpenAIError as error:
             raise self._meaning(error) from error
@@ -188,7 +189,6 @@ class LiteLLMBackend:
         return cost_usd, saved_usd
 
     def _meaning(self, error: Exception) -> InferenceError:  # noqa: PLR0911 - one for each kind
-        """The error that one of litellm's means."""
         endpoint, kinds = self._endpoint, self._litellm.exceptions
         too_long = next((link for link in causes(error) if isinstance(link, BodyTooLong)), None)
         if too_long or isinstance(error, kinds.MidStreamFallbackError):
@@ -259,7 +259,7 @@ class LiteLLMBackend:
     def _http_call(self) -> AbstractAsyncContextManager[HttpCall]:
         return http_call(self._connection, check_address=self._check_address)
 
-    def _means(self) -> dict[str, object]:
+    def _connection_arguments(self) -> dict[str, object]:
         endpoint = self._endpoint
         return {
             "api_base": endpoint.url and base_of(endpoint.url),

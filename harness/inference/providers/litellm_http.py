@@ -28,12 +28,11 @@ from harness.inference.providers.http import (
     PACKED_AS,
     BoundedBody,
     HttpConnection,
-    is_end_mark,
-    json_values,
     read_to_end,
     trace_headers,
 )
-from harness.inference.providers.openai_wire import divided, first_choices
+from harness.inference.providers.json_stream import is_end_mark, json_values
+from harness.inference.providers.wire_reply import divided, first_choices
 
 _LIMITS = httpx.Limits(max_connections=None, keepalive_expiry=KEEPALIVE_S)
 _DONE = b"[DONE]"
@@ -58,23 +57,22 @@ class HttpxConnection(HttpConnection):
 class HttpCall:
     """One call: what the HTTP client and litellm's caller tell each other past litellm."""
 
+    # To the provider. litellm does not get the query of its address: it would add paths to it.
     connection: HttpxConnection
-    """To the provider. litellm does not get the query of its address: it would add paths to it."""
+    # Raises `NotTrusted` for an address that nothing may be sent to.
     check_address: Callable[[str], None]
-    """Raises `NotTrusted` for an address that nothing may be sent to."""
     refusal: NotTrusted | None = None
+    # What was answered; closed when the call is over, however it ends.
     responses: list[httpx.Response] = field(default_factory=list)
-    """What was answered; closed when the call is over, however it ends."""
+    # Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's.
     tells_end: bool = False
-    """Whether the reply has a place for a finish reason, in OpenAI's format or in Anthropic's."""
-    finish_word: str | None = None
-    """How the reply ended, by the provider's word there."""
+    finish_word: str | None = None  # how the reply ended, by the provider's word there
 
     def look_in(self, value: object) -> None:
         """Looks in a reply, or in one event of a stream; what is no reply, litellm refuses."""
         match value:
             case {"choices": [{"index": int(index)}, *_]} if index:
-                pass  # a second reply, which was not asked for
+                return  # a second reply, which was not asked for
             case (
                 {"choices": [{"finish_reason": str(word)}, *_]}
                 | {"type": "message", "stop_reason": str(word)}
@@ -99,7 +97,6 @@ async def http_call(
     try:
         yield call
     except Exception:
-        # litellm makes an error of its own of it, and says less.
         if call.refusal is None:
             raise
         raise call.refusal from None
@@ -179,6 +176,7 @@ def _check_address(request: httpx.Request) -> None:
         try:
             call.check_address(str(request.url))
         except NotTrusted as error:
+            # What litellm makes of it says less: `http_call` raises this one.
             call.refusal = error
             raise
 

@@ -57,12 +57,12 @@ from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
+# What llama.cpp takes for a field that is not sent.
 _LEFT_OUT: Mapping[str, Any] = {
     part.name: 0.8 if part.name == "temperature" else part.default
     for part in fields(ChatRequest)
     if part.name in get_args(SamplingField)
 }
-"""What llama.cpp takes for a field that is not sent."""
 
 
 class LlamaCppPython(Engine):

@@ -36,9 +36,9 @@ _METRICS_SWITCH: Final = "--metrics"
 _FULL: Final = re.compile(r"model limit reached", re.IGNORECASE)
 _ALREADY: Final = "already running"
 _NOT_THERE: Final = "not running"
+# States of a model without a process that has it in memory.
 _GONE: Final = frozenset({"unloaded", "downloading", "downloaded"})
 _STATES: Final = _GONE | {"loading", "loaded", "sleeping"}
-"""Without a process that has the model in memory."""
 
 
 def times(extras: Extras) -> ServerTimings | None:
@@ -79,8 +79,8 @@ async def _served(pages: ServerPages) -> ModelMetadata | None:
 class _ServerSlot(BaseModel):
     n_ctx: PositiveInt
     is_processing: bool
+    # In truth, prompt and reply so far; missing until the slot's first request.
     n_prompt_tokens: int | None = None
-    """In truth, prompt and reply so far; missing until the slot's first request."""
 
 
 _SLOTS = TypeAdapter(list[_ServerSlot])

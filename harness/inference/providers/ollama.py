@@ -20,13 +20,7 @@ from harness.inference.model_identity import ModelMetadata, metadata_from
 from harness.inference.model_names import packing
 from harness.inference.providers.counters import Reading
 from harness.inference.providers.http import Access, HttpBackend
-from harness.inference.providers.openai_wire import (
-    call_pieces,
-    divided,
-    proper_end,
-    text_in,
-    wire_fields,
-)
+from harness.inference.providers.openai_wire import wire_fields
 from harness.inference.providers.provider import ALWAYS, Counters, HostReport, Provider, remedies
 from harness.inference.providers.server_host import (
     Page,
@@ -35,6 +29,7 @@ from harness.inference.providers.server_host import (
     ServerPages,
     until,
 )
+from harness.inference.providers.wire_reply import call_pieces, divided, proper_end, text_in
 from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, called_names
 from harness.inference.time_limits import time_limits
@@ -48,8 +43,8 @@ _CONTEXT_TOKENS = 4096
 _KEPT_S = 1800.0
 _FIRST_STEPS_S = 0.05
 _DEFAULT_PLACES = ("registry.ollama.ai/", "library/")
+# In a Modelfile: the digests of its weights.
 _BLOB = re.compile(r"^(FROM|ADAPTER)\s.*(sha256-[0-9a-f]{64})", re.MULTILINE)
-"""In a Modelfile: the digests of its weights."""
 
 
 class OllamaWire(HttpBackend):
@@ -100,41 +95,35 @@ class OllamaWire(HttpBackend):
         self, values: AsyncIterator[Any], progress: ReplyInProgress, _headers: Mapping[str, str]
     ) -> Completion:
         is_first = True
-        async for chunk in values:
-            if isinstance(chunk, str) and not chunk.startswith("{"):
-                continue  # a ping, or another protocol's end mark, of a proxy
-            if at(chunk, "error") is not None:
-                raise self._connection.refusal(chunk)
-            if not isinstance(chunk, dict):
-                raise self._connection.odd(chunk)
-            text, thought = divided(at(chunk, "message", "content"))
-            thought += text_in(at(chunk, "message", "thinking"))
-            calls = call_pieces(at(chunk, "message"))
+        async for value in values:
+            if (part := self._part(value)) is None:
+                continue
+            text, thought = divided(at(part, "message", "content"))
+            thought += text_in(at(part, "message", "thinking"))
+            calls = call_pieces(at(part, "message"))
             # The counts come with the end alone; older versions give no reason for it.
-            is_last = bool(chunk.get("done")) or bool(chunk.get("done_reason"))
+            is_last = bool(part.get("done")) or bool(part.get("done_reason"))
             progress.add(text, reasoning=thought, calls=calls, is_whole=is_last and is_first)
             is_first = False
             if is_last:
-                break
-        else:
-            raise self._connection.cut(
-                "it ended without `done: true`, as Ollama's replies do when a model says the same "
-                "token over and over; a frequency_penalty may keep it from that"
-            )
-        return self._completion(chunk, progress)
+                return self._completion(part, progress)
+        raise self._connection.cut(
+            "it ended without `done: true`, as Ollama's replies do when a model says the same "
+            "token over and over; a frequency_penalty may keep it from that"
+        )
 
     def _completion(self, last: Mapping[str, Any], progress: ReplyInProgress) -> Completion:
         read, written = as_count(last.get("prompt_eval_count")), as_count(last.get("eval_count"))
         # Before 0.1.40, a reply that was counted had come to its end without a word for it.
         word = last.get("done_reason") or ("stop" if written is not None else "")
         cached = as_count(last.get("prompt_eval_cached_count"))  # since 0.33
+        usage = None
+        if read is not None:  # up to 0.30 without the cached part, and sometimes missing
+            # Ollama leaves out numbers that are zero.
+            usage = Usage(input_tokens=read, output_tokens=written or 0, cached_tokens=cached)
         completion = progress.completion(
             finish_reason=proper_end(text_in(word)),
-            # Up to 0.30 without the cached part of the prompt, and sometimes missing. Ollama leaves
-            # out numbers that are zero.
-            usage=None
-            if read is None
-            else Usage(input_tokens=read, output_tokens=written or 0, cached_tokens=cached),
+            usage=usage,
             model_id=text_in(last.get("model")) or self._endpoint.model_id,
             reported=ServerTimings(
                 load_ns=as_count(last.get("load_duration")),
@@ -148,16 +137,16 @@ class OllamaWire(HttpBackend):
 
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
+# Fields of OpenAI's protocol that are options here, and their names.
 _OPTIONS = {
     **{name: name for name in _SAMPLING},
     "seed": "seed",
     "stop": "stop",
     "max_tokens": "num_predict",
 }
-"""Fields of OpenAI's protocol that are options here, and their names."""
 _BESIDE_OPTIONS = ("tools", "think")
+# Efforts as Ollama spells them, where it has another word.
 _THINK: Mapping[str, str | bool] = {"none": False, "minimal": "low", "xhigh": "high", "max": "high"}
-"""Efforts as Ollama spells them, where it has another word."""
 
 
 def _messages(messages: Sequence[Message], endpoint: Endpoint) -> list[dict[str, object]]:

@@ -18,8 +18,7 @@ from harness.inference.providers.server_host import ServerFacts, ServerPages
 from harness.inference.reply_in_progress import ServerTimings
 from harness.inference.request import ChatRequest, Effort, JsonSchema
 
-Fields = Mapping[str, object]
-"""Part of a request's JSON."""
+Fields = Mapping[str, object]  # part of a request's JSON
 
 # Of efforts beyond the three that gpt-oss was trained on, the nearest of these.
 _LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "high"}
@@ -81,23 +80,20 @@ def remedies(where: str, **changes: str | tuple[str, ...]) -> dict[Aim, tuple[st
 class ContextReport:
     """Where a server reports the length of its context."""
 
-    path: str
-    """Below the server's root."""
+    path: str  # below the server's root
+    # The way through the JSON to the number. A list on the way is a list of models, as in
+    # `/v1/models`; the endpoint's own is taken.
     keys: tuple[str, ...]
-    """The way through the JSON to the number. A list on the way is a list of models, as in
-    `/v1/models`; the endpoint's own is taken."""
+    # Key on the same page of the number of calls that it answers side by side.
     slots: str | None = None
-    """Key on the same page of the number of calls that it answers side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
     """Where a server reports its counters."""
 
-    path: str
-    """Below the server's root."""
-    read: Callable[[bytes], tuple[Reading, ...]]
-    """Raises ValueError for a page of another kind."""
+    path: str  # below the server's root
+    read: Callable[[bytes], tuple[Reading, ...]]  # raises ValueError for a page of another kind
     switch: Switch = ALWAYS
     pause_s: float = 0.0
 
@@ -106,12 +102,11 @@ class Counters:
 class Extras:
     """The parts of an OpenAI reply beside its text in which servers differ."""
 
+    # The reply's field of that name, of the last chunk that had it; `metrics` likewise.
     timings: Mapping[str, Any] = field(default_factory=dict)
-    """The reply's field of that name, of the last chunk that had it; `metrics` likewise."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     usage: Mapping[str, Any] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """By lower-case name."""
+    headers: Mapping[str, str] = field(default_factory=dict)  # by lower-case name
 
 
 class Host(Protocol):
@@ -148,10 +143,9 @@ class Host(Protocol):
 class HostReport:
     """A host's report on its model."""
 
-    resident: bool
-    """Whether it is in memory, so that a call loads nothing."""
+    resident: bool  # whether it is in memory, so that a call loads nothing
+    # On all devices together; None where the host does not tell, here and in the next.
     total_bytes: int | None = None
-    """On all devices together; None where the host does not tell, here and in the next."""
     gpu_bytes: int | None = None
 
 

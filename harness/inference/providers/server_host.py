@@ -24,8 +24,7 @@ from harness.inference.json_text import parsed
 from harness.inference.providers.error_replies import words_of
 from harness.inference.providers.http import Access, BodyTooLong, HttpConnection
 
-CLEARING_UP_S: Final = 10.0
-"""Longest that undoing a load takes."""
+CLEARING_UP_S: Final = 10.0  # longest that undoing a load takes
 
 NO_ROOM: Final = re.compile(
     r"out[ _]of[ _](?:device[ _])?memory|failed to allocate|unable to allocate|cannot allocate"
@@ -61,17 +60,13 @@ class Page:
 class ServerFacts:
     """The facts about a server, found without calling a model; None if not reported."""
 
+    # Whether anything answers at its address; None if it was not asked.
     reachable: bool | None = None
-    """Whether anything answers at its address; None if it was not asked."""
     ready: bool | None = None
-    models: tuple[str, ...] | None = None
-    """The names it serves, or could load."""
-    context_tokens: int | None = None
-    """Prompt and reply of one call, together."""
-    slots: int | None = None
-    """Calls that it answers at once."""
-    metrics: bool | None = None
-    """Whether its counters can be read; None for a kind that has none."""
+    models: tuple[str, ...] | None = None  # the names it serves, or could load
+    context_tokens: int | None = None  # prompt and reply of one call, together
+    slots: int | None = None  # calls that it answers at once
+    metrics: bool | None = None  # whether its counters can be read; None for a kind that has none
 
 
 class ServerPages:
@@ -86,8 +81,7 @@ class ServerPages:
         self.model_id = endpoint.model_id
         # A router has a page for each of its models.
         self.of_model = {"model": endpoint.model_id}
-        self.answered = False
-        """Whether the server has answered at all."""
+        self.answered = False  # whether the server has answered at all
 
     async def aclose(self) -> None:
         """Closes the connections; the model stays as it is."""

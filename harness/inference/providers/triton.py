@@ -22,22 +22,18 @@ import orjson
 from harness.errors import NotOffered
 from harness.inference.completion import Completion, Embeddings, Usage
 from harness.inference.endpoint import Endpoint, PromptTemplate
-from harness.inference.json_text import at, names, text_at
+from harness.inference.json_text import names, text_at
 from harness.inference.providers.http import Access, HttpBackend
-from harness.inference.providers.openai_wire import ONLY_TOP_P, proper_end, wire_fields
+from harness.inference.providers.openai_wire import ONLY_TOP_P, wire_fields
 from harness.inference.providers.provider import NEVER, HostReport, Provider, check_offers, remedies
-from harness.inference.providers.server_host import (
-    ServerFacts,
-    ServerHost,
-    ServerPages,
-    until,
-)
+from harness.inference.providers.server_host import ServerFacts, ServerHost, ServerPages, until
+from harness.inference.providers.wire_reply import proper_end
 from harness.inference.refused_fields import RefusedFields
 from harness.inference.reply_in_progress import ReplyInProgress, as_count
 from harness.inference.request import ChatRequest, EmbedRequest, Message, Role
 
+# Fields of OpenAI's protocol that have another place here, or another name.
 _PLACED = {"model", "messages"}
-"""Fields of OpenAI's protocol that have another place here, or another name."""
 # Sent with a call that states no limit: vLLM's own default behind Triton is 16 tokens, and Triton
 # does not report the length of its context.
 UNSTATED_ROOM_TOKENS = 1024
@@ -98,29 +94,27 @@ class TritonWire(HttpBackend):
     ) -> Completion:
         last: Mapping[str, Any] | None = None
         written: int | None = None
-        async for chunk in values:  # each has the text since the one before it
-            if isinstance(chunk, str) and not chunk.startswith("{"):
-                continue  # a ping, or an end mark of a proxy's
-            if at(chunk, "error") is not None:
-                # The status was sent with the first output, before the error.
-                raise self._connection.refusal(chunk)
-            if not isinstance(chunk, Mapping) or not isinstance(chunk.get("text_output"), str):
-                raise self._connection.odd(chunk)
-            last = chunk
-            if (count := as_count(chunk.get("num_output_tokens"))) is not None:
+        async for value in values:
+            if (part := self._part(value)) is None:
+                continue
+            text = part.get("text_output")  # since the part before it
+            if not isinstance(text, str):
+                raise self._connection.odd(part)
+            last = part
+            if (count := as_count(part.get("num_output_tokens"))) is not None:
                 written = (written or 0) + count
-            progress.add(chunk["text_output"], is_whole=not self._endpoint.stream)
+            progress.add(text, is_whole=not self._endpoint.stream)
         if last is None:
             raise self._connection.cut("it ended before it began")
         word = last.get("finish_reason")  # the text `None` until the model has finished
-        # Old servers send none.
-        is_full = (written or 0) >= _room(progress.request)
-        read = as_count(last.get("num_input_tokens"))
+        if not word:  # as of old servers
+            word = "length" if (written or 0) >= _room(progress.request) else "stop"
+        usage, read = None, as_count(last.get("num_input_tokens"))
+        if read is not None and written is not None:
+            usage = Usage(input_tokens=read, output_tokens=written, cached_tokens=None)
         return progress.completion(
-            finish_reason=proper_end(str(word or ("length" if is_full else "stop"))),
-            usage=None
-            if read is None or written is None
-            else Usage(input_tokens=read, output_tokens=written, cached_tokens=None),
+            finish_reason=proper_end(str(word)),
+            usage=usage,
             model_id=text_at(last, "model_name") or self._endpoint.model_id,
         )
 
@@ -132,13 +126,11 @@ def _room(request: ChatRequest) -> int:
 class TurnFormat(NamedTuple):
     """How a prompt marks the turns of a conversation."""
 
+    # What goes before a turn; `{role}` stands for its role, `{Role}` for that with a capital.
     header: str
-    """What goes before a turn; `{role}` stands for its role, `{Role}` for that with a capital."""
     end: str
-    stop: tuple[str, ...]
-    """Texts at which the model's own turn is over."""
-    strips: bool = False
-    """Whether blanks around a turn are dropped."""
+    stop: tuple[str, ...]  # texts at which the model's own turn is over
+    strips: bool = False  # whether blanks around a turn are dropped
 
     def begun(self, role: Role) -> str:
         """The header of a turn."""
@@ -157,12 +149,11 @@ TURN_FORMATS: Mapping[PromptTemplate, TurnFormat] = {
 
 def prompt_text(turns: TurnFormat, messages: Sequence[Message]) -> str:
     """The conversation, and then the header of the turn that is asked for."""
-    texts = [turn.content.strip() if turns.strips else turn.content for turn in messages]
-    marked = (
-        turns.begun(turn.role) + text + turns.end
-        for turn, text in zip(messages, texts, strict=True)
-    )
-    return "".join(marked) + turns.begun("assistant")
+    prompt = ""
+    for turn in messages:
+        text = turn.content.strip() if turns.strips else turn.content
+        prompt += turns.begun(turn.role) + text + turns.end
+    return prompt + turns.begun("assistant")
 
 
 # --- the two front ends ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.inference.marks import MarkSplitter, split_whole
-from harness.inference.providers.http import json_values
+from harness.inference.providers.json_stream import json_values
 from harness.inference.providers.llama_cpp_python import StopTexts
 
 

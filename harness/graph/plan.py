@@ -1,0 +1,112 @@
+"""A graph compiled for execution: its nodes as steps, and who takes whose output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from harness.graph.annotations import item_of, members_of
+from harness.graph.fingerprint import Fingerprint, code_of
+from harness.graph.graph import Graph, returned
+from harness.graph.node import Node, Parameter
+from harness.graph.outcome import Skipped
+from harness.graph.policies import Policies
+from harness.graph.values import ValueForm, value_form
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Step:
+    """A node, compiled for running."""
+
+    node: Node
+    policies: Policies
+    form: ValueForm
+    item_form: ValueForm | None  # of a generating node's items; None for other nodes
+    code: Fingerprint
+    mapped: tuple[Parameter, ...]
+    whole: tuple[Parameter, ...]  # parameters that are not mapped, those of its `when` included
+    # Parameters whose annotations have `Skipped`; the next, those that have lists with it.
+    takes_skipped: frozenset[str]
+    takes_skipped_items: frozenset[str]
+    waits_for: int = 0  # how many nodes it needs the whole output of
+    consumers: list[Step] = field(default_factory=list)  # steps that need its whole output
+    follows: bool = False  # whether it takes items of another as they come
+    followers: list[Step] = field(default_factory=list)  # steps that take its items as they come
+
+    @property
+    def gives_items(self) -> bool:
+        """Whether its output is made item by item."""
+        return bool(self.mapped) or self.item_form is not None
+
+
+_PLANS: WeakKeyDictionary[Graph, Sequence[Step]] = WeakKeyDictionary()
+
+
+def plan_of(graph: Graph) -> Sequence[Step]:
+    """The graph's nodes as steps, in the order of definition; compiled once for all its runs.
+
+    Raises `PipelineInvalid` if an annotation names something that does not exist.
+    """
+    plan = _PLANS.get(graph)
+    # Nodes are only ever added.
+    if plan is None or len(plan) != len(graph.nodes):
+        plan = _PLANS[graph] = _compile(graph)
+    else:
+        for step in plan:
+            # The names in its code may mean something else now, as in a notebook.
+            step.code = code_of(step.node.function)
+    return plan
+
+
+def _compile(graph: Graph) -> list[Step]:
+    steps = {node.name: _step(node, graph) for node in graph.nodes.values()}
+    for step in steps.values():
+        for name in step.node.sources:
+            source = steps.get(name)
+            if source is None:
+                continue
+            if source.gives_items and _streams(step, name):
+                source.followers.append(step)
+                step.follows = True
+            else:
+                source.consumers.append(step)
+                step.waits_for += 1
+    return list(steps.values())
+
+
+def _step(node: Node, graph: Graph) -> Step:
+    conditions = node.when.parameters if node.when else ()
+    from_nodes = {
+        parameter.name: node.annotation(parameter.name)
+        for parameter in node.parameters
+        if parameter.source in graph.nodes
+    }
+    return Step(
+        node=node,
+        policies=node.policies.over(graph.policies),
+        form=value_form(returned(node)),
+        item_form=value_form(item_of(node.annotation("return"))) if node.is_streaming else None,
+        code=code_of(node.function),
+        mapped=tuple(parameter for parameter in node.parameters if parameter.is_mapped),
+        whole=tuple(
+            parameter for parameter in (*node.parameters, *conditions) if not parameter.is_mapped
+        ),
+        takes_skipped=frozenset(
+            name for name, annotation in from_nodes.items() if Skipped in members_of(annotation)
+        ),
+        takes_skipped_items=frozenset(
+            name
+            for name, annotation in from_nodes.items()
+            if Skipped in members_of(item_of(annotation))
+        ),
+    )
+
+
+def _streams(step: Step, source: str) -> bool:
+    """Whether a step takes only the items of a source, as they come."""
+    return (
+        step.node.combine == "zip"
+        and any(parameter.source == source for parameter in step.mapped)
+        and all(parameter.source != source for parameter in step.whole)
+    )

@@ -1,0 +1,100 @@
+"""The JSON values in the body of a reply, in whatever frame a server sends them."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from typing import Any
+
+import orjson
+
+_END_MARK = re.compile(r"\W*done\W*", re.IGNORECASE)
+
+
+async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Every line without its end, and the last one even if its end is missing."""
+    # Lines end with LF, CRLF or CR only. Splitting decoded text instead would also cut at U+2028,
+    # which servers send unescaped inside JSON strings, and within characters that span two chunks.
+    begun: list[bytes] = []
+    mark = codecs.BOM_UTF8  # some proxies begin a stream with one
+    half = b""
+    async for chunk in chunks:
+        joined = half + chunk if half else chunk
+        half = b"\r" if joined.endswith(b"\r") else b""  # perhaps that of a CRLF
+        ended = joined.removesuffix(half).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        rest, *further = ended.split(b"\n")
+        for following in further:
+            # Joined once: to add each chunk to what came before takes minutes for a long line.
+            begun.append(rest)
+            yield b"".join(begun).removeprefix(mark)
+            begun, rest, mark = [], following, b""
+        begun.append(rest)
+    if last := b"".join(begun).removeprefix(mark):
+        yield last
+
+
+async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
+    """The JSON values of a body, whether they come as events, as lines, or as one document.
+
+    Servers and the proxies before them mix the three: events without blank lines between them, one
+    event of many lines, a whole reply in place of a stream, with an end mark behind it. Comments
+    and fields without data are skipped; what is no JSON, such as a ping, is given as text. An event
+    or field named `error` is given as `{"error": …}`.
+    """
+    pieces: list[bytes] = []  # the data of the event so far, line by line
+    event = b""
+    async for line in lines(chunks):
+        field, _, data = line.partition(b":")
+        if not line.strip():
+            for value in _values(pieces):
+                yield _named(value, event)
+            pieces, event = [], b""
+        elif field == b"event":
+            event = data.strip()
+        elif field not in {b"", b"id", b"retry"}:  # "" is a comment's
+            event = field if field == b"error" else event
+            # A line of any other field is of no event: JSON has colons too.
+            pieces.append(data.strip() if field in {b"data", b"error"} else line)
+            # At once, if it is all of a value: a blank line may never come.
+            if len(pieces) == 1 and line.rstrip()[-1:] in b"}]":
+                value = _value(pieces[0])
+                if not isinstance(value, str):
+                    yield _named(value, event)
+                    pieces = []
+    for value in _values(pieces):
+        yield _named(value, event)
+
+
+def _values(pieces: list[bytes]) -> Iterator[Any]:
+    """What these lines of one event say, together or, if that is no JSON, each."""
+    if not pieces:
+        return  # mostly: blank lines follow values that were given at once
+    together = _value(b"\n".join(pieces))
+    if not isinstance(together, str):
+        yield together
+    else:
+        yield from (value for value in map(_value, pieces) if value != "")
+
+
+def _value(data: bytes) -> Any:  # noqa: ANN401 - JSON
+    text = data.decode("utf-8", "replace").strip()  # a broken character must not cost the reply
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        # Numbers beyond any float, and NaN, must not cost it either: it may do without them.
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return text
+
+
+def _named(value: object, name: bytes) -> object:
+    is_nested = isinstance(value, dict) and "error" in value
+    return {"error": value} if name == b"error" and not is_nested else value
+
+
+def is_end_mark(value: object) -> bool:
+    """Whether it is `[DONE]`, in any spelling."""
+    return isinstance(value, str) and _END_MARK.fullmatch(value) is not None

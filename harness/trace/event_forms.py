@@ -1,0 +1,224 @@
+"""The form of events: from their fields to the attributes of a record, and back.
+
+An event's name is its class's, in small words and without `Event`; its fields are its attributes,
+in order. What has its default is not written; what a span learns later has the default None, and is
+added by `Span.set`. What is missing or of another type, as in a damaged journal, reads as the
+default, else as None or empty; a text as `str` shows it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from sys import intern
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from harness.trace.records import (
+    Attributes,
+    Instant,
+    Interval,
+    SpanRecord,
+    SpanStarted,
+    SpanStatus,
+    describe,
+    error_class,
+)
+
+# The default of what one writer leaves out, and another writes even if it is None.
+UNSAID: Any = object()
+
+NO_ATTRIBUTES: Attributes = {}
+
+NAMES: set[str] = set()  # of all events
+
+# Characters. Hashes are longer, and differ in every call.
+_LONGEST_WORD = 40
+
+
+class Text:
+    """A text that an attribute refers to by hash; read, or made, only with the record."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: str | Callable[[], str]) -> None:
+        self._source = source
+
+    def read(self) -> str:
+        """The text, or the error of its maker: tracing never raises into the run."""
+        try:
+            return self._source if isinstance(self._source, str) else self._source()
+        except Exception as error:  # noqa: BLE001 - whatever its maker raises
+            return f"<{describe(error)}>"
+
+
+def words_of(cls: type) -> str:
+    """A class's name in small words."""
+    # Some have this ending because another class has the rest of the name.
+    name = cls.__name__.removesuffix("Event")
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
+class Event:
+    """What happened, in the words of the journal."""
+
+    NAME: ClassVar[str]
+    RECORDS: ClassVar[tuple[type, ...]] = ()
+    attributes: Attributes = NO_ATTRIBUTES  # as they were read, with those that have no field
+
+    def __init_subclass__(cls, *, name: str = "") -> None:
+        cls.NAME = name or words_of(cls)
+        NAMES.add(cls.NAME)
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    @classmethod
+    def of(cls, record: object) -> Self | None:
+        """What a span or an instant says; None if it is of another event."""
+        is_one = isinstance(record, cls.RECORDS) and cast("Instant", record).name == cls.NAME
+        return cls.read(cast("Instant", record)) if is_one else None
+
+    @classmethod
+    def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:
+        """The same of a record of any name, with what else is known of the event."""
+        event, (_, empty, types) = object.__new__(cls), _form(cast("Any", cls))
+        # 1. The record's own fields. 2. Its attributes, so far as they have a field of their type.
+        values = record._asdict() | known
+        for name, value in record.attributes.items():
+            if name not in types or name in known:
+                continue
+            if isinstance(value, types[name]):
+                values[name] = value if type(value) is not list else tuple(value)
+            elif types[name] == (str,) and empty[name] is not None:
+                values[name] = str(value)
+        event.learn(**values)
+        return event
+
+    def learn(self, **values: object) -> None:
+        """Sets fields, while the event is being read; what is not set is read off the class."""
+        _, empty, _ = _form(cast("Any", type(self)))
+        for name, value in values.items():
+            # One by one, since objects whose dictionary nobody asks for share its keys: with a
+            # third of the memory. A short text, such as a model's tag, is one for all.
+            if name in empty and value is not empty[name]:
+                if isinstance(value, str) and len(value) <= _LONGEST_WORD:
+                    value = intern(value)  # noqa: PLW2901 - the same text
+                object.__setattr__(self, name, value)
+
+
+class SpanEvent(Event, Interval):
+    """One that takes time; the times are of the run's clock, and set where it was read."""
+
+    RECORDS = (SpanRecord, SpanStarted)
+    id: int = field(init=False, default=0)
+    parent: int | None = field(init=False, default=None)
+    start_ns: int = field(init=False, default=0)
+    end_ns: int = field(init=False, default=0)
+    status: SpanStatus = field(init=False, default="ok")
+    error: str | None = field(init=False, default=None)
+
+    @property
+    def caption(self) -> str:
+        """The display name: its label, or else its name."""
+        return str(self.attributes.get("label") or self.NAME)
+
+    @property
+    def error_class(self) -> str:
+        """The class of the error that ended it; empty without one."""
+        return error_class(self.error)
+
+    @property
+    def record(self) -> SpanRecord:
+        """The span that it was read from."""
+        times = self.start_ns, self.end_ns
+        return SpanRecord(
+            self.id, self.parent, self.NAME, *times, self.status, self.error, self.attributes
+        )
+
+
+class InstantEvent(Event):
+    """One at a moment; of the span that it happened in."""
+
+    RECORDS = (Instant,)
+    span: int | None = field(init=False, default=None)
+    time_ns: int = field(init=False, default=0)
+
+
+_JSON: Mapping[object, tuple[type, ...]] = {
+    Any: (object,), Literal: (str,), Mapping: (dict,), Text: (), float: (int, float),
+    tuple: (list, tuple),
+}  # fmt: skip
+
+
+def _types(hint: object) -> tuple[type, ...]:
+    """The types that JSON has for an annotation."""
+    origin = get_origin(hint) or hint
+    if origin in {Union, UnionType}:
+        return tuple(kind for part in get_args(hint) for kind in _types(part))
+    return _JSON.get(origin, (cast("type", origin),))
+
+
+class _Form(NamedTuple):
+    """The fields of an event, by their names."""
+
+    defaults: dict[str, object]  # not written
+    empty: dict[str, object]  # what they read as without a value
+    types: dict[str, tuple[type, ...]]  # that are read
+
+
+@cache
+def _form(cls: type[Event]) -> _Form:
+    form, hints = _Form({}, {"attributes": NO_ATTRIBUTES}, {}), get_type_hints(cls)
+    for part in fields(cast("Any", cls)):
+        types = _types(hints[part.name])
+        if part.init:
+            form.defaults[part.name], form.types[part.name] = part.default, types
+        if part.default is not MISSING:
+            form.empty[part.name] = None if part.default is UNSAID else part.default
+        elif NoneType in types or object in types:
+            form.empty[part.name] = None
+        else:
+            form.empty[part.name] = () if list in types else "None" if str in types else types[0]()
+        setattr(cls, part.name, form.empty[part.name])  # once for all: there may be 100,000
+    return form
+
+
+def written(event: Event | tuple[Any, ...]) -> tuple[str, dict[str, object]]:
+    """The name and the attributes of an event."""
+    if not isinstance(event, Event):
+        return words_of(type(event)), cast("Any", event)._asdict()
+    values = {
+        name: value
+        for name, default in _form(cast("Any", type(event))).defaults.items()
+        if (value := getattr(event, name)) is not default
+    }
+    # `pop` comes before the joining, so `more` is gone from the left side as well.
+    return event.NAME, values | values.pop("more") if "more" in values else values
+
+
+def without_fields(kind: type[Event], attributes: Attributes) -> Attributes:
+    """The attributes that have no field of this kind of event."""
+    types = _form(cast("Any", kind)).types
+    return {name: value for name, value in attributes.items() if name not in types} or NO_ATTRIBUTES
+
+
+def said_by(event: Event) -> dict[str, object]:
+    """What an event says, by the names of attributes: whatever is not as without a value."""
+    form = _form(cast("Any", type(event)))
+    values = {name: getattr(event, name) for name in form.types}
+    values = {name: value for name, value in values.items() if value is not form.empty[name]}
+    return values | {**event.attributes}
