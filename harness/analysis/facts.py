@@ -200,8 +200,9 @@ class Observed:
     def more_places(self) -> str:
         """A larger limit of the pipeline, twice as large at most; empty if waits were short."""
         waits = self.place_waits.values()
-        if self.node_of_places:
-            return f"a larger Concurrency(n) of '{self.node_of_places}'"
+        if node := self.node_of_places:
+            limit = "max_parallel of run.map, or Concurrency(n)" if "/" in node else "Concurrency(n)"
+            return f"a larger {limit} of '{node}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         # As many more as ever waited at once.

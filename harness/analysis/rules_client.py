@@ -57,6 +57,11 @@ LONGEST_GAP_NS = 1_000_000_000
             "L6",
             ("let more through; to bound calls, use max_parallel under [endpoints.{tag}]",),
         ),
+        "places": Remedy(
+            "The items would run side by side, and a limit on them lets one through at a time.",
+            "L6",
+            (),
+        ),
     },
     explains=("decode", "prefill", "overhead"),
 )
@@ -94,16 +99,28 @@ def serial_client(observed: Observed) -> Observation | None:
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     # Items that ran together, with calls one after another, are held back by code of their own.
     is_held = most_at_once(observed.nodes[item] for item in items) >= LEAST_SERIAL_CALLS
-    kept_apart = any(observed.parents.get(call.id) in observed.place_waits for call in independent)
+    functions = {observed.parents.get(call.id) for call in independent}
+    is_kept_apart = bool(functions & observed.place_waits.keys())
+    if is_kept_apart and _places(observed):
+        return None  # `max-parallel` tells of it.
+    # Of one function's calls, only the texts tell: what its code makes of a reply shows nowhere.
+    is_certain = len(functions) == len(independent)
     return Observation(
-        case="held" if is_held else "",
+        severity="warning" if is_certain else "hint",
+        case="held" if is_held else "places" if is_kept_apart and observed.more_places else "",
         model=server.model,
         seen=f"{len(alone)} calls ran one after another, and {len(independent)} of "
         + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
-        + f" do not depend on each other. Run at once, they could have saved up to "
-        f"{observed.said(lost_ns)}, if the server has places for them.",
-        first=(observed.more_places,) if kept_apart and observed.more_places else (),
+        + (
+            " do not depend on each other. They"
+            if is_certain
+            else ", by their prompts, need no reply of each other. Unless the code that makes them "
+            "does, they"
+        )
+        + f" could have run at once and saved up to {observed.said(lost_ns)}, if the server has "
+        "places for them.",
+        first=(observed.more_places,) if is_kept_apart and observed.more_places else (),
         spans=ids(independent),
         lost_ns=lost_ns,
     )

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
 from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
-from harness.analysis.rules import FEWER_CALLS, Remedy, rule
+from harness.analysis.rules import BESIDE_OTHERS, FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
 from harness.trace.calls import Call
-from harness.trace.intervals import length_ns
+from harness.trace.intervals import length_ns, most_at_once
 from harness.trace.records import Interval
 
 _OUT_OF_MEMORY = re.compile(
@@ -35,7 +35,7 @@ _OTHER_ERROR = Remedy(
 )
 _ERRORS: Mapping[str, Remedy] = {
     "RateLimited": Remedy(
-        "The account is at its limit of calls or tokens a minute.",
+        "The account is at its limit: of calls or tokens a minute, or of calls at once.",
         "L5",
         (
             "make fewer or shorter calls a minute: the pauses are what is over the limit",
@@ -47,15 +47,25 @@ _ERRORS: Mapping[str, Remedy] = {
         "L4a",
         ("begin when the server has loaded", FEWER_CALLS, Aim.ANSWER_MORE_AT_ONCE),
     ),
+    "Overloaded by others": Remedy(
+        "The server was loading, or had more calls of others than it takes: this run made one at a "
+        "time.",
+        "L4a",
+        ("begin when the server has loaded", *BESIDE_OTHERS),
+    ),
     "ContextOverflow": Remedy(
         "Prompt and reply together are longer than the model's context.",
         "L6",
         ("shorten the prompt, or lower max_output_tokens", Aim.LONGER_CONTEXT),
     ),
     "CallTimeout": Remedy(
-        "The reply took longer than the endpoint's timeout_s.",
+        "A call took longer than the limit of time that the error names.",
         "L3",
-        ("lower max_output_tokens, or raise timeout_s under [endpoints.{tag}]",),
+        (
+            "raise that limit under [endpoints.{tag}]",
+            "ask for less in one call: a lower max_output_tokens, a shorter prompt",
+            "see the server's log for what it did meanwhile",
+        ),
     ),
     "EndpointUnreachable": Remedy(
         "Nothing answered: the server was not started, has gone, or is somewhere else.",
@@ -174,11 +184,18 @@ def _paused(observed: Observed) -> Observation | None:
     model, _ = _commonest(str(pause.model) for pause in pauses if pause.reason == reason)
     failed = [call for call in tried if call.model == model]
     error = f" The last ended with: {failed[-1].error}" if failed else ""
+    is_alone = most_at_once(call for call in observed.calls if call.model == model) == 1
+    let_in = most_at_once(observed.by_model.get(model, ()))
+    # A limit of calls at once shows in no figure: it lets in as many as it answered together.
+    at_once = (
+        f"if the limit is one of calls at once: max_parallel = {let_in} under [endpoints.{model}]",
+    )
     return Observation(
         model=model,
-        case=reason,
+        case=f"{reason} by others" if reason == "Overloaded" and is_alone else reason,
         seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
         f"calls that failed and the pauses took {observed.said(lost_ns)}.{error}",
+        first=at_once if reason == "RateLimited" and let_in and not is_alone else (),
         spans=ids(failed),
         lost_ns=lost_ns,
     )

@@ -25,6 +25,7 @@ from harness.analysis.facts import (
 )
 from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
 from harness.analysis.rules import (
+    BESIDE_OTHERS,
     FEWER_CALLS,
     LESS_TO_COMPUTE,
     SAME_PART_FIRST,
@@ -404,10 +405,7 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
         "others": Remedy(
             "Queueing behind calls of others, which had the server's places.",
             "L4a",
-            (
-                "see what else the server answers meanwhile: its log, or its counters",
-                "use a server of its own, or another hour",
-            ),
+            BESIDE_OTHERS,
         ),
         "at its limit": Remedy(
             "Queueing at a server that writes as much as it can: with more places, each call would "

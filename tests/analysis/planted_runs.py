@@ -764,6 +764,51 @@ def kept_back_while_it_stood_still() -> PlantedRun:
     return run
 
 
+def held_by_run_map() -> PlantedRun:
+    """A node's `run.map` with `max_parallel=1`."""
+    run = PlantedRun("openai")
+    node = run.node("notes", 0, 8 * 250)
+    for item in range(8):
+        waited = {"concurrency_wait_ns": 250 * item * MS} if item else {}
+        part = run.span("node", 250 * item, 250, node, node="notes/line", item=item, **waited)
+        run.call(250 * item, parent=part, prompt=f"Note {item}.", reply=f"{item}")
+    return run
+
+
+def refused_beside_each_other() -> PlantedRun:
+    """The account lets two calls through at once, and five are made."""
+    run = PlantedRun("openai")
+    error = "RateLimited: small: the account is at its limit"
+    for start_ms in (0, 1000, 2000):
+        for _ in range(2):
+            run.call(start_ms, tokens=90)
+        for _ in range(3):
+            run.now_ms = start_ms
+            run.failed_call(5, error)
+            run.retry(995, "RateLimited")
+    run.call(3000)
+    return run
+
+
+def overloaded_by_others() -> PlantedRun:
+    run = PlantedRun("openai")
+    for _ in range(3):
+        run.failed_call(900, "Overloaded: small: the server is loading or full")
+        run.retry(600, "Overloaded")
+        run.call()
+    return run
+
+
+def first_tokens_out_of_time() -> PlantedRun:
+    run = PlantedRun("openai")
+    for _ in range(3):
+        nothing = "nothing of the reply within first_token_timeout_s = 2 s"
+        run.failed_call(2000, f"CallTimeout: small: {nothing}")
+        run.retry(600, "CallTimeout")
+    run.call()
+    return run
+
+
 def labels_in_a_list() -> PlantedRun:
     """Each prompt holds what was replied before: values of JSON, and a label before reasoning."""
     run = PlantedRun("vllm")

@@ -112,7 +112,7 @@ FAULTS = [
     Fault("slow-decode", lambda: planted.known_limits(100, prefill_ms=6000), (3, 11.7),
           beside=frozenset({"prefill-bound", "serial-client"}), name="compute"),
     Fault("slow-decode", planted.slow_decode, (8, 15.21)),
-    Fault("serial-client", planted.serial_loop, (8, 1.61)),
+    Fault("serial-client", planted.serial_loop, (8, 1.61), severity="hint"),
     Fault("max-parallel", planted.places_without_models, (8, 0.3)),
     Fault("max-parallel", planted.places, (8, 2.4)),
     Fault("max-parallel", lambda: planted.places(None), (8, 2.4), severity="hint",
@@ -148,6 +148,10 @@ FAULTS = [
     Fault("not-streamed", planted.kept_back_while_it_stood_still, (3, None),
           beside=frozenset({"serial-client", "cold-start"})),
     Fault("node-retries", planted.timed_out_attempts, (2, 2.0)),
+    Fault("serial-client", planted.held_by_run_map, (8, 1.61)),
+    Fault("retries", planted.refused_beside_each_other, (9, 3.0)),
+    Fault("retries", planted.overloaded_by_others, (3, 4.5)),
+    Fault("retries", planted.first_tokens_out_of_time, (3, 7.8)),
 ]  # fmt: skip
 
 
@@ -166,13 +170,13 @@ def test_the_planted_fault_is_named_and_no_other(fault: Fault, tmp_path: Path) -
     said = finding.expected
     assert (said and (round(said.before, 2), round(said.after, 2), said.unit)) == fault.expected
     assert said is None or [move for move in finding.move if move.endswith(f": {said}")]
-    for finding in findings.values():
-        assert finding.layer in LAYERS
-        assert finding.move
-        assert "{" not in "".join(finding.move).replace("each={...}", "")
-        assert set(finding.spans) <= spans
-        assert finding.lost_ns is None or 0 <= finding.lost_ns <= journal.duration_ns
-    text = "\n".join([finding.seen, *(f"- {move}" for move in findings[fault.rule].move)])
+    for each in findings.values():
+        assert each.layer in LAYERS
+        assert each.move
+        assert "{" not in "".join(each.move).replace("each={...}", "")
+        assert set(each.spans) <= spans
+        assert each.lost_ns is None or 0 <= each.lost_ns <= journal.duration_ns
+    text = "\n".join([finding.seen, *(f"- {move}" for move in finding.move)])
     assert_shown("remedies", f"{fault.rule}: {fault}", text)
 
 
