@@ -172,6 +172,22 @@ class Observed:
         """As a text, if it was recorded."""
         return self.texts.get(call.reply_sha256)
 
+    def hidden_tokens(self, call: Call) -> int:
+        """Tokens that it wrote before its answer, or at least so many; 0 if unknown."""
+        reply, tokens = self.reply(call), call.output_tokens or 0
+        if call.reasoning_tokens is not None or not reply:
+            return call.reasoning_tokens or 0
+        # No token is shorter than a byte: what the reply has no bytes for was not shown. Once over,
+        # such as a mark of its end, is no thought.
+        hidden = tokens - len(reply.encode())
+        return hidden if hidden > tokens / 2 else 0
+
+    def came_at_once(self, call: Call) -> bool:
+        """Whether a reply's tokens came together: it was kept back, and its pace is no model's."""
+        tokens = (call.output_tokens or 0) - self.hidden_tokens(call)
+        quickest_ns = tokens / QUICKEST_TOKENS_PER_S * 1e9
+        return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
+
     def highest(self, tag: str, name: str) -> float | None:
         """The highest value of a server's counter; None if the run has none."""
         return max((c.value for c in self.counters.get((tag, name), ())), default=None)
@@ -201,8 +217,8 @@ class Observed:
         """A larger limit of the pipeline, twice as large at most; empty if waits were short."""
         waits = self.place_waits.values()
         if node := self.node_of_places:
-            limit = "max_parallel of run.map, or Concurrency(n)" if "/" in node else "Concurrency(n)"
-            return f"a larger {limit} of '{node}'"
+            of_map = "max_parallel of run.map, or " if "/" in node else ""
+            return f"a larger {of_map}Concurrency(n) of '{node}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         # As many more as ever waited at once.
@@ -357,21 +373,14 @@ def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
     return [part for call in calls for part in call.phases.get(phase, ())]
 
 
-def came_at_once(call: Call) -> bool:
-    """Whether the tokens of a reply came together: it was kept back, and its pace is no model's."""
-    tokens = call.output_tokens or 0
-    quickest_ns = tokens / QUICKEST_TOKENS_PER_S * 1e9
-    return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
-
-
-def gains_by_company(calls: Sequence[Call]) -> bool | None:
+def gains_by_company(observed: Observed, calls: Sequence[Call]) -> bool | None:
     """Whether a server wrote more tokens a second the more replies were under way.
 
     Compares calls beside most of the replies with calls beside at most half of them; None if
     there are too few of either.
     """
     company = company_of(calls)
-    timed = [c for c in calls if c.id in company and c.itl_mean_ns and not came_at_once(c)]
+    timed = [c for c in calls if c.id in company and c.itl_mean_ns and not observed.came_at_once(c)]
     half = max((company[call.id] for call in timed), default=0.0) / 2
     quiet: list[float] = []
     busy: list[float] = []

@@ -215,7 +215,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     server = observed.server(model)
     return (
         observed.is_late
-        or gains_by_company(calls) is False
+        or gains_by_company(observed, calls) is False
         or any(pause.model == model and pause.reason == "RateLimited" for pause in observed.retries)
         or bool(observed.highest(model, "waiting"))
         or kv > FULL_KV

@@ -17,7 +17,6 @@ from harness.analysis.facts import (
     MOSTLY,
     SEVERAL,
     Observed,
-    came_at_once,
     per_model,
     queues_in_server,
     times_in,
@@ -191,17 +190,20 @@ def _grew(first: Sequence[Call], later: Sequence[Call], of: Callable[[Call], flo
 @per_model
 def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Most tokens that a model wrote were reasoning."""
-    thinking = [call for call in calls if call.reasoning_tokens and call.output_tokens]
+    thinking = [call for call in calls if observed.hidden_tokens(call) and call.output_tokens]
     tokens = sum(call.output_tokens or 0 for call in calls)
-    hidden = sum(call.reasoning_tokens or 0 for call in thinking)
+    hidden = sum(map(observed.hidden_tokens, thinking))
     taken_ns = length_ns([*times_in("prefill", thinking), *times_in("decode", thinking)])
     share = hidden / max(1, tokens)
     if share < MOSTLY or not observed.matters(taken_ns * share):
         return None
+    is_counted = any(call.reasoning_tokens for call in thinking)
+    least = "" if is_counted else "At least "
     return Observation(
         severity="hint",
-        seen=f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
-        f"{observed.said(taken_ns * share)}.",
+        seen=f"{least}{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), "
+        f"about {observed.said(taken_ns * share)}."
+        + ("" if is_counted else " The server does not count them; its replies are too short."),
         spans=ids(thinking),
         lost_ns=taken_ns * share,
     )
@@ -228,7 +230,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
         if call.phase_ns("prefill") >= LEAST_KEPT_BACK_NS
         # This process may have stood still while it read a reply that was all there.
         and (
-            came_at_once(call)
+            observed.came_at_once(call)
             or (
                 "decode" in call.unreliable
                 and call.phase_ns("prefill") > 10 * call.phase_ns("decode")

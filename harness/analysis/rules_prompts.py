@@ -17,7 +17,6 @@ from harness.analysis.facts import (
     MOSTLY,
     SEVERAL,
     Observed,
-    came_at_once,
     first_token_ns,
     per_model,
     queues_in_server,
@@ -53,7 +52,7 @@ LITTLE_QUEUE = 0.2
 @per_model
 def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Long prompts, read one after another without much queue, and slowly."""
-    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not came_at_once(c)]
+    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not observed.came_at_once(c)]
     if timed and not tells_of_queues(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
         company = mean_depths(timed)

@@ -15,7 +15,6 @@ from harness.analysis.facts import (
     MOSTLY,
     SEVERAL,
     Observed,
-    came_at_once,
     gains_by_company,
     per_model,
     queues_in_server,
@@ -114,16 +113,30 @@ def _loaded(observed: Observed) -> Observation | None:
     )
 
 
-def _unexplained_ns(observed: Observed, call: Call) -> int:
-    """By how much a call's wait for its first token exceeds its prompt's reading; 0 if unknown."""
-    prompt_tokens, itl_ns = call.input_tokens, call.itl_mean_ns
-    if call.ttft_ns is None or prompt_tokens is None or itl_ns is None or came_at_once(call):
+def _unexplained_ns(observed: Observed, call: Call, pace_ns: float = math.inf) -> int:
+    """By how much a call's wait for its first token exceeds its prompt's reading; 0 if unknown.
+
+    `pace_ns`: how long reading a token takes at most, if the run shows it.
+    """
+    if call.ttft_ns is None or call.itl_mean_ns is None or observed.came_at_once(call):
         return 0
-    prompt_tokens += call.reasoning_tokens or 0  # written, and perhaps not shown
+    hidden = observed.hidden_tokens(call)
+    if call.input_tokens is None or (hidden and not call.reasoning_tokens):
+        return 0
     queued_ns = sum(queue.duration_ns for queue in queues_in_server(observed, [call]).values())
-    read = prompt_tokens - (call.cached_tokens or 0)
-    # At least so much: reading a token takes no longer than writing one.
-    return max(0, call.ttft_ns - queued_ns - read * itl_ns)
+    # Reading a token takes no longer than writing one.
+    read_ns = _read_tokens(call) * min(call.itl_mean_ns, pace_ns)
+    return max(0, round(call.ttft_ns - queued_ns - read_ns - hidden * call.itl_mean_ns))
+
+
+def _read_tokens(call: Call) -> int:
+    return (call.input_tokens or 0) - (call.cached_tokens or 0)
+
+
+def _least_pace_ns(calls: Sequence[Call]) -> float:
+    """The quickest reading of a token by a model, where it says what came out of its cache."""
+    told = [call for call in calls if call.cached_tokens is not None and _read_tokens(call) > 0]
+    return min(((c.ttft_ns or math.inf) / _read_tokens(c) for c in told), default=math.inf)
 
 
 def _swaps_in_server(observed: Observed) -> Observation | None:
@@ -131,12 +144,13 @@ def _swaps_in_server(observed: Observed) -> Observation | None:
     models = observed.by_model
     calls = [call for its in models.values() if len(models) > 1 for call in its]
     calls.sort(key=lambda call: call.start_ns)
+    paces_ns = {model: _least_pace_ns(its) for model, its in models.items()}
     loaded: set[str] = set()
     swaps: list[Call] = []
     lost_ns = 0
     for before, call in pairwise(calls):
         loaded.add(before.model)
-        wait_ns = _unexplained_ns(observed, call)
+        wait_ns = _unexplained_ns(observed, call, paces_ns[call.model])
         if call.start_ns < before.end_ns or wait_ns < LONG_NS:
             continue
         # It waits after its own model too, so taking turns is not the reason.
@@ -463,7 +477,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     computes_all_it_can = any(
         limit.model == model and limit.bound == "compute" for limit in observed.limits
     )
-    at_its_limit = computes_all_it_can or gains_by_company(calls) is False
+    at_its_limit = computes_all_it_can or gains_by_company(observed, calls) is False
     reads_ns = length_ns(times_in("prefill", calls))
     # A server that answers one at a time shows nothing of what two would do.
     mostly_reads = certain and seats > 1 and reads_ns > length_ns(times_in("decode", calls))

@@ -91,6 +91,7 @@ class PlantedRun:
         prefill_ms: int = 40,
         tokens: int = 20,
         itl_ms: int = 10,
+        decode_ms: int | None = None,
         input_tokens: int = 60,
         cached_tokens: int | None = None,
         prompt: str | None = None,
@@ -102,12 +103,14 @@ class PlantedRun:
         """A call that succeeds: waits here, loads, queues, is read, is answered.
 
         `quiet`: the server tells nothing of its queue, so that it counts as prefill.
+        `decode_ms`: of the tokens that were shown, if not all were.
         `turn_ms`: waits before all that for its turn under the max_parallel of the endpoint.
         """
         begun_ms = self.now_ms if at_ms is None else at_ms
         let_in_ms = begun_ms + turn_ms
         sent_ms = let_in_ms + wait_ms + load_ms
-        ttft_ms, decode_ms = queue_ms + prefill_ms, (tokens - 1) * itl_ms
+        ttft_ms = queue_ms + prefill_ms
+        decode_ms = (tokens - 1) * itl_ms if decode_ms is None else decode_ms
         self.now_ms = sent_ms + ttft_ms + decode_ms
         call = self.span(
             "chat",
@@ -735,14 +738,14 @@ def held_in_the_node() -> PlantedRun:
     run = PlantedRun("vllm")
     for item in range(8):
         node = run.node("notes", 0, 1990, item=item)
-        run.call(parent=node, prompt=f"Note {item}.", reply=f"{item}")
+        run.call(parent=node, prompt=f"Note {item}.", reply=f"This is what number {item} says.")
     return run
 
 
 def a_schema_before_each_reply() -> PlantedRun:
     run = PlantedRun("vllm")
-    call: dict[str, Any] = {"structured": True, "prompt": "The same?", "reply": "yes"}
-    run.calls(6, prefill_ms=950, tokens=18, input_tokens=10, **call)
+    call: dict[str, Any] = {"structured": True, "prompt": "The same?", "reply": '{"answer": "yes"}'}
+    run.calls(6, prefill_ms=950, tokens=17, input_tokens=10, **call)
     return run
 
 
@@ -771,7 +774,12 @@ def held_by_run_map() -> PlantedRun:
     for item in range(8):
         waited = {"concurrency_wait_ns": 250 * item * MS} if item else {}
         part = run.span("node", 250 * item, 250, node, node="notes/line", item=item, **waited)
-        run.call(250 * item, parent=part, prompt=f"Note {item}.", reply=f"{item}")
+        run.call(
+            250 * item,
+            parent=part,
+            prompt=f"Note {item}.",
+            reply=f"This is what number {item} says.",
+        )
     return run
 
 
@@ -807,6 +815,40 @@ def first_tokens_out_of_time() -> PlantedRun:
         run.retry(600, "CallTimeout")
     run.call()
     return run
+
+
+def reasoning_not_counted() -> PlantedRun:
+    """Short answers after 400 tokens that were neither shown nor counted apart."""
+    run = PlantedRun("openai")
+    for question in ("tea", "salt", "rain"):
+        answer = f"Nobody can say what {question} is."
+        run.call(
+            prefill_ms=4000, tokens=408, decode_ms=70, prompt=f"What is {question}?", reply=answer
+        )
+    return run
+
+
+def reasoning_before_labels() -> PlantedRun:
+    run = PlantedRun("openai")
+    run.calls(3, prefill_ms=4000, tokens=405, reasoning_tokens=400, decode_ms=40)
+    return run
+
+
+def swaps_behind_prompts() -> PlantedRun:
+    """Two models take turns; at the pace of writing, reading their prompts would take longer."""
+    run = PlantedRun("openai")
+    for turn in range(4):
+        for model in ("small", "large"):
+            cached = 800 if turn else 0
+            run.call(
+                model=model,
+                prefill_ms=2400 - cached // 2,
+                input_tokens=1000,
+                cached_tokens=cached,
+                prompt=f"{model} {turn}",
+                reply="A text of its own.",
+            )
+    return run  # fmt: skip
 
 
 def labels_in_a_list() -> PlantedRun:
