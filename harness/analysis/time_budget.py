@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import common, length_ns, parts_within, without
 from harness.trace.node_records import CriticalPath, sources_of
 from harness.trace.records import Flow, Instant, Interval, SpanRecord
@@ -67,7 +67,8 @@ class TimeShare:
     share: float
     """Of the run's time, from 0 to 1."""
     most_of: str | None = None
-    """Of the nodes' own code, the node on the path that took most of it; of tools, the tool."""
+    """Of the nodes' own code, the node on the path that took most of it; of tools, the tool; of
+    prompts and replies, the model, if there are several."""
 
 
 class TimeSpent:
@@ -131,7 +132,14 @@ class TimeSpent:
             spent_ns |= dict(_inside(run, calls, self._beside))
         tools = {name: common(windows or [run], spans) for name, spans in self._tools.items()}
         tools_ns = {name: length_ns(parts) for name, parts in tools.items()}
-        named_ns: Mapping[TimeKind, Mapping[str, int]] = {"code": own_ns, "tool": tools_ns}
+        on_path = [call for step in path.steps for call in of_step.get(step.span, ())]
+        models = answered_by_model(on_path or calls)
+        named_ns: Mapping[TimeKind, Mapping[str, int]] = {
+            "code": own_ns,
+            "tool": tools_ns,
+            "prefill": _phase_ns("prefill", models),
+            "decode": _phase_ns("decode", models),
+        }
         whole_ns = max(1, run.duration_ns)
         shares = (
             TimeShare(
@@ -147,6 +155,16 @@ class TimeSpent:
 
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
+
+
+def _phase_ns(phase: TimeKind, models: Mapping[str, Sequence[Call]]) -> Mapping[str, int]:
+    """How long calls of each model were in a phase; empty if only one model answered."""
+    if len(models) < 2:
+        return {}
+    return {
+        model: length_ns(part for call in calls for part in call.phases.get(phase, ()))
+        for model, calls in models.items()
+    }
 
 
 def _largest(durations_ns: Mapping[str, int]) -> str | None:
