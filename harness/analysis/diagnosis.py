@@ -35,7 +35,7 @@ def diagnose(journal: Journal) -> Diagnosis:
         checked=tuple(RULES),
         unexplained=next((share for share in observed.shares if share.kind not in explained), None),
         remarks=tuple(remarks(observed)),
-        not_examined=not_examined(observed),
+        not_examined=tuple(not_examined(observed)),
     )
 
 
@@ -99,24 +99,17 @@ def remarks(observed: Observed) -> Iterator[Notice]:
     )
 
 
-def not_examined(observed: Observed) -> tuple[Notice, ...]:
+def not_examined(observed: Observed) -> Iterator[Notice]:
     """What could not be examined, a phrase for each."""
     answered = [call for calls in observed.by_model.values() for call in calls]
-    missing = []
     if len(answered) > 1 and not observed.texts:
-        missing.append(
-            Notice(
-                code="diagnosis.texts-not-recorded",
-                message="which calls of one function need each other, and where prompts were the "
-                'same: no texts were recorded ([trace] content = "full" in harness.toml records '
-                "them)",
-            )
+        yield Notice(
+            code="diagnosis.texts-not-recorded",
+            message="which calls of one function need each other, and where prompts were the same: "
+            'no texts were recorded ([trace] content = "full" in harness.toml records them)',
         )
     if answered and all(call.ttft_ns is None for call in answered):
-        missing.append(
-            Notice(
-                code="diagnosis.latency-unknown",
-                message="how fast replies came: no call's time to its first token is known",
-            )
+        yield Notice(
+            code="diagnosis.latency-unknown",
+            message="how fast replies came: no call's time to its first token is known",
         )
-    return tuple(missing)

@@ -90,10 +90,7 @@ class RunReport:
 def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
     """Reads a journal once, and keeps some two kilobytes for each model call.
 
-    Args:
-        journal: Of a run that ended, was killed, or is still going.
-        targets: What calls are judged by; half a second to the first token, and then twenty tokens
-            a second, when left out.
+    The run may be over, killed, or still going. Calls are judged by `targets`.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
