@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from sys import intern
@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.analysis.finding import Observation, said_ns
 from harness.analysis.speed_limits import MACHINE, SpeedLimit, company_of, speed_limits_of
-from harness.analysis.time_budget import TimeShare, TimeSpent
+from harness.analysis.time_budget import TimeShare, TimeSpent, times_in
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
@@ -121,20 +121,16 @@ class Observed:
     """Of calls; none of nodes."""
     servers: dict[str, Server] = field(default_factory=dict)
     limits: tuple[SpeedLimit, ...] = ()
-    """The speed of models against the machine's limits, as far as known."""
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
     """Of servers, by tag and name."""
     nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
-    """By their spans."""
+    """By their spans, as are the waits for a place: the pipeline's, or their node's."""
     place_waits: dict[int, Interval] = field(default_factory=dict)
-    """Of node calls that waited for a place, the pipeline's or their node's, by their spans: until
-    each began."""
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     shares: tuple[TimeShare, ...] = ()
-    """Causes of time on the critical path, largest first."""
     parents: dict[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
@@ -165,7 +161,7 @@ class Observed:
         return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
 
     def prompt(self, call: Call) -> str | None:
-        """As a text, if it was recorded; as is a reply."""
+        """As a text, if it was recorded."""
         return self.texts.get(call.prompt_sha256)
 
     def reply(self, call: Call) -> str | None:
@@ -366,11 +362,6 @@ def busy_ns(call: Call) -> int:
     """How long the model's server had it: without loading, and without waiting to be sent."""
     waits = union([*waits_before_sending(call), *call.phases.get("load", ())])
     return call.duration_ns - sum(wait.duration_ns for wait in waits)
-
-
-def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
-    """When the calls were in a phase; in `decode` each was being answered."""
-    return [part for call in calls for part in call.phases.get(phase, ())]
 
 
 def gains_by_company(observed: Observed, calls: Sequence[Call]) -> bool | None:

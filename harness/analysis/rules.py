@@ -24,10 +24,6 @@ SMALLER_MODEL = "use smaller weights, or a device with more memory bandwidth"
 LESS_TO_COMPUTE = "use a smaller model, or a processor or GPU that computes more"
 SMALLER_NEIGHBOR = "use smaller weights for one of them"
 FEWER_CALLS = "make fewer calls at once"
-BESIDE_OTHERS = (
-    "see what else the server answers meanwhile: its log, or its counters",
-    "use a server of its own, or another hour",
-)
 
 
 # So many places are enough to look at.

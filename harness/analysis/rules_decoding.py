@@ -19,11 +19,11 @@ from harness.analysis.facts import (
     Observed,
     per_model,
     queues_in_server,
-    times_in,
 )
 from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
 from harness.analysis.speed_limits import SpeedLimit, company_of
+from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, most_at_once
@@ -203,7 +203,7 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
         severity="hint",
         seen=f"{least}{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), "
         f"about {observed.said(taken_ns * share)}."
-        + ("" if is_counted else " The server does not count them; its replies are too short."),
+        + ("" if is_counted else " Not counted apart: replies have fewer bytes than tokens."),
         spans=ids(thinking),
         lost_ns=taken_ns * share,
     )

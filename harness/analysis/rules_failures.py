@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from harness.analysis.facts import LEAST_COMPARED, SEVERAL, Observed, per_model, ttft
 from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
-from harness.analysis.rules import BESIDE_OTHERS, FEWER_CALLS, Remedy, rule
+from harness.analysis.rules import FEWER_CALLS, Remedy, rule
 from harness.errors import NodeTimedOut
 from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
@@ -43,15 +43,14 @@ _ERRORS: Mapping[str, Remedy] = {
         ),
     ),
     "Overloaded": Remedy(
-        "The server was loading, or had more calls than it takes.",
+        "The server was loading, or had more calls than it takes, of this run or of others.",
         "L4a",
-        ("begin when the server has loaded", FEWER_CALLS, Aim.ANSWER_MORE_AT_ONCE),
-    ),
-    "Overloaded by others": Remedy(
-        "The server was loading, or had more calls of others than it takes: this run made one at a "
-        "time.",
-        "L4a",
-        ("begin when the server has loaded", *BESIDE_OTHERS),
+        (
+            "begin when the server has loaded",
+            "see what else the server answers, if this run makes one call at a time",
+            FEWER_CALLS,
+            Aim.ANSWER_MORE_AT_ONCE,
+        ),
     ),
     "ContextOverflow": Remedy(
         "Prompt and reply together are longer than the model's context.",
@@ -184,18 +183,16 @@ def _paused(observed: Observed) -> Observation | None:
     model, _ = _commonest(str(pause.model) for pause in pauses if pause.reason == reason)
     failed = [call for call in tried if call.model == model]
     error = f" The last ended with: {failed[-1].error}" if failed else ""
-    is_alone = most_at_once(call for call in observed.calls if call.model == model) == 1
+    # A limit of calls at once lets in as many as were answered together.
     let_in = most_at_once(observed.by_model.get(model, ()))
-    # A limit of calls at once shows in no figure: it lets in as many as it answered together.
-    at_once = (
-        f"if the limit is one of calls at once: max_parallel = {let_in} under [endpoints.{model}]",
-    )
+    crowd = most_at_once(call for call in observed.calls if call.model == model)
+    bound = f"if it limits calls at once: max_parallel = {let_in} under [endpoints.{model}]"
     return Observation(
         model=model,
-        case=f"{reason} by others" if reason == "Overloaded" and is_alone else reason,
+        case=reason,
         seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
         f"calls that failed and the pauses took {observed.said(lost_ns)}.{error}",
-        first=at_once if reason == "RateLimited" and let_in and not is_alone else (),
+        first=(bound,) if reason == "RateLimited" and 0 < let_in < crowd else (),
         spans=ids(failed),
         lost_ns=lost_ns,
     )

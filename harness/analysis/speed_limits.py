@@ -149,6 +149,11 @@ def _limit(
     )
 
 
+def computed_tokens(call: Call) -> int:
+    """Tokens of its prompt that were read, and not served from a cache."""
+    return (call.input_tokens or 0) - (call.cached_tokens or 0)
+
+
 def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
     """How many replies were under way while a call was answered, itself included; by its span."""
     answered = [call for call in calls if call.phase_ns("decode") > 0]
@@ -192,7 +197,7 @@ def _prompt_tokens_per_s(calls: Sequence[Call], *, least_tokens: int) -> float |
     read = 0
     reading: list[Interval] = []
     for call in calls:
-        computed = (call.input_tokens or 0) - (call.cached_tokens or 0)
+        computed = computed_tokens(call)
         if computed >= least_tokens and "prefill" in call.phases:
             read += computed
             reading += call.phases["prefill"]

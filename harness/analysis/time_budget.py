@@ -95,10 +95,7 @@ class TimeSpent:
     ) -> tuple[TimeShare, ...]:
         """Of the run's time, the largest first; they add up to it.
 
-        Args:
-            path: Its critical path; of a run without nodes, one without steps.
-            calls: The run's.
-            run: From its first record to its last.
+        The path of a run without nodes has no steps. `run` is from its first record to its last.
         """
         spent_ns = dict.fromkeys(TIME_KINDS, 0)
         own_ns: dict[str, int] = {}
@@ -132,14 +129,11 @@ class TimeSpent:
             spent_ns |= dict(_inside(run, calls, self._beside))
         tools = {name: common(windows or [run], spans) for name, spans in self._tools.items()}
         tools_ns = {name: length_ns(parts) for name, parts in tools.items()}
+        named_ns: dict[TimeKind, Mapping[str, int]] = {"code": own_ns, "tool": tools_ns}
         on_path = [call for step in path.steps for call in of_step.get(step.span, ())]
         models = answered_by_model(on_path or calls)
-        named_ns: Mapping[TimeKind, Mapping[str, int]] = {
-            "code": own_ns,
-            "tool": tools_ns,
-            "prefill": _phase_ns("prefill", models),
-            "decode": _phase_ns("decode", models),
-        }
+        for phase in ("prefill", "decode") if len(models) > 1 else ():
+            named_ns[phase] = {tag: length_ns(times_in(phase, its)) for tag, its in models.items()}
         whole_ns = max(1, run.duration_ns)
         shares = (
             TimeShare(
@@ -157,14 +151,9 @@ class TimeSpent:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
 
 
-def _phase_ns(phase: TimeKind, models: Mapping[str, Sequence[Call]]) -> Mapping[str, int]:
-    """How long calls of each model were in a phase; empty if only one model answered."""
-    if len(models) < 2:
-        return {}
-    return {
-        model: length_ns(part for call in calls for part in call.phases.get(phase, ()))
-        for model, calls in models.items()
-    }
+def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
+    """When the calls were in a phase; in `decode` each was being answered."""
+    return [part for call in calls for part in call.phases.get(phase, ())]
 
 
 def _largest(durations_ns: Mapping[str, int]) -> str | None:
@@ -201,8 +190,7 @@ def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
     """What of this kind there is in the calls."""
     match kind:
         case "decode" | "prefill" | "load" | "overhead":
-            for call in calls:
-                yield from call.phases.get(kind, ())
+            yield from times_in(kind, calls)
         case "queue":
             for call in calls:
                 # Waits in this process, which have kinds of their own.

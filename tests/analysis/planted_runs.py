@@ -837,18 +837,27 @@ def reasoning_before_labels() -> PlantedRun:
 def swaps_behind_prompts() -> PlantedRun:
     """Two models take turns; at the pace of writing, reading their prompts would take longer."""
     run = PlantedRun("openai")
+    said: dict[str, Any] = {"input_tokens": 1000, "reply": "A text of its own."}
     for turn in range(4):
         for model in ("small", "large"):
-            cached = 800 if turn else 0
-            run.call(
-                model=model,
-                prefill_ms=2400 - cached // 2,
-                input_tokens=1000,
-                cached_tokens=cached,
-                prompt=f"{model} {turn}",
-                reply="A text of its own.",
-            )
-    return run  # fmt: skip
+            cached, ms = (800, 2000) if turn else (0, 2400)
+            prompt = f"{model} {turn}"
+            run.call(model=model, prefill_ms=ms, cached_tokens=cached, prompt=prompt, **said)
+    # One after its own model, which does not wait.
+    run.call(model="large", cached_tokens=800, prompt="large 4", **said)
+    return run
+
+
+def far_gateways() -> PlantedRun:
+    """Two models on two servers, each of which is a second away."""
+    run = PlantedRun()
+    for model in ("small", "large"):
+        run.endpoint(model, backend="openai", url=f"http://{model}/v1")
+    for turn in range(4):
+        for model in ("small", "large"):
+            prompt, reply = f"{model} {turn}", f"What {model} says on {turn}."
+            run.call(model=model, prefill_ms=1000, input_tokens=30, prompt=prompt, reply=reply)
+    return run
 
 
 def labels_in_a_list() -> PlantedRun:

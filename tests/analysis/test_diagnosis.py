@@ -84,7 +84,7 @@ class Fault:
 FAULTS = [
     Fault("cold-start", planted.cold_start, (1, 3.0), (3, 0, "s"), severity="hint"),
     Fault("cold-start", planted.slow_first_call, (1, 2.4)),
-    Fault("swap-thrash", planted.swaps_in_a_server, (4, 6.0),
+    Fault("swap-thrash", planted.swaps_in_a_server, (4, 6.0), severity="hint",
           beside=frozenset({"cold-start", "serial-client"})),
     Fault("straggler", planted.straggler, (1, 2.4)),
     Fault("reply-gap", planted.stalled_replies, (3, 4.5)),
@@ -151,7 +151,8 @@ FAULTS = [
     Fault("serial-client", planted.held_by_run_map, (8, 1.61)),
     Fault("hidden-reasoning", planted.reasoning_not_counted, (3, 11.38), severity="hint"),
     Fault("hidden-reasoning", planted.reasoning_before_labels, (3, 11.97), severity="hint"),
-    Fault("swap-thrash", planted.swaps_behind_prompts, (6, 9.12),
+    Fault("cold-start", planted.far_gateways, (4, 2.8), beside=frozenset({"serial-client"})),
+    Fault("swap-thrash", planted.swaps_behind_prompts, (6, 12.64),
           beside=frozenset({"serial-client"})),
     Fault("retries", planted.refused_beside_each_other, (9, 3.0)),
     Fault("retries", planted.overloaded_by_others, (3, 4.5)),
