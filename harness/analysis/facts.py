@@ -355,7 +355,7 @@ def ttft(call: Call) -> Interval | None:
 def waits_before_sending(call: Call) -> list[Interval]:
     """What it queued for in this process: its turn, and room in memory for its model."""
     sent = ttft(call)
-    return [q for q in _queues(call) if sent is None or q.start_ns < sent.start_ns]
+    return [q for q in call.phases.get("queue", ()) if sent is None or q.start_ns < sent.start_ns]
 
 
 def busy_ns(call: Call) -> int:
@@ -393,7 +393,7 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     queues = {
         call.id: queue
         for call in calls
-        for queue in _queues(call)
+        for queue in call.phases.get("queue", ())
         if call.id in sent and queue.start_ns >= sent[call.id].start_ns
     }
     # 1. As the server reports it: llama.cpp and vLLM do.
@@ -421,8 +421,4 @@ def tells_of_queues(observed: Observed, calls: Sequence[Call]) -> bool:
     """Whether a queue at the server of these calls would be known, and not just be inferred."""
     if observed.highest(calls[0].model, "waiting") is not None:
         return True
-    return any(queue not in waits_before_sending(c) for c in calls for queue in _queues(c))
-
-
-def _queues(call: Call) -> Sequence[Interval]:
-    return call.phases.get("queue", ())
+    return any(len(waits_before_sending(c)) < len(c.phases.get("queue", ())) for c in calls)

@@ -19,6 +19,7 @@ from harness.analysis.facts import (
     Observed,
     per_model,
     queues_in_server,
+    ttft,
 )
 from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
@@ -148,6 +149,10 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
     measured = [call for call in calls if measure(call)]
     first, later = measured[: len(measured) // 2], measured[len(measured) // 2 :]
     if len(measured) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
+        return None
+    # Of calls sent together the later ones wait for the others, and the run has not gone on.
+    sent_ns = statistics.median((ttft(call) or call).start_ns for call in later)
+    if statistics.median(call.end_ns for call in first) > sent_ns:
         return None
     if case == "later" and _grew(first, later, lambda call: call.input_tokens or 0):
         return None

@@ -42,7 +42,7 @@ LITTLE_QUEUE = 0.2
 
 @rule(
     "prefill-bound",
-    "Prefill bound: the time goes into reading long prompts, not into waiting or writing.",
+    "Prefill bound: the time goes into reading long prompts, not into writing.",
     "L4b",
     SHORTER_PROMPTS,
     SAME_PART_FIRST,
@@ -70,27 +70,25 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
     tokens = statistics.median(map(computed_tokens, timed))
-    queues = queues_in_server(observed, timed)
-    queue_share = sum(q.duration_ns for q in queues.values()) / sum(
-        call.ttft_ns or 0 for call in timed
-    )
+    waited_ns = sum(call.ttft_ns or 0 for call in timed)
+    queued_ns = sum(queue.duration_ns for queue in queues_in_server(observed, timed).values())
     prefill_ns, decode_ns = (
         sum(call.phase_ns(name) for call in timed) for name in ("prefill", "decode")
     )
     if (
         ttft_ns < LONG_NS
         or tokens < LONG_PROMPT_TOKENS
-        or queue_share > LITTLE_QUEUE
+        or queued_ns > LITTLE_QUEUE * waited_ns
         or prefill_ns < MOSTLY * (prefill_ns + decode_ns)
         or not observed.matters(lost_ns)
     ):
         return None
     slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
-    rate = sum(map(computed_tokens, timed)) / (prefill_ns / 1e9)
+    # Of all prompts that are read together.
+    rate = sum(map(computed_tokens, timed)) / (max(1, lost_ns) / 1e9)
     return Observation(
-        seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
-        f"with hardly any queue: it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
-        f"({observed.said(lost_ns)}).",
+        seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token: it "
+        f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.said(lost_ns)}).",
         spans=ids(slowest),
         lost_ns=lost_ns,
     )

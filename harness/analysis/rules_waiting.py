@@ -122,9 +122,11 @@ def _unexplained_ns(observed: Observed, call: Call, pace_ns: float = math.inf) -
 
 
 def _least_pace_ns(calls: Sequence[Call]) -> float:
-    """The quickest reading of a token by a model, where it says what came out of its cache."""
+    """The quickest reading of a token by a model, where it is seen to tell of its cache."""
     told = [call for call in calls if call.cached_tokens is not None and computed_tokens(call) > 0]
-    return min(((c.ttft_ns or math.inf) / computed_tokens(c) for c in told), default=math.inf)
+    paces_ns = [(call.ttft_ns or math.inf) / computed_tokens(call) for call in told]
+    # Some servers say 0 whatever they had cached.
+    return min(paces_ns) if any(call.cached_tokens for call in told) else math.inf
 
 
 def _swaps_in_server(observed: Observed) -> Observation | None:

@@ -848,6 +848,14 @@ def swaps_behind_prompts() -> PlantedRun:
     return run
 
 
+def long_prompts_sent_together() -> PlantedRun:
+    """A server reads six long prompts one after another, and says nothing of a queue."""
+    run = PlantedRun("openai")
+    for place in range(6):
+        run.call(0, prefill_ms=2000 * (place + 1), tokens=8, input_tokens=8000)
+    return run
+
+
 def far_gateways() -> PlantedRun:
     """Two models on two servers, each of which is a second away."""
     run = PlantedRun()

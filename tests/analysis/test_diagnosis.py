@@ -151,6 +151,7 @@ FAULTS = [
     Fault("serial-client", planted.held_by_run_map, (8, 1.61)),
     Fault("hidden-reasoning", planted.reasoning_not_counted, (3, 11.38), severity="hint"),
     Fault("hidden-reasoning", planted.reasoning_before_labels, (3, 11.97), severity="hint"),
+    Fault("prefill-bound", planted.long_prompts_sent_together, (6, 12.0)),
     Fault("cold-start", planted.far_gateways, (4, 2.8), beside=frozenset({"serial-client"})),
     Fault("swap-thrash", planted.swaps_behind_prompts, (6, 12.64),
           beside=frozenset({"serial-client"})),
