@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from harness.analysis.facts import (
     LEAST_COMPARED,
@@ -456,7 +456,13 @@ def _waits_alone(observed: Observed, calls: Sequence[Call], least_ns: int) -> di
 @per_model
 def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     queues = queues_in_server(observed, calls)
-    queued = _queued(calls, queues)
+    queued = [
+        call
+        for call in calls
+        if call.id in queues
+        and queues[call.id].duration_ns
+        >= max(LEAST_LOST_NS, MOSTLY * (call.ttft_ns or call.duration_ns))
+    ]
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
     enough = SEVERAL if certain else 2 * SEVERAL  # long prompts can look like it
@@ -505,16 +511,6 @@ def _writes_all_it_can(observed: Observed, calls: Sequence[Call], *, is_told: bo
     reads, writes = times_in("prefill", calls), times_in("decode", calls)
     # A server that answers one at a time shows nothing of what two would do.
     return is_told and most_at_once(writes) > 1 and length_ns(reads) > length_ns(writes)
-
-
-def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]:
-    return [
-        call
-        for call in calls
-        if call.id in queues
-        and queues[call.id].duration_ns
-        >= max(LEAST_LOST_NS, MOSTLY * (call.ttft_ns or call.duration_ns))
-    ]
 
 
 def had_places(observed: Observed, calls: Sequence[Call]) -> bool:
