@@ -98,8 +98,8 @@ def serial_client(observed: Observed) -> Observation | None:
         + (
             " do not depend on each other. They"
             if is_certain
-            else ", by their prompts, need no reply of each other. Unless the code that makes them "
-            "does, they"
+            else " quote no more than a few words of each other's replies. Unless their code needs "
+            "one reply for the next call, they"
         )
         + f" could have run at once and saved up to {observed.said(lost_ns)}, if the server has "
         "places for them.",

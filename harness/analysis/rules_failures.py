@@ -387,6 +387,7 @@ def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
             ),
         )
     },
+    explains=("decode", "prefill"),
 )
 @per_model
 def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:

@@ -345,6 +345,16 @@ def test_replies_that_reach_their_own_limit_are_told_and_are_no_fault(tmp_path: 
     assert diagnosis.findings == ()
 
 
+def test_calls_that_repeat_another_are_told_if_their_replies_are_the_same(tmp_path: Path) -> None:
+    run = PlantedRun()
+    for reply in ("So it is always.", "So it is always.", "So it is always.", "And so it is not."):
+        run.call(tokens=60, prompt="What is the rule?", reply=reply)
+
+    (remark,) = diagnose(run.journal(tmp_path)).remarks
+    assert remark.code == "diagnosis.calls-repeated"
+    assert str(remark).startswith("2 calls to 'small' asked")
+
+
 @pytest.mark.parametrize(
     ("reply", "error", "code"),
     [
