@@ -20,43 +20,43 @@ from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
-# A fault that cost less of the run is ignored: a fifth of a second goes unnoticed.
+# A fault that cost less time is no finding: a fifth of a second goes unnoticed.
 LEAST_LOST_NS = 200_000_000
 
-# Nor one that took a smaller share of it.
+# A fault that cost a smaller share of the run is no finding either.
 LEAST_LOST_SHARE = 0.05
 
-# Of so many calls, from the first, the texts are compared: a fault that repeats shows in them.
+# The texts of the first calls are compared: a fault that repeats shows in so many.
 TEXTS_OF_CALLS = 200
 
+# A fault that happened once may be chance.
 SEVERAL = 2
-"""So often is no chance."""
 
+# The median of fewer calls tells little.
 LEAST_COMPARED = 3
-"""Calls of a kind whose median tells of it."""
 
+# From this share on, a part is most of the whole.
 MOSTLY = 0.5
-"""From this share on."""
 
+# Up to so many calls under way on average, itself included, a call was alone.
 ALONE = 1.1
-"""Calls under way at once, on average, up to which a call was alone."""
 
 # The target for the first token in interactive use; as a gap or a delay, worth a finding.
 LONG_NS = 500_000_000
 
+# A throughput is higher than another from so many times as much on; less is noise.
 GAIN = 1.1
-"""So many times as much is more."""
 
-# Of one reply: no model writes so fast, and what seems to was kept back.
+# No model writes a reply faster: if one seems to, something kept the reply back.
 QUICKEST_TOKENS_PER_S = 5_000
 
+# Shorter replies have no pace worth the name.
 LEAST_OF_PACE = 16
-"""Tokens of a reply that has a pace."""
 
-# Of a core, from which on a Python process has no more to compute with.
+# With so much of a core, a Python process has no more to compute with.
 CORE_FULL = 0.85
 
-# Of the critical path, from which on the process is what is slow.
+# From this share of the critical path on, the process is what is slow.
 MUCH_LAG = 0.25
 
 _SERVER_TRACK = "server "
@@ -152,14 +152,6 @@ class Observed:
         """An endpoint; of one that the run does not describe, the tag alone is known."""
         return self.servers.get(tag) or Server(model=tag)
 
-    def failed(self, fallback: events.Fallback) -> str:
-        """The endpoint that could not answer: the intended one, or one asked in its place."""
-        fallbacks = self.server(fallback.model).fallback
-        # Each is asked when the one before it in the list has failed.
-        in_order = (fallback.model, *fallbacks)
-        is_known = fallback.to in fallbacks
-        return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
-
     def prompt(self, call: Call) -> str | None:
         """As a text, if it was recorded."""
         return self.texts.get(call.prompt_sha256)
@@ -173,8 +165,8 @@ class Observed:
         reply, tokens = self.reply(call), call.output_tokens or 0
         if call.reasoning_tokens is not None or not reply:
             return call.reasoning_tokens or 0
-        # No token is shorter than a byte: what the reply has no bytes for was not shown. Once over,
-        # such as a mark of its end, is no thought.
+        # No token is shorter than a byte: what the reply has no bytes for was not shown. A few too
+        # many may be marks of its end.
         hidden = tokens - len(reply.encode())
         return hidden if hidden > tokens / 2 else 0
 
@@ -317,7 +309,7 @@ def observe(journal: Journal) -> Observed:
 
 
 def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
-    """All items; times, counters and what lies in what are noted in passing."""
+    """Hands all items on, and notes their times, counters and parents."""
     for item in items:
         if type(item) is CounterSet:
             if (item.track or "").startswith((_SERVER_TRACK, *_OWN_TRACKS)):

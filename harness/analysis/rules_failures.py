@@ -210,7 +210,7 @@ def failed_calls(observed: Observed) -> Observation | None:
     final = Counter((call.model, call.error_class) for call in failed)
     # A call that was tried again, or answered elsewhere, did not fail for good.
     final -= Counter((str(retry.model), retry.reason) for retry in retries)
-    final -= Counter((observed.failed(event), event.reason) for event in fallbacks)
+    final -= Counter((_failed_endpoint(observed, event), event.reason) for event in fallbacks)
     for model in out_of_reach_calls(observed):
         # `out-of-reach` tells of these.
         del final[model, UNREACHED]
@@ -296,11 +296,21 @@ def _ran_out(call: Call) -> bool:
     return _OUT_OF_MEMORY.search(call.error or "") is not None
 
 
+def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
+    """The endpoint that could not answer: the intended one, or one asked in its place."""
+    fallbacks = observed.server(fallback.model).fallback
+    # Each is asked when the one before it in the list has failed.
+    in_order = (fallback.model, *fallbacks)
+    is_known = fallback.to in fallbacks
+    return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
+
+
 def _fell_back(observed: Observed) -> Observation | None:
     if not observed.seen[events.Fallback]:
         return None
-    model, _ = _commonest(map(observed.failed, observed.seen[events.Fallback]))
-    of_model = [hop for hop in observed.seen[events.Fallback] if observed.failed(hop) == model]
+    hops = observed.seen[events.Fallback]
+    model, _ = _commonest(_failed_endpoint(observed, hop) for hop in hops)
+    of_model = [hop for hop in hops if _failed_endpoint(observed, hop) == model]
     reasons = [hop.reason for hop in of_model]
     reason, listed = _commonest(reasons)
     failed = [
@@ -340,7 +350,8 @@ def out_of_reach(observed: Observed) -> Observation | None:
     pauses = [retry.pause for retry in observed.retries if retry.model == model]
     later = (c for c in observed.calls if c.model == model and c.end_ns > failed[-1].end_ns)
     back = next((call for call in later if call.status == "ok"), None)
-    replaced = sum(observed.failed(hop) == model for hop in observed.seen[events.Fallback])
+    hops = observed.seen[events.Fallback]
+    replaced = sum(_failed_endpoint(observed, hop) == model for hop in hops)
     since_ns, until_ns, waits = failed[0].start_ns, failed[-1].end_ns, [*failed, *pauses]
     if back is not None:  # it waits until the server is looked for again
         # Until it was sent: its wait before that was for the server to be back.

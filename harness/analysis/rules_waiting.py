@@ -39,15 +39,18 @@ from harness.trace.calls import Call
 from harness.trace.intervals import common, length_ns, most_at_once, without
 from harness.trace.records import Interval
 
+# Among fewer items of a node, none can be called slower than the others.
 LEAST_ITEMS = 4
-"""Calls of a node of which one can be called slower than the others."""
 
-# How much longer the longest wait is than the shortest where others are in the way: a load takes
-# about the same time each time.
+# An item is a straggler from so many times its node's median on.
+LONG_FACTOR = 3.0
+
+# Behind others, the longest wait is so many times the shortest: a load takes about the same time
+# each time.
 UNEVEN = 2
 
+# One server of several is slow from so many times the quickest one's time for a token on.
 SLOW_REPLICA = 2.0
-"""How many times as long the slowest server of several takes for a token as the quickest."""
 
 
 @rule(
@@ -123,10 +126,10 @@ def _unexplained_ns(observed: Observed, call: Call, pace_ns: float = math.inf) -
 
 def _least_pace_ns(calls: Sequence[Call]) -> float:
     """The quickest reading of a token by a model, where it is seen to tell of its cache."""
-    told = [call for call in calls if call.cached_tokens is not None and computed_tokens(call) > 0]
-    paces_ns = [(call.ttft_ns or math.inf) / computed_tokens(call) for call in told]
+    read = [call for call in calls if call.cached_tokens is not None and computed_tokens(call) > 0]
+    paces_ns = [(call.ttft_ns or math.inf) / computed_tokens(call) for call in read]
     # Some servers say 0 whatever they had cached.
-    return min(paces_ns) if any(call.cached_tokens for call in told) else math.inf
+    return min(paces_ns) if any(call.cached_tokens for call in read) else math.inf
 
 
 def _swaps_in_server(observed: Observed) -> Observation | None:
@@ -385,11 +388,6 @@ def _side_by_side(observed: Observed) -> tuple[str, ...]:
 # From this share on, it is the KV cache that keeps calls waiting.
 FULL_KV = 0.85
 
-LONG_FACTOR = 3.0
-"""A convoy's head is that much longer than the median, and its tail waits that much longer than
-the call that waited least."""
-
-
 _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work could go on"
 
 
@@ -480,7 +478,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     elif kv > FULL_KV:  # in elements of half the size, twice as many fit
         case, aim = "KV cache full", (Aim.MORE_KV_ROOM, "")
         expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
-    elif _writes_all_it_can(observed, calls, is_told=certain):
+    elif _writes_all_it_can(observed, calls, is_certain=certain):
         case = "at its limit"
     return Observation(
         severity="warning" if certain else "hint",
@@ -503,14 +501,14 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     )
 
 
-def _writes_all_it_can(observed: Observed, calls: Sequence[Call], *, is_told: bool) -> bool:
-    """Whether more places would only make each call slower; `is_told`: by its server's counters."""
+def _writes_all_it_can(observed: Observed, calls: Sequence[Call], *, is_certain: bool) -> bool:
+    """Whether more places would only slow each call down; `is_certain`: its server tells queues."""
     bounds = {limit.model: limit.bound for limit in observed.limits}
     if bounds.get(calls[0].model) == "compute" or gains_by_company(observed, calls) is False:
         return True
     reads, writes = times_in("prefill", calls), times_in("decode", calls)
     # A server that answers one at a time shows nothing of what two would do.
-    return is_told and most_at_once(writes) > 1 and length_ns(reads) > length_ns(writes)
+    return is_certain and most_at_once(writes) > 1 and length_ns(reads) > length_ns(writes)
 
 
 def had_places(observed: Observed, calls: Sequence[Call]) -> bool:

@@ -837,14 +837,14 @@ def reasoning_before_labels() -> PlantedRun:
 def swaps_behind_prompts() -> PlantedRun:
     """Two models take turns; at the pace of writing, reading their prompts would take longer."""
     run = PlantedRun("openai")
-    said: dict[str, Any] = {"input_tokens": 1000, "reply": "A text of its own."}
+    same: dict[str, Any] = {"input_tokens": 1000, "reply": "A text of its own."}
     for turn in range(4):
         for model in ("small", "large"):
             cached, ms = (800, 2000) if turn else (0, 2400)
             prompt = f"{model} {turn}"
-            run.call(model=model, prefill_ms=ms, cached_tokens=cached, prompt=prompt, **said)
+            run.call(model=model, prefill_ms=ms, cached_tokens=cached, prompt=prompt, **same)
     # One after its own model, which does not wait.
-    run.call(model="large", cached_tokens=800, prompt="large 4", **said)
+    run.call(model="large", cached_tokens=800, prompt="large 4", **same)
     return run
 
 
