@@ -126,12 +126,17 @@ def compare(first: Journal, second: Journal) -> RunComparison:
     Raises:
         JournalInvalid: A line in the middle of one is not a record.
     """
-    sides = [_side(first), _side(second)]
-    a, b = sides
+    a, b = _Side(first), _Side(second)
     longer_ns = max(a.report.duration_ns, b.report.duration_ns)
     notable_ns = max(_NOTABLE_NS, _NOTABLE_SHARE * longer_ns)
     nodes = [
-        _node_difference(label, left, right, notable_ns=notable_ns)
+        NodeDifference(
+            node=label,
+            differs_in=tuple(_differences(left, right, notable_ns=notable_ns)),
+            changed_inputs=_changed_inputs(left, right),
+            a=left,
+            b=right,
+        )
         for label, left, right in _paired(a.nodes, b.nodes)
     ]
     time = {kind: (left or 0, right or 0) for kind, left, right in _paired(a.time, b.time)}
@@ -184,36 +189,21 @@ def compare(first: Journal, second: Journal) -> RunComparison:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
     """The facts of a run for the comparison."""
 
-    report: RunReport
-    inputs: Mapping[str, str]
-    nodes: Mapping[str, NodeRecord]
-    loops: Mapping[tuple[str | None, int], RecordedLoop]
-    models: Mapping[str, tuple[str, ...]]
-    settings: Mapping[str, object]
-    time: Mapping[TimeKind, int]
-    figures: Mapping[_FigureKey, float | None]
-    findings: Mapping[tuple[str, str | None], RunFinding]
-
-
-def _side(journal: Journal) -> _Side:
-    observed, nodes = observe(journal), node_records(journal)
-    report = report_of_observed(observed, Targets())
-    journaled, calls = observed.seen, observed.every_call
-    return _Side(
-        report=report,
-        inputs={entry.input: entry.digest or "" for entry in journaled[events.InputEvent]},
-        nodes={node.label: node for node in nodes},
-        loops=_numbered(report.loops),
-        models=models_by_role(calls),
-        settings=dict(_settings(journaled)),
-        time={share.kind: share.duration_ns for share in report.time},
-        figures=dict(_figures(report, calls)),
-        findings={(finding.rule, finding.model): finding for finding in diagnose(journal).findings},
-    )
+    def __init__(self, journal: Journal) -> None:
+        observed = observe(journal)
+        seen, calls = observed.seen, observed.every_call
+        self.report = report = report_of_observed(observed, Targets())
+        self.inputs = {entry.input: entry.digest or "" for entry in seen[events.InputEvent]}
+        self.nodes = {node.label: node for node in node_records(journal)}
+        self.loops = _numbered(report.loops)
+        self.models = models_by_role(calls)
+        self.settings = dict(_settings(seen))
+        self.time = {share.kind: share.duration_ns for share in report.time}
+        self.figures = dict(_figures(report, calls))
+        self.findings = {(each.rule, each.model): each for each in diagnose(journal).findings}
 
 
 def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:
@@ -270,21 +260,8 @@ def _paired(a: Mapping[K, T], b: Mapping[K, T]) -> Iterator[tuple[K, T | None, T
         yield key, a.get(key), b.get(key)
 
 
-def _node_difference(
-    label: str, a: NodeRecord | None, b: NodeRecord | None, *, notable_ns: float
-) -> NodeDifference:
-    changed = _changed_inputs(a, b)
-    return NodeDifference(
-        node=label,
-        differs_in=tuple(_differences(a, b, changed, notable_ns=notable_ns)),
-        changed_inputs=changed,
-        a=a,
-        b=b,
-    )
-
-
 def _differences(
-    a: NodeRecord | None, b: NodeRecord | None, changed_inputs: Sequence[str], *, notable_ns: float
+    a: NodeRecord | None, b: NodeRecord | None, *, notable_ns: float
 ) -> Iterator[Difference]:
     if a is None or b is None:
         yield "only in a" if b is None else "only in b"
@@ -296,7 +273,7 @@ def _differences(
         yield "output"
     if _differ(a.code, b.code):
         yield "code"
-    if changed_inputs:
+    if _changed_inputs(a, b):
         yield "inputs"
     # One that was not asked in one of the runs is no other model.
     if any(_differ(a.models.get(role), b.models.get(role)) for role in a.models):

@@ -16,12 +16,7 @@ from harness.errors import JournalInvalid, Notice, Problem
 from harness.files import whole_file
 from harness.trace.events import NodeAttempt, PipelineEvent, Salvaged
 from harness.trace.journal_line import decode, encode, kind_of, seal, sealed_number
-from harness.trace.journal_reader import (
-    beginning_of,
-    open_journal,
-    part_of,
-    paths_beside,
-)
+from harness.trace.journal_reader import beginning_of, open_journal, part_of, paths_beside
 from harness.trace.records import (
     SCHEMA_VERSION,
     Instant,
@@ -60,7 +55,6 @@ class FileCheck:
     torn_bytes: int
     """Bytes of an incomplete last line."""
     problems: tuple[Problem, ...]
-    """The first twenty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +68,7 @@ class JournalCheck:
     run_id: str | None
     """None if the first file does not say."""
     parts: int
-    """More than one if it was resumed."""
     files: tuple[FileCheck, ...]
-    """One for each part."""
 
 
 def check_journal(path: Path) -> JournalCheck:
@@ -195,10 +187,9 @@ class Loss:
 
 
 def salvage_run(path: Path) -> tuple[Loss, ...]:
-    """Reduces the journal of a run to its trustworthy records, and keeps damaged files beside it.
+    """Reduces a run's journal to its trustworthy records; returns the losses, by part.
 
-    Returns:
-        The losses, by part; empty without any.
+    Damaged files are kept beside it.
 
     Raises:
         InvalidInput: The run is still going.

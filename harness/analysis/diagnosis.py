@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from harness.analysis import (  # noqa: F401 - each puts its rules into the table
     rules_client,
@@ -17,6 +17,8 @@ from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
 from harness.errors import Notice
 from harness.trace import events
+from harness.trace.calls import Call
+from harness.trace.intervals import length_ns
 from harness.trace.journal_reader import Journal
 
 
@@ -35,7 +37,7 @@ def diagnose(journal: Journal) -> Diagnosis:
         checked=tuple(RULES),
         unexplained=next((share for share in observed.shares if share.kind not in explained), None),
         remarks=tuple(remarks(observed)),
-        not_examined=not_examined(observed),
+        not_examined=tuple(not_examined(observed)),
     )
 
 
@@ -88,35 +90,42 @@ def remarks(observed: Observed) -> Iterator[Notice]:
             message=f"{counted(len(reused), 'call')} of {named(reused)} took the output of an "
             "earlier run, or of an earlier part of this one.",
         )
-    yield from (
-        Notice(
-            code="diagnosis.replies-cut",
-            message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' reached "
-            "max_output_tokens.",
-        )
-        for model, calls in observed.by_model.items()
-        if (cut := [call for call in calls if call.was_cut and reached_own_limit(call)])
-    )
+    for model, calls in observed.by_model.items():
+        if cut := [call for call in calls if call.was_cut and reached_own_limit(call)]:
+            yield Notice(
+                code="diagnosis.replies-cut",
+                message=f"{len(cut)} of {counted(len(calls), 'reply', 'replies')} by '{model}' "
+                "reached max_output_tokens.",
+            )
+        again = _repeated(calls)
+        if observed.matters(lost_ns := length_ns(again)):
+            yield Notice(
+                code="diagnosis.calls-repeated",
+                message=f"{counted(len(again), 'call')} to '{model}' asked what an earlier one "
+                f'asked, and got the same reply ({observed.said(lost_ns)}): cache = "run" under '
+                f"[endpoints.{model}] answers greedy and seeded ones at once.",
+            )
 
 
-def not_examined(observed: Observed) -> tuple[Notice, ...]:
+def _repeated(calls: Sequence[Call]) -> list[Call]:
+    """Those with a prompt and a reply of an earlier one, as far as texts are recorded."""
+    firsts: dict[object, Call] = {}
+    for call in calls:
+        firsts.setdefault((call.prompt_sha256, call.reply_sha256), call)
+    return [c for c in calls if c.reply_sha256 and firsts[c.prompt_sha256, c.reply_sha256] is not c]
+
+
+def not_examined(observed: Observed) -> Iterator[Notice]:
     """What could not be examined, a phrase for each."""
     answered = [call for calls in observed.by_model.values() for call in calls]
-    missing = []
     if len(answered) > 1 and not observed.texts:
-        missing.append(
-            Notice(
-                code="diagnosis.texts-not-recorded",
-                message="which calls of one function need each other, and where prompts were the "
-                'same: no texts were recorded ([trace] content = "full" in harness.toml records '
-                "them)",
-            )
+        yield Notice(
+            code="diagnosis.texts-not-recorded",
+            message="which calls of one function need each other, and where prompts were the same: "
+            'no texts were recorded ([trace] content = "full" in harness.toml records them)',
         )
     if answered and all(call.ttft_ns is None for call in answered):
-        missing.append(
-            Notice(
-                code="diagnosis.latency-unknown",
-                message="how fast replies came: no call's time to its first token is known",
-            )
+        yield Notice(
+            code="diagnosis.latency-unknown",
+            message="how fast replies came: no call's time to its first token is known",
         )
-    return tuple(missing)

@@ -50,7 +50,10 @@ def evaluation_json(
     yield b'{"sides":['
     for number, path in enumerate(paths):
         rows = _rows_of(path, _spent_in(path, traces))
-        head = {"name": path.name, "failures": _failures(path), **_figures(path, rows)}
+        file = failures_of(path)
+        failed = read_rows([str(file)]) if file.is_file() else ()
+        failures = [dict(row.fields) for row in failed if isinstance(row, Row)]
+        head = {"name": path.name, "failures": failures, **_figures(path, rows)}
         yield b"," if number else b""
         yield from object_json(head, {"rows": rows}, clean=clean)
     yield b"]}"
@@ -103,12 +106,6 @@ def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         )
         return {"reduce": reduce, "figures": [asdict(of) for of in figures]}
     return {"reduce": reduce, "figures": []}
-
-
-def _failures(path: Path) -> list[dict[str, Any]]:
-    file = failures_of(path)
-    rows = read_rows([str(file)]) if file.is_file() else ()
-    return [dict(row.fields) for row in rows if isinstance(row, Row)]
 
 
 def _spent_in(path: Path, traces: Path) -> dict[int, dict[str, float]]:

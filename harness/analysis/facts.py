@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from sys import intern
@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.analysis.finding import Observation, said_ns
 from harness.analysis.speed_limits import MACHINE, SpeedLimit, company_of, speed_limits_of
-from harness.analysis.time_budget import TimeShare, TimeSpent
+from harness.analysis.time_budget import TimeShare, TimeSpent, times_in
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
@@ -20,43 +20,43 @@ from harness.trace.journal_reader import Item, Journal
 from harness.trace.node_records import CriticalPath, critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
-# A fault that cost less of the run is ignored: a fifth of a second goes unnoticed.
+# A fault that cost less time is no finding: a fifth of a second goes unnoticed.
 LEAST_LOST_NS = 200_000_000
 
-# Nor one that took a smaller share of it.
+# A fault that cost a smaller share of the run is no finding either.
 LEAST_LOST_SHARE = 0.05
 
-# Of so many calls, from the first, the texts are compared: a fault that repeats shows in them.
+# The texts of the first calls are compared: a fault that repeats shows in so many.
 TEXTS_OF_CALLS = 200
 
+# A fault that happened once may be chance.
 SEVERAL = 2
-"""So often is no chance."""
 
+# The median of fewer calls tells little.
 LEAST_COMPARED = 3
-"""Calls of a kind whose median tells of it."""
 
+# From this share on, a part is most of the whole.
 MOSTLY = 0.5
-"""From this share on."""
 
+# Up to so many calls under way on average, itself included, a call was alone.
 ALONE = 1.1
-"""Calls under way at once, on average, up to which a call was alone."""
 
 # The target for the first token in interactive use; as a gap or a delay, worth a finding.
 LONG_NS = 500_000_000
 
+# A throughput is higher than another from so many times as much on; less is noise.
 GAIN = 1.1
-"""So many times as much is more."""
 
-# Of one reply: no model writes so fast, and what seems to was kept back.
+# No model writes a reply faster: if one seems to, something kept the reply back.
 QUICKEST_TOKENS_PER_S = 5_000
 
+# Shorter replies have no pace worth the name.
 LEAST_OF_PACE = 16
-"""Tokens of a reply that has a pace."""
 
-# Of a core, from which on a Python process has no more to compute with.
+# With so much of a core, a Python process has no more to compute with.
 CORE_FULL = 0.85
 
-# Of the critical path, from which on the process is what is slow.
+# From this share of the critical path on, the process is what is slow.
 MUCH_LAG = 0.25
 
 _SERVER_TRACK = "server "
@@ -121,20 +121,16 @@ class Observed:
     """Of calls; none of nodes."""
     servers: dict[str, Server] = field(default_factory=dict)
     limits: tuple[SpeedLimit, ...] = ()
-    """The speed of models against the machine's limits, as far as known."""
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
     """Of servers, by tag and name."""
     nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
-    """By their spans."""
+    """By their spans, as are the waits for a place: the pipeline's, or their node's."""
     place_waits: dict[int, Interval] = field(default_factory=dict)
-    """Of node calls that waited for a place, the pipeline's or their node's, by their spans: until
-    each began."""
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     shares: tuple[TimeShare, ...] = ()
-    """Causes of time on the critical path, largest first."""
     parents: dict[int, int | None] = field(default_factory=dict)
     """The span around each span; phases left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
@@ -156,21 +152,29 @@ class Observed:
         """An endpoint; of one that the run does not describe, the tag alone is known."""
         return self.servers.get(tag) or Server(model=tag)
 
-    def failed(self, fallback: events.Fallback) -> str:
-        """The endpoint that could not answer: the intended one, or one asked in its place."""
-        fallbacks = self.server(fallback.model).fallback
-        # Each is asked when the one before it in the list has failed.
-        in_order = (fallback.model, *fallbacks)
-        is_known = fallback.to in fallbacks
-        return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
-
     def prompt(self, call: Call) -> str | None:
-        """As a text, if it was recorded; as is a reply."""
+        """As a text, if it was recorded."""
         return self.texts.get(call.prompt_sha256)
 
     def reply(self, call: Call) -> str | None:
         """As a text, if it was recorded."""
         return self.texts.get(call.reply_sha256)
+
+    def hidden_tokens(self, call: Call) -> int:
+        """Tokens that it wrote before its answer, or at least so many; 0 if unknown."""
+        reply, tokens = self.reply(call), call.output_tokens or 0
+        if call.reasoning_tokens is not None or not reply:
+            return call.reasoning_tokens or 0
+        # No token is shorter than a byte: what the reply has no bytes for was not shown. A few too
+        # many may be marks of its end.
+        hidden = tokens - len(reply.encode())
+        return hidden if hidden > tokens / 2 else 0
+
+    def came_at_once(self, call: Call) -> bool:
+        """Whether a reply's tokens came together: it was kept back, and its pace is no model's."""
+        tokens = (call.output_tokens or 0) - self.hidden_tokens(call)
+        quickest_ns = tokens / QUICKEST_TOKENS_PER_S * 1e9
+        return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
 
     def highest(self, tag: str, name: str) -> float | None:
         """The highest value of a server's counter; None if the run has none."""
@@ -200,8 +204,9 @@ class Observed:
     def more_places(self) -> str:
         """A larger limit of the pipeline, twice as large at most; empty if waits were short."""
         waits = self.place_waits.values()
-        if self.node_of_places:
-            return f"a larger Concurrency(n) of '{self.node_of_places}'"
+        if node := self.node_of_places:
+            of_map = "max_parallel of run.map, or " if "/" in node else ""
+            return f"a larger {of_map}Concurrency(n) of '{node}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
         # As many more as ever waited at once.
@@ -304,7 +309,7 @@ def observe(journal: Journal) -> Observed:
 
 
 def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
-    """All items; times, counters and what lies in what are noted in passing."""
+    """Hands all items on, and notes their times, counters and parents."""
     for item in items:
         if type(item) is CounterSet:
             if (item.track or "").startswith((_SERVER_TRACK, *_OWN_TRACKS)):
@@ -342,7 +347,7 @@ def ttft(call: Call) -> Interval | None:
 def waits_before_sending(call: Call) -> list[Interval]:
     """What it queued for in this process: its turn, and room in memory for its model."""
     sent = ttft(call)
-    return [q for q in _queues(call) if sent is None or q.start_ns < sent.start_ns]
+    return [q for q in call.phases.get("queue", ()) if sent is None or q.start_ns < sent.start_ns]
 
 
 def busy_ns(call: Call) -> int:
@@ -351,26 +356,14 @@ def busy_ns(call: Call) -> int:
     return call.duration_ns - sum(wait.duration_ns for wait in waits)
 
 
-def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
-    """When the calls were in a phase; in `decode` each was being answered."""
-    return [part for call in calls for part in call.phases.get(phase, ())]
-
-
-def came_at_once(call: Call) -> bool:
-    """Whether the tokens of a reply came together: it was kept back, and its pace is no model's."""
-    tokens = call.output_tokens or 0
-    quickest_ns = tokens / QUICKEST_TOKENS_PER_S * 1e9
-    return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
-
-
-def gains_by_company(calls: Sequence[Call]) -> bool | None:
+def gains_by_company(observed: Observed, calls: Sequence[Call]) -> bool | None:
     """Whether a server wrote more tokens a second the more replies were under way.
 
     Compares calls beside most of the replies with calls beside at most half of them; None if
     there are too few of either.
     """
     company = company_of(calls)
-    timed = [c for c in calls if c.id in company and c.itl_mean_ns and not came_at_once(c)]
+    timed = [c for c in calls if c.id in company and c.itl_mean_ns and not observed.came_at_once(c)]
     half = max((company[call.id] for call in timed), default=0.0) / 2
     quiet: list[float] = []
     busy: list[float] = []
@@ -392,7 +385,7 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
     queues = {
         call.id: queue
         for call in calls
-        for queue in _queues(call)
+        for queue in call.phases.get("queue", ())
         if call.id in sent and queue.start_ns >= sent[call.id].start_ns
     }
     # 1. As the server reports it: llama.cpp and vLLM do.
@@ -420,8 +413,4 @@ def tells_of_queues(observed: Observed, calls: Sequence[Call]) -> bool:
     """Whether a queue at the server of these calls would be known, and not just be inferred."""
     if observed.highest(calls[0].model, "waiting") is not None:
         return True
-    return any(queue not in waits_before_sending(c) for c in calls for queue in _queues(c))
-
-
-def _queues(call: Call) -> Sequence[Interval]:
-    return call.phases.get("queue", ())
+    return any(len(waits_before_sending(c)) < len(c.phases.get("queue", ())) for c in calls)

@@ -90,18 +90,10 @@ def send_otlp(
     batch: int = 512,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Sends a run to a collector: Jaeger, Langfuse, or any other that takes OTLP.
+    """Sends a run to a collector that takes OTLP, such as Jaeger, and returns how many spans.
 
-    Args:
-        journal: The run's; best when it is over, since viewers keep what they got first.
-        endpoint: The collector's address; `/v1/traces` is added where it is missing.
-        headers: Sent along, such as a key.
-        content: Whether prompts, replies, drafts, and words about them go too.
-        batch: Spans in one request, at most.
-        sleep: Waits, in seconds.
-
-    Returns:
-        How many spans were sent.
+    Best when the run is over, since viewers keep what they got first. `/v1/traces` is added to an
+    endpoint that lacks it. With `content`, prompts, replies, drafts, and words about them go too.
 
     Raises:
         InvalidInput: The address or a header is not usable.

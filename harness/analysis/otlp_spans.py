@@ -193,7 +193,7 @@ class _RunSpans:
                     }
                     if role == "assistant":
                         message["finish_reason"] = events.Chat.read(record).finish_reason
-                    values[theirs] = _json([message])
+                    values[theirs] = dump_json([message]).decode()
             values["harness.draft"] = self._texts.get(events.Evaluate.read(record).draft_sha256)
             if recall := events.Recall.of(record):
                 values["gen_ai.retrieval.query.text"] = recall.query
@@ -256,7 +256,7 @@ def _any_value(value: object) -> AnyValue:
             return AnyValue(array_value=ArrayValue(values=map(_any_value, value)))
         # Also an integer beyond 64 bits.
         case _:
-            return AnyValue(string_value=_json(value))
+            return AnyValue(string_value=dump_json(value).decode())
 
 
 def _clean(text: str) -> str:
@@ -299,7 +299,3 @@ def _result(name: str, score: object, **parts: object) -> dict[str, object]:
     result = {"name": name, "score.value": score}
     result |= {f"score.{key}" if key == "label" else key: value for key, value in parts.items()}
     return {f"gen_ai.evaluation.{key}": value for key, value in result.items()}
-
-
-def _json(value: object) -> str:
-    return dump_json(value).decode()

@@ -52,8 +52,8 @@ LONGEST_GAP_NS = 1_000_000_000
     "make the calls of one function together: run.map, asyncio.gather, or a task group",
     cases={
         "held": Remedy(
-            "The items of the node ran side by side, and their calls one after another: something "
-            "in its code, such as a lock or a semaphore, lets one through at a time.",
+            "The items could run side by side, and something lets one through at a time: a limit "
+            "on them, or a lock or semaphore in their code.",
             "L6",
             ("let more through; to bound calls, use max_parallel under [endpoints.{tag}]",),
         ),
@@ -61,32 +61,19 @@ LONGEST_GAP_NS = 1_000_000_000
     explains=("decode", "prefill", "overhead"),
 )
 def serial_client(observed: Observed) -> Observation | None:
-    """Calls that do not need each other went one after another, none beside another.
-
-    What must wait, may: nodes for the nodes before them, a revise loop's rounds for each other,
-    prompts for the replies they hold.
-    """
+    """Calls that do not need each other went one after another, none beside another."""
     alone = _alone(observed.calls)
     first = alone[:TEXTS_OF_CALLS]
     # At an account's limit, more calls at once would only be refused.
     if len(first) < LEAST_SERIAL_CALLS or "RateLimited" in {r.reason for r in observed.retries}:
         return None
-    # When each could have ended, had it begun as soon as those it needs had, and how many calls one
-    # after another it needs at most.
-    ends_ns: list[int] = []
-    ranks: list[int] = []
-    for call, needed in zip(first, _needed_or_paused(observed, first), strict=True):
-        ends_ns.append(busy_ns(call) + max((ends_ns[n] for n in needed), default=0))
-        ranks.append(1 + max((ranks[n] for n in needed), default=0))
-    # Calls of one rank do not need each other: the most frequent rank is what could run at once.
-    common_rank = statistics.mode(ranks)
-    independent = [c for c, rank in zip(first, ranks, strict=True) if rank == common_rank]
+    independent, shortest_ns = _independent(observed, first)
     if len(independent) < LEAST_SERIAL_CALLS:
         return None
     server = observed.server(independent[0].model)
     # The first calls, whose texts are known, stand for all.
     in_turn_ns = max(1, sum(map(busy_ns, first)))
-    lost_ns = round((1 - max(ends_ns) / in_turn_ns) * sum(map(busy_ns, alone)))
+    lost_ns = round((1 - shortest_ns / in_turn_ns) * sum(map(busy_ns, alone)))
     # An engine in this process shares its cores among calls: several at once may be no faster.
     if server.is_in_process or not observed.matters(lost_ns):
         return None
@@ -94,28 +81,51 @@ def serial_client(observed: Observed) -> Observation | None:
     items = {call.node_span or 0 for call in independent} & observed.nodes.keys()
     # Items that ran together, with calls one after another, are held back by code of their own.
     is_held = most_at_once(observed.nodes[item] for item in items) >= LEAST_SERIAL_CALLS
-    kept_apart = any(observed.parents.get(call.id) in observed.place_waits for call in independent)
+    functions = {observed.parents.get(call.id) for call in independent}
+    waited_for_places = functions & observed.place_waits.keys()
+    if waited_for_places and _places(observed):
+        return None  # `max-parallel` tells of it.
+    more_places = observed.more_places if waited_for_places else ""
+    # Of one function's calls, only the texts tell: what its code makes of a reply shows nowhere.
+    is_certain = len(functions) == len(independent)
     return Observation(
-        case="held" if is_held else "",
+        severity="warning" if is_certain else "hint",
+        case="held" if is_held or more_places else "",
         model=server.model,
         seen=f"{len(alone)} calls ran one after another, and {len(independent)} of "
         + ("them" if first == alone else f"the first {len(first)}")
         + (f" in {nodes}" if nodes else "")
-        + f" do not depend on each other. Run at once, they could have saved up to "
-        f"{observed.said(lost_ns)}, if the server has places for them.",
-        first=(observed.more_places,) if kept_apart and observed.more_places else (),
+        + (
+            " do not depend on each other. They"
+            if is_certain
+            else " quote no more than a few words of each other's replies. Unless their code needs "
+            "one reply for the next call, they"
+        )
+        + f" could have run at once and saved up to {observed.said(lost_ns)}, if the server has "
+        "places for them.",
+        first=(more_places,) if more_places else (),
         spans=ids(independent),
         lost_ns=lost_ns,
     )
 
 
-def _needed_or_paused(observed: Observed, calls: Sequence[Call]) -> Iterator[set[int]]:
-    """Which calls each needs; after a pause, those before it as well."""
+def _independent(observed: Observed, calls: Sequence[Call]) -> tuple[list[Call], int]:
+    """Calls that could have run at once, and how long all would have taken then."""
+    # When each could have ended, had it begun as soon as those it needs had, and how many calls one
+    # after another it needs at most.
+    ends_ns: list[int] = []
+    ranks: list[int] = []
     last_before_pause: set[int] = set()
-    for number, needed in enumerate(needed_calls(observed, calls)):
-        if number and calls[number].start_ns - calls[number - 1].end_ns > LONGEST_GAP_NS:
+    needs = _needed_calls(observed, calls)
+    for number, call in enumerate(calls):
+        if number and call.start_ns - calls[number - 1].end_ns > LONGEST_GAP_NS:
             last_before_pause = {number - 1}
-        yield needed | last_before_pause
+        needed = needs[number] | last_before_pause
+        ends_ns.append(busy_ns(call) + max((ends_ns[n] for n in needed), default=0))
+        ranks.append(1 + max((ranks[n] for n in needed), default=0))
+    # Calls of one rank do not need each other: the most frequent rank is what could run at once.
+    common_rank = statistics.mode(ranks)
+    return [c for c, rank in zip(calls, ranks, strict=True) if rank == common_rank], max(ends_ns)
 
 
 def _alone(calls: Sequence[Call]) -> list[Call]:
@@ -135,15 +145,9 @@ def _alone(calls: Sequence[Call]) -> list[Call]:
     "max-parallel",
     "A limit of the run's own held calls back, and nothing shows that the server was full.",
     "L6",
-    "raise max_parallel step by step, as long as each step makes the run shorter: a server that is "
-    "full makes it longer",
+    "raise that limit step by step, while each step makes the run shorter: a full server makes it "
+    "longer",
     cases={
-        "of a node": Remedy(
-            "A node's own Concurrency(n) held its calls back, and nothing shows that the server "
-            "was full.",
-            "L6",
-            ("raise it step by step, as long as each step makes the run shorter",),
-        ),
         "no models": Remedy(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
             "L6",
@@ -169,24 +173,48 @@ def _turns(observed: Observed, model: str, calls: Sequence[Call]) -> Observation
         return None
     server = observed.server(model)
     certain = tells_of_queues(observed, calls) or server.is_in_process
-    limit = server.max_parallel
-    longest_ns = max(turn.duration_ns for turn in turns)
-    deepest = most_at_once(calls)
+    limit, deepest = server.max_parallel, most_at_once(calls)
     at_most = "" if limit is None else f" (max_parallel = {limit})"
     # Twice the limit at most: how a server takes more is seen step by step.
     enough = min(deepest, 2 * (limit or deepest))
+    longest_ns = max(turn.duration_ns for turn in turns)
     return Observation(
         severity="warning" if certain else "hint",
         seen=f"{len(waited)} of {len(calls)} calls to '{model}' waited in this process for their "
         f"turn{at_most}, up to {said_ns(longest_ns)} ({observed.said(lost_ns)}), "
-        + (
-            "while none waited for a place in its server."
-            if certain
-            else "and its server does not report whether it was full."
-        ),
+        + ("while none waited in its server." if certain else "and the server's queue is unknown."),
         spans=ids(waited),
         first=(f"max_parallel = {enough} under [endpoints.{model}]",) if certain else (),
         lost_ns=lost_ns,
+    )
+
+
+def _places(observed: Observed) -> Observation | None:
+    """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
+    waits = observed.place_waits
+    gain_ns = lost_to_places_ns(observed.seen[events.NodeAttempt], observed.journal.flows)
+    if len(waits) < SEVERAL or not observed.matters(gain_ns):
+        return None
+    at_work = [*observed.calls, *observed.seen[events.Embed]]
+    # Places that nodes without models hold are a matter of their code, and of no server.
+    calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
+    models = observed.by_model if calls_models else {}
+    if any(_is_full(observed, model, calls) for model, calls in models.items()):
+        return None  # They would wait in the server, or for this process.
+    certain = all(tells_of_queues(observed, calls) for calls in models.values())
+    places = f"the places of the pipeline (max_parallel={observed.max_parallel})"
+    if of_node := observed.node_of_places:
+        places = f"the places of their node, '{of_node}', under its Concurrency(n)"
+    longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
+    return Observation(
+        severity="warning" if certain else "hint",
+        case="" if calls_models else "no models",
+        seen=f"{len(waits)} calls of nodes waited for one of {places}, up to "
+        f"{said_ns(waits[longest_first[0]].duration_ns)}. They held the run up for "
+        f"{observed.said(gain_ns)}" + ("." if certain else ", and servers' queues are unknown."),
+        spans=tuple(longest_first),
+        first=(observed.more_places,) if certain else (),
+        lost_ns=gain_ns,
     )
 
 
@@ -198,7 +226,7 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     server = observed.server(model)
     return (
         observed.is_late
-        or gains_by_company(calls) is False
+        or gains_by_company(observed, calls) is False
         or any(pause.model == model and pause.reason == "RateLimited" for pause in observed.retries)
         or bool(observed.highest(model, "waiting"))
         or kv > FULL_KV
@@ -217,8 +245,8 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
     "what keeps the interpreter's lock (an extension that computes) needs a process",
     cases={
         "core full": Remedy(
-            "One core is all that a Python process computes with, and this one was full: the run "
-            "made as many calls a second as it can.",
+            "A Python process computes with one core, and this one's was full: the run made as "
+            "many calls a second as it can.",
             "L6",
             (
                 "divide the rows over several processes, or run nodes on workers (--on ray)",
@@ -233,16 +261,15 @@ def client_lag(observed: Observed) -> Observation | None:
     at_work = [*observed.calls, *observed.seen[events.Embed]]
     side_by_side = [stretch for stretch, depth in depths(_innermost(observed)) if depth > 1]
     # A lag in which nothing else could have gone on cost nothing.
-    held_up = parts_within(observed.seen[events.ClientLag], [*at_work, *side_by_side])
-    lags = [
-        lag for lag, parts in zip(observed.seen[events.ClientLag], held_up, strict=True) if parts
-    ]
+    every_lag = observed.seen[events.ClientLag]
+    held_up = parts_within(every_lag, [*at_work, *side_by_side])
+    lags = [lag for lag, parts in zip(every_lag, held_up, strict=True) if parts]
     lost_ns = length_ns(part for parts in held_up for part in parts)
     if not observed.matters(lost_ns):
         return None
     longest_first = sorted(lags, key=lambda lag: lag.duration_ns, reverse=True)
     longest_ns = longest_first[0].duration_ns
-    place = _place_of_most(longest_first, is_starved=observed.is_starved)
+    place = _place_of_most(observed, longest_first)
     if place is None and not observed.is_core_full:
         return None  # Of other programs, a remark tells.
     return Observation(
@@ -265,9 +292,7 @@ def _innermost(observed: Observed) -> list[Interval]:
     return [attempt for node, attempt in observed.nodes.items() if node not in around]
 
 
-def _place_of_most(
-    lags: Sequence[events.ClientLag], *, is_starved: bool
-) -> events.ClientLag | None:
+def _place_of_most(observed: Observed, lags: Sequence[events.ClientLag]) -> events.ClientLag | None:
     """The longest lag in the function that answers for most of the time; None without such one."""
     by_function: Counter[str | None] = Counter()
     for lag in lags:
@@ -279,7 +304,7 @@ def _place_of_most(
     longest, *shorter = [lag for lag in lags if lag.function == function]
     # Where other programs have the cores, the process may stand still anywhere: one short lag in a
     # function tells nothing of it.
-    is_chance = is_starved and not shorter and longest.duration_ns < LONGEST_STARVED_NS
+    is_chance = observed.is_starved and not shorter and longest.duration_ns < LONGEST_STARVED_NS
     return None if is_chance else longest
 
 
@@ -297,42 +322,10 @@ def _said_place(observed: Observed, lag: events.ClientLag) -> str:
     return f"in '{lag.function}' ({lag.at})" + (f", while {named(during)} ran" if during else "")
 
 
-def _places(observed: Observed) -> Observation | None:
-    """Calls of nodes waited for one of the pipeline's places, or of their node's own."""
-    waits = observed.place_waits
-    gain_ns = lost_to_places_ns(observed.seen[events.NodeAttempt], observed.journal.flows)
-    if len(waits) < SEVERAL or not observed.matters(gain_ns):
-        return None
-    at_work = [*observed.calls, *observed.seen[events.Embed]]
-    # Places that nodes without models hold are a matter of their code, and of no server.
-    calls_models = length_ns(common(waits.values(), at_work)) > length_ns(waits.values()) / 2
-    models = observed.by_model if calls_models else {}
-    if any(_is_full(observed, model, calls) for model, calls in models.items()):
-        return None  # They would wait in the server, or for this process.
-    certain = all(tells_of_queues(observed, calls) for calls in models.values())
-    places = f"the places of the pipeline (max_parallel={observed.max_parallel})"
-    case = "" if calls_models else "no models"
-    if of_node := observed.node_of_places:
-        places, case = f"the places of their node, '{of_node}'", case or "of a node"
-    longest_first = sorted(waits, key=lambda span: waits[span].duration_ns, reverse=True)
-    return Observation(
-        severity="warning" if certain else "hint",
-        case=case,
-        seen=f"{len(waits)} calls of nodes waited for one of {places}, up to "
-        f"{said_ns(waits[longest_first[0]].duration_ns)}. These waits held the run up for "
-        f"{observed.said(gain_ns)}"
-        + ("." if certain else ", and the servers do not report whether they were full."),
-        spans=tuple(longest_first),
-        first=(observed.more_places,) if certain else (),
-        lost_ns=gain_ns,
-    )
-
-
 @rule(
     "new-connections",
     "Connections are not kept: the server, or a proxy before it, closes each after its reply. A "
-    "new one costs a round trip, with TLS two or three, and where names are looked up slowly that "
-    "too.",
+    "new one costs a round trip, with TLS two or three, and a look-up of the name.",
     "L5",
     "turn keep-alive on at the server or proxy, with a longer time than calls are apart",
     explains=("overhead",),
@@ -341,11 +334,7 @@ def _places(observed: Observed) -> Observation | None:
 def new_connections(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Calls that followed each other opened a connection each."""
     # After a longer pause, and with many at once, this process closes connections itself.
-    after = [
-        later
-        for before, later in pairwise(calls)
-        if 0 <= later.start_ns - before.end_ns < LONGEST_GAP_NS
-    ]
+    after = [b for a, b in pairwise(calls) if 0 <= b.start_ns - a.end_ns < LONGEST_GAP_NS]
     new = [call for call in after if call.connecting_ns is not None]
     lost_ns = sum(call.connecting_ns or 0 for call in new)
     is_few = len(new) < LEAST_SERIAL_CALLS or len(new) <= MOSTLY * len(after)
@@ -454,11 +443,9 @@ def _unquoted(observed: Observed) -> Observation | None:
     return worst
 
 
-def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
-    """For each call, the positions of those before it that it needs, or may for all we know.
-
-    `calls` stand in the order they began. Takes time in proportion to their number squared.
-    """
+def _needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
+    """For each call, the positions of those before it that it needs, or may for all we know."""
+    # Takes time in proportion to their number squared.
     around = [frozenset(_around(observed, call.id)) for call in calls]
     waited_for = [_waited_for(observed, spans) for spans in around]
     prompts = [observed.prompt(call) or "" for call in calls]
@@ -470,8 +457,7 @@ def needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
             for earlier in range(number)
             if not around[earlier].isdisjoint(waited_for[number])
             or earlier in quoted[number]
-            or _same_function_unread(observed, calls[earlier], call)
-            or _same_prompt(calls[earlier], call)
+            or _may_need(observed, calls[earlier], call)
         }
         for number, call in enumerate(calls)
     ]
@@ -496,16 +482,13 @@ def _waited_for(observed: Observed, spans: frozenset[int]) -> set[int]:
     return sources
 
 
-def _same_function_unread(observed: Observed, earlier: Call, later: Call) -> bool:
-    """Two calls by one function, whose texts are not known: they may depend on each other."""
-    return observed.parents.get(earlier.id) == observed.parents.get(later.id) and (
-        observed.reply(earlier) is None or observed.prompt(later) is None
-    )
-
-
-def _same_prompt(earlier: Call, later: Call) -> bool:
+def _may_need(observed: Observed, earlier: Call, later: Call) -> bool:
     # The same question again is asked because of what the first answer was.
-    return later.prompt_sha256 is not None and later.prompt_sha256 == earlier.prompt_sha256
+    if later.prompt_sha256 is not None and later.prompt_sha256 == earlier.prompt_sha256:
+        return True
+    # Texts of one function's calls are all that could rule it out.
+    is_unread = observed.reply(earlier) is None or observed.prompt(later) is None
+    return is_unread and observed.parents.get(earlier.id) == observed.parents.get(later.id)
 
 
 @rule(
@@ -532,21 +515,23 @@ def _same_prompt(earlier: Call, later: Call) -> bool:
 def slow_code(observed: Observed) -> Observation | None:
     """A tool, or a node's own code, took much of the critical path."""
     lags = observed.seen[events.ClientLag]
-    blocked = _place_of_most(lags, is_starved=observed.is_starved) if lags else None
+    blocked = _place_of_most(observed, lags) if lags else None
     kinds = {"code", "tool", "client lag"} if blocked else {"code", "tool"}
     shares = [share for share in observed.shares if share.kind in kinds]
     taken_ns = sum(share.duration_ns for share in shares)
     if sum(share.share for share in shares) < LARGE_SHARE or not observed.matters(taken_ns):
         return None
-    tools = sorted(observed.seen[events.ToolEvent], key=lambda tool: -tool.duration_ns)
     # Whose code: where the loop stood still, else what took most of the path, else its steps.
-    names = [node.caption for node in _nodes_during(observed, blocked)] if blocked else []
-    names = names or [part.most_of for part in shares if part.kind == "code" and part.most_of]
-    names = names or [step.node for step in observed.path.steps]
+    names = (
+        (blocked and [node.caption for node in _nodes_during(observed, blocked)])
+        or [part.most_of for part in shares if part.kind == "code" and part.most_of]
+        or [step.node for step in observed.path.steps]
+    )
     case = ""
-    if shares[0].kind == "tool" and shares[0].most_of:
-        spans = [tool.id for tool in tools if tool.tool == shares[0].most_of]
-        case, what = "tool", f"The tool '{shares[0].most_of}' took in {counted(len(spans), 'call')}"
+    if shares[0].kind == "tool" and (tool := shares[0].most_of):
+        calls = [call for call in observed.seen[events.ToolEvent] if call.tool == tool]
+        spans = [call.id for call in sorted(calls, key=lambda call: -call.duration_ns)]
+        case, what = "tool", f"The tool '{tool}' took in {counted(len(spans), 'call')}"
     elif names:
         where = f", in the function '{blocked.function}'" if blocked else ""
         verb = "took" if len(set(names)) == 1 else "took most of"

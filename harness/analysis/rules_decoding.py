@@ -17,14 +17,14 @@ from harness.analysis.facts import (
     MOSTLY,
     SEVERAL,
     Observed,
-    came_at_once,
     per_model,
     queues_in_server,
-    times_in,
+    ttft,
 )
 from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
 from harness.analysis.speed_limits import SpeedLimit, company_of
+from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, most_at_once
@@ -150,6 +150,10 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
     first, later = measured[: len(measured) // 2], measured[len(measured) // 2 :]
     if len(measured) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
         return None
+    # Of calls sent together the later ones wait for the others, and the run has not gone on.
+    sent_ns = statistics.median((ttft(call) or call).start_ns for call in later)
+    if statistics.median(call.end_ns for call in first) > sent_ns:
+        return None
     if case == "later" and _grew(first, later, lambda call: call.input_tokens or 0):
         return None
     before, after = (statistics.median(map(measure, part)) for part in (first, later))
@@ -191,17 +195,20 @@ def _grew(first: Sequence[Call], later: Sequence[Call], of: Callable[[Call], flo
 @per_model
 def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Most tokens that a model wrote were reasoning."""
-    thinking = [call for call in calls if call.reasoning_tokens and call.output_tokens]
+    thinking = [call for call in calls if observed.hidden_tokens(call) and call.output_tokens]
     tokens = sum(call.output_tokens or 0 for call in calls)
-    hidden = sum(call.reasoning_tokens or 0 for call in thinking)
+    hidden = sum(map(observed.hidden_tokens, thinking))
     taken_ns = length_ns([*times_in("prefill", thinking), *times_in("decode", thinking)])
     share = hidden / max(1, tokens)
     if share < MOSTLY or not observed.matters(taken_ns * share):
         return None
+    is_counted = any(call.reasoning_tokens for call in thinking)
+    least = "" if is_counted else "At least "
     return Observation(
         severity="hint",
-        seen=f"{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), about "
-        f"{observed.said(taken_ns * share)}.",
+        seen=f"{least}{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), "
+        f"about {observed.said(taken_ns * share)}."
+        + ("" if is_counted else " Not counted apart: replies have fewer bytes than tokens."),
         spans=ids(thinking),
         lost_ns=taken_ns * share,
     )
@@ -228,7 +235,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
         if call.phase_ns("prefill") >= LEAST_KEPT_BACK_NS
         # This process may have stood still while it read a reply that was all there.
         and (
-            came_at_once(call)
+            observed.came_at_once(call)
             or (
                 "decode" in call.unreliable
                 and call.phase_ns("prefill") > 10 * call.phase_ns("decode")

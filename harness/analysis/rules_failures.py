@@ -14,7 +14,7 @@ from harness.inference.providers import Aim
 from harness.inference.providers.error_replies import context_overflow
 from harness.trace import events
 from harness.trace.calls import Call
-from harness.trace.intervals import length_ns
+from harness.trace.intervals import length_ns, most_at_once
 from harness.trace.records import Interval
 
 _OUT_OF_MEMORY = re.compile(
@@ -35,7 +35,7 @@ _OTHER_ERROR = Remedy(
 )
 _ERRORS: Mapping[str, Remedy] = {
     "RateLimited": Remedy(
-        "The account is at its limit of calls or tokens a minute.",
+        "The account is at its limit: of calls or tokens a minute, or of calls at once.",
         "L5",
         (
             "make fewer or shorter calls a minute: the pauses are what is over the limit",
@@ -43,9 +43,14 @@ _ERRORS: Mapping[str, Remedy] = {
         ),
     ),
     "Overloaded": Remedy(
-        "The server was loading, or had more calls than it takes.",
+        "The server was loading, or had more calls than it takes, of this run or of others.",
         "L4a",
-        ("begin when the server has loaded", FEWER_CALLS, Aim.ANSWER_MORE_AT_ONCE),
+        (
+            "begin when the server has loaded",
+            "see what else the server answers, if this run makes one call at a time",
+            FEWER_CALLS,
+            Aim.ANSWER_MORE_AT_ONCE,
+        ),
     ),
     "ContextOverflow": Remedy(
         "Prompt and reply together are longer than the model's context.",
@@ -53,9 +58,13 @@ _ERRORS: Mapping[str, Remedy] = {
         ("shorten the prompt, or lower max_output_tokens", Aim.LONGER_CONTEXT),
     ),
     "CallTimeout": Remedy(
-        "The reply took longer than the endpoint's timeout_s.",
+        "A call took longer than the limit of time that the error names.",
         "L3",
-        ("lower max_output_tokens, or raise timeout_s under [endpoints.{tag}]",),
+        (
+            "raise that limit under [endpoints.{tag}]",
+            "ask for less in one call: a lower max_output_tokens, a shorter prompt",
+            "see the server's log for what it did meanwhile",
+        ),
     ),
     "EndpointUnreachable": Remedy(
         "Nothing answered: the server was not started, has gone, or is somewhere else.",
@@ -174,11 +183,16 @@ def _paused(observed: Observed) -> Observation | None:
     model, _ = _commonest(str(pause.model) for pause in pauses if pause.reason == reason)
     failed = [call for call in tried if call.model == model]
     error = f" The last ended with: {failed[-1].error}" if failed else ""
+    # A limit of calls at once lets in as many as were answered together.
+    let_in = most_at_once(observed.by_model.get(model, ()))
+    crowd = most_at_once(call for call in observed.calls if call.model == model)
+    bound = f"if it limits calls at once: max_parallel = {let_in} under [endpoints.{model}]"
     return Observation(
         model=model,
         case=reason,
         seen=f"Calls were retried {len(pauses)} times ({listed}), most of them to '{model}'. The "
         f"calls that failed and the pauses took {observed.said(lost_ns)}.{error}",
+        first=(bound,) if reason == "RateLimited" and 0 < let_in < crowd else (),
         spans=ids(failed),
         lost_ns=lost_ns,
     )
@@ -196,7 +210,7 @@ def failed_calls(observed: Observed) -> Observation | None:
     final = Counter((call.model, call.error_class) for call in failed)
     # A call that was tried again, or answered elsewhere, did not fail for good.
     final -= Counter((str(retry.model), retry.reason) for retry in retries)
-    final -= Counter((observed.failed(event), event.reason) for event in fallbacks)
+    final -= Counter((_failed_endpoint(observed, event), event.reason) for event in fallbacks)
     for model in out_of_reach_calls(observed):
         # `out-of-reach` tells of these.
         del final[model, UNREACHED]
@@ -282,11 +296,21 @@ def _ran_out(call: Call) -> bool:
     return _OUT_OF_MEMORY.search(call.error or "") is not None
 
 
+def _failed_endpoint(observed: Observed, fallback: events.Fallback) -> str:
+    """The endpoint that could not answer: the intended one, or one asked in its place."""
+    fallbacks = observed.server(fallback.model).fallback
+    # Each is asked when the one before it in the list has failed.
+    in_order = (fallback.model, *fallbacks)
+    is_known = fallback.to in fallbacks
+    return in_order[in_order.index(fallback.to) - 1] if is_known else fallback.model
+
+
 def _fell_back(observed: Observed) -> Observation | None:
     if not observed.seen[events.Fallback]:
         return None
-    model, _ = _commonest(map(observed.failed, observed.seen[events.Fallback]))
-    of_model = [hop for hop in observed.seen[events.Fallback] if observed.failed(hop) == model]
+    hops = observed.seen[events.Fallback]
+    model, _ = _commonest(_failed_endpoint(observed, hop) for hop in hops)
+    of_model = [hop for hop in hops if _failed_endpoint(observed, hop) == model]
     reasons = [hop.reason for hop in of_model]
     reason, listed = _commonest(reasons)
     failed = [
@@ -326,7 +350,8 @@ def out_of_reach(observed: Observed) -> Observation | None:
     pauses = [retry.pause for retry in observed.retries if retry.model == model]
     later = (c for c in observed.calls if c.model == model and c.end_ns > failed[-1].end_ns)
     back = next((call for call in later if call.status == "ok"), None)
-    replaced = sum(observed.failed(hop) == model for hop in observed.seen[events.Fallback])
+    hops = observed.seen[events.Fallback]
+    replaced = sum(_failed_endpoint(observed, hop) == model for hop in hops)
     since_ns, until_ns, waits = failed[0].start_ns, failed[-1].end_ns, [*failed, *pauses]
     if back is not None:  # it waits until the server is looked for again
         # Until it was sent: its wait before that was for the server to be back.
@@ -373,6 +398,7 @@ def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
             ),
         )
     },
+    explains=("decode", "prefill"),
 )
 @per_model
 def asked_again(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:

@@ -17,15 +17,15 @@ from harness.analysis.facts import (
     MOSTLY,
     SEVERAL,
     Observed,
-    came_at_once,
     first_token_ns,
     per_model,
     queues_in_server,
     tells_of_queues,
-    times_in,
 )
 from harness.analysis.finding import Expected, Observation, ids, said_ns
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
+from harness.analysis.speed_limits import computed_tokens
+from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
 from harness.trace.intervals import length_ns, mean_depths
@@ -42,7 +42,7 @@ LITTLE_QUEUE = 0.2
 
 @rule(
     "prefill-bound",
-    "Prefill bound: the time goes into reading long prompts, not into waiting or writing.",
+    "Prefill bound: the time goes into reading long prompts, not into writing.",
     "L4b",
     SHORTER_PROMPTS,
     SAME_PART_FIRST,
@@ -53,7 +53,7 @@ LITTLE_QUEUE = 0.2
 @per_model
 def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Long prompts, read one after another without much queue, and slowly."""
-    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not came_at_once(c)]
+    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not observed.came_at_once(c)]
     if timed and not tells_of_queues(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
         company = mean_depths(timed)
@@ -69,35 +69,29 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
     if len(timed) < LEAST_COMPARED and lost_ns < MOSTLY * observed.run.duration_ns:
         return None
     ttft_ns = statistics.median(call.ttft_ns or 0 for call in timed)
-    tokens = statistics.median(map(_computed_tokens, timed))
-    queues = queues_in_server(observed, timed)
-    queue_share = sum(q.duration_ns for q in queues.values()) / sum(
-        call.ttft_ns or 0 for call in timed
-    )
+    tokens = statistics.median(map(computed_tokens, timed))
+    waited_ns = sum(call.ttft_ns or 0 for call in timed)
+    queued_ns = sum(queue.duration_ns for queue in queues_in_server(observed, timed).values())
     prefill_ns, decode_ns = (
         sum(call.phase_ns(name) for call in timed) for name in ("prefill", "decode")
     )
     if (
         ttft_ns < LONG_NS
         or tokens < LONG_PROMPT_TOKENS
-        or queue_share > LITTLE_QUEUE
+        or queued_ns > LITTLE_QUEUE * waited_ns
         or prefill_ns < MOSTLY * (prefill_ns + decode_ns)
         or not observed.matters(lost_ns)
     ):
         return None
     slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
-    rate = sum(map(_computed_tokens, timed)) / (prefill_ns / 1e9)
+    # Of all prompts that are read together.
+    rate = sum(map(computed_tokens, timed)) / (max(1, lost_ns) / 1e9)
     return Observation(
-        seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token, "
-        f"with hardly any queue: it reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s "
-        f"({observed.said(lost_ns)}).",
+        seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token: it "
+        f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.said(lost_ns)}).",
         spans=ids(slowest),
         lost_ns=lost_ns,
     )
-
-
-def _computed_tokens(call: Call) -> int:
-    return _input_tokens(call) - (call.cached_tokens or 0)
 
 
 def _input_tokens(call: Call) -> int:
@@ -168,8 +162,11 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             continue
         prefix_share = statistics.median(like.prefix_share for _, like, _ in again)
         shared_share = statistics.median(like.shared_share for _, like, _ in again)
-        is_told = any(call.cached_tokens is not None for call, _ in shares)
-        cached = _cached([call for call, _ in shares])
+        counts = [call.cached_tokens for call, _ in shares if call.cached_tokens is not None]
+        tokens = sum(_input_tokens(call) for call, _ in shares)
+        is_told, cached = bool(counts), f"{sum(counts)} of their {tokens} tokens were cached"
+        if len(counts) < len(shares):
+            cached = "what was cached of them the server does not say"
         lost = f"{'' if is_told else 'at most '}{observed.said(lost_ns)}"
         return Observation(
             case=case,
@@ -246,15 +243,6 @@ def _compared(
         if texts[0] is not None and texts[1] is not None:
             compared.append((later, likeness(texts[0], texts[1])))
     return compared
-
-
-def _cached(calls: Sequence[Call]) -> str:
-    """What of these prompts came out of the cache, for people."""
-    cached = [call.cached_tokens for call in calls]
-    if None in cached:
-        return "what was cached of them the server does not say"
-    tokens = sum(map(_input_tokens, calls))
-    return f"{sum(filter(None, cached))} of their {tokens} tokens were cached"
 
 
 def _uncached(call: Call) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from harness.analysis.facts import (
     LEAST_COMPARED,
@@ -15,12 +14,10 @@ from harness.analysis.facts import (
     MOSTLY,
     SEVERAL,
     Observed,
-    came_at_once,
     gains_by_company,
     per_model,
     queues_in_server,
     tells_of_queues,
-    times_in,
     ttft,
 )
 from harness.analysis.finding import Expected, Observation, counted, ids, named, said_ns
@@ -34,22 +31,26 @@ from harness.analysis.rules import (
     Remedy,
     rule,
 )
-from harness.analysis.speed_limits import MACHINE
+from harness.analysis.speed_limits import MACHINE, computed_tokens
+from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
 from harness.trace import events
 from harness.trace.calls import Call
 from harness.trace.intervals import common, length_ns, most_at_once, without
 from harness.trace.records import Interval
 
+# Among fewer items of a node, none can be called slower than the others.
 LEAST_ITEMS = 4
-"""Calls of a node of which one can be called slower than the others."""
 
-# How much longer the longest wait is than the shortest where others are in the way: a load takes
-# about the same time each time.
+# An item is a straggler from so many times its node's median on.
+LONG_FACTOR = 3.0
+
+# Behind others, the longest wait is so many times the shortest: a load takes about the same time
+# each time.
 UNEVEN = 2
 
+# One server of several is slow from so many times the quickest one's time for a token on.
 SLOW_REPLICA = 2.0
-"""How many times as long the slowest server of several takes for a token as the quickest."""
 
 
 @rule(
@@ -66,18 +67,12 @@ SLOW_REPLICA = 2.0
         ),
         "each call": Remedy(
             "Something goes before each reply that is neither the prompt nor another call: the "
-            "server loads the model anew, or the way to it is that slow.",
-            "L3",
-            (Aim.KEEP_LOADED, "see the server's log for what it does before it answers"),
-        ),
-        "each schema": Remedy(
-            "Something goes before each reply that is neither the prompt nor another call. All of "
-            "these calls have a schema, and a server may compile each new one.",
+            "server loads the model anew, compiles a schema, or the way to it is that slow.",
             "L3",
             (
-                "use one type for all of them (returns=), so that it is compiled once",
-                "make a call without returns=, to see whether the schema is what takes the time",
+                Aim.KEEP_LOADED,
                 "see the server's log for what it does before it answers",
+                "use one type for all calls with returns=: a server may compile each new schema",
             ),
         ),
     },
@@ -113,43 +108,62 @@ def _loaded(observed: Observed) -> Observation | None:
     )
 
 
-def _unexplained_ns(observed: Observed, call: Call) -> int:
-    """By how much a call's wait for its first token exceeds its prompt's reading; 0 if unknown."""
-    prompt_tokens, itl_ns = call.input_tokens, call.itl_mean_ns
-    if call.ttft_ns is None or prompt_tokens is None or itl_ns is None or came_at_once(call):
+def _unexplained_ns(observed: Observed, call: Call, pace_ns: float = math.inf) -> int:
+    """By how much a call's wait for its first token exceeds its prompt's reading; 0 if unknown.
+
+    `pace_ns`: how long reading a token takes at most, if the run shows it.
+    """
+    if call.ttft_ns is None or call.itl_mean_ns is None or observed.came_at_once(call):
         return 0
-    prompt_tokens += call.reasoning_tokens or 0  # written, and perhaps not shown
+    hidden = observed.hidden_tokens(call)
+    if call.input_tokens is None or (hidden and not call.reasoning_tokens):
+        return 0
     queued_ns = sum(queue.duration_ns for queue in queues_in_server(observed, [call]).values())
-    read = prompt_tokens - (call.cached_tokens or 0)
-    # At least so much: reading a token takes no longer than writing one.
-    return max(0, call.ttft_ns - queued_ns - read * itl_ns)
+    # Reading a token takes no longer than writing one.
+    read_ns = computed_tokens(call) * min(call.itl_mean_ns, pace_ns)
+    return max(0, round(call.ttft_ns - queued_ns - read_ns - hidden * call.itl_mean_ns))
+
+
+def _least_pace_ns(calls: Sequence[Call]) -> float:
+    """The quickest reading of a token by a model, where it is seen to tell of its cache."""
+    read = [call for call in calls if call.cached_tokens is not None and computed_tokens(call) > 0]
+    paces_ns = [(call.ttft_ns or math.inf) / computed_tokens(call) for call in read]
+    # Some servers say 0 whatever they had cached.
+    return min(paces_ns) if any(call.cached_tokens for call in read) else math.inf
 
 
 def _swaps_in_server(observed: Observed) -> Observation | None:
-    """Calls waited whenever the one before had been to another model, and else they did not."""
+    """Calls waited whenever their server's last one had been to another model, and else not."""
     models = observed.by_model
-    calls = [call for its in models.values() if len(models) > 1 for call in its]
-    calls.sort(key=lambda call: call.start_ns)
-    loaded: set[str] = set()
+    calls = sorted((c for its in models.values() for c in its), key=lambda call: call.start_ns)
+    paces_ns = {model: _least_pace_ns(its) for model, its in models.items()}
+    last: dict[str | None, Call] = {}
+    loaded: dict[str, None] = {}
     swaps: list[Call] = []
-    lost_ns = 0
-    for before, call in pairwise(calls):
-        loaded.add(before.model)
-        wait_ns = _unexplained_ns(observed, call)
-        if call.start_ns < before.end_ns or wait_ns < LONG_NS:
+    lost_ns, is_certain = 0, False
+    for call in calls:
+        url = observed.server(call.model).url
+        before, last[url] = last.get(url), call
+        if before is None or call.start_ns < before.end_ns:
             continue
+        loaded[before.model] = None
+        waits = (wait_ns := _unexplained_ns(observed, call, paces_ns[call.model])) >= LONG_NS
         # It waits after its own model too, so taking turns is not the reason.
-        if call.model == before.model:
+        if waits and call.model == before.model:
             return None
-        lost_ns += wait_ns
+        is_certain |= call.model == before.model
+        lost_ns += wait_ns if waits else 0
         # The first call of a model would have loaded it in any case.
-        swaps += [call] if call.model in loaded else []
+        swaps += [call] if waits and call.model in loaded else []
     if len(swaps) < SEVERAL or not observed.matters(lost_ns):
         return None
     return Observation(
+        # Where none comes after its own model, the way to the server may be what is slow.
+        severity="warning" if is_certain else "hint",
         seen=f"{len(swaps)} calls waited longer for their first token than their prompts explain, "
-        f"each after a call to another model ({observed.said(lost_ns)}): "
-        f"{named(call.model for call in swaps)} seem to take turns in a server's memory.",
+        f"each after a call to another model ({observed.said(lost_ns)}): {named(loaded)} seem to "
+        "take turns in a server's memory"
+        + ("." if is_certain else ", unless each call to it is that slow."),
         spans=ids(swaps),
         server=swaps[0].model,
         first=_side_by_side(observed),
@@ -179,9 +193,8 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         or max(waits_ns.values()) > UNEVEN * min(waits_ns.values())
     ):
         return None
-    case = "each schema" if all(call.structured for call in cold) else "each call"
     return Observation(
-        case=case if len(cold) > 1 else "in server",
+        case="each call" if len(cold) > 1 else "in server",
         seen=f"{counted(len(cold), 'call')} to '{model}' waited up to {said_ns(slowest_ns)} for "
         f"the first token, with no other under way; {observed.said(lost_ns)} of it went into "
         "something else than reading the prompts, at the pace of the replies.",
@@ -247,39 +260,34 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
 def _slow_item(observed: Observed) -> Observation | None:
     """One item of a mapped node took far longer than the others, and the run waited for it."""
     on_path = {step.span for step in observed.path.steps}
-    of_node: dict[str, list[int]] = {}
-    for span, node in observed.nodes.items():
-        of_node.setdefault(node.node, []).append(span)
-    worst: tuple[int, int, float] | None = None
+    of_node: dict[str, list[events.NodeAttempt]] = {}
+    for node in observed.nodes.values():
+        of_node.setdefault(node.node, []).append(node)
     queues: dict[int | None, list[Interval]] = {}
     for call in observed.calls:
         queues.setdefault(observed.parents.get(call.id), []).extend(call.phases.get("queue", ()))
-    own_ns: dict[int, int] = {}
-    for spans in of_node.values():
-        *shorter, last = sorted(spans, key=lambda span: observed.nodes[span].duration_ns)
-        if len(spans) < LEAST_ITEMS or last not in on_path:
+    worst: Observation | None = None
+    for items in of_node.values():
+        *shorter, last = sorted(items, key=lambda item: item.duration_ns)
+        if len(items) < LEAST_ITEMS or last.id not in on_path:
             continue
-        for span in spans:
-            # Without queues: that others had the places makes an item late, not slow.
-            own_ns[span] = length_ns(without([observed.nodes[span]], queues.get(span, ())))
-        usual_ns = statistics.median(own_ns[span] for span in shorter)
+        # Without queues: that others had the places makes an item late, not slow.
+        own_ns = {item.id: length_ns(without([item], queues.get(item.id, ()))) for item in items}
+        usual_ns, took_ns = statistics.median(own_ns[item.id] for item in shorter), own_ns[last.id]
         # The next longest would have held the run up as well.
-        lost_ns = observed.nodes[last].duration_ns - observed.nodes[shorter[-1]].duration_ns
-        if own_ns[last] >= LONG_FACTOR * usual_ns and (worst is None or lost_ns > worst[0]):
-            worst = lost_ns, last, usual_ns
-    if worst is None or not observed.matters(worst[0]):
-        return None
-    lost_ns, last, usual_ns = worst
-    took_ns = own_ns[last]
-    queued = took_ns < observed.nodes[last].duration_ns
-    return Observation(
-        seen=f"'{observed.nodes[last].caption}' took {said_ns(took_ns)}, the others of its node "
-        f"{said_ns(usual_ns)} in the median"
-        + (", queues left out" if queued else "")
-        + f", and the run waited for it alone ({observed.said(lost_ns)}).",
-        spans=(last,),
-        lost_ns=lost_ns,
-    )
+        lost_ns = last.duration_ns - shorter[-1].duration_ns
+        is_worse = worst is None or lost_ns > (worst.lost_ns or 0)
+        if took_ns < LONG_FACTOR * usual_ns or not observed.matters(lost_ns) or not is_worse:
+            continue
+        queued = ", queues left out" if took_ns < last.duration_ns else ""
+        worst = Observation(
+            seen=f"'{last.caption}' took {said_ns(took_ns)}, the others of its node "
+            f"{said_ns(usual_ns)} in the median{queued}, and the run waited for it alone "
+            f"({observed.said(lost_ns)}).",
+            spans=(last.id,),
+            lost_ns=lost_ns,
+        )
+    return worst
 
 
 @rule(
@@ -380,11 +388,6 @@ def _side_by_side(observed: Observed) -> tuple[str, ...]:
 # From this share on, it is the KV cache that keeps calls waiting.
 FULL_KV = 0.85
 
-LONG_FACTOR = 3.0
-"""A convoy's head is that much longer than the median, and its tail waits that much longer than
-the call that waited least."""
-
-
 _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work could go on"
 
 
@@ -451,7 +454,13 @@ def _waits_alone(observed: Observed, calls: Sequence[Call], least_ns: int) -> di
 @per_model
 def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     queues = queues_in_server(observed, calls)
-    queued = _queued(calls, queues)
+    queued = [
+        call
+        for call in calls
+        if call.id in queues
+        and queues[call.id].duration_ns
+        >= max(LEAST_LOST_NS, MOSTLY * (call.ttft_ns or call.duration_ns))
+    ]
     lost_ns = length_ns(queues[call.id] for call in queued)
     certain = tells_of_queues(observed, calls)
     enough = SEVERAL if certain else 2 * SEVERAL  # long prompts can look like it
@@ -460,25 +469,17 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     waits = [queues[call.id].duration_ns for call in queued]
     seats = most_at_once(times_in("decode", calls))
     sent, running = _sent_at_once(calls), observed.highest(model, "running") or 0
-    waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache")
-    kv_is_full = kv is not None and kv > FULL_KV
-    computes_all_it_can = any(
-        limit.model == model and limit.bound == "compute" for limit in observed.limits
-    )
-    at_its_limit = computes_all_it_can or gains_by_company(calls) is False
-    reads_ns = length_ns(times_in("prefill", calls))
-    # A server that answers one at a time shows nothing of what two would do.
-    mostly_reads = certain and seats > 1 and reads_ns > length_ns(times_in("decode", calls))
+    waiting, kv = observed.highest(model, "waiting"), observed.highest(model, "KV cache") or 0.0
     aim: tuple[Aim, str] | None = (Aim.ANSWER_MORE_AT_ONCE, f"{sent} calls at once")
-    expected = None
-    if kv_is_full:  # in elements of half the size, twice as many fit
-        aim = Aim.MORE_KV_ROOM, ""
-        expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
-    full = "at its limit" if at_its_limit or mostly_reads else ""
-    case = "KV cache full" if kv_is_full else full
+    case, expected = "", None
     # More than this run had sent: the rest is of others.
     if running > sent:
-        case, aim, expected = "others", None, None
+        case, aim = "others", None
+    elif kv > FULL_KV:  # in elements of half the size, twice as many fit
+        case, aim = "KV cache full", (Aim.MORE_KV_ROOM, "")
+        expected = Expected("room in a 16-bit KV cache for", seats, 2 * seats, "calls")
+    elif _writes_all_it_can(observed, calls, is_certain=certain):
+        case = "at its limit"
     return Observation(
         severity="warning" if certain else "hint",
         case=case,
@@ -491,7 +492,7 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
             else f"It answered {'one' if seats == 1 else seats} at a time"
         )
         + (f", and {waiting:.0f} were waiting" if waiting else "")
-        + (f", with its KV cache {kv:.0%} full." if kv_is_full else ".")
+        + (f", with its KV cache {kv:.0%} full." if kv > FULL_KV else ".")
         + ("" if certain else " The server reports no queue: calls began only as others ended."),
         spans=ids(queued),
         wanted=aim,
@@ -500,14 +501,14 @@ def _behind_each_other(observed: Observed, model: str, calls: Sequence[Call]) ->
     )
 
 
-def _queued(calls: Sequence[Call], queues: Mapping[int, Interval]) -> list[Call]:
-    return [
-        call
-        for call in calls
-        if call.id in queues
-        and queues[call.id].duration_ns
-        >= max(LEAST_LOST_NS, MOSTLY * (call.ttft_ns or call.duration_ns))
-    ]
+def _writes_all_it_can(observed: Observed, calls: Sequence[Call], *, is_certain: bool) -> bool:
+    """Whether more places would only slow each call down; `is_certain`: its server tells queues."""
+    bounds = {limit.model: limit.bound for limit in observed.limits}
+    if bounds.get(calls[0].model) == "compute" or gains_by_company(observed, calls) is False:
+        return True
+    reads, writes = times_in("prefill", calls), times_in("decode", calls)
+    # A server that answers one at a time shows nothing of what two would do.
+    return is_certain and most_at_once(writes) > 1 and length_ns(reads) > length_ns(writes)
 
 
 def had_places(observed: Observed, calls: Sequence[Call]) -> bool:

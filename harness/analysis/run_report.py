@@ -6,7 +6,7 @@ Times count from the run's start, not from its clock's zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.facts import Observed, observe
@@ -90,10 +90,7 @@ class RunReport:
 def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
     """Reads a journal once, and keeps some two kilobytes for each model call.
 
-    Args:
-        journal: Of a run that ended, was killed, or is still going.
-        targets: What calls are judged by; half a second to the first token, and then twenty tokens
-            a second, when left out.
+    The run may be over, killed, or still going. Calls are judged by `targets`.
 
     Raises:
         JournalInvalid: A line in the middle is not a record.
@@ -108,6 +105,8 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     # What the cache answered tells nothing of servers, and cost nothing.
     sent = [call for call in observed.calls if not call.from_cache]
     nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
+    # A probe lies in the call that it precedes.
+    beside = (a for a in asides if not isinstance(a, events.SchemaProbe | events.ToolProbe))
     whole = call_group(calls)
     return RunReport(
         run_id=journal.started.run_id,
@@ -127,7 +126,7 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         speed_limits=observed.limits,
         asides=asides_of(asides),
         goodput=goodput_of(sent, targets=targets, run_ns=run.duration_ns),
-        occupancy=occupancy_of([*sent, *_beside(asides)], run=run),
+        occupancy=occupancy_of([*sent, *beside], run=run),
         loads=_loads(seen[events.LoadEvent], {call.id: call.model for call in calls}),
         critical_path=observed.path,
         time=observed.shares,
@@ -149,11 +148,6 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
             if not journal.resumed_after(span.end_ns)
         ),
     )
-
-
-def _beside(asides: Iterable[events.OtherRequest]) -> Iterator[Interval]:
-    # A probe lies in the call that it precedes.
-    return (a for a in asides if not isinstance(a, events.SchemaProbe | events.ToolProbe))
 
 
 def _loads(

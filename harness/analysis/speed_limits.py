@@ -105,14 +105,21 @@ def _limit(
     device: events.MachineEvent,
     decoding_share: float,
 ) -> SpeedLimit | None:
-    timed = [call for call in calls if _has_speed(call)]
+    timed = [
+        call
+        for call in calls
+        if call.phase_ns("decode") > 0
+        and "decode" not in call.unreliable
+        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
+    ]
     weight_bytes = weights.active_bytes or 0
     if not timed or weight_bytes <= 0:
         return None
     caches = [_cache_bytes(call, weights.token_bytes) for call in timed]
     depth_of = company_of(calls)  # short replies are company too
     company = [depth_of[call.id] for call in timed]
-    rates = [_tokens_per_s(call) for call in timed]
+    # The first token is there when decoding begins.
+    rates = [((c.output_tokens or 0) - 1) * 1e9 / c.phase_ns("decode") for c in timed]
     memory = [
         device.memory_bytes_per_s / (weight_bytes + round(n) * cache_bytes)
         for cache_bytes, n in zip(caches, company, strict=True)
@@ -149,6 +156,11 @@ def _limit(
     )
 
 
+def computed_tokens(call: Call) -> int:
+    """Tokens of its prompt that were read, and not served from a cache."""
+    return (call.input_tokens or 0) - (call.cached_tokens or 0)
+
+
 def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
     """How many replies were under way while a call was answered, itself included; by its span."""
     answered = [call for call in calls if call.phase_ns("decode") > 0]
@@ -162,19 +174,6 @@ def _bound(memory_share: float, compute_share: float) -> Bound:
     if max(memory_share, compute_share) < AT_LIMIT:
         return "neither"
     return "bandwidth" if memory_share >= compute_share else "compute"
-
-
-def _has_speed(call: Call) -> bool:
-    return (
-        call.phase_ns("decode") > 0
-        and "decode" not in call.unreliable
-        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
-    )
-
-
-def _tokens_per_s(call: Call) -> float:
-    # The first token is there when decoding begins.
-    return ((call.output_tokens or 0) - 1) * 1e9 / call.phase_ns("decode")
 
 
 def _cache_bytes(call: Call, token_bytes: int) -> int:
@@ -192,7 +191,7 @@ def _prompt_tokens_per_s(calls: Sequence[Call], *, least_tokens: int) -> float |
     read = 0
     reading: list[Interval] = []
     for call in calls:
-        computed = (call.input_tokens or 0) - (call.cached_tokens or 0)
+        computed = computed_tokens(call)
         if computed >= least_tokens and "prefill" in call.phases:
             read += computed
             reading += call.phases["prefill"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.trace import events
-from harness.trace.calls import Call
+from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import common, length_ns, parts_within, without
 from harness.trace.node_records import CriticalPath, sources_of
 from harness.trace.records import Flow, Instant, Interval, SpanRecord
@@ -67,7 +67,8 @@ class TimeShare:
     share: float
     """Of the run's time, from 0 to 1."""
     most_of: str | None = None
-    """Of the nodes' own code, the node on the path that took most of it; of tools, the tool."""
+    """Of the nodes' own code, the node on the path that took most of it; of tools, the tool; of
+    prompts and replies, the model, if there are several."""
 
 
 class TimeSpent:
@@ -94,10 +95,7 @@ class TimeSpent:
     ) -> tuple[TimeShare, ...]:
         """Of the run's time, the largest first; they add up to it.
 
-        Args:
-            path: Its critical path; of a run without nodes, one without steps.
-            calls: The run's.
-            run: From its first record to its last.
+        The path of a run without nodes has no steps. `run` is from its first record to its last.
         """
         spent_ns = dict.fromkeys(TIME_KINDS, 0)
         own_ns: dict[str, int] = {}
@@ -131,7 +129,11 @@ class TimeSpent:
             spent_ns |= dict(_inside(run, calls, self._beside))
         tools = {name: common(windows or [run], spans) for name, spans in self._tools.items()}
         tools_ns = {name: length_ns(parts) for name, parts in tools.items()}
-        named_ns: Mapping[TimeKind, Mapping[str, int]] = {"code": own_ns, "tool": tools_ns}
+        named_ns: dict[TimeKind, Mapping[str, int]] = {"code": own_ns, "tool": tools_ns}
+        on_path = [call for step in path.steps for call in of_step.get(step.span, ())]
+        models = answered_by_model(on_path or calls)
+        for phase in ("prefill", "decode") if len(models) > 1 else ():
+            named_ns[phase] = {tag: length_ns(times_in(phase, its)) for tag, its in models.items()}
         whole_ns = max(1, run.duration_ns)
         shares = (
             TimeShare(
@@ -147,6 +149,11 @@ class TimeSpent:
 
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
         self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
+
+
+def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
+    """When the calls were in a phase; in `decode` each was being answered."""
+    return [part for call in calls for part in call.phases.get(phase, ())]
 
 
 def _largest(durations_ns: Mapping[str, int]) -> str | None:
@@ -183,8 +190,7 @@ def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
     """What of this kind there is in the calls."""
     match kind:
         case "decode" | "prefill" | "load" | "overhead":
-            for call in calls:
-                yield from call.phases.get(kind, ())
+            yield from times_in(kind, calls)
         case "queue":
             for call in calls:
                 # Waits in this process, which have kinds of their own.

@@ -50,8 +50,6 @@ class TrainingRows:
         margin: The least difference of two scores of a pair, in points of the rubric's scale.
 
     Attributes:
-        loops: Number of loops read.
-        made: Number of rows made.
         left_out: Drafts that made no row, by reason.
     """
 

@@ -91,6 +91,7 @@ class PlantedRun:
         prefill_ms: int = 40,
         tokens: int = 20,
         itl_ms: int = 10,
+        decode_ms: int | None = None,
         input_tokens: int = 60,
         cached_tokens: int | None = None,
         prompt: str | None = None,
@@ -102,12 +103,14 @@ class PlantedRun:
         """A call that succeeds: waits here, loads, queues, is read, is answered.
 
         `quiet`: the server tells nothing of its queue, so that it counts as prefill.
+        `decode_ms`: of the tokens that were shown, if not all were.
         `turn_ms`: waits before all that for its turn under the max_parallel of the endpoint.
         """
         begun_ms = self.now_ms if at_ms is None else at_ms
         let_in_ms = begun_ms + turn_ms
         sent_ms = let_in_ms + wait_ms + load_ms
-        ttft_ms, decode_ms = queue_ms + prefill_ms, (tokens - 1) * itl_ms
+        ttft_ms = queue_ms + prefill_ms
+        decode_ms = (tokens - 1) * itl_ms if decode_ms is None else decode_ms
         self.now_ms = sent_ms + ttft_ms + decode_ms
         call = self.span(
             "chat",
@@ -735,14 +738,14 @@ def held_in_the_node() -> PlantedRun:
     run = PlantedRun("vllm")
     for item in range(8):
         node = run.node("notes", 0, 1990, item=item)
-        run.call(parent=node, prompt=f"Note {item}.", reply=f"{item}")
+        run.call(parent=node, prompt=f"Note {item}.", reply=f"This is what number {item} says.")
     return run
 
 
 def a_schema_before_each_reply() -> PlantedRun:
     run = PlantedRun("vllm")
-    call: dict[str, Any] = {"structured": True, "prompt": "The same?", "reply": "yes"}
-    run.calls(6, prefill_ms=950, tokens=18, input_tokens=10, **call)
+    call: dict[str, Any] = {"structured": True, "prompt": "The same?", "reply": '{"answer": "yes"}'}
+    run.calls(6, prefill_ms=950, tokens=17, input_tokens=10, **call)
     return run
 
 
@@ -761,6 +764,107 @@ def kept_back_while_it_stood_still() -> PlantedRun:
         run.call(prefill_ms=1900, tokens=110, itl_ms=0)
     node = run.call(prefill_ms=1900, tokens=110, itl_ms=0, unreliable=["itl_mean_ns"])
     run.span("decode", run.now_ms, 48, node, source="unreliable")
+    return run
+
+
+def held_by_run_map() -> PlantedRun:
+    """A node's `run.map` with `max_parallel=1`."""
+    run = PlantedRun("openai")
+    node = run.node("notes", 0, 8 * 250)
+    for item in range(8):
+        waited = {"concurrency_wait_ns": 250 * item * MS} if item else {}
+        part = run.span("node", 250 * item, 250, node, node="notes/line", item=item, **waited)
+        run.call(
+            250 * item,
+            parent=part,
+            prompt=f"Note {item}.",
+            reply=f"This is what number {item} says.",
+        )
+    return run
+
+
+def refused_beside_each_other() -> PlantedRun:
+    """The account lets two calls through at once, and five are made."""
+    run = PlantedRun("openai")
+    error = "RateLimited: small: the account is at its limit"
+    for start_ms in (0, 1000, 2000):
+        for _ in range(2):
+            run.call(start_ms, tokens=90)
+        for _ in range(3):
+            run.now_ms = start_ms
+            run.failed_call(5, error)
+            run.retry(995, "RateLimited")
+    run.call(3000)
+    return run
+
+
+def overloaded_by_others() -> PlantedRun:
+    run = PlantedRun("openai")
+    for _ in range(3):
+        run.failed_call(900, "Overloaded: small: the server is loading or full")
+        run.retry(600, "Overloaded")
+        run.call()
+    return run
+
+
+def first_tokens_out_of_time() -> PlantedRun:
+    run = PlantedRun("openai")
+    for _ in range(3):
+        nothing = "nothing of the reply within first_token_timeout_s = 2 s"
+        run.failed_call(2000, f"CallTimeout: small: {nothing}")
+        run.retry(600, "CallTimeout")
+    run.call()
+    return run
+
+
+def reasoning_not_counted() -> PlantedRun:
+    """Short answers after 400 tokens that were neither shown nor counted apart."""
+    run = PlantedRun("openai")
+    for question in ("tea", "salt", "rain"):
+        answer = f"Nobody can say what {question} is."
+        run.call(
+            prefill_ms=4000, tokens=408, decode_ms=70, prompt=f"What is {question}?", reply=answer
+        )
+    return run
+
+
+def reasoning_before_labels() -> PlantedRun:
+    run = PlantedRun("openai")
+    run.calls(3, prefill_ms=4000, tokens=405, reasoning_tokens=400, decode_ms=40)
+    return run
+
+
+def swaps_behind_prompts() -> PlantedRun:
+    """Two models take turns; at the pace of writing, reading their prompts would take longer."""
+    run = PlantedRun("openai")
+    same: dict[str, Any] = {"input_tokens": 1000, "reply": "A text of its own."}
+    for turn in range(4):
+        for model in ("small", "large"):
+            cached, ms = (800, 2000) if turn else (0, 2400)
+            prompt = f"{model} {turn}"
+            run.call(model=model, prefill_ms=ms, cached_tokens=cached, prompt=prompt, **same)
+    # One after its own model, which does not wait.
+    run.call(model="large", cached_tokens=800, prompt="large 4", **same)
+    return run
+
+
+def long_prompts_sent_together() -> PlantedRun:
+    """A server reads six long prompts one after another, and says nothing of a queue."""
+    run = PlantedRun("openai")
+    for place in range(6):
+        run.call(0, prefill_ms=2000 * (place + 1), tokens=8, input_tokens=8000)
+    return run
+
+
+def far_gateways() -> PlantedRun:
+    """Two models on two servers, each of which is a second away."""
+    run = PlantedRun()
+    for model in ("small", "large"):
+        run.endpoint(model, backend="openai", url=f"http://{model}/v1")
+    for turn in range(4):
+        for model in ("small", "large"):
+            prompt, reply = f"{model} {turn}", f"What {model} says on {turn}."
+            run.call(model=model, prefill_ms=1000, input_tokens=30, prompt=prompt, reply=reply)
     return run
 
 

@@ -84,7 +84,7 @@ class Fault:
 FAULTS = [
     Fault("cold-start", planted.cold_start, (1, 3.0), (3, 0, "s"), severity="hint"),
     Fault("cold-start", planted.slow_first_call, (1, 2.4)),
-    Fault("swap-thrash", planted.swaps_in_a_server, (4, 6.0),
+    Fault("swap-thrash", planted.swaps_in_a_server, (4, 6.0), severity="hint",
           beside=frozenset({"cold-start", "serial-client"})),
     Fault("straggler", planted.straggler, (1, 2.4)),
     Fault("reply-gap", planted.stalled_replies, (3, 4.5)),
@@ -112,7 +112,7 @@ FAULTS = [
     Fault("slow-decode", lambda: planted.known_limits(100, prefill_ms=6000), (3, 11.7),
           beside=frozenset({"prefill-bound", "serial-client"}), name="compute"),
     Fault("slow-decode", planted.slow_decode, (8, 15.21)),
-    Fault("serial-client", planted.serial_loop, (8, 1.61)),
+    Fault("serial-client", planted.serial_loop, (8, 1.61), severity="hint"),
     Fault("max-parallel", planted.places_without_models, (8, 0.3)),
     Fault("max-parallel", planted.places, (8, 2.4)),
     Fault("max-parallel", lambda: planted.places(None), (8, 2.4), severity="hint",
@@ -148,6 +148,16 @@ FAULTS = [
     Fault("not-streamed", planted.kept_back_while_it_stood_still, (3, None),
           beside=frozenset({"serial-client", "cold-start"})),
     Fault("node-retries", planted.timed_out_attempts, (2, 2.0)),
+    Fault("serial-client", planted.held_by_run_map, (8, 1.61)),
+    Fault("hidden-reasoning", planted.reasoning_not_counted, (3, 11.38), severity="hint"),
+    Fault("hidden-reasoning", planted.reasoning_before_labels, (3, 11.97), severity="hint"),
+    Fault("prefill-bound", planted.long_prompts_sent_together, (6, 12.0)),
+    Fault("cold-start", planted.far_gateways, (4, 2.8), beside=frozenset({"serial-client"})),
+    Fault("swap-thrash", planted.swaps_behind_prompts, (6, 12.64),
+          beside=frozenset({"serial-client"})),
+    Fault("retries", planted.refused_beside_each_other, (9, 3.0)),
+    Fault("retries", planted.overloaded_by_others, (3, 4.5)),
+    Fault("retries", planted.first_tokens_out_of_time, (3, 7.8)),
 ]  # fmt: skip
 
 
@@ -166,13 +176,13 @@ def test_the_planted_fault_is_named_and_no_other(fault: Fault, tmp_path: Path) -
     said = finding.expected
     assert (said and (round(said.before, 2), round(said.after, 2), said.unit)) == fault.expected
     assert said is None or [move for move in finding.move if move.endswith(f": {said}")]
-    for finding in findings.values():
-        assert finding.layer in LAYERS
-        assert finding.move
-        assert "{" not in "".join(finding.move).replace("each={...}", "")
-        assert set(finding.spans) <= spans
-        assert finding.lost_ns is None or 0 <= finding.lost_ns <= journal.duration_ns
-    text = "\n".join([finding.seen, *(f"- {move}" for move in findings[fault.rule].move)])
+    for each in findings.values():
+        assert each.layer in LAYERS
+        assert each.move
+        assert "{" not in "".join(each.move).replace("each={...}", "")
+        assert set(each.spans) <= spans
+        assert each.lost_ns is None or 0 <= each.lost_ns <= journal.duration_ns
+    text = "\n".join([finding.seen, *(f"- {move}" for move in finding.move)])
     assert_shown("remedies", f"{fault.rule}: {fault}", text)
 
 
@@ -333,6 +343,16 @@ def test_replies_that_reach_their_own_limit_are_told_and_are_no_fault(tmp_path: 
     assert [one.code for one in diagnosis.remarks] == ["diagnosis.replies-cut"]
     assert "2 of 3" in str(diagnosis.remarks[0])
     assert diagnosis.findings == ()
+
+
+def test_calls_that_repeat_another_are_told_if_their_replies_are_the_same(tmp_path: Path) -> None:
+    run = PlantedRun()
+    for reply in ("So it is always.", "So it is always.", "So it is always.", "And so it is not."):
+        run.call(tokens=60, prompt="What is the rule?", reply=reply)
+
+    (remark,) = diagnose(run.journal(tmp_path)).remarks
+    assert remark.code == "diagnosis.calls-repeated"
+    assert str(remark).startswith("2 calls to 'small' asked")
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,21 @@ def test_the_tool_that_took_most_is_named():
     assert (tool.kind, tool.most_of) == ("tool", "search")
 
 
+def test_of_several_models_the_one_that_wrote_most_is_named():
+    spans = [
+        span(2, "chat", 0, 300, model="producer"),
+        span(3, "decode", 0, 300, 2),
+        span(4, "chat", 300, 1000, model="judge"),
+        span(5, "decode", 300, 1000, 4),
+    ]
+    path = CriticalPath(steps=(), after_ns=0)
+
+    (several,) = TimeSpent().shares(path, calls_of(spans), run=RUN)
+    alone, _ = TimeSpent().shares(path, calls_of(spans[2:]), run=RUN)
+    assert (several.kind, several.most_of) == ("decode", "judge")
+    assert (alone.kind, alone.most_of) == ("decode", None)
+
+
 def test_a_run_without_nodes_is_divided_as_a_whole():
     spans = [
         span(2, "embed", 0, 300),
