@@ -205,7 +205,7 @@ class OnWorkers(InProcess):
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                serving = group.create_task(self._serve(work, run, questions))
+                serving = group.create_task(_serve(work, run, questions, self.pickler))
                 try:
                     performed = await self.send(call, on)
                 except (WorkerLost, ConfigurationInvalid) as error:
@@ -217,29 +217,6 @@ class OnWorkers(InProcess):
         if failure is not None:
             raise failure
         return performed
-
-    async def _serve(self, work: Work, run: AnyRun, questions: Questions) -> None:
-        """Does what a worker asks for, side by side, in the context of its node."""
-        with ExitStack() as queueing:
-            if work.handle is not None:
-                # Until the worker's first word, the call waits in the cluster's queue: no idleness.
-                queueing.enter_context(work.handle.pulse.doing("rest"))
-            async with asyncio.TaskGroup() as group:
-                while True:
-                    question = await questions.get()
-                    queueing.close()
-                    run.beat()
-                    if question is not None:
-                        group.create_task(self._answer(run, question))
-
-    async def _answer(self, run: AnyRun, question: WorkerQuestion) -> None:
-        try:
-            name, arguments, options = pickle.loads(question.data)  # noqa: S301 - from a worker
-            value = await getattr(run, name)(*arguments, **options)
-            answer = _pickled((value, None), self.pickler)
-        except Exception as error:  # noqa: BLE001 - raised again in the worker
-            answer = _pickled((None, _picklable(error, self.pickler)), self.pickler)
-        question.answer(answer)
 
     def _packed(self, work: Work, value: object, *, argument: str = "") -> bytes:
         """A call's function, or its argument of this name, pickled."""
@@ -280,6 +257,34 @@ class OnWorkers(InProcess):
 def _place_of(work: Work) -> dict[str, Any]:
     code = inspect.unwrap(work.function).__code__
     return {"path": Path(code.co_filename), "line": code.co_firstlineno}
+
+
+# Not methods: a subclass is an executor of somebody else, which may have methods of these names.
+
+
+async def _serve(work: Work, run: AnyRun, questions: Questions, pickler: str) -> None:
+    """Does what a worker asks for, side by side, in the context of its node."""
+    with ExitStack() as queueing:
+        if work.handle is not None:
+            # Until the worker's first word, the call waits in the cluster's queue: no idleness.
+            queueing.enter_context(work.handle.pulse.doing("rest"))
+        async with asyncio.TaskGroup() as group:
+            while True:
+                question = await questions.get()
+                queueing.close()
+                run.beat()
+                if question is not None:
+                    group.create_task(_answer(run, question, pickler))
+
+
+async def _answer(run: AnyRun, question: WorkerQuestion, pickler: str) -> None:
+    try:
+        name, arguments, options = pickle.loads(question.data)  # noqa: S301 - from a worker
+        value = await getattr(run, name)(*arguments, **options)
+        answer = _pickled((value, None), pickler)
+    except Exception as error:  # noqa: BLE001 - raised again in the worker
+        answer = _pickled((None, _picklable(error, pickler)), pickler)
+    question.answer(answer)
 
 
 def clock_bounds(before: tuple[int, int] | None, bounds: tuple[int, int]) -> tuple[int, int]:
