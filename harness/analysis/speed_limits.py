@@ -110,7 +110,7 @@ def _limit(
         for call in calls
         if call.phase_ns("decode") > 0
         and "decode" not in call.unreliable
-        and (call.output_tokens or 0) >= LEAST_OUTPUT_TOKENS
+        and (call.decode_tokens or 0) >= LEAST_OUTPUT_TOKENS
     ]
     weight_bytes = weights.active_bytes or 0
     if not timed or weight_bytes <= 0:
@@ -118,8 +118,7 @@ def _limit(
     caches = [_cache_bytes(call, weights.token_bytes) for call in timed]
     depth_of = company_of(calls)  # short replies are company too
     company = [depth_of[call.id] for call in timed]
-    # The first token is there when decoding begins.
-    rates = [((c.output_tokens or 0) - 1) * 1e9 / c.phase_ns("decode") for c in timed]
+    rates = [(c.decode_tokens or 0) * 1e9 / c.phase_ns("decode") for c in timed]
     memory = [
         device.memory_bytes_per_s / (weight_bytes + round(n) * cache_bytes)
         for cache_bytes, n in zip(caches, company, strict=True)

@@ -131,6 +131,10 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
         span.set(from_cache=True)
     elif completion.usage is not None:
         span.set(**token_counts(completion.usage))
+        is_timed = any(phase.source == "measured" for phase in completion.phases)
+        # A server's own word for the time of decode includes reasoning, shown or not.
+        if completion.usage.reasoning_tokens and is_timed and not completion.reasoning:
+            span.set(unstreamed_tokens=completion.usage.reasoning_tokens)
         if kv_bytes is not None and completion.usage.input_tokens is not None:
             span.set(prompt_kv_bytes=kv_bytes(completion.usage.input_tokens))
     span.set(

@@ -55,6 +55,14 @@ class Call(Chat, name=Chat.NAME):
         return total_ns
 
     @property
+    def decode_tokens(self) -> int | None:
+        """Tokens of the reply that its decode phase has the time of; None if not counted."""
+        if self.output_tokens is None:
+            return None
+        # The phase lasts from the first token in the stream to the last, so the first is not of it.
+        return max(0, self.output_tokens - (self.unstreamed_tokens or 0) - 1)
+
+    @property
     def was_cut(self) -> bool:
         """Whether its reply ended at a limit of its length."""
         return self.finish_reason == "length"
@@ -202,7 +210,8 @@ class CallGroup:
     ignored_schemas: int  # calls whose schema the server ignored
     # Fields that were left out of some calls, since the model or its server refuses them.
     dropped: tuple[str, ...]
-    # Tokens after the first, over their time: without loading, queueing and prefill.
+    # Tokens after the first, over their time: without loading, queueing, prefill and the reasoning
+    # that was not streamed.
     decode_tokens_per_s: float | None
     # The part around the server's engine: client, network, front end. If the server does not report
     # both its queue and its prefill, it is included in one of them.
@@ -288,11 +297,10 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
         for call in done
         if (decode_ns := call.phase_ns("decode")) > 0
         and "decode" not in call.unreliable
-        and (tokens := call.output_tokens) is not None
+        and (tokens := call.decode_tokens) is not None
     ]
     seconds = sum(decode_ns for decode_ns, _ in timed) / 1e9
-    # A decode phase lasts from the first token to the last, so the first is not of it.
-    return sum(max(0, tokens - 1) for _, tokens in timed) / seconds if timed else None
+    return sum(tokens for _, tokens in timed) / seconds if timed else None
 
 
 def known_sum(counts: Iterable[int | None]) -> int | None:

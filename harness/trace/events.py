@@ -257,6 +257,8 @@ class Chat(Request):
     # Fields left out of the request, since the model or its server refuses them.
     dropped: tuple[str, ...] = ()
     reasoning_tokens: int | None = None
+    # Reasoning that no piece of the stream brought: its time is in prefill, not in decode.
+    unstreamed_tokens: int | None = None
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
     prompt_kv_bytes: int | None = None

@@ -62,12 +62,26 @@ def of_class(records, record_class):
 class Answering:
     """A backend with every field of its completion known."""
 
-    def __init__(self, clock):
-        self.clock = clock
+    def __init__(self, clock, answer=ANSWER):
+        self.clock, self.answer = clock, answer
 
     async def chat(self, _request):
         self.clock.advance(ms=400)
-        return ANSWER
+        return self.answer
+
+
+def chat_in(records):
+    """The span of the one call."""
+    (begun,) = (record for record in of_class(records, SpanStarted) if record.name == "chat")
+    (end,) = (record for record in of_class(records, SpanEnded) if record.id == begun.id)
+    return SpanRecord(
+        id=begun.id,
+        parent=None,
+        name="chat",
+        start_ns=begun.time_ns,
+        end_ns=end.time_ns,
+        attributes={**begun.attributes, **end.attributes},
+    )
 
 
 def test_a_call_is_a_span_that_says_what_was_asked_and_what_came():
@@ -280,17 +294,34 @@ def test_what_the_process_saw_too_late_is_marked_and_in_no_figure(beats_ms, sour
     assert [span.attributes["source"] for span in spans] == sources
     (end,) = of_class(records, SpanEnded)
     assert end.attributes.get("unreliable") == unreliable
-    begun = next(one for one in of_class(records, SpanStarted) if one.name == "chat")
-    chat = SpanRecord(
-        id=begun.id,
-        parent=None,
-        name="chat",
-        start_ns=begun.time_ns,
-        end_ns=end.time_ns,
-        attributes={**begun.attributes, **end.attributes},
-    )
-    figures = call_group(calls_of([chat, *spans]))
+    figures = call_group(calls_of([chat_in(records), *spans]))
     assert figures.unreliable == (unreliable is not None)
     assert (figures.ttft is None) is ("ttft_ns" in (unreliable or ()))
     assert (figures.itl_mean is None) is ("itl_mean_ns" in (unreliable or ()))
     assert (figures.decode_tokens_per_s is None) is ("unreliable" in sources)
+
+
+THOUGHT = Usage(input_tokens=31, output_tokens=640, cached_tokens=None, reasoning_tokens=600)
+DECODED_WHOLE = (phase("prefill", 1, 101, "derived"), phase("decode", 101, 400, "reported"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "decode_tokens"),
+    [
+        pytest.param(ANSWER, 2, id="no reasoning"),
+        pytest.param(replace(ANSWER, usage=THOUGHT), 39, id="reasoning before the first piece"),
+        pytest.param(replace(ANSWER, usage=THOUGHT, reasoning="So."), 639, id="streamed reasoning"),
+        pytest.param(
+            replace(ANSWER, usage=THOUGHT, phases=DECODED_WHOLE), 639, id="time by the server"
+        ),
+        pytest.param(replace(ANSWER, usage=None), None, id="not counted"),
+    ],
+)
+def test_tokens_of_decode_are_without_reasoning_that_was_not_streamed(answer, decode_tokens):
+    clock, records = ManualClock(), []
+    client = client_of(
+        Answering(clock, answer), tag="judge", tracer=Tracer(records.append, clock=clock)
+    )
+    asyncio.run(client.chat(REQUEST))
+    (call,) = calls_of([chat_in(records)])
+    assert call.decode_tokens == decode_tokens
