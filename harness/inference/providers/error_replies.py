@@ -63,6 +63,33 @@ _BLIND = re.compile(
     r"|(?:not|n't) support (?:image|vision)",
     re.IGNORECASE,
 )
+# What a 429 counts, by its words and the names of its spent counters; the first that matches.
+_LIMITS = (
+    # As "tokens per day (TPD)" of Groq, and Gemini's GenerateRequestsPerDayPerProjectPerModel.
+    (
+        re.compile(r"per[ _-]?day|remaining-\w+-day|\bdaily\b|\b[rt]pd\b", re.IGNORECASE),
+        "the limit is by the day: wait until it renews, or set a fallback to another endpoint",
+    ),
+    (
+        re.compile(r"concurren|parallel|simultaneous|at (?:once|the same time)", re.IGNORECASE),
+        "make fewer calls at once (max_parallel)",
+    ),
+    (
+        re.compile(
+            r"tokens?[ _-]?per|\btpm\b|token rate limit|remaining-\w*-?tokens|tokens-remaining",
+            re.IGNORECASE,
+        ),
+        "the limit is of tokens over time: make prompts shorter, or lower max_output_tokens",
+    ),
+    (
+        re.compile(
+            r"per[ _-]?(?:sec|min|hour)|/ ?min\b|\brp[ms]\b|remaining-requests|requests-remaining",
+            re.IGNORECASE,
+        ),
+        "the limit is of calls over time: make fewer, or slow them (a lower max_parallel)",
+    ),
+)
+_ANY_LIMIT = "make fewer calls at once (max_parallel), or fewer and shorter ones a minute"
 # Statuses of what is wrong with a request, and that of a stream, which tells nothing. By any other
 # a library may be "not found" that the server's model needs.
 _OF_THE_REQUEST = frozenset({200, 400, 403, 404, 422})
@@ -112,8 +139,9 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
             f"name that it does: harness endpoints check {endpoint} lists them"
         )
     if status == 429:
+        remedy = _remedy_of_limit(complaint, headers)
         return RateLimited(
-            f"the account is at its limit ({text}); make fewer calls at once (max_parallel){wait}",
+            f"the account is at its limit ({text}); {remedy}{wait}",
             retry_after_s=wait_s,
         )
     if _BLIND.search(text):
@@ -125,6 +153,12 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     if status == 404:
         text += "; is the endpoint's url right? That of an OpenAI-compatible server ends in /v1"
     return ServerError(f"HTTP {status}: {text}", status=status)
+
+
+def _remedy_of_limit(complaint: Mapping[str, Any], headers: Mapping[str, str]) -> str:
+    spent = [n for n, left in headers.items() if "ratelimit" in n.lower() and left.strip() == "0"]
+    evidence = f"{complaint} {' '.join(spent)}"
+    return next((remedy for words, remedy in _LIMITS if words.search(evidence)), _ANY_LIMIT)
 
 
 def words_of(body: bytes) -> str:
