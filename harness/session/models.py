@@ -156,7 +156,7 @@ class OpenModels:
         # A server that was not called is not asked.
         if sampled is None or not sampled.called.is_set():
             return None
-        metadata = await served_metadata(endpoint, api_key=entry.api_key)
+        metadata = await served_metadata(entry.reached, api_key=entry.api_key)
         if metadata is None or metadata.path is None or not metadata.path.endswith(".gguf"):
             return None
         return Path(metadata.path)
@@ -202,7 +202,7 @@ async def open_models(
         opened: dict[str, OpenedEndpoint] = {}
         for tag, endpoint in endpoints.items():
             if backends and tag in backends:
-                opening = OpenedEndpoint(endpoint=endpoint, backend=backends[tag])
+                opening = OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backends[tag])
             else:
                 try:
                     opening = open_endpoint(
@@ -215,7 +215,10 @@ async def open_models(
                     if tag in required:
                         raise
                     opening = OpenedEndpoint(
-                        endpoint=endpoint, backend=ScriptedBackend(()), error=error
+                        endpoint=endpoint,
+                        reached=endpoint,
+                        backend=ScriptedBackend(()),
+                        error=error,
                     )
             for server in opening.servers:
                 stack.push_async_callback(server.backend.aclose)
@@ -299,7 +302,7 @@ def _route(
         replicas=[
             Replica()
             if of.server is None
-            else Replica(name=of.name, slots=slots_source(of.endpoint, api_key=of.api_key))
+            else Replica(name=of.name, slots=slots_source(of.reached, api_key=of.api_key))
             for of in servers
         ],
         lease=lease,
@@ -356,7 +359,7 @@ def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
     for of in (of for entry in opened for of in entry.servers):
         if of.server is None or of.server in sampled:
             continue
-        source = metrics_source(of.endpoint, of.backend, api_key=of.api_key)
+        source = metrics_source(of.reached, of.backend, api_key=of.api_key)
         if source is not None:
             track = f"server {of.endpoint.tag} {of.name}".rstrip()
             sampled[of.server] = Sampled(source=source, track=track)
@@ -411,6 +414,8 @@ class OpenedEndpoint:
     """An endpoint and its backend; of one that was not connected here, no more is known."""
 
     endpoint: Endpoint
+    reached: Endpoint = field(repr=False)
+    """What its server is asked with: the variables in headers and query have their values."""
     backend: Backend
     api_key: str | None = field(default=None, repr=False)
     server: str | None = None
@@ -469,6 +474,7 @@ def open_endpoint(
     host = host_of(reached, backend, access) if is_managed(endpoint) else None
     return OpenedEndpoint(
         endpoint=endpoint,
+        reached=reached,
         backend=backend,
         api_key=api_key,
         server=endpoint.tag if endpoint.url is None else server_address(endpoint.url),

@@ -31,10 +31,14 @@ class Counted(OpenAIServer):
     """Has a page of counters, and breaks connections once it is dead."""
 
     is_dead: bool = False
+    key: str | None = None  # a gateway's, without which it refuses
 
     async def respond(self, asked, answer):
         if self.is_dead:
             answer.drop()
+        if self.key and asked.headers.get("x-api-key") != self.key:
+            await answer.page(b"{}", status=403)
+            return
         if asked.path == "/metrics":
             await answer.page(b"vllm:num_requests_running 3.0\n", content_type="text/plain")
         else:
@@ -62,12 +66,15 @@ def endpoint_of(*servers, **fields):
     return Endpoint.model_validate(values | {"urls": [one.url for one in servers]} | fields)
 
 
-async def many(server_a, server_b, *, tracer, count=24, die_after=None):
+KEYS = {"GATEWAY_KEY": "sk-gateway"}
+
+
+async def many(server_a, server_b, *, tracer, count=24, die_after=None, **fields):
     """The texts of so many calls, four at one time; the first server dies on the way."""
-    endpoint = endpoint_of(server_a, server_b, max_parallel=2)
+    endpoint = endpoint_of(server_a, server_b, max_parallel=2, **fields)
     texts = []
     async with open_models(
-        {"m": endpoint}, settings=Settings(), environment={}, required={"m"}, tracer=tracer,
+        {"m": endpoint}, settings=Settings(), environment=KEYS, required={"m"}, tracer=tracer,
         sample_every_s=0.01,
     ) as opened:  # fmt: skip
         numbers = iter(range(count))
@@ -84,7 +91,8 @@ async def many(server_a, server_b, *, tracer, count=24, die_after=None):
     return texts
 
 
-def test_calls_are_spread_and_each_server_has_its_counters():
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": "${GATEWAY_KEY}"}], ids=["open", "keyed"])
+def test_calls_are_spread_and_each_server_has_its_counters(headers):
     tracks = set()
 
     def take(record):
@@ -92,7 +100,8 @@ def test_calls_are_spread_and_each_server_has_its_counters():
             tracks.add(record.track)
 
     async def use(a, b):
-        assert await many(a, b, tracer=Tracer(take)) == 24 * [ANSWER]
+        a.key = b.key = KEYS["GATEWAY_KEY"] if headers else None
+        assert await many(a, b, tracer=Tracer(take), headers=headers) == 24 * [ANSWER]
         names = {f"server m {one.root.removeprefix('http://')}" for one in (a, b)}
         return a.chats, b.chats, names
 
