@@ -25,7 +25,7 @@ from harness.trace.journal_reader import JOURNAL_SUFFIX
 from harness.trace.node_records import node_records
 
 _OBJECTS = frozenset({"inputs", "scores", "reasons", "findings", "models", "target", "sources"})
-_KEPT = ("output", "reasons", "findings", "models", "seconds", "cost_usd", "outdated")
+_KEPT = ("output", "reasons", "findings", "models", "seconds", "cost_usd", "outdated", "no_score")
 
 
 def is_evaluation_file(path: Path) -> bool:
@@ -94,7 +94,12 @@ def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     valid = [(row, epoch) for row in rows for epoch in row["epochs"] if not epoch.get("outdated")]
     names = dict.fromkeys(chain.from_iterable(epoch["scores"] for _, epoch in valid))
     samples = [
-        Sample(row=row["id"], scores=epoch["scores"], group=str(row["group"]))
+        Sample(
+            row=row["id"],
+            scores=epoch["scores"],
+            group=str(row["group"]),
+            no_score=epoch.get("no_score", ()),
+        )
         for row, epoch in valid
     ]
     epochs = max((len(row["epochs"]) for row in rows), default=1)

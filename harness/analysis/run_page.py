@@ -446,11 +446,13 @@ def _round(scored: Round, rounds: Sequence[Round]) -> PageRound:
         for finding in score.own_findings:
             if finding.section_index is not None:
                 notes.setdefault(finding.section_index, []).append((score.name, finding.message))
+    reasons = verdict.unjudged_reasons
+    unjudged = [n + (f" ({reasons[n]})" if n in reasons else "") for n in verdict.unjudged]
     remarks = {
         "its reply was cut": scored.cut,
         f"the gate {', '.join(verdict.gates)} is shut": verdict.gates,
         f"below its floor: {', '.join(verdict.below_floor)}": verdict.below_floor,
-        f"not judged: {', '.join(verdict.unjudged)}": verdict.unjudged,
+        f"not judged: {', '.join(unjudged)}": unjudged,
         f"judged by {verdict.evaluator}": verdict.evaluator,
     }
     return PageRound(

@@ -5,10 +5,9 @@ It is a batch whose rows are repeated for each epoch and whose outputs are score
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, cast
@@ -414,18 +413,12 @@ class EvaluationForm(OutputForm):
                 scores=line["scores"],
                 group=line["group"],
                 category=text_of(line["inputs"].get(category, "")) if category else "",
+                no_score=line.get("no_score", ()),
             )
             for line in self.in_order
         ]
         success = self._success | {n: at for n, at in own.items() if n not in self._success}
-        without = Counter(name for line in self.in_order for name in line.get("no_score", ()))
-        figures = summaries(samples, reducer=evaluation.reducer, success=success)
-        # A scorer that returned None gave none of its parts either.
-        sources = [{score.name, score.name.partition(".")[0]} for score in figures]
-        return tuple(
-            replace(score, missing=sum(without[name] for name in names))
-            for score, names in zip(figures, sources, strict=True)
-        )
+        return summaries(samples, reducer=evaluation.reducer, success=success)
 
 
 def _told(score: ScoreSummary) -> Iterator[tuple[str, ...]]:

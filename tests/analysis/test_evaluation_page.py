@@ -122,6 +122,25 @@ def test_rows_without_an_id_have_a_name_by_their_inputs(tmp_path: Path) -> None:
     assert page_of(path)["sides"][0]["rows"][0]["name"] == "n: 4; q: Why?"  # type: ignore[index]
 
 
+def rows_without_scores(path: Path) -> Path:
+    """Three rows: a scorer gave one no score, and another no part of its own."""
+    lines: list[dict[str, object]] = [
+        {"scores": {"length": 1, "facts.right": 1, "facts.new": 0}},
+        {"scores": {"length": 1}, "no_score": ["facts"]},
+        {"scores": {"facts.right": 0}, "no_score": ["facts.new", "length"]},
+    ]
+    shared = {"epoch": 1, "inputs": {"q": "Why?"}, "output": "so"}
+    text = "".join(f"{json.dumps({'id': f'r{n}', **shared, **of})}\n" for n, of in enumerate(lines))
+    path.write_text(text)
+    return path
+
+
+def test_figures_count_the_outputs_that_a_scorer_gave_no_score(tmp_path: Path) -> None:
+    (side,) = page_of(rows_without_scores(tmp_path / "a.jsonl"))["sides"]  # type: ignore[misc]
+    figures = {of["name"]: (of["rows"], of["missing"]) for of in side["figures"]}
+    assert figures == {"length": (2, 1), "facts.right": (2, 1), "facts.new": (1, 2)}
+
+
 @pytest.mark.parametrize("name", ["inspect.eval", "inspect.json", "promptfoo.json"])
 def test_results_of_others_have_a_page_too(name: str) -> None:
     assert is_evaluation_file(RESULTS / name)
@@ -203,6 +222,17 @@ def test_figures_have_their_names_and_say_what_they_are_of(
     for path, of, figure in ((a, "number", "mean"), (b, "epochs", "mean over epochs")):
         opened(browser, tmp_path, path)
         assert (browser.evaluate(title), browser.evaluate(head)) == (of, figure)
+
+
+@pytest.mark.slow
+def test_scores_that_a_scorer_did_not_give_are_shown(browser: Chromium, tmp_path: Path) -> None:
+    opened(browser, tmp_path, rows_without_scores(tmp_path / "a.jsonl"))
+    rows = "[...document.querySelectorAll('#figures tr')].map((of) => of.children[1].textContent)"
+    assert browser.evaluate(rows) == ["rows", "2 (1 missing)", "2 (1 missing)", "1 (2 missing)"]
+    browser.evaluate("for (const row of document.querySelectorAll('.row')) row.open = true")
+    browser.wait_for("document.querySelectorAll('.epoch').length === 3")
+    lines = "[...document.querySelectorAll('.epoch .wait')].map((of) => of.textContent)"
+    assert browser.evaluate(lines) == ["no score from facts", "no score from facts.new, length"]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from manual_clock import ManualClock
 
 from harness.analysis.html_page import html_of
 from harness.analysis.run_page import RunPage, page_json, run_page_of, word_changes
+from harness.rubric import Verdict
 from harness.trace import (
     Content,
     Flow,
@@ -22,8 +23,11 @@ from harness.trace import (
     Record,
     RunEnded,
     RunTrace,
+    TraceOptions,
     sha256_of,
 )
+from harness.wiggum import Round
+from harness.wiggum.record import record_round
 from tests.sample_runs import span, write_journal
 
 RECORDED = ROOT / "traces" / "recorded" / "brief.jsonl"
@@ -128,6 +132,25 @@ def test_a_round_has_its_changes_by_section_with_findings_beside_them(recorded: 
     ]
     # What stands at a section is not said again of the whole.
     assert first.why == dict.fromkeys(["length", "structure", "grounded", "plain"], ())
+
+
+def test_a_round_says_why_dimensions_were_not_judged(tmp_path: Path) -> None:
+    verdict = Verdict(
+        rubric="essay",
+        rubric_sha256="5eed",
+        scores=(),
+        composite=5.0,
+        passed=False,
+        unjudged=("numbers", "clear"),
+        unjudged_reasons={"numbers": "there are no sources"},
+    )
+    with (
+        RunTrace(tmp_path, name="essays", options=TraceOptions(timelines=())) as trace,
+        trace.span("wiggum", rubric="essay", rubric_sha256="5eed"),
+    ):
+        record_round(Round(number=1, draft="So.", verdict=verdict), trace)
+    (loop,) = run_page_of(trace.journal_path).loops
+    assert loop.rounds[0].remarks == ("not judged: numbers (there are no sources), clear",)
 
 
 def test_without_texts_rounds_are_told_by_their_scores(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ function epochOf(epoch) {
     epoch.cost_usd !== undefined && usd(epoch.cost_usd)].filter((part) => part).join(" · ");
   return h("div", {class: "epoch"}, note(about),
     epoch.outdated && h("p", {class: "wait"}, `outdated: ${epoch.outdated}`),
+    epoch.no_score && h("p", {class: "wait"}, `no score from ${[epoch.no_score].flat().join(", ")}`),
     h("div", {class: "text"}, textOf(epoch.output)),
     h("table", null, Object.entries(epoch.scores).map(([name, value]) => h("tr", null,
       h("td", {class: "name quiet"}, name), h("td", {class: "number"}, digits(value)),
@@ -145,7 +146,8 @@ function drawFigures() {
     return of && h("tr", {class: `pick ${name === score ? "chosen" : ""}`, onclick: () => {
       $("score").value = name; redraw(); }},
       h("td", {class: "name"}, name), isTwo && h("td", null, side.name),
-      h("td", null, many(of.rows)), h("td", null, digits(of.mean, 4)),
+      h("td", null, many(of.rows), of.missing > 0 && ` (${many(of.missing)} missing)`),
+      h("td", null, digits(of.mean, 4)),
       h("td", null, of.stderr === null ? "–" : digits(of.stderr, 4),
         of.groups ? ` (${of.groups} groups)` : ""),
       h("td", null, of.low === null ? "–" : `${digits(of.low)} to ${digits(of.high)}`),

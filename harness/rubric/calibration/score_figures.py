@@ -83,6 +83,8 @@ class Sample:
     group: str = ""
     """What the row shares with others, such as a text that all ask about; empty if nothing."""
     category: str = ""
+    no_score: Sequence[str] = ()
+    """The scorers, or scores of a scorer, that gave it none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,13 +141,14 @@ def reduced(
 
 
 def summaries(
-    samples: Iterable[Sample], *, reducer: Reducer, success: Mapping[str, float]
+    samples: Sequence[Sample], *, reducer: Reducer, success: Mapping[str, float]
 ) -> tuple[ScoreSummary, ...]:
     """The figures of each score; `success` has the names, in order, and what counts as one."""
     names = list(success)
     rows = reduced(samples, names, reducer, success)
     if not rows:
         return ()
+    without = Counter(name for sample in samples for name in sample.no_score)
     firsts = [sample for sample, _ in rows.values()]
     values = np.array([both for _, both in rows.values()])  # (rows, 2, names)
     has_groups = any(sample.group for sample in firsts)
@@ -181,6 +184,8 @@ def summaries(
                 bootstrap_stderr=float(np.nanstd(means[1:, number])),
                 accuracy=float(np.nanmean(values[has, 1, number])),
                 success=success[name] if reducer.at is None else reducer.at,
+                # A scorer that returned None gave none of its parts either.
+                missing=sum(without[part] for part in {name, name.partition(".")[0]}),
                 categories={
                     category: mean_figure(scores[of, number], groups[of] if has_groups else None)
                     for category in sorted(set(categories) - {""})
