@@ -18,7 +18,7 @@ import marshal
 import reprlib
 import typing
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from hashlib import blake2b
 from types import UnionType
@@ -32,8 +32,11 @@ from harness.graph.annotations import described, remembered
 
 # Kinds of schema that pydantic checks in Python, and cannot make from JSON.
 _NOT_FROM_JSON = frozenset(
-    {"callable", "generator", "is-instance", "is-subclass", "literal of an enum"}
+    {"callable", "generator", "is-instance", "is-subclass"}
+    | {"literal of an enum", "enum of other values"}
 )
+# As values of members of an enum, by which pydantic finds these.
+_NOT_IN_JSON = (tuple, bytes, set, frozenset)
 _UNWRITTEN = ("maxlen", "default_factory")
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
 _NOT_SCHEMAS = frozenset(
@@ -67,7 +70,7 @@ class ValueForm:
         self._adapter = _adapter(self.annotation)
         kinds = _kinds_in(self._adapter.core_schema)
         if kinds & _NOT_FROM_JSON:
-            raise TypeError(_no_form(self.annotation))
+            raise TypeError(_no_form(self.annotation, kinds))
         self._has_sets = not kinds.isdisjoint({"set", "frozenset"})
 
     def check(self, value: object) -> object:
@@ -239,14 +242,14 @@ def _configured(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - whatever
         return TypeAdapter(annotation)  # a model, with a configuration of its own
 
 
-def _no_form(annotation: object) -> str:
+def _no_form(annotation: object, kinds: Collection[str] = ()) -> str:
     cls = typing.get_origin(annotation) or annotation
-    is_stream = isinstance(cls, type) and issubclass(cls, Iterable | AsyncIterable)
-    remedy = "a list" if is_stream else "a text, a list, a dataclass or a pydantic model"
-    return (
-        f"{described(annotation)} cannot be written to a journal and read back; return {remedy} "
-        "instead"
-    )
+    remedy = "return a text, a list, a dataclass or a pydantic model instead"
+    if "enum of other values" in kinds:
+        remedy = "give its members texts or numbers as values"
+    elif isinstance(cls, type) and issubclass(cls, Iterable | AsyncIterable):
+        remedy = "return a list instead"
+    return f"{described(annotation)} cannot be written to a journal and read back; {remedy}"
 
 
 def _kinds_in(schema: object) -> set[str]:
@@ -263,6 +266,8 @@ def _kinds_in(schema: object) -> set[str]:
                 parts.append(part["json_schema"])
             elif kind == "lax-or-strict":
                 parts.append(part["strict_schema"])
+            elif kind == "enum" and any(type(m.value) in _NOT_IN_JSON for m in part["members"]):
+                kinds.add("enum of other values")
             elif isinstance(kind, str):
                 # pydantic finds members of enums by value only if they are texts or integers.
                 is_odd = any(

@@ -38,6 +38,10 @@ class Tone(enum.StrEnum):
     PLAIN = "plain"
 
 
+class Paint(enum.Enum):
+    RED = (255, 0, 0)
+
+
 class Answer(BaseModel):
     text: str
     share: float = 0.5
@@ -350,6 +354,8 @@ def test_the_remedy_for_a_union_that_json_does_not_tell_apart_helps(annotation, 
         Iterable[int],
         AsyncIterator[int],
         Literal[Colour.RED],
+        Paint,
+        list[Paint],
         list["Missing"],  # noqa: F821
     ],
     ids=described,
@@ -360,6 +366,11 @@ def test_an_annotation_of_what_no_journal_can_hold_is_refused(annotation):
             make(annotation)
         shown = described(annotation)
         assert str(caught.value).startswith(shown) or isinstance(annotation, type(Literal[1]))
+
+
+def test_the_remedy_of_an_enum_is_about_its_values():
+    with pytest.raises(TypeError, match="give its members texts or numbers as values"):
+        ValueForm(list[Paint])
 
 
 @pytest.mark.parametrize(
