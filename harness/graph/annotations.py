@@ -93,6 +93,12 @@ def item_of(annotation: object) -> object:
     return Union[tuple(items)] if items else None  # noqa: UP007 - they are not known here
 
 
+def is_mapping(annotation: object) -> bool:
+    """Whether it is of mappings alone."""
+    classes = map(_class_of, members_of(annotation))
+    return all(cls is not None and issubclass(cls, Mapping) for cls in classes)
+
+
 def _item_of(annotation: object) -> object:
     cls = _class_of(annotation)
     if cls is None:

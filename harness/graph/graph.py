@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Unpack, get_args, ove
 from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from harness.errors import PipelineInvalid, did_you_mean
-from harness.graph.annotations import described, fits, item_of, remembered
+from harness.graph.annotations import described, fits, is_mapping, item_of, remembered
 from harness.graph.node import (
     EMPTY,
     Node,
@@ -320,9 +320,10 @@ def _check_edge(source: Node, node: Node, parameter: Parameter) -> None:
     if parameter.is_mapped:
         item = item_of(produced)
         if item is None:
+            remedy = "; return list(d.items()) of the mapping" if is_mapping(produced) else ""
             raise node.mistake(
                 f"each= of node '{node.name}' maps over '{source.name}', which returns "
-                f"{described(produced)} and not a list",
+                f"{described(produced)} and not a list{remedy}",
                 code="pipeline.maps-no-list",
             )
         produced = item

@@ -157,9 +157,10 @@ class Schedule:
         if type(values) in _NO_VALUES:
             return source  # type: ignore[return-value]  # only a node's output can be these
         if not isinstance(values, list | tuple):
+            remedy = "; give list(d.items()) of the mapping" if isinstance(values, Mapping) else ""
             raise state.step.node.mistake(
                 f"each= maps over '{parameter.source}', which gave {type(values).__name__} and "
-                "not a list",
+                f"not a list{remedy}",
                 code="pipeline.maps-no-list",
             )
         # A copy, since other nodes that take the list may change it.

@@ -288,8 +288,11 @@ def _check_parameter(
         parameter.VAR_KEYWORD,
         parameter.POSITIONAL_ONLY,
     }:
+        remedy = "name each parameter, without '/'"
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            remedy = f"take a list: {name}: list[str], for example"
         raise mistake(
-            f"takes '{parameter}', which cannot be given by name; name each parameter, without '/'",
+            f"takes '{parameter}', which cannot be given by name; {remedy}",
             code="tool.parameter-without-name",
         )
     holder, _, method = function.__qualname__.rpartition(".")

@@ -316,6 +316,7 @@ def two_nodes(produced, wanted, how):
         (str, str, "of a map", "pipeline.types-disagree"),
         (list[str], int, "an item", "pipeline.types-disagree"),
         (str, str, "an item", "pipeline.maps-no-list"),
+        (dict[str, int], str, "an item", "pipeline.maps-no-list"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_the_node_that_takes_it(produced, wanted, how, code):
@@ -325,6 +326,7 @@ def test_what_does_not_fit_is_refused_at_the_node_that_takes_it(produced, wanted
 
     assert error.code == code
     assert (error.path, error.line) == (HERE, graph.nodes["taker"].line)
+    assert ("list(d.items())" in str(error)) is (produced == dict[str, int])
 
 
 @pytest.mark.parametrize("annotation", [list[Client], Iterator[str]], ids=str)

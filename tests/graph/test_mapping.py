@@ -88,6 +88,7 @@ def test_what_cannot_be_mapped_fails_the_node_where_it_is_written(graph, calls, 
     assert (failure.node, failure.attempts) == ("pair", 0)
     assert isinstance(failure.error, PipelineInvalid)
     assert (failure.error.code, failure.error.line) == (code, graph.nodes["pair"].line)
+    assert ("list(d.items())" in str(failure.error)) is isinstance(right, dict)
     assert not calls.counts
 
 

@@ -105,6 +105,13 @@ async def stream(word: str) -> AsyncIterator[str]:
     yield word
 
 
+def test_a_tool_of_any_number_of_values_is_told_to_take_a_list() -> None:
+    with pytest.raises(InvalidInput, match=r"takes '\*words: .*; take a list: words: list"):
+        usable_tool(star)
+    with pytest.raises(InvalidInput, match="without '/'"):
+        usable_tool(by_place)
+
+
 @pytest.mark.parametrize(
     ("tool", "code"),
     [
