@@ -17,6 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from harness.rubric import reply_numbers
 from harness.rubric.draft import Draft, Finding
 from harness.rubric.prompt import (
     MOST_ISSUES,
@@ -196,7 +197,7 @@ class _ReplyReader:
 
         A bare number goes by the scale that the rest of the text names before it, else behind it.
         """
-        named, scored = _ends_named(rest), []
+        named, scored = reply_numbers.ends_named(rest), []
         # 7 beside 80 is not of 10; beside 11, a slip, it is. Nor is 0.85 nearly 1 of 10, but scales
         # of up to 2 have such fractions.
         bare = (s for s in self.statements if not (s.ends or s.is_mention))
@@ -210,10 +211,7 @@ class _ReplyReader:
             scale, score = self._scales[statement.name], statement.judgement.score
             ends, is_bare = statement.ends, not (statement.ends or statement.is_mention)
             if is_bare:
-                place = bisect_left(named, (statement.at, 0.0))
-                near = named[max(0, place - _NEAR) : place][::-1] + named[place : place + _NEAR]
-                # Not by an end below it: `7: sections 1-5 are thin`.
-                ends = [end for _, end in near if end >= score][:1]
+                ends = reply_numbers.end_near(named, statement.at, score)
             # By another scale, a score that is on ours too means something else.
             if (is_bare and is_other) or (ends and scale.max not in ends):
                 continue
@@ -259,7 +257,8 @@ class _ReplyReader:
         places: list[tuple[str, Value, Sequence[float]]] = []
         for key, inner in value.items():
             if name := self._find(key):
-                places.append((name, inner, [end for _, end in _ends_named(key)] or ends))
+                named = [end for _, end in reply_numbers.ends_named(key)]
+                places.append((name, inner, named or ends))
             elif key in self._wrappers or _REVISED.fullmatch(key):
                 yield from self._judgements(inner, ends)
         # `{"dimension": "relevance", "score": 8}`, or of one dimension alone, without its name.
@@ -277,8 +276,8 @@ class _ReplyReader:
         scale, members = self._scales[name], value if isinstance(value, dict) else {}
         around = {k: beside.get(f"{name}_{k}") for k in (*_REASON_KEYS, "max", "max_score")}
         ends = self._ends_in(members) or self._ends_in(around) or ends
-        texts = _scores_in(value, name, scale)
-        first, *again = (_stated(_ALONE.fullmatch(text), scale, ends) for text in texts)
+        numbers = map(reply_numbers.ALONE.fullmatch, _scores_in(value, name, scale))
+        first, *again = (reply_numbers.score_in(number, scale, ends) for number in numbers)
         if first is None:
             return
         for rule, answer in answers_in((members, beside), self._rules[name]):
@@ -319,26 +318,19 @@ class _ReplyReader:
         mentions = [
             (self._find(label["name"]), number)
             for label in self._label.finditer(text)
-            if label["name"] and (number := _MENTIONED.match(text, label.end()))
+            if label["name"] and (number := reply_numbers.MENTIONED.match(text, label.end()))
         ]
         for statement in statements:
             turn = self._turns[bisect_left(self._turns, statement.end)]
-            end = min(turn, statement.end + _CORRECTED_CHARS)
-            if number := _CORRECTED.search(text, statement.end, end):
+            end = min(turn, statement.end + reply_numbers.CORRECTED_CHARS)
+            if number := reply_numbers.CORRECTED.search(text, statement.end, end):
                 mentions.append((statement.name, number))
-            if self._is_undecided(statement, text[statement.end : end].partition("\n")[0]):
+            scale, rest = self._scales[statement.name], text[statement.end : end].partition("\n")[0]
+            if reply_numbers.is_taken_back(statement.judgement.score, scale, rest):
                 self.statements.append(replace(statement, is_doubtful=True))
         for name, number in mentions:
             if name in self._rules:
                 self._state(name, number, number.start(), is_mention=True)
-
-    def _is_undecided(self, statement: _Statement, rest: str) -> bool:
-        """Whether words behind a score take it back: `9, minus 2`, `pass (fails on names)`."""
-        scale = self._scales[statement.name]
-        if not scale.is_pass_fail:
-            return bool(_REDUCED.match(rest))
-        opposite = _DENIED if statement.judgement.score == scale.max else _GRANTED
-        return bool(opposite.search(_CONDITION.sub(" ", rest)))
 
     def _without_rules(self, text: str) -> str:
         """Takes in what lines say of rules, whose words may hold names and numbers."""
@@ -372,7 +364,7 @@ class _ReplyReader:
             if not label:
                 continue
             name = self._find(label["name"]) if label["name"] else self._name
-            number = _STATED.match(self._text, label.end(), end)
+            number = reply_numbers.STATED.match(self._text, label.end(), end)
             is_head = place == first and _HEADS.match(self._text, label.end(), end)
             if label["name"] and (number or is_head):
                 self._turn_to(name, label.end())
@@ -381,7 +373,7 @@ class _ReplyReader:
                 self._state(name, number, label.start(), is_total=bool(label["total"]))
             is_listed = bool(label["name"]) and not (number or is_head)
         # 3. A number that is all, or all below a name: `8`, or `8/10` and then a reason.
-        number = _AT_FIRST.match(self._text, start, end)
+        number = reply_numbers.AT_FIRST.match(self._text, start, end)
         rest = number and not number["most"] and self._text[number.end() : end].strip(" \t\r*_`.")
         is_below = re.compile(r"[\s*_#:=-]{0,40}").fullmatch(self._text, self._turns[-1], start)
         if number and not rest and self._name and is_below:
@@ -393,8 +385,8 @@ class _ReplyReader:
         # Its name may stand behind a number, in the second column.
         name = next((n for cell in cells[:2] if (n := self._find(self._text[slice(*cell)]))), None)
         if name is not None:
-            matches = (_ALONE.fullmatch(self._text, *cell) for cell in cells[1:])
-            numbers = [m for m in matches if m and _stated(m, self._scales[name])]
+            matches = (reply_numbers.ALONE.fullmatch(self._text, *cell) for cell in cells[1:])
+            numbers = [m for m in matches if m and reply_numbers.score_in(m, self._scales[name])]
             if len(numbers) == 1:
                 self._turn_to(name, numbers[0].start("number"))
                 self._state(name, numbers[0], start)
@@ -409,7 +401,7 @@ class _ReplyReader:
         # Among several dimensions, a total belongs to the whole.
         if name not in self._rules or (kind.get("is_total") and not self._alone):
             return
-        if stated := _stated(number, self._scales[name]):
+        if stated := reply_numbers.score_in(number, self._scales[name]):
             at, judgement = number.start("number"), Judgement(score=stated[0])
             statement = _Statement(name, start, at, number.end(), judgement, stated[1], **kind)
             self.statements.append(statement)
@@ -431,7 +423,6 @@ class _ReplyReader:
 
 _SCORE_KEYS = ("score", "rating", "grade", "points", "value")
 _REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanation", "comment")
-_PROBLEM_KEYS = ("problem", "issue")
 _MOST_KEY = re.compile(r"max_?(?:imum|score|points)?|(?:out_?)?of|range|\w*scale|\w*possible")
 _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
 # Keys that models put around their judgements. Under other keys stand examples, weights, anchors,
@@ -439,18 +430,8 @@ _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
 _WRAPPERS = frozenset(
     {"scores", "ratings", "evaluation", "evaluations", "dimensions", "criteria", "criteria_scores"}
     | {"rubric", "result", "results", "verdict", "assessment", "properties", "arguments"}
-    | {
-        "json",
-        "final_answer",
-        "judgement",
-        "judgements",
-        "judgment",
-        "judgments",
-        "output",
-        "response",
-        "answer",
-        "reply",
-    }
+    | {"json", "final_answer", "judgement", "judgements", "judgment", "judgments", "output"}
+    | {"response", "answer", "reply"}
 )
 _JSON = re.compile(r"\{|\[\s*\{")
 # JSON within a line may be a brace of prose, and each is read to its end.
@@ -494,131 +475,14 @@ def _issues(value: Value) -> Iterator[Finding]:
     """The issues of a list of objects or texts, or of a text that does not say there are none."""
     for item in value if isinstance(value, list) else [value]:
         members = item if isinstance(item, dict) else {"problem": item}
-        problem = _first_text(members, (*_PROBLEM_KEYS, "description", *_REASON_KEYS))
+        problem = _first_text(members, ("problem", "issue", "description", *_REASON_KEYS))
         section = _first_text(members, ("section", "heading", "location"))
         if problem and problem.casefold().strip(" .") not in {"none", "no issues", "n/a", "null"}:
             yield Finding(problem[:PROBLEM_CHARS], section[:SECTION_CHARS])
 
 
-# --- numbers and their scales --------------------------------------------------------------------
+# --- labels ---------------------------------------------------------------------------------------
 
-_WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-_WORD = rf"(?:{'|'.join(_WORDS)})\b"
-_DIGITS = (
-    # Between commas, `7,5` is two cells of a row.
-    r"[-\u2212]?(?:(?<![,;])\d{1,3},\d{1,2}(?![\d,])|\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
-)
-_PASS = {"pass", "passed", "passes", "yes", "true"}
-_FAIL = {"fail", "failed", "fails", "no", "false"}
-# A number in words stands alone: not the `two` of `two or three parts`.
-_PLAIN = (
-    rf"(?P<number>{_DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b"
-    rf"|{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b)))"
-)
-"""A score; `pass` and its like are scores of pass and fail alone."""
-_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[\u70b9\u5206\uc810]))"
-_STARS = rf"(?:{_UNIT}|[ ]stars?\b)"
-"""With stars, of which there are five, unless a reply says of how many."""
-_OF_WORD = r"\b(?:of|von|sur|de|su|van|av|z|\u0438\u0437)\b"
-_BEST = r"\b(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
-_SCALE = (
-    # `/5`, `out of a possible 5`, `max. 5`, the 1- of `1-5`.
-    rf"(?:(?P<before>[/\u2044\uff0f]|\bout[ ]of\b|{_OF_WORD}|\u6ee1\u5206\u4e3a?"
-    rf"|{_BEST}(?:[ ]score)?\.?|(?<![\d.,])[01][ ]?=[^\d\n]{{1,24}}?[,;)\u2013-]"
-    r"|(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"
-    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|\u304b\u3089|(?:to|bis|\u00e0|a|do|tot|\u0434\u043e|and)\b))"
-    r"[*_ \t:]{0,6}(?:(?:an?|the|de|is|possible|max(?:\.|imum|imal)?|of)[ ]){0,4})?"
-    rf"(?P<most>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})(?(before){_STARS}?(?![a-z\d%]|[.,]\d)"
-    # `5\u70b9\u6e80\u70b9`, `five-point scale`, `5 is the best`.
-    r"|(?:\u70b9\u6e80\u70b9|\u6bb5\u968e|\u5206\u5236|\uc810[ ]?\ub9cc\uc810|er-Skala\b"
-    r"|[- ](?:point|star)\b[^\n]{0,12}\b(?:scale|system)\b"
-    rf"|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}))"
-)
-_OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
-# Elsewhere, `3 of 5` counts something else, but `Overall: 3.5/5`, where it ends a line.
-_LIMIT = re.compile(
-    rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
-)
-_NEAR = 8  # on each side, so that reading takes linear time
-_USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
-
-
-def _number(text: str) -> float:
-    if text.casefold() in _WORDS:
-        return _WORDS.index(text.casefold()) + 1.0
-    return float(text.replace(",", ".").replace("\u2212", "-"))
-
-
-def _ends_named(text: str) -> list[tuple[int, float]]:
-    """Where a text names what may be the end of a scale, and the end."""
-    limits = ((limit.start(), _number(limit["most"])) for limit in _LIMIT.finditer(text))
-    return [(at, end) for at, end in limits if end in _USUAL_ENDS]
-
-
-# Not the beginning of a list: `1. Intro`, and the anchors `9: Yes. 3: No.`
-_NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
-_BECAUSE = r"because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:)"
-_END = (
-    r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
-    # Ticks, crosses, lights: neither stars, which may be four of five, nor arrows or signs of sums.
-    r"|[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]"
-    # Not in a list: `clear, useful: 7, 5`.
-    r"|\|(?!\w)|[.:](?!\d)|,(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))"
-    r"|[-\u2013\u2014](?![ \t]*{range}|-*>[ \t]*\d)|(?:{words})\b))"
-)
-# A number of ten is a score too in `8/10 for style and …`, in `8/10 It is clear.`, and in
-# `8/10 - 2 parts are missing`, where `8/10 - 9` is a range.
-_END_OF_FRACTION = _END.replace(
-    "{words}", f"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\\w*"
-).replace("{range}", r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)")
-_END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
-_BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_UNIT}?{_END_OF_NUMBER})"
-
-
-_AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_PLAIN}{_BEHIND}", re.IGNORECASE)
-_ALONE = re.compile(
-    rf"[\s*_]*+{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?{_UNIT}?[\s*_)\uff09\]]*+\.?\s*", re.IGNORECASE
-)
-
-_ASIDE = r"[ \t*_]*+[(\uff08\[](?![*_ \t]*\d[\d.]*[*_ \t]*[/\uff0f])[^()\[\]\n]{0,60}+[)\uff09\]]"
-_FILLER = (
-    r"(?>(?:[ \t:\uff1a=|>*_({\[\]\u2192\u2705\u2713\u2714]|[,;](?=\d)|[-\u2013\u2014](?=[ \t>])"
-    r"|[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
-)
-# A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit would be a
-# minus.
-_STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
-_MENTIONED = re.compile(
-    r"(?>(?:[ \t:\uff1a=|>*_({\[\u2192]|[-\u2013\u2014](?=[ \t])|\bfrom[ \t]\d{1,3}[ \t]to\b"
-    r"|\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
-    rf"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b){{0,40}})"
-    rf"{_NO_LIST}{_PLAIN}{_BEHIND}",
-    re.IGNORECASE,
-)
-"""A number that a sentence binds to a name."""
-_CORRECTED_CHARS = 200
-_CORRECTED = re.compile(
-    r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
-    r"(?:no|maybe|perhaps|sorry|actually|rather|wait|correct(?:ion|ed)|revis(?:ed|ion)|adjusted|raised|lowered"
-    r"|changed|should (?:be|have been)|make (?:that|it)|on reflection|or rather|better"
-    r"|edit|update|was)\b"
-    rf"[ \t,:*_]{{0,4}}(?:(?:to|a|an|at|is|now)\b[ \t]{{0,3}})?{_PLAIN}{_BEHIND}",
-    re.IGNORECASE,
-)
-"""A correction behind a score, without a name."""
-_REDUCED = re.compile(r"[ \t,;(-]{0,4}(?:minus|plus|less)\b[ \t]{0,3}\d", re.IGNORECASE)
-# What is wished or denied: neither of the words is said.
-_CONDITION = re.compile(
-    r"\b(?:to|would|could|might|can|may)[ \t]+(?:pass|fail)\w*|\bnot[ \t]+fail\w*", re.IGNORECASE
-)
-_DENIED = re.compile(
-    r"\b(?:fail(?:s|ed)?|false|not[ \t]+pass)\b|\bbut no\b[ \t]*(?:[.,;!)]|\Z)"
-    r"|[,.;(][ \t]*no[ \t]*(?:[.;!)]|\Z)",
-    re.IGNORECASE,
-)
-_GRANTED = re.compile(
-    r"(?<!not )\b(?:pass(?:es|ed)?|true)\b|\byes\b[ \t]*(?:[.,;!)]|\Z)", re.IGNORECASE
-)
 _OPENING = re.compile(
     r"(?>(?:[\s<#*_|+\u2022\u00b7\u2190-\u2bff\ufe0f\U0001f300-\U0001faff{\[-]"
     r"|\(?(?:\d{1,2}|[a-z])[.)](?=[\s*]))*)"
@@ -632,7 +496,7 @@ _BETWEEN = re.compile(
     re.IGNORECASE,
 )
 """The same within a line."""
-_ENTRY = re.compile(rf"[\w-]{{1,40}}[ \t]?[:=][ \t]?{_DIGITS}")
+_ENTRY = re.compile(rf"[\w-]{{1,40}}[ \t]?[:=][ \t]?{reply_numbers.DIGITS}")
 """An entry of a list, on something that the rubric does not have."""
 _SCORE = (
     r"(?:(?:my|the|your)[ \t]+)?(?P<total>(?:(?:final|overall|total)[ \t]+){0,2})"
@@ -649,20 +513,6 @@ _MARKUP = re.compile(
     r"[*#>|`{}\"\[\]()]|^\s*[-+]\s|\b(?:score|reason(?:ing)?)\s*:", re.IGNORECASE | re.MULTILINE
 )
 _HEADING = re.compile(r"(?P<title>[^\W\d][\w /&-]{0,40}?)[*_]*[ \t]*(?::|[*_]+[ \t\r]*$)")
-
-
-def _stated(
-    number: re.Match[str] | None, scale: Scale, ends: Sequence[float] = ()
-) -> tuple[float, Sequence[float]] | None:
-    """A number, and where its scale ends: as it says, else as `ends` do."""
-    if number is None:
-        return None
-    word, end = number["number"].casefold(), number["most"]
-    if word in _PASS | _FAIL:
-        return (scale.at(float(word in _PASS)), [scale.max]) if scale.is_pass_fail else None
-    if number["percent"]:  # 80 % of 1 to 100 is not 80
-        return None if scale.min else (_number(word), [100.0])
-    return _number(word), [_number(end)] if end else ends
 
 
 _HEADS = re.compile(r"[ \t]*+(?:[:\uff1a=|(\[*_\])}\u2013\u2014-]|\r?\Z)")

@@ -1,0 +1,163 @@
+"""Numbers in an evaluator's reply: what is a score, on which scale, and what takes it back.
+
+A score is a figure, a word such as `seven`, or `pass`. Its scale stands with it (`7/10`), or is the
+one named nearest. `reply.py` reads from labels and keys whose score it is.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from harness.rubric.rubric import Scale
+
+# --- a number and its scale ----------------------------------------------------------------------
+
+_WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+_WORD = rf"(?:{'|'.join(_WORDS)})\b"
+DIGITS = (
+    # Between commas, `7,5` is two cells of a row.
+    r"[-\u2212]?(?:(?<![,;])\d{1,3},\d{1,2}(?![\d,])|\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
+)
+_PASS = {"pass", "passed", "passes", "yes", "true"}
+_FAIL = {"fail", "failed", "fails", "no", "false"}
+# A number in words stands alone: not the `two` of `two or three parts`.
+_PLAIN = (
+    rf"(?P<number>{DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b"
+    rf"|{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b)))"
+)
+"""A score; `pass` and its like are scores of pass and fail alone."""
+_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[\u70b9\u5206\uc810]))"
+_STARS = rf"(?:{_UNIT}|[ ]stars?\b)"
+"""With stars, of which there are five, unless a reply says of how many."""
+_OF_WORD = r"\b(?:of|von|sur|de|su|van|av|z|\u0438\u0437)\b"
+_BEST = r"\b(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
+_SCALE = (
+    # `/5`, `out of a possible 5`, `max. 5`, the 1- of `1-5`.
+    rf"(?:(?P<before>[/\u2044\uff0f]|\bout[ ]of\b|{_OF_WORD}|\u6ee1\u5206\u4e3a?"
+    rf"|{_BEST}(?:[ ]score)?\.?|(?<![\d.,])[01][ ]?=[^\d\n]{{1,24}}?[,;)\u2013-]"
+    r"|(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"
+    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|\u304b\u3089|(?:to|bis|\u00e0|a|do|tot|\u0434\u043e|and)\b))"
+    r"[*_ \t:]{0,6}(?:(?:an?|the|de|is|possible|max(?:\.|imum|imal)?|of)[ ]){0,4})?"
+    rf"(?P<most>\d{{1,6}}(?:\.\d{{1,6}})?|{_WORD})(?(before){_STARS}?(?![a-z\d%]|[.,]\d)"
+    # `5\u70b9\u6e80\u70b9`, `five-point scale`, `5 is the best`.
+    r"|(?:\u70b9\u6e80\u70b9|\u6bb5\u968e|\u5206\u5236|\uc810[ ]?\ub9cc\uc810|er-Skala\b"
+    r"|[- ](?:point|star)\b[^\n]{0,12}\b(?:scale|system)\b"
+    rf"|[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}))"
+)
+_OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
+
+
+def score_in(
+    number: re.Match[str] | None, scale: Scale, ends: Sequence[float] = ()
+) -> tuple[float, Sequence[float]] | None:
+    """A number, and where its scale ends: as it says, else as `ends` do."""
+    if number is None:
+        return None
+    word, end = number["number"].casefold(), number["most"]
+    if word in _PASS | _FAIL:
+        return (scale.at(float(word in _PASS)), [scale.max]) if scale.is_pass_fail else None
+    if number["percent"]:  # 80 % of 1 to 100 is not 80
+        return None if scale.min else (_number(word), [100.0])
+    return _number(word), [_number(end)] if end else ends
+
+
+def _number(text: str) -> float:
+    if text.casefold() in _WORDS:
+        return _WORDS.index(text.casefold()) + 1.0
+    return float(text.replace(",", ".").replace("\u2212", "-"))
+
+
+# Elsewhere, `3 of 5` counts something else, but `Overall: 3.5/5`, where it ends a line.
+_LIMIT = re.compile(
+    rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
+)
+_NEAR = 8  # on each side, so that reading takes linear time
+_USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
+
+
+def ends_named(text: str) -> list[tuple[int, float]]:
+    """Where a text names what may be the end of a scale, and the end."""
+    limits = ((limit.start(), _number(limit["most"])) for limit in _LIMIT.finditer(text))
+    return [(at, end) for at, end in limits if end in _USUAL_ENDS]
+
+
+def end_near(named: Sequence[tuple[int, float]], at: int, score: float) -> list[float]:
+    """The end of a bare number's scale, of those `named` before it, else behind it."""
+    place = bisect_left(named, (at, 0.0))
+    near = [*named[max(0, place - _NEAR) : place][::-1], *named[place : place + _NEAR]]
+    # Not by an end below it: `7: sections 1-5 are thin`.
+    return [end for _, end in near if end >= score][:1]
+
+
+# --- where a score stands ------------------------------------------------------------------------
+
+# Not the beginning of a list: `1. Intro`, and the anchors `9: Yes. 3: No.`
+_NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
+_BECAUSE = r"because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:)"
+_END = (
+    r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
+    # Ticks, crosses, lights: neither stars, which may be four of five, nor arrows or signs of sums.
+    r"|[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]"
+    # Not in a list: `clear, useful: 7, 5`.
+    r"|\|(?!\w)|[.:](?!\d)|,(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))"
+    r"|[-\u2013\u2014](?![ \t]*{range}|-*>[ \t]*\d)|(?:{words})\b))"
+)
+# A number of ten is a score too in `8/10 for style and …`, in `8/10 It is clear.`, and in
+# `8/10 - 2 parts are missing`, where `8/10 - 9` is a range.
+_END_OF_FRACTION = _END.replace(
+    "{words}", f"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\\w*"
+).replace("{range}", r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)")
+_END_OF_NUMBER = _END.replace("{words}", _BECAUSE).replace("{range}", r"\d")
+_BEHIND = rf"(?!\.?\d)(?:{_OF}{_END_OF_FRACTION}|(?P<percent>%)?{_UNIT}?{_END_OF_NUMBER})"
+AT_FIRST = re.compile(rf"[\s*_`-]*+{_NO_LIST}(?!{_WORD}){_PLAIN}{_BEHIND}", re.IGNORECASE)
+ALONE = re.compile(
+    rf"[\s*_]*+{_PLAIN}(?:{_OF}|(?P<percent>[ ]?%))?{_UNIT}?[\s*_)\uff09\]]*+\.?\s*", re.IGNORECASE
+)
+_ASIDE = r"[ \t*_]*+[(\uff08\[](?![*_ \t]*\d[\d.]*[*_ \t]*[/\uff0f])[^()\[\]\n]{0,60}+[)\uff09\]]"
+_FILLER = (
+    r"(?>(?:[ \t:\uff1a=|>*_({\[\]\u2192\u2705\u2713\u2714]|[,;](?=\d)|[-\u2013\u2014](?=[ \t>])"
+    r"|[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
+)
+# A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash by a digit is a minus.
+STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
+MENTIONED = re.compile(
+    r"(?>(?:[ \t:\uff1a=|>*_({\[\u2192]|[-\u2013\u2014](?=[ \t])|\bfrom[ \t]\d{1,3}[ \t]to\b"
+    r"|\b(?:scored?|rated|is|of|an?|at|to|now|should|must|ought|have|been|be|becomes?|deserves?"
+    rf"|rather|gets?|goes|up|down|raised|lowered|revised|corrected|changed)\b){{0,40}})"
+    rf"{_NO_LIST}{_PLAIN}{_BEHIND}",
+    re.IGNORECASE,
+)
+"""A number that a sentence binds to a name."""
+CORRECTED_CHARS = 200
+CORRECTED = re.compile(
+    r"(?:[,.;:(\n]|[ \t][-\u2013\u2014])[ \t*_]{0,4}"
+    r"(?:no|maybe|perhaps|sorry|actually|rather|wait|correct(?:ion|ed)|revis(?:ed|ion)|adjusted|raised|lowered"
+    r"|changed|should (?:be|have been)|make (?:that|it)|on reflection|or rather|better"
+    r"|edit|update|was)\b"
+    rf"[ \t,:*_]{{0,4}}(?:(?:to|a|an|at|is|now)\b[ \t]{{0,3}})?{_PLAIN}{_BEHIND}",
+    re.IGNORECASE,
+)
+"""A correction behind a score, without a name."""
+_REDUCED = re.compile(r"[ \t,;(-]{0,4}(?:minus|plus|less)\b[ \t]{0,3}\d", re.IGNORECASE)
+# What is wished or denied: neither of the words is said.
+_CONDITION = re.compile(
+    r"\b(?:to|would|could|might|can|may)[ \t]+(?:pass|fail)\w*|\bnot[ \t]+fail\w*", re.IGNORECASE
+)
+_DENIED = re.compile(
+    r"\b(?:fail(?:s|ed)?|false|not[ \t]+pass)\b|\bbut no\b[ \t]*(?:[.,;!)]|\Z)"
+    r"|[,.;(][ \t]*no[ \t]*(?:[.;!)]|\Z)",
+    re.IGNORECASE,
+)
+_GRANTED = re.compile(
+    r"(?<!not )\b(?:pass(?:es|ed)?|true)\b|\byes\b[ \t]*(?:[.,;!)]|\Z)", re.IGNORECASE
+)
+
+
+def is_taken_back(score: float, scale: Scale, rest: str) -> bool:
+    """Whether words behind a score take it back: `9, minus 2`, `pass (fails on names)`."""
+    if not scale.is_pass_fail:
+        return bool(_REDUCED.match(rest))
+    opposite = _DENIED if score == scale.max else _GRANTED
+    return bool(opposite.search(_CONDITION.sub(" ", rest)))
