@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -165,29 +165,8 @@ def _mistakes(record: Record, *, line: int, part: int, open_spans: set[int]) -> 
 # --- going on without what is lost ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """The losses of one part of a run."""
-
-    path: Path
-    lines: tuple[range, ...]
-    """By number, from 1; at the file's end there may be more."""
-    outputs: tuple[str, ...]
-    """Calls of nodes whose outputs are left out, since lines that belong to them are lost."""
-
-    def __str__(self) -> str:
-        ranges = (
-            f"{gap.start}" if len(gap) == 1 else f"{gap.start} to {gap.stop - 1}"
-            for gap in self.lines
-        )
-        sentence = f"{self.path.name}: lines that cannot be read: {', '.join(ranges)}"
-        if self.outputs:
-            sentence += f"; these outputs are made again: {', '.join(self.outputs)}"
-        return sentence
-
-
-def salvage_run(path: Path) -> tuple[Loss, ...]:
-    """Reduces a run's journal to its trustworthy records; returns the losses, by part.
+def salvage_run(path: Path) -> None:
+    """Reduces a run's journal to its trustworthy records, among them what each part has lost.
 
     Damaged files are kept beside it.
 
@@ -209,18 +188,14 @@ def salvage_run(path: Path) -> tuple[Loss, ...]:
                 records, lost = _trusted(part)
                 damaged += [(part, records, lost)] if lost else []
         # 2. A damaged file keeps its content under another name.
-        losses = []
         for part, records, lost in damaged:
             uncertain = _uncertain(records, lost)
-            outputs = tuple(dict.fromkeys(uncertain.values()))
-            loss = Loss(path=part, lines=tuple(lost), outputs=outputs)
+            loss = _loss(part, lost, outputs=dict.fromkeys(uncertain.values()))
             # A link, not a move: there is a journal at every moment, should the process be killed.
             os.link(part, _free_name(part))
             with whole_file(part) as file:
                 rest = _without({n: r for n, r in records.items() if n not in uncertain}, loss)
                 file.writelines(seal(encode(r), n) for n, r in enumerate(rest, start=1))
-            losses.append(loss)
-        return tuple(losses)
     finally:
         lock.release()
 
@@ -289,6 +264,15 @@ def _uncertain(records: Mapping[int, Record], lost: Sequence[range]) -> dict[int
     return labels
 
 
+def _loss(part: Path, lost: Sequence[range], *, outputs: Collection[str]) -> str:
+    """In words; of what is lost at a file's end, only the first line is known."""
+    ranges = (f"{gap.start}" if len(gap) == 1 else f"{gap.start} to {gap.stop - 1}" for gap in lost)
+    sentence = f"{part.name}: lines that cannot be read: {', '.join(ranges)}"
+    if outputs:
+        sentence += f"; these outputs are made again: {', '.join(outputs)}"
+    return sentence
+
+
 def _free_name(path: Path) -> Path:
     name, number = path.with_name(f"{path.name}{DAMAGED}"), 1
     while name.exists():
@@ -297,8 +281,8 @@ def _free_name(path: Path) -> Path:
     return name
 
 
-def _without(records: Mapping[int, Record], loss: Loss) -> Iterator[Record]:
-    """The records to keep; the second lists the losses."""
+def _without(records: Mapping[int, Record], loss: str) -> Iterator[Record]:
+    """The records to keep; the second says what is lost."""
     begun = set()
     for record in records.values():
         if isinstance(record, SpanStarted):
@@ -308,4 +292,4 @@ def _without(records: Mapping[int, Record], loss: Loss) -> Iterator[Record]:
             continue
         yield record
         if isinstance(record, RunStarted):
-            yield Instant(None, Salvaged.NAME, record.time_ns, {"detail": str(loss)})
+            yield Instant(None, Salvaged.NAME, record.time_ns, {"detail": loss})
