@@ -102,8 +102,8 @@ def remarks(observed: Observed) -> Iterator[Notice]:
             yield Notice(
                 code="diagnosis.calls-repeated",
                 message=f"{counted(len(again), 'call')} to '{model}' asked what an earlier one "
-                f'asked, and got the same reply ({observed.said(lost_ns)}): cache = "run" under '
-                f"[endpoints.{model}] answers greedy and seeded ones at once.",
+                f'asked, and got the same reply ({observed.said(lost_ns)}): cache = "run" at the '
+                "top of harness.toml answers greedy and seeded ones at once.",
             )
 
 

@@ -16,6 +16,7 @@ from harness.analysis import LAYERS, RULES, RunFinding, diagnose
 from harness.analysis.facts import Server
 from harness.inference.endpoint import BackendName
 from harness.inference.providers import PROVIDERS, Aim
+from harness.session import load_settings
 from harness.testing import Script, run_pipeline
 from harness.trace import Journal, calls_of
 
@@ -353,6 +354,9 @@ def test_calls_that_repeat_another_are_told_if_their_replies_are_the_same(tmp_pa
     (remark,) = diagnose(run.journal(tmp_path)).remarks
     assert remark.code == "diagnosis.calls-repeated"
     assert str(remark).startswith("2 calls to 'small' asked")
+    assert 'cache = "run" at the top of harness.toml' in str(remark)
+    (tmp_path / "harness.toml").write_text('cache = "run"\n')
+    assert load_settings(tmp_path / "harness.toml", environment={}).cache == "run"
 
 
 @pytest.mark.parametrize(
