@@ -140,7 +140,9 @@ class TimeSpent:
                 kind=kind,
                 duration_ns=duration_ns,
                 share=duration_ns / whole_ns,
-                most_of=_largest(named_ns.get(kind, {})),
+                most_of=max(
+                    named_ns.get(kind, {}), key=lambda name: named_ns[kind][name], default=None
+                ),
             )
             for kind, duration_ns in spent_ns.items()
             if duration_ns > 0
@@ -154,10 +156,6 @@ class TimeSpent:
 def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
     """When the calls were in a phase; in `decode` each was being answered."""
     return [part for call in calls for part in call.phases.get(phase, ())]
-
-
-def _largest(durations_ns: Mapping[str, int]) -> str | None:
-    return max(durations_ns, key=durations_ns.__getitem__, default=None)
 
 
 def _divided(path: CriticalPath, run: Interval) -> tuple[list[Interval], list[Interval]]:

@@ -244,7 +244,8 @@ def search(
     if hits.fallback is not None:
         say(f"by words alone: {hits.fallback}", err=True)
     if hits or as_json:
-        show(hits, _print_hits, as_json=as_json, fields=_hits_as_json)
+        entries = {"fallback": hits.fallback, "hits": [*map(_hit_as_json, hits)]}
+        show(hits, _print_hits, as_json=as_json, fields=lambda _: entries)
     else:
         none = f"no passage has {', '.join(pairs)}" if hits.none_match else "no passage is relevant"
         say(none, err=True)
@@ -379,10 +380,6 @@ def _excerpt(passage: Passage) -> Text:
     text = clean(" ".join(passage.text.split()))
     excerpt = text if len(text) <= _EXCERPT_CHARS else f"{text[:_EXCERPT_CHARS]}…"
     return Text.assemble((passage.title, "bold"), "\n" if passage.title else "", excerpt)
-
-
-def _hits_as_json(hits: Hits) -> dict[str, object]:
-    return {"fallback": hits.fallback, "hits": [*map(_hit_as_json, hits)]}
 
 
 def _hit_as_json(hit: Hit) -> dict[str, object]:

@@ -39,6 +39,7 @@ _NEXT = {
 """What to look at next, and the command for it."""
 
 _NEXT_WIDTH = 17
+_OF_EARLIER_LOOPS = ("rubric", "passed", "stop_reason", "best_round", "composites")
 
 # Lines of one kind; a fan-out could fill thousands.
 _MOST = 20
@@ -142,7 +143,10 @@ def result_fields(result: RunResult) -> dict[str, object]:
         "result": result.result,
         "outputs": {name: _as_json(output) for name, output in result.outputs.items()},
         "loops": [_loop_as_json(loop) for loop in result.loops],
-        "earlier_loops": [_earlier_as_json(loop) for loop in result.earlier_loops],
+        "earlier_loops": [
+            {name: getattr(loop, name) for name in _OF_EARLIER_LOOPS}
+            for loop in result.earlier_loops
+        ],
         "models": result.models,
         "spent": _spent_as_json(result.spent),
         "separation": separation and {**asdict(separation), "relation": separation.relation},
@@ -206,16 +210,6 @@ def _earlier_line(loop: RecordedLoop) -> str:
         f"Before the run was resumed, a loop by rubric '{loop.rubric}' ended: {scores}; "
         f"{loop.stop_reason}, round {loop.best_round} is returned."
     )
-
-
-def _earlier_as_json(loop: RecordedLoop) -> dict[str, object]:
-    return {
-        "rubric": loop.rubric,
-        "passed": loop.passed,
-        "stop_reason": loop.stop_reason,
-        "best_round": loop.best_round,
-        "composites": loop.composites,
-    }
 
 
 def _print_loop(loop: WiggumResult, console: Console) -> None:

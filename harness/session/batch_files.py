@@ -53,6 +53,7 @@ SCORES = "scores"
 """The node by which a rubric scores them."""
 USES = "uses"
 _DIGEST = "digest"
+_ROW = ["row", "id", "file", "line"]
 _FAILURE_COLUMNS = ["id", "reason"]
 _FAILURE = TypeAdapter(RowFailure)
 
@@ -178,9 +179,7 @@ class OutputForm:
     @cached_property
     def columns(self) -> list[str]:
         """Of a table."""
-        inputs = dict.fromkeys(name for row in self.rows.given.values() for name in row.fields)
-        columns = [f"inputs.{name}" for name in inputs]
-        return ["row", "id", "file", "line", *columns, "output", "models", "outdated"]
+        return [*_ROW, *_input_columns(self.rows), "output", "models", "outdated"]
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
         """What is written of a row, by its number in the run and its name."""
@@ -203,7 +202,7 @@ class OutputForm:
     def cells(self, line: Line) -> dict[str, Any]:
         """A line as a table has it, by column."""
         return {
-            **{name: line[name] for name in ("row", "id", "file", "line")},
+            **{name: line[name] for name in _ROW},
             **{f"inputs.{name}": text_of(value) for name, value in line["inputs"].items()},
             "output": text_of(line["output"]),
             "models": text_of(line["models"]),
@@ -221,6 +220,11 @@ class OutputForm:
     def result(self, **fields: Any) -> BatchResult:  # noqa: ANN401
         """What became of the batch, from the fields of `BatchResult`."""
         return BatchResult(**fields)
+
+
+def _input_columns(rows: BatchRows | DraftRows) -> list[str]:
+    names = dict.fromkeys(name for row in rows.given.values() for name in row.fields)
+    return [f"inputs.{name}" for name in names]
 
 
 class BatchFiles:
@@ -509,9 +513,8 @@ def merge_shards(rows: BatchRows, output: Path) -> MergedBatch:
             code="batch.shards-incomplete",
             path=output,
         )
-    inputs = dict.fromkeys(name for row in rows.given.values() for name in row.fields)
-    columns = ["row", "id", "file", "line", *(f"inputs.{name}" for name in inputs)]
-    columns = [*dict.fromkeys([*columns, *(name for line in lines for name in line)])]
+    written = (name for line in lines for name in line)
+    columns = [*dict.fromkeys([*_ROW, *_input_columns(rows), *written])]
     lines.sort(key=lambda line: order[line["id"]])
     with only_writer(output):
         _write_merged(output, lines, failures, columns=columns)

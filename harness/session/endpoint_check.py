@@ -332,7 +332,25 @@ def controlled(tags: Sequence[str], endpoints: Mapping[str, Endpoint]) -> list[E
     check_tags(tags, endpoints)
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags)]
     for endpoint in chosen:
-        _refuse_uncontrolled(endpoint)
+        if endpoint.backend in FILE_BACKENDS:
+            raise InvalidInput(
+                f"'{endpoint.tag}' is loaded from a file by each run, into its own process: "
+                "outside of a run there is nothing to unload; pin = true keeps it in memory for a "
+                "whole run",
+                code="model.in-process",
+            )
+        if endpoint.backend not in MANAGED_BACKENDS:
+            raise InvalidInput(
+                f"'{endpoint.tag}' cannot be unloaded from here: backend '{endpoint.backend}' has "
+                "no command for it",
+                code="model.no-control",
+            )
+        if not endpoint.manage:
+            raise InvalidInput(
+                f"'{endpoint.tag}' is loaded and unloaded by its server alone; write manage = true "
+                f"under [endpoints.{endpoint.tag}] to do it from here",
+                code="model.not-managed",
+            )
     return chosen
 
 
@@ -340,27 +358,6 @@ async def unload_model(endpoint: Endpoint, *, environment: Mapping[str, str]) ->
     """Has a server unload a model, and waits for it; a model that is not loaded is no error."""
     async with opened_host(endpoint, environment) as host:
         await host.unload()
-
-
-def _refuse_uncontrolled(endpoint: Endpoint) -> None:
-    if endpoint.backend in FILE_BACKENDS:
-        raise InvalidInput(
-            f"'{endpoint.tag}' is loaded from a file by each run, into its own process: outside "
-            "of a run there is nothing to unload; pin = true keeps it in memory for a whole run",
-            code="model.in-process",
-        )
-    if endpoint.backend not in MANAGED_BACKENDS:
-        raise InvalidInput(
-            f"'{endpoint.tag}' cannot be unloaded from here: backend "
-            f"'{endpoint.backend}' has no command for it",
-            code="model.no-control",
-        )
-    if not endpoint.manage:
-        raise InvalidInput(
-            f"'{endpoint.tag}' is loaded and unloaded by its server alone; write manage = true "
-            f"under [endpoints.{endpoint.tag}] to do it from here",
-            code="model.not-managed",
-        )
 
 
 async def _look(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelSeen:

@@ -324,11 +324,9 @@ class EvaluationForm(OutputForm):
         names = [*self._success]
         for scorer, parts in self._parts.items():
             names += parts or [scorer]
-        places = {"id": ["epoch"], "output": ["target", "group"]}
-        further = [*(f"scores.{name}" for name in names), "scores", "reasons"]
-        columns = [c for column in super().columns for c in (column, *places.get(column, ()))]
-        at = columns.index("models")
-        return [*columns[:at], *further, *columns[at:]]
+        row, number, *columns, models, outdated = super().columns
+        scores = [*(f"scores.{name}" for name in names), "scores", "reasons"]
+        return [row, number, "epoch", *columns, "target", "group", *scores, models, outdated]
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
         """See `OutputForm.line`."""
