@@ -324,9 +324,9 @@ class EvaluationForm(OutputForm):
         names = [*self._success]
         for scorer, parts in self._parts.items():
             names += parts or [scorer]
-        row, number, *columns, models, outdated = super().columns
+        row, id_, *columns, models, outdated = super().columns
         scores = [*(f"scores.{name}" for name in names), "scores", "reasons"]
-        return [row, number, "epoch", *columns, "target", "group", *scores, models, outdated]
+        return [row, id_, "epoch", *columns, "target", "group", *scores, models, outdated]
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
         """See `OutputForm.line`."""
