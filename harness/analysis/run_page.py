@@ -163,7 +163,7 @@ class RunPage:
     columns: tuple[tuple[PageNode, ...], ...]
     """The nodes by the number of nodes above them, along the longest way."""
     result: TextIndex
-    """What the last node returned."""
+    """What the pipeline's result node returned: the named one, else the last."""
     loops: tuple[PageLoop, ...]
     rows: str | None
     """The node whose items are the rows of a batch."""
@@ -209,7 +209,9 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     has_texts = len(texts.numbers) > 0
     is_batch = any(pipeline.is_batch for pipeline in seen[events.PipelineEvent])
     columns = _columns(journal, records, seen, report, texts)
-    last = columns[-1][-1].items if columns else ()
+    named = {pipeline.result for pipeline in seen[events.PipelineEvent]}
+    nodes = [node for column in columns for node in column]
+    results = [node.items for node in nodes if node.name in named] or [n.items for n in nodes[-1:]]
     is_running = report.status == "unfinished" and version.endswith("running")
     return RunPage(
         version=version,
@@ -219,7 +221,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         has_texts=has_texts,
         open_command=open_command,
         columns=columns,
-        result=last[0].gave if len(last) == 1 and not is_batch else None,
+        result=next((items[0].gave for items in results if len(items) == 1 and not is_batch), None),
         loops=tuple(_loops(journal, report.loops)),
         # The node of a batch's rows needs no other, so it comes first.
         rows=columns[0][0].name if is_batch and columns else None,

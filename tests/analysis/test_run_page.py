@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from manual_clock import ManualClock
 
+from harness import Pipeline, Settings
 from harness.analysis.html_page import html_of
 from harness.analysis.run_page import RunPage, page_json, run_page_of, word_changes
 from harness.rubric import Verdict
@@ -52,6 +53,17 @@ def chat(number: int, *, parent: int | None, start_ms: int, prompt: str = "", **
 
 
 # --- the model --------------------------------------------------------------------------------
+
+
+def test_the_result_is_of_the_node_that_the_pipeline_names(tmp_path: Path) -> None:
+    pipeline = Pipeline[str]("answered", result="answer")
+    pipeline.node(lambda: "It is.", name="answer")
+    pipeline.node(lambda answer: f"Seen: {answer}", name="audit")
+    done = pipeline.run(settings=Settings(traces=tmp_path))
+
+    page = run_page_of(done.files.journal)
+    assert page.result is not None
+    assert page.texts[page.result] == done.result == "It is."
 
 
 def test_nodes_stand_in_columns_behind_what_they_were_given(recorded: RunPage) -> None:
