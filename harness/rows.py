@@ -97,11 +97,7 @@ class Row:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The texts that the draft may rely on.
-
-        Raises:
-            InvalidInput: They are no texts.
-        """
+        """The texts that the draft may rely on; raises `InvalidInput` if they are none."""
         sources = listed(self.fields.get("sources", []))
         if not all(isinstance(source, str) for source in sources):
             problem = "'sources' is a text, or a list of texts"

@@ -216,6 +216,7 @@ _ALIKE = (frozenset({"bs", "hr", "sr"}), frozenset({"nn", "no"}), frozenset({"id
 
 def letter_bytes(text: str) -> int:
     """The length of its letters in UTF-8, which says how sure its language is."""
+    # Not their number: a letter of Chinese tells more than one of English, and has more bytes.
     return len("".join(filter(str.isalpha, text)).encode("utf-8", "replace"))
 
 

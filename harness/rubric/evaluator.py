@@ -307,8 +307,9 @@ def is_judged_enough(verdict: Verdict, rubric: Rubric) -> bool:
     judges = verdict.judges
     if judges is None:
         return True
+    # It is set if the noise of the evaluator was measured.
     if judges.borderline is not None:
-        return False  # its noise was measured then
+        return False
     if "repeats" not in rubric.model_fields_set or rubric.repeats == 1:
         return True
     times = len(judges.composites)
