@@ -18,6 +18,7 @@ from harness.log import log_warning
 
 # Of Inspect: correct, partly, incorrect, no answer; and words for the same.
 _GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+# Of ZIP's methods of compression.
 _ZSTD = 93
 _ATTACHED = "attachment://"
 

@@ -280,7 +280,6 @@ class Script:
 
 def _each(entry: object, *place: str) -> Iterator[tuple[tuple[str, ...], object]]:
     """The replies of an entry's lists, with their places; the scores that no draft had."""
-    # Only these: an entry that is for every call may be for none.
     if isinstance(entry, Mapping):
         for name, below in entry.items():
             yield from _each(below, *place, name)

@@ -20,6 +20,7 @@ from harness.hardware import quantization as packings
 from harness.hardware.footprint import Loading, compute_bytes
 from harness.hardware.gguf import read_gguf_header
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
+from harness.hardware.gguf_file import MAX_LAYERS
 from harness.hardware.quantization import CACHE_TYPES, BlockFormat, KvBits
 
 Packing = Literal["gguf", "safetensors"]
@@ -218,7 +219,6 @@ def _json(path: Path) -> Mapping[str, Any]:
     return values
 
 
-_MAX_LAYERS: Final = 4096
 # Where multimodal models keep the shape of their language model.
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
@@ -281,8 +281,8 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     config = _Config(path, values, part or values)
     layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     # A small configuration must not be able to allocate much memory.
-    if not 0 < layers <= _MAX_LAYERS:
-        raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {_MAX_LAYERS:,}")
+    if not 0 < layers <= MAX_LAYERS:
+        raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {MAX_LAYERS:,}")
     width = config.count("hidden_size", "n_embd", "d_model")
     if not width:
         raise config.unusable("hidden_size", "is 0")

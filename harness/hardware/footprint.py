@@ -63,6 +63,7 @@ def parse_bytes(size: int | str) -> int:
 _CELL_STEP: Final = 256
 _FLOAT_BYTES: Final = 4
 _MASK_BYTES: Final = 2
+# Token ids, positions, masks of sliding windows.
 _SMALL_INPUTS_BYTES: Final = 2 * 2**20
 # What a process takes on a GPU beside its model: CUDA's context and libraries. On an H100 (driver
 # 580, llama.cpp with ggml 0.25), 773 to 822 MB beside models of 3.3 to 7.9 GB, whole and split.
@@ -135,30 +136,26 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
 
 
 def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
-    """The KV cache of each layer as llama.cpp allocates it.
-
-    bytes = cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
-    """
+    """The KV cache of each layer as llama.cpp allocates it."""
     keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
     def bytes_of(layer: LayerCache) -> int:
         cells = loading.cells(window_tokens=layer.window_tokens)
         token_bytes = layer_token_bytes(layer, keys=keys, values=values, model=header.name)
+        # cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
         return cells * token_bytes + loading.slots * state_bytes(layer)
 
     return [bytes_of(layer) for layer in header.caches]
 
 
 def prompt_kv_bytes(header: GgufHeader, loading: Loading, tokens: int) -> int:
-    """The KV cache that so many tokens of one request fill, without recurrent states.
-
-    bytes = tokens, or those in the window * kv_heads * (key bytes + value bytes), over the layers
-    """
+    """The KV cache that so many tokens of one request fill, without recurrent states."""
     keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
     def bytes_of(layer: LayerCache) -> int:
         window = None if loading.whole_windows else layer.window_tokens
         held = tokens if window is None else min(tokens, window)
+        # tokens, or those in the window, * kv_heads * (key bytes + value bytes)
         return held * layer_token_bytes(layer, keys=keys, values=values, model=header.name)
 
     return sum(map(bytes_of, header.caches))

@@ -67,6 +67,7 @@ _SIGNS_OF_AN_INDEX: Final = (".attention.compress_ratios", ".attention.indexer."
 _BY_LAYER: Final = (".attention.head_count_kv", ".attention.recurrent_layers")
 _SHARED: Final = ".attention.shared_kv_layers"
 
+# llama.cpp's `n_layer_kv_from_start` for it; the layers behind use these layers' caches.
 _GEMMA3N_OWN_LAYERS: Final = 20
 
 

@@ -23,7 +23,9 @@ from harness.hardware.quantization import TENSOR_FORMATS
 # count cannot become a tuple of 2^32 elements.
 MAX_LAYERS: Final = 4096
 
-_MAX_TEXT_BYTES: Final = 65535  # of a key, by the format; longer values are not kept
+# Of a key, by the format; longer values are not kept.
+_MAX_TEXT_BYTES: Final = 65535
+# ggml's `GGML_MAX_DIMS`.
 _MAX_DIMENSIONS: Final = 4
 # A key or a tensor takes more memory than space in the file. No model has so many.
 _MAX_KEYS: Final = 10_000
@@ -31,6 +33,7 @@ _MAX_TENSORS: Final = 100_000
 
 _U32: Final = Struct("<I")
 _U64: Final = Struct("<Q")
+# The format's types of values, those of numbers by the codes of `struct`.
 _NUMBER_CODES: Final = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING: Final = 8
 _ARRAY: Final = 9
