@@ -409,10 +409,14 @@ def otel_metrics() -> Metrics:
 
 def _teller(meter: Meter, metric: _Instrument) -> Callable[[float, Labels], None]:
     name, unit, about, bounds = metric.name, metric.unit, metric.about, metric.bounds
+    tell: Callable[[float, Labels], None]
     if metric.kind == "counter":
-        return meter.create_counter(name, unit, about).add
+        tell = meter.create_counter(name, unit, about).add
     # A gauge here is told by its changes, which OpenTelemetry calls an up-down counter.
-    if metric.kind == "gauge":
-        return meter.create_up_down_counter(name, unit, about).add
-    tell = meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=bounds)
-    return tell.record
+    elif metric.kind == "gauge":
+        tell = meter.create_up_down_counter(name, unit, about).add
+    else:
+        tell = meter.create_histogram(
+            name, unit, about, explicit_bucket_boundaries_advisory=bounds
+        ).record
+    return tell

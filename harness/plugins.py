@@ -61,10 +61,7 @@ def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  #
 def load_plugins(
     group: Group, fits: Callable[[Any], bool], *, taken: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigurationInvalid]]:
-    """All objects of a group, by name, and the errors of those that are left out.
-
-    Left out are those that cannot be imported or do not fit, or whose name is `taken`.
-    """
+    """All objects of a group, by name, and the errors of those that do not load or fit."""
     loaded, errors = {}, []
     for name, plugin in _plugins(group).items():
         try:

@@ -269,8 +269,7 @@ class Script:
 
     def _no_reply(self, why: str) -> ScriptMismatch:
         return ScriptMismatch(
-            f"the script has no reply for a call: {why}. {self._calls()}",
-            code="script.no-reply",
+            f"the script has no reply for a call: {why}. {self._calls()}", code="script.no-reply"
         )
 
     def _calls(self) -> str:
