@@ -68,7 +68,7 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
     """A model's opinion, on every dimension of the case or none.
 
     `sample` is 0 for its likeliest opinion, which is not averaged with others. From 1 on, chance
-    has a part in it: the same for the same number, where the server can.
+    has a part in it.
 
     Raises:
         EvaluatorAbstained: A dimension has no score that could be read, or a rule that would lower
@@ -129,6 +129,7 @@ def judge_request(
         messages=messages,
         max_output_tokens=_room_tokens(dimensions),
         temperature=_REPEAT_TEMPERATURE if sample else 0.0,
+        # The same chance for the same number, where the server can.
         seed=sample + 1,
         reply_schema=reply_schema(case.rubric, dimensions),
         on_text=on_text,
