@@ -39,8 +39,8 @@ _WHOLE = frozenset({"draft", "sources"})
 _ROW_GROUP = 1_000
 _LONG_CHARS = 4_096
 _MOST_CHARS = 1 << 30
+# What Python writes for numbers that JSON cannot say.
 _NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
-"""What Python writes for numbers that JSON cannot say."""
 # A spreadsheet takes such a text for a formula, but not behind an apostrophe (OWASP, "CSV
 # injection"). Behind a sign, as of a list in Markdown, only calls and other sheets do harm.
 _SIGN = r"[+\uff0b\-\uff0d@\uff20]"  # wide ones too, which Excel takes for the same

@@ -28,7 +28,7 @@ class TextStore:
     """Texts by key, in one SQLite file that several processes may share; without a path in memory.
 
     It grows until the file is deleted. Raises `ConfigurationInvalid` for a file that cannot be
-    opened; with `unusable`, only when it is first needed, and to that alone.
+    opened; `unusable`, if given, is told that error instead, when the file is first needed.
     """
 
     def __init__(

@@ -27,8 +27,8 @@ from harness.inference.endpoint import MACHINE
 
 # Less memory, or a second's bytes, is a number whose unit was forgotten.
 _LEAST_BYTES: Final = 2**20
+# What names of a model's variants end with, of the same size.
 _VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
-"""What names of a model's variants end with, of the same size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ Packing = Literal["gguf", "safetensors"]
 
 PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
 """A server's batch: llama.cpp's and vLLM's."""
+# Of a KV cache of safetensors in 8 bits; in 16, a computation's, also for models of 32.
 _FP8: Final = BlockFormat(name="FP8", block_elements=1, block_bytes=1)
-"""Of a KV cache of safetensors in 8 bits; in 16, a computation's, also for models of 32."""
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
 

@@ -11,11 +11,11 @@ from threading import Event, Lock, Thread
 from harness.errors import message_of
 from harness.log import log_warning
 
+# How long closing, and the interpreter's end, wait for the thread.
 _CLOSING_WAIT_S = 5.0
-"""How long closing, and the interpreter's end, wait for the thread."""
 
+# After a failure, such as an unreachable embedder, until the next attempt.
 _PAUSE_S = 30.0
-"""After a failure, such as an unreachable embedder, until the next attempt."""
 
 
 class Upkeep:

@@ -29,8 +29,8 @@ from harness.trace.events import PlaceOf
 # How long an idle model stays after a call: the next call comes soon, and may be for a model that
 # has room beside it.
 _MOMENT_NS: Final = 50_000_000
+# In longest waits: how long a model stays at most while calls wait too long for others.
 _LONGEST_TURN: Final = 2
-"""In longest waits: how long a model stays at most while calls wait too long for others."""
 
 
 def decide(state: BudgetState) -> Decision:
