@@ -80,6 +80,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             with suppress(OSError):
                 partial.unlink()
     except OSError as error:
+        # By the name that the caller knows, not by that of the partial file.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

@@ -154,11 +154,7 @@ class Metrics:
         return _RunFigures(self._measure)
 
     def add(self, journal: Journal) -> None:
-        """Takes a run from its journal; it may still be going.
-
-        Raises:
-            JournalInvalid: A line in the middle is not a record.
-        """
+        """Takes a run from its journal, also while it is going; raises `JournalInvalid`."""
         figures = _RunFigures(self._measure)
         goes_on = journal.ended is None and is_going(journal.path)
 
@@ -167,6 +163,7 @@ class Metrics:
                 if not isinstance(item, SpanRecord):
                     figures(item)
                     continue
+                # What a kill left open is not under way once the run was resumed.
                 is_open = item.status == "unfinished" and not journal.resumed_after(item.end_ns)
                 if goes_on and is_open and item.name in events.REQUESTS:
                     figures.under_way(item, 1)

@@ -43,8 +43,9 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
             "results": [{"gradingResult": _}, *_] as results
         }:
             return map(_of_promptfoo, results)
+        # A list of objects, as many data sets are.
         case [{}, *_] if all(isinstance(row, dict) for row in data):
-            return map(dict, data)  # a list of objects, as many data sets are
+            return map(dict, data)
     return None
 
 

@@ -43,7 +43,8 @@ _MOST_CHARS = 1 << 30
 _NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
 # A spreadsheet takes such a text for a formula, but not behind an apostrophe (OWASP, "CSV
 # injection"). Behind a sign, as of a list in Markdown, only calls and other sheets do harm.
-_SIGN = r"[+\uff0b\-\uff0d@\uff20]"  # wide ones too, which Excel takes for the same
+# Wide ones too, which Excel takes for the same.
+_SIGN = r"[+\uff0b\-\uff0d@\uff20]"
 _FORMULA = re.compile(
     rf"""'*\s*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""", re.DOTALL
 )
@@ -114,7 +115,7 @@ class Row:
 
 
 class _Cells(Mapping[str, Any]):
-    """The cells of a row, long texts packed: thousands of documents wait their turn in memory."""
+    """The cells of a row, long texts packed."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self._cells = {name: self._packed(cell) for name, cell in cells.items()}
@@ -133,7 +134,8 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
-        # English takes a third or less of its room.
+        # Thousands of documents wait their turn in memory, and English takes a third or less of its
+        # room so.
         return _PackedText(zlib.compress(cell.encode(), 1))
 
 
@@ -412,11 +414,8 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
-    A file that is there is replaced. All rows have columns and types as the first.
-
-    Raises:
-        InvalidInput: Its ending is another, or it cannot be written.
-        ConfigurationInvalid: It is Parquet, and pyarrow is missing.
+    A file that is there is replaced. All rows have columns and types as the first. Raises as
+    `check_output`, and `InvalidInput` if it cannot be written.
     """
     check_output(path, {".jsonl", ".parquet"})
     pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
@@ -449,6 +448,7 @@ def replace_rows(
     target = behind_link(path)
     partial = target.with_name(f".{target.stem}.partial{path.suffix}")
     with writing(path):
+        # One that a kill has left would be continued, or refused.
         partial.unlink(missing_ok=True)
     with ExitStack() as stack:
         # After a failure: a disk that is full has room again.
@@ -519,11 +519,7 @@ class RowFile:
         self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row; of a CSV file, what its columns name.
-
-        Raises:
-            InvalidInput: It cannot be written.
-        """
+        """Adds a row, of a CSV file what its columns name; raises `InvalidInput` if it cannot."""
         cells = (row.get(name) for name in self.columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
 

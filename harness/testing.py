@@ -198,6 +198,7 @@ class Script:
         self._used: set[tuple[str, ...]] = set()
         self._asked: list[str] = []
         self._backend = ScriptedBackend(self._reply)
+        # Without an entry of its own, no evaluator answers.
         tags = (PRODUCER, *(role for role in (EVALUATOR,) if role in replies))
         self.backends: Mapping[str, Backend] = dict.fromkeys(tags, self._backend)
         self.mistake: ScriptMismatch | None = None

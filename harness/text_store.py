@@ -117,8 +117,10 @@ def _open(path: Path | None) -> sqlite3.Connection:
         db = sqlite3.connect(
             path or ":memory:",
             timeout=_BUSY_S,
-            isolation_level=None,  # every statement is its own transaction
-            check_same_thread=False,  # opened here, used in the cache's thread alone
+            # Every statement is its own transaction.
+            isolation_level=None,
+            # Opened here, used in the cache's thread alone.
+            check_same_thread=False,
         )
     try:
         with _translated(path):
