@@ -511,27 +511,26 @@ def place_of(error: BaseException) -> str:
     """Where in the user's own files an exception was raised, as the end of a message."""
     # Imported only after a failure.
     import sysconfig  # noqa: PLC0415
-    import traceback  # noqa: PLC0415
 
     ours = (str(Path(__file__).parent), *(sysconfig.get_path(n) for n in ("stdlib", "purelib")))
     frames = traceback.extract_tb(error.__traceback__)
     # The innermost frame of one's own says where; the error itself may lie deep in a library.
     frames_there = [frame for frame in frames if not frame.filename.startswith(ours)]
-    return (
-        f" ({Path(frames_there[-1].filename).name}:{frames_there[-1].lineno})"
-        if frames_there
-        else ""
-    )
+    if not frames_there:
+        return ""
+    return f" ({Path(frames_there[-1].filename).name}:{frames_there[-1].lineno})"
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error, and of those of a group; some raise another in `__str__`."""
+    """The message of an error, and of those of a group."""
     try:
-        if isinstance(error, BaseExceptionGroup):  # its own says only how many there are
+        # A group's own message says only how many there are.
+        if isinstance(error, BaseExceptionGroup):
             inside = (f"{type(e).__name__}: {message_of(e)}" for e in error.exceptions)
             return f"{error.message}: {'; '.join(part.removesuffix(': ') for part in inside)}"
         return str(error)
-    except Exception:  # noqa: BLE001 - it is not the error to report
+    # Some errors raise another one in `__str__`, which is not the one to report.
+    except Exception:  # noqa: BLE001
         return "(its message cannot be read)"
 
 

@@ -21,7 +21,8 @@ def private(name: str, flags: int) -> int:
 
 def make_private(path: Path) -> None:
     """Creates an empty file of mode 0600, if there is none, for a library that would use 0644."""
-    with suppress(OSError):  # the library will report it
+    # The library will report what is wrong with the path.
+    with suppress(OSError):
         os.close(private(str(path), os.O_CREAT))
 
 
@@ -41,9 +42,8 @@ def path_in_locale(text: str) -> str:
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """Where files lie that can be made again: `XDG_CACHE_HOME`, else `~/.cache`."""
-    cache = environment.get("XDG_CACHE_HOME") or Path(
-        environment.get("HOME") or Path.home(), ".cache"
-    )
+    if not (cache := environment.get("XDG_CACHE_HOME")):
+        return Path(environment.get("HOME") or Path.home(), ".cache", "harness")
     return Path(cache, "harness")
 
 
@@ -80,6 +80,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
             with suppress(OSError):
                 partial.unlink()
     except OSError as error:
+        # By the name that the caller knows, not by that of the partial file.
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 

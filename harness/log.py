@@ -35,7 +35,8 @@ def log_warning(message: str, *, code: str, **details: object) -> None:
 
 
 def log_notice(message: str, *, code: str) -> None:
-    """Logs a warning that is also in a run's result; `in_result` lets a program print it once."""
+    """Logs a warning that is also in a run's result."""
+    # `in_result` lets a program that prints results leave it out of its log: it is read once.
     _logger().warning(message, **_placed(message, {"code": code}), in_result=True)
 
 
@@ -52,7 +53,8 @@ def warnings_heard_by(listener: Listener) -> Iterator[None]:
     try:
         yield
     finally:
-        _listener.set(before)  # not by a token, which is valid only in its own context
+        # Not by a token, which is valid only in its own context.
+        _listener.set(before)
 
 
 def _placed(message: str, details: Mapping[str, object]) -> Mapping[str, object]:

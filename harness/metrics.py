@@ -1,7 +1,6 @@
 """Metrics of runs, for Prometheus and for OpenTelemetry, named by its GenAI conventions.
 
-They are made of the runs' records, after the calls. Labels are of what is configured or stands in
-code: models, pipelines, classes of errors; never of a run or a text.
+They are made of the runs' records, after the calls.
 """
 
 from __future__ import annotations
@@ -41,7 +40,9 @@ if TYPE_CHECKING:
 
 Labels = Mapping[str, str | int]
 
-# Of a metric; further ones are counted as one, as in OpenTelemetry's own library.
+# Every set of labels is a series, so labels are of what is configured or stands in code: models,
+# pipelines, classes of errors; never of a run or a text.
+# The most of a metric; further ones are counted as one, as in OpenTelemetry's own library.
 _MOST_SERIES = 2_000
 _OVERFLOW = (("otel.metric.overflow", "true"),)
 
@@ -54,6 +55,7 @@ _FIRST_S = (
 _RUN_S = (1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 7200.0)
 _TOKENS = tuple(4.0**n for n in range(14))
 
+# What GenAI calls a managed API, if not by its prefix in a model's name.
 _MANAGED = {
     "azure": "azure.ai.openai",
     "azure_ai": "azure.ai.inference",
@@ -64,7 +66,6 @@ _MANAGED = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
-"""What GenAI calls a managed API, if not by its prefix in a model's name."""
 
 _OPERATIONS = {events.Embed.NAME: "embeddings", events.Rerank.NAME: "rerank"}
 
@@ -116,7 +117,6 @@ METRICS = (
     _Instrument(_ROWS, "{row}", "counter", "Rows of batches, by what became of them"),
     _Instrument(_EXPECTED, "{row}", "counter", "Rows of batches, done or to come"),
 )
-"""All that is measured."""
 
 
 class Metrics:
@@ -149,15 +149,12 @@ class Metrics:
         self._own(record)
 
     def of_run(self) -> Sink:
-        """The observer of one run, whose spans have the same numbers as another's."""
+        """The observer of one run."""
+        # Spans of every run are numbered from 1: those of two must not meet in one table.
         return _RunFigures(self._measure)
 
     def add(self, journal: Journal) -> None:
-        """Takes a run from its journal; it may still be going.
-
-        Raises:
-            JournalInvalid: A line in the middle is not a record.
-        """
+        """Takes a run from its journal, also while it is going; raises `JournalInvalid`."""
         figures = _RunFigures(self._measure)
         goes_on = journal.ended is None and is_going(journal.path)
 
@@ -166,6 +163,7 @@ class Metrics:
                 if not isinstance(item, SpanRecord):
                     figures(item)
                     continue
+                # What a kill left open is not under way once the run was resumed.
                 is_open = item.status == "unfinished" and not journal.resumed_after(item.end_ns)
                 if goes_on and is_open and item.name in events.REQUESTS:
                     figures.under_way(item, 1)
@@ -177,8 +175,9 @@ class Metrics:
         if goes_on or journal.ended is not None:
             figures(journal.started)
         for call in calls_of(spans_of_calls()):
+            # The phases of a run that goes on may not be in the file yet.
             if call.phases or not goes_on or call.status != "ok":
-                figures.end(call)  # else its phases are not in the file yet
+                figures.end(call)
         if journal.ended is not None:
             figures(journal.ended._replace(time_ns=journal.last_ns))
 
@@ -190,13 +189,16 @@ class Metrics:
         with self._lock:
             if key not in series and len(series) >= _MOST_SERIES:
                 key = _OVERFLOW
+            # A cell for each bound, one for what lies above the last, and the sum.
             cells = series.setdefault(key, [0] * (len(bounds) + 2))
+            # To the left: Prometheus counts a value that equals a bound as within it.
             cells[bisect_left(bounds, value)] += 1
             cells[-1] += value
 
     def text(self) -> str:
         """All metrics in Prometheus's text format."""
         with self._lock:
+            # Copied, since runs in other threads go on measuring.
             taken = {
                 name: [(labels, [*cells]) for labels, cells in series.items()]
                 for name, series in self._series.items()
@@ -277,7 +279,8 @@ class _RunFigures:
             self._row(row, attempt_status(span))
 
     def end(self, call: events.Request) -> None:
-        """Measures a request to a model that has ended; not one that none was asked for."""
+        """Measures a request to a model that has ended."""
+        # Of these no model was asked, or none has answered.
         if call.from_cache or call.was_refused or call.status == "unfinished":
             return
         labels = self._labels_of(call.NAME, call.model)
@@ -303,7 +306,8 @@ class _RunFigures:
         """What is said of every request: its kind, its model and whose that is."""
         if (labels := self._labels.get((name, tag))) is None:
             known = {"gen_ai.operation.name": _OPERATIONS.get(name, "chat")}
-            if tag != str(None) or tag in self._endpoints:  # so an event without a model reads
+            # An event without a model reads `None`.
+            if tag != str(None) or tag in self._endpoints:
                 about = model_attributes(tag, self._endpoints.get(tag)).items()
                 known |= {key: value for key, value in about if value is not None}
             labels = self._labels[name, tag] = known
@@ -334,12 +338,14 @@ class _RunFigures:
         return events.NodeAttempt.of(span) if self._is_batch else None
 
     def _row(self, row: events.NodeAttempt | events.Skip | events.Reuse, status: str) -> None:
+        # With a slash: a node of the pipeline that the row goes through.
         if row.item is None or "/" in row.node:
-            return  # of the pipeline that a row goes through
+            return
         if status == "failed":
             self._failed.add((row.node, row.item))
+        # What would have followed in a row that failed is skipped: it is one row, already counted.
         elif status == "skipped" and (row.node, row.item) in self._failed:
-            return  # what would have followed in it
+            return
         self._measure(_ROWS, 1, {"harness.node": row.node, "harness.status": status})
 
     def _end_run(self, ended: RunEnded) -> None:
@@ -349,7 +355,8 @@ class _RunFigures:
             kind = {"error.type": error_class(ended.error)} if ended.error else {}
             labels = {**of_run, "harness.status": ended.status, **kind}
             self._measure(_RUNS, (ended.time_ns - run.time_ns) / 1e9, labels)
-        for number in self._phases:  # calls of threads that outlive their run
+        # Calls of threads that outlive their run.
+        for number in self._phases:
             self.under_way(self._open[number], -1)
         self._begin(None)
 
@@ -366,14 +373,16 @@ def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[st
     values: dict[str, Any] = {"gen_ai.request.model": model}
     if endpoint:
         values["gen_ai.provider.name"] = name
-    with suppress(ValueError):  # an address that held a secret has a hole in it
+    # An address that held a secret has a hole in it.
+    with suppress(ValueError):
         address = urlsplit((endpoint and endpoint.url) or "")
         values |= {"server.address": address.hostname, "server.port": address.port}
     return values
 
 
 def _escaped(value: object) -> str:
-    """As Prometheus has a label's value; without lone surrogates, which UTF-8 cannot hold."""
+    """As Prometheus has a label's value."""
+    # Without lone surrogates, which UTF-8 cannot hold.
     text = str(value).encode("utf-8", "replace").decode()
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
@@ -397,11 +406,14 @@ def otel_metrics() -> Metrics:
 
 def _teller(meter: Meter, metric: _Instrument) -> Callable[[float, Labels], None]:
     name, unit, about, bounds = metric.name, metric.unit, metric.about, metric.bounds
-    tell: Callable[[float, Labels], None] = (
-        meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=bounds).record
-        if metric.kind == "histogram"
-        else meter.create_counter(name, unit, about).add
-        if metric.kind == "counter"
-        else meter.create_up_down_counter(name, unit, about).add
-    )
+    tell: Callable[[float, Labels], None]
+    if metric.kind == "counter":
+        tell = meter.create_counter(name, unit, about).add
+    # A gauge here is told by its changes, which OpenTelemetry calls an up-down counter.
+    elif metric.kind == "gauge":
+        tell = meter.create_up_down_counter(name, unit, about).add
+    else:
+        tell = meter.create_histogram(
+            name, unit, about, explicit_bucket_boundaries_advisory=bounds
+        ).record
     return tell

@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 from harness.errors import ConfigurationInvalid, did_you_mean
 
-_OWN = "wiggum-harness"
-"""The distribution of this package."""
+_OWN_DISTRIBUTION = "wiggum-harness"
 Group = Literal["providers", "executors", "stores", "exporters", "checks", "commands"]
 
 
@@ -62,10 +61,7 @@ def load_plugin(group: Group, name: str, fits: Callable[[Any], bool]) -> Any:  #
 def load_plugins(
     group: Group, fits: Callable[[Any], bool], *, taken: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigurationInvalid]]:
-    """All objects of a group, by name, and the errors of those that are left out.
-
-    Left out are those that cannot be imported or do not fit, or whose name is `taken`.
-    """
+    """All objects of a group, by name, and the errors of those that do not load or fit."""
     loaded, errors = {}, []
     for name, plugin in _plugins(group).items():
         try:
@@ -80,10 +76,10 @@ def load_plugins(
 
 
 def _plugins(group: Group) -> dict[str, EntryPoint]:
-    """By name, sorted; of two with one name harness's own, or of the first distribution by name."""
+    """By name, sorted."""
     plugins: dict[str, EntryPoint] = {}
-    points = entry_points(group=f"harness.{group}")
-    for point in sorted(points, key=_precedence):
+    for point in sorted(entry_points(group=f"harness.{group}"), key=_precedence):
+        # Of two with one name harness's own, or that of the first distribution by name.
         plugins.setdefault(point.name, point)
     return plugins
 
@@ -91,7 +87,7 @@ def _plugins(group: Group) -> dict[str, EntryPoint]:
 def _precedence(point: EntryPoint) -> tuple[str, bool, str]:
     distribution = point.dist.name if point.dist else ""
     # What is given an address and its credentials must not be taken over by another package.
-    return point.name, distribution != _OWN, distribution
+    return point.name, distribution != _OWN_DISTRIBUTION, distribution
 
 
 def _described(plugin: EntryPoint) -> str:

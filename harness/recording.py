@@ -140,7 +140,7 @@ class _Recorder(ScriptedBackend):
         self._redactor = redactor
 
     async def chat(self, request: ChatRequest) -> Completion:
-        """The reply as it will be given again, so that what follows from it is the same."""
+        """The reply as it will be given again."""
         reply = await self._client.chat(request)
         fields_said = orjson.loads(orjson.dumps(asdict(reply)))
         line = {
@@ -156,6 +156,7 @@ class _Recorder(ScriptedBackend):
         # The key is of the request as it is: a replay computes it from the same.
         cleaned: Any = self._redactor.clean_values(line)
         self._lines.append({"key": _key(request), **cleaned})
+        # Read back: what follows from it is the same in a replay.
         return _reply(cleaned["reply"], request)
 
 

@@ -1,7 +1,4 @@
-"""Results of Inspect AI and promptfoo as rows: output, target and scores of each sample.
-
-The rows have the columns of an evaluation of ours, so that whatever reads these reads them.
-"""
+"""Results of Inspect AI and promptfoo as rows: output, target and scores of each sample."""
 
 from __future__ import annotations
 
@@ -19,8 +16,9 @@ import orjson
 from harness.errors import ConfigurationInvalid, InvalidInput
 from harness.log import log_warning
 
+# Of Inspect: correct, partly, incorrect, no answer; and words for the same.
 _GRADES = {"c": 1.0, "p": 0.5, "i": 0.0, "n": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-"""Of Inspect: correct, partly, incorrect, no answer; and words for the same."""
+# Of ZIP's methods of compression.
 _ZSTD = 93
 _ATTACHED = "attachment://"
 
@@ -45,8 +43,9 @@ def samples_in(path: Path) -> Iterator[dict[str, Any]] | None:
             "results": [{"gradingResult": _}, *_] as results
         }:
             return map(_of_promptfoo, results)
+        # A list of objects, as many data sets are.
         case [{}, *_] if all(isinstance(row, dict) for row in data):
-            return map(dict, data)  # a list of objects, as many data sets are
+            return map(dict, data)
     return None
 
 
@@ -97,6 +96,7 @@ def _entry(archive: zipfile.ZipFile, name: str) -> bytes:
             code="row.no-pyarrow",
         ) from error
     assert archive.fp is not None
+    # Python gives no bytes of an entry that it cannot unpack.
     # A local header ends with the lengths of its name and extra field, which stand before the data.
     archive.fp.seek(info.header_offset + 26)
     archive.fp.seek(sum(struct.unpack("<HH", archive.fp.read(4))), 1)
@@ -121,6 +121,7 @@ def _of_inspect(samples: Any, model: object, path: Path) -> Iterator[dict[str, A
             reasons[name] = score.get("explanation") or ""
         metadata = sample.get("metadata") or {}
         asked = _text(sample["input"], attachments)
+        # The columns of an evaluation of ours, so that whatever reads these reads them.
         yield {
             "id": str(sample["id"]),
             "epoch": sample["epoch"],
@@ -164,7 +165,7 @@ def _number(value: object) -> float | None:
 
 
 def _of_promptfoo(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A test by one of its prompts or providers, which are outputs of one group."""
+    """A test by one of its prompts or providers."""
     grade = result.get("gradingResult") or {}
     test, number = result.get("testIdx", 0), result.get("promptIdx", 0)
     named = grade.get("namedScores") or result.get("namedScores") or {}
@@ -176,6 +177,7 @@ def _of_promptfoo(result: Mapping[str, Any]) -> dict[str, Any]:
         "inputs": {**(result.get("vars") or {}), **(result.get("metadata") or {})},
         "output": (result.get("response") or {}).get("output"),
         "target": None,
+        # The outputs of one test's prompts and providers compare.
         "group": f"test {test}",
         "scores": {
             "score": float(result.get("score") or 0),

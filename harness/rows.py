@@ -39,11 +39,12 @@ _WHOLE = frozenset({"draft", "sources"})
 _ROW_GROUP = 1_000
 _LONG_CHARS = 4_096
 _MOST_CHARS = 1 << 30
+# What Python writes for numbers that JSON cannot say.
 _NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
-"""What Python writes for numbers that JSON cannot say."""
 # A spreadsheet takes such a text for a formula, but not behind an apostrophe (OWASP, "CSV
 # injection"). Behind a sign, as of a list in Markdown, only calls and other sheets do harm.
-_SIGN = r"[+\uff0b\-\uff0d@\uff20]"  # wide ones too, which Excel takes for the same
+# Wide ones too, which Excel takes for the same.
+_SIGN = r"[+\uff0b\-\uff0d@\uff20]"
 _FORMULA = re.compile(
     rf"""'*\s*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""", re.DOTALL
 )
@@ -88,20 +89,16 @@ class Row:
             try:
                 text = read_text("draft", self.beside(str(path)))
             except InvalidInput as error:
-                raise (
-                    error if self.line is None else self.refusal(str(error), code=error.code)
-                ) from error
+                if self.line is None:
+                    raise
+                raise self.refusal(str(error), code=error.code) from error
         if text is not None and not isinstance(text, str):
             raise self.refusal("its 'draft' is not text", code="row.draft-not-text")
         return text
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The texts that the draft may rely on.
-
-        Raises:
-            InvalidInput: They are no texts.
-        """
+        """The texts that the draft may rely on; raises `InvalidInput` if they are none."""
         sources = listed(self.fields.get("sources", []))
         if not all(isinstance(source, str) for source in sources):
             problem = "'sources' is a text, or a list of texts"
@@ -118,7 +115,7 @@ class Row:
 
 
 class _Cells(Mapping[str, Any]):
-    """The cells of a row, long texts packed: thousands of documents wait their turn in memory."""
+    """The cells of a row, long texts packed."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self._cells = {name: self._packed(cell) for name, cell in cells.items()}
@@ -137,7 +134,8 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
-        # English takes a third or less of its room.
+        # Thousands of documents wait their turn in memory, and English takes a third or less of its
+        # room so.
         return _PackedText(zlib.compress(cell.encode(), 1))
 
 
@@ -241,11 +239,10 @@ def read_rows(
                 yield Row(fields=cells, path=row.path, line=row.line)
     for theirs, mine in renamed.items():
         if columns_seen and theirs not in columns_seen:
-            hint = (
-                f"write {theirs}={mine}"
-                if mine in columns_seen - whole
-                else did_you_mean(theirs, columns_seen)
-            )
+            hint = did_you_mean(theirs, columns_seen)
+            # The two names of one column may stand the wrong way round.
+            if mine in columns_seen - whole:
+                hint = f"write {theirs}={mine}"
             raise InvalidInput(
                 f"--columns {mine}={theirs}: there is no column '{theirs}'; {hint}",
                 code="row.no-column",
@@ -289,7 +286,8 @@ def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | I
 
 
 def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
-    """The lines of a table, one after the other: it may be larger than what should be in memory."""
+    """The lines of a table."""
+    # One after the other: a table may be larger than what should be in memory.
     lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
     is_empty, number = True, 0
     try:
@@ -305,7 +303,8 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
         problem = f"the table is not UTF-8 text{where}; save it as UTF-8, or convert it with iconv"
         raise InvalidInput(problem, code="file.not-utf8", path=path) from error
     finally:
-        lines.detach()  # or else it would close standard input
+        # Or else it would close standard input.
+        lines.detach()
     if is_empty:
         raise InvalidInput("the table is empty", code="file.empty", path=path)
 
@@ -317,17 +316,12 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
         try:
             fields = orjson.loads(line)
         except orjson.JSONDecodeError as error:
-            has_nan, rest = _NAN.search(line), _NAN.sub("null", line)
+            problem, code = f"not JSON ({error}); each line must be one object", "row.not-json"
+            nan, rest = _NAN.search(line), _NAN.sub("null", line)
             # Only if nothing else is wrong with the line.
-            is_nan = has_nan is not None and _is_json(rest.encode())
-            yield InvalidInput(
-                f"{has_nan[0]} is no value of JSON; write null"
-                if has_nan and is_nan
-                else f"not JSON ({error}); each line must be one object",
-                code="row.nan" if is_nan else "row.not-json",
-                path=path,
-                line=number,
-            )
+            if nan and _is_json(rest.encode()):
+                problem, code = f"{nan[0]} is no value of JSON; write null", "row.nan"
+            yield InvalidInput(problem, code=code, path=path, line=number)
             continue
         if isinstance(fields, dict):
             yield Row(fields=fields, path=path, line=number)
@@ -341,9 +335,11 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
 
 
 def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
-    csv.field_size_limit(_MOST_CHARS)  # a draft may be longer than the usual 128 KiB
+    # A draft may be longer than the usual 128 KiB.
+    csv.field_size_limit(_MOST_CHARS)
     first = next(lines, "")
-    told = re.fullmatch(r"sep=(.)\s*", first)  # as Excel wants it told, in a line of its own
+    # As Excel wants it told, in a line of its own.
+    told = re.fullmatch(r"sep=(.)\s*", first)
     if told:
         first = next(lines, "")
     # Of equals the comma, so that a table of one column has one.
@@ -418,11 +414,8 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
 
-    A file that is there is replaced. All rows have columns and types as the first.
-
-    Raises:
-        InvalidInput: Its ending is another, or it cannot be written.
-        ConfigurationInvalid: It is Parquet, and pyarrow is missing.
+    A file that is there is replaced. All rows have columns and types as the first. Raises as
+    `check_output`, and `InvalidInput` if it cannot be written.
     """
     check_output(path, {".jsonl", ".parquet"})
     pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
@@ -444,7 +437,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def rows_saved(path: Path) -> list[Mapping[str, Any]]:
-    """The rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file; damaged ones lack."""
+    """The whole rows that a command saved in a `.jsonl`, `.csv` or `.parquet` file."""
     return [row.fields for row in rows_in(path) if isinstance(row, Row)]
 
 
@@ -455,14 +448,17 @@ def replace_rows(
     target = behind_link(path)
     partial = target.with_name(f".{target.stem}.partial{path.suffix}")
     with writing(path):
+        # One that a kill has left would be continued, or refused.
         partial.unlink(missing_ok=True)
     with ExitStack() as stack:
-        stack.callback(_remove, partial)  # so that a disk that is full has room again
+        # After a failure: a disk that is full has room again.
+        stack.callback(_remove, partial)
         file = stack.enter_context(RowFile(partial, columns=columns, shown_as=path))
         for row in rows:
             file.append(row)
         with writing(path):
             partial.replace(target)
+        # Neither removed nor closed: the caller goes on with it.
         stack.pop_all()
     return file
 
@@ -523,11 +519,7 @@ class RowFile:
         self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row; of a CSV file, what its columns name.
-
-        Raises:
-            InvalidInput: It cannot be written.
-        """
+        """Adds a row, of a CSV file what its columns name; raises `InvalidInput` if it cannot."""
         cells = (row.get(name) for name in self.columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
 

@@ -154,12 +154,10 @@ class _Person:
             raise self._mistake
         if self._left:
             unused = ", ".join(map(repr, sorted(self._left)))
-            questions = "; ".join(
-                f"{question.key}: {_short(question.text)}" for question in self._asked
-            )
+            asked = [f"{question.key}: {_short(question.text)}" for question in self._asked]
             raise ScriptMismatch(
                 f"no question was asked for the answers {unused}; asked were: "
-                f"{questions or 'none'}",
+                f"{'; '.join(asked) or 'none'}",
                 code="script.unused-answers",
             )
 
@@ -179,8 +177,7 @@ class Script:
     A call is answered by the entry for its node's call (`findings[1]`), its node (`findings`), its
     role, or else the producer; an evaluator's by `evaluator` alone. An entry is one of these:
 
-    - a list: each call of a node has its replies in order, from the first. So no parallelism
-      changes which reply goes where;
+    - a list: each call of a node has its replies in order, from the first;
     - a mapping from texts to entries: the first text that the prompt contains decides;
     - a function of the request, a `Judge`, or one reply: for every call.
 
@@ -201,6 +198,7 @@ class Script:
         self._used: set[tuple[str, ...]] = set()
         self._asked: list[str] = []
         self._backend = ScriptedBackend(self._reply)
+        # Without an entry of its own, no evaluator answers.
         tags = (PRODUCER, *(role for role in (EVALUATOR,) if role in replies))
         self.backends: Mapping[str, Backend] = dict.fromkeys(tags, self._backend)
         self.mistake: ScriptMismatch | None = None
@@ -255,7 +253,8 @@ class Script:
                 raise self._no_reply(f"its prompt contains none of {', '.join(map(repr, entry))}")
             return self._reply_in(entry[text], request, label, *place, text)
         if isinstance(entry, list):
-            # By the call's label: parallel calls of one node each begin with the first reply.
+            # By the call's label: parallel calls of one node each begin with the first reply, so
+            # that their order does not change which reply goes where.
             number = self._places[label, *place]
             self._places[label, *place] += 1
             if number >= len(entry):
@@ -271,8 +270,7 @@ class Script:
 
     def _no_reply(self, why: str) -> ScriptMismatch:
         return ScriptMismatch(
-            f"the script has no reply for a call: {why}. {self._calls()}",
-            code="script.no-reply",
+            f"the script has no reply for a call: {why}. {self._calls()}", code="script.no-reply"
         )
 
     def _calls(self) -> str:
@@ -365,6 +363,7 @@ class Judge:
     def _scores_of(self, draft: str, label: str) -> Scores:
         if callable(self._scores):
             return self._scores(draft)
+        # A draft that is judged again, as drafts near the threshold are, has its scores again.
         drafts = self._drafts[label]
         if draft not in drafts:
             drafts.append(draft)
@@ -381,10 +380,7 @@ class Judge:
 def judgement_as_json(
     fields: Mapping[str, Any], scores: Scores, *, reason: str, prompt: str = ""
 ) -> str:
-    """What an evaluator replies where a schema has these fields: of one judgement, or one a name.
-
-    A lone judgement is of the dimension that `prompt`, the prompt's end, names.
-    """
+    """What an evaluator replies where a schema has these fields; `prompt` is the prompt's end."""
     if "score" in fields:
         # A lone judgement's schema does not name its dimension; the prompt's end does.
         names = re.findall(r"[\w-]+", prompt)

@@ -20,15 +20,15 @@ T = TypeVar("T")
 # Tells the file from other programs' databases; `file` shows it too.
 _APPLICATION_ID = int.from_bytes(b"hrnc")
 _VERSION = 1
-_BUSY_S = 5.0  # longest wait for another process that is writing
+# The longest wait for another process that is writing; as long as Python's own default.
+_BUSY_S = 5.0
 
 
 class TextStore:
     """Texts by key, in one SQLite file that several processes may share; without a path in memory.
 
     It grows until the file is deleted. Raises `ConfigurationInvalid` for a file that cannot be
-    opened. With `unusable`, it is opened when it is first needed, and that error is told there,
-    once; nothing is kept then.
+    opened; `unusable`, if given, is told that error instead, when the file is first needed.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class TextStore:
             self._db = _open(self._path)
         except ConfigurationInvalid as error:
             assert self._unusable is not None
+            # Once: without a database nothing is found or kept from here on, and nothing fails.
             self._unusable(error)
 
     def _close(self) -> None:
@@ -116,8 +117,10 @@ def _open(path: Path | None) -> sqlite3.Connection:
         db = sqlite3.connect(
             path or ":memory:",
             timeout=_BUSY_S,
-            isolation_level=None,  # every statement is its own transaction
-            check_same_thread=False,  # opened here, used in the cache's thread alone
+            # Every statement is its own transaction.
+            isolation_level=None,
+            # Opened here, used in the cache's thread alone.
+            check_same_thread=False,
         )
     try:
         with _translated(path):
@@ -131,14 +134,8 @@ def _open(path: Path | None) -> sqlite3.Connection:
 def _prepare(db: sqlite3.Connection, path: Path | None) -> None:
     # Another process may be making the same file at this moment.
     db.execute("BEGIN IMMEDIATE")
-    application_id, version, tables = (
-        db.execute(query).fetchone()[0]
-        for query in (
-            "PRAGMA application_id",
-            "PRAGMA user_version",
-            "SELECT count(*) FROM sqlite_master",
-        )
-    )
+    queries = ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+    application_id, version, tables = (db.execute(query).fetchone()[0] for query in queries)
     # An empty file, as `make_private` leaves it.
     if application_id == 0 and tables == 0:
         db.execute("CREATE TABLE reply (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID")

@@ -14,7 +14,8 @@ T = TypeVar("T")
 
 @cache
 def _threads(name: str, most: int, _process_id: int) -> ThreadPoolExecutor:
-    """Those of a process; a forked child has none of its parent's."""
+    """The threads of one kind of work."""
+    # By process: a forked child has none of its parent's.
     # Not started for each run: that took a fifth of what a short run takes.
     return ThreadPoolExecutor(max_workers=most, thread_name_prefix=f"harness {name}")
 

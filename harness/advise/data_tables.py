@@ -27,8 +27,8 @@ from harness.inference.endpoint import MACHINE
 
 # Less memory, or a second's bytes, is a number whose unit was forgotten.
 _LEAST_BYTES: Final = 2**20
+# What names of a model's variants end with, of the same size.
 _VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
-"""What names of a model's variants end with, of the same size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,8 @@ def known_devices() -> dict[str, DeviceSpec]:
             memory_bytes_per_s=float(row["bandwidth_gb_s"]) * 1e9,
             flops_per_s=float(row["tflops"]) * 1e12,
             fp8_flops_per_s=float(row["fp8_tflops"] or 0) * 1e12 or None,
-            has_int8=True,  # all of the table do
+            # All of the table do.
+            has_int8=True,
             link_bytes_per_s=float(row["link_gb_s"]) * 1e9,
             usd_per_hour=float(row["usd_per_hour"] or 0) or None,
             source=f"{row['source']}, {row['date']}" + _rent(row),
@@ -143,10 +144,7 @@ def this_machine() -> DeviceSpec:
 
 
 def this_gpu(name: str) -> DeviceSpec:
-    """A GPU of this machine, by its driver, and by the table for what that does not tell.
-
-    Raises `InvalidInput` if there is no such GPU, or too little is known of it.
-    """
+    """A GPU of this machine; raises `InvalidInput` if it is none, or too little is known of it."""
     gpus = {gpu.name: gpu for gpu in read_gpus()}
     gpu = gpus.get(name)
     spec = product(gpu.product) if gpu else None
@@ -155,10 +153,9 @@ def this_gpu(name: str) -> DeviceSpec:
     memory_bytes = (gpu and gpu.capacity_bytes) or spec.memory_bytes
     speed = (gpu and gpu.memory_bytes_per_s) or spec.memory_bytes_per_s
     if not (gpu and memory_bytes and speed):
-        problem = (
-            f"'{name}' is not seen by NVIDIA's driver here (found: {', '.join(gpus) or 'none'}"
-        )
-        problem += "); install the extra `nvidia`, or give --memory and --bandwidth"
+        seen = ", ".join(gpus) or "none"
+        problem = f"'{name}' is not seen by NVIDIA's driver here (found: {seen}); "
+        problem += "install the extra `nvidia`, or give --memory and --bandwidth"
         raise InvalidInput(problem, code="advise.no-such-gpu")
     count = sum(alike.product == gpu.product for alike in gpus.values())
     return replace(

@@ -1,7 +1,4 @@
-"""What `harness advise` prints: the table of layouts, and the command lines of the marked one.
-
-Servers whose commands were never run here have none.
-"""
+"""What `harness advise` prints: the table of layouts, and the command lines of the marked one."""
 
 from __future__ import annotations
 
@@ -35,12 +32,15 @@ from harness.inference.providers import PROVIDERS
 
 ONLY: Final = "model"
 """The role of a model that has none."""
+# Columns of words.
 _LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
-"""Columns of words."""
-_ROWS: Final = 12  # of a table without --explain
+# Of a table without --explain.
+_ROWS: Final = 12
 _FIRST_PORT: Final = 8080
-_USUAL_FLOOR: Final = 4  # bits of a precision that most roles take
-_BARE: Final = re.compile("[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
+# Bits of a precision that most roles take.
+_USUAL_FLOOR: Final = 4
+# A key of TOML that needs no quotes.
+_BARE: Final = re.compile("[A-Za-z0-9_-]+")
 
 
 def print_places(
@@ -297,10 +297,8 @@ def servings(
     """By backend, the settings of the servers that take a layout."""
     load, shape = place.goal.load, place.goal.shape
     # Nothing has to be packed: models come in 16 bits and in MXFP4, or this one is as it is.
-    is_whole, is_own = (
-        row.bits > 15 or row.precision == "MXFP4",
-        row.precision == shape.quantization,
-    )
+    is_whole = row.bits > 15 or row.precision == "MXFP4"
+    is_own = row.precision == shape.quantization
     by_backend: dict[BackendName, Serving] = {}
     for backend, server in servers().items():
         # A model that is known by its name comes in either packing.
@@ -374,6 +372,7 @@ class Serving:
 def servers() -> dict[BackendName, dict[str, str]]:
     """By backend, its column of the table `flags`: its command, flags, usual port and packing."""
     table = rows("flags")
+    # Servers whose commands were never run here have no column.
     return {
         backend: {row["name"]: row[backend] for row in table}
         for backend in get_args(BackendName)

@@ -20,14 +20,15 @@ from harness.hardware import quantization as packings
 from harness.hardware.footprint import Loading, compute_bytes
 from harness.hardware.gguf import read_gguf_header
 from harness.hardware.gguf_caches import LayerCache, layer_token_bytes, state_bytes
+from harness.hardware.gguf_file import MAX_LAYERS
 from harness.hardware.quantization import CACHE_TYPES, BlockFormat, KvBits
 
 Packing = Literal["gguf", "safetensors"]
 
 PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
 """A server's batch: llama.cpp's and vLLM's."""
+# Of a KV cache of safetensors in 8 bits; in 16, a computation's, also for models of 32.
 _FP8: Final = BlockFormat(name="FP8", block_elements=1, block_bytes=1)
-"""Of a KV cache of safetensors in 8 bits; in 16, a computation's, also for models of 32."""
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
 
@@ -86,13 +87,11 @@ class ModelShape:
         return len(self.caches)
 
     def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
-        """What so many tokens of one sequence fill; raises as `layer_token_bytes`.
-
-        2 * layers * kv_heads * head_dim * bytes of an element, layer by layer; a windowed layer
-        keeps its window, and so many tokens beside it, a recurrent one its state.
-        """
+        """What so many tokens of one sequence fill; raises as `layer_token_bytes`."""
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
         block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
+        # 2 * layers * kv_heads * head_dim * bytes of an element, layer by layer; a windowed layer
+        # keeps its window, and so many tokens beside it, a recurrent one its state.
         return sum(
             min(tokens, (layer.window_tokens or tokens) + beside)
             * layer_token_bytes(layer, keys=block, values=block, model=self.title)
@@ -220,11 +219,11 @@ def _json(path: Path) -> Mapping[str, Any]:
     return values
 
 
-_MAX_LAYERS: Final = 4096
+# Where multimodal models keep the shape of their language model.
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
-"""Where multimodal models keep the shape of their language model."""
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
-_DELTA: Final = "linear_attention"  # a gated delta net, as in Qwen 3-Next
+# A gated delta net, as in Qwen 3-Next.
+_DELTA: Final = "linear_attention"
 # Signs of other recurrent layers. There is no common way to say which layers are.
 _RECURRENT: Final = frozenset({"attn_layer_period", "hybrid_override_pattern", "ssm_cfg"})
 _HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -282,8 +281,8 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     config = _Config(path, values, part or values)
     layers = config.count("num_hidden_layers", "n_layer", "num_layers", "n_layers")
     # A small configuration must not be able to allocate much memory.
-    if not 0 < layers <= _MAX_LAYERS:
-        raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {_MAX_LAYERS:,}")
+    if not 0 < layers <= MAX_LAYERS:
+        raise config.unusable("num_hidden_layers", f"is {layers:,}, not 1 to {MAX_LAYERS:,}")
     width = config.count("hidden_size", "n_embd", "d_model")
     if not width:
         raise config.unusable("hidden_size", "is 0")
@@ -297,8 +296,9 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     shared = config.product("shared_expert_intermediate_size")
     shared = shared or config.product("n_shared_experts") * length
     step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1) or 1
+    # In Llama 4 one expert is for all tokens.
     if llama_4 := config.product("intermediate_size_mlp"):
-        dense_length, shared = llama_4, length  # one expert is for all tokens
+        dense_length, shared = llama_4, length
     experts = config.count(*_EXPERTS, default=0)
     used = min(config.count(*_EXPERTS_USED, default=0), experts)
     first = config.product("first_k_dense_replace")
@@ -439,7 +439,8 @@ def _quantization(config: _Config) -> tuple[str | None, bool]:
     left_out = settings.get("modules_to_not_convert") or settings.get("ignore") or ()
     has_attention = not any("self_attn" in str(module) for module in left_out)
     groups = settings.get("config_groups")
-    for group in groups.values() if isinstance(groups, dict) else ():  # compressed-tensors
+    # As compressed-tensors says it.
+    for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
         if isinstance(weights, dict) and type(weights.get("num_bits")) is int:
             kind = "fp" if weights.get("type") == "float" else "int"

@@ -168,7 +168,8 @@ def _roles_by_tag(
             roles.required({role: node})
         for tag in tags:
             roles_of.setdefault(tag, []).append(role)
-    is_unknown = None in demand.values()  # what some node asks: any may be asked
+    # Of a node that does not say whom it asks, any endpoint may be asked.
+    is_unknown = None in demand.values()
     for tag, endpoint in endpoints.items():
         if is_unknown or tag in roles.in_use or (endpoint.pin and is_managed(endpoint)):
             roles_of.setdefault(tag, [])
@@ -198,11 +199,13 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
         return None
     try:
         spec = this_machine() if names[0] == MACHINE else this_gpu(names[0])
-    except InvalidInput:  # in the settings, and unknown to the driver
+    # In the settings, and unknown to the driver.
+    except InvalidInput:
         spec = DeviceSpec(name=names[0], memory_bytes=0, source="settings")
     room = min(devices[name].room_bytes for name in names)
     spec = replace(spec, count=len(names), room_bytes=room, usd_per_hour=None)
-    output = -(-endpoint.context_tokens // 5)  # as in `Load`
+    # A fifth of the context is the reply, as in `Load`.
+    output = -(-endpoint.context_tokens // 5)
     prompt = max(endpoint.context_tokens - output, 1)
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)

@@ -24,12 +24,12 @@ from harness.text.sentences import sentences_of
 # Of the room, the most for evidence that is not quoted: a reader must also see what the documents
 # say and the text does not.
 _NEAR_SHARE = 2 / 3
+# Of what the evidence leaves, the most for the headings of other sections.
 _OUTLINE_SHARE = 1 / 2
-"""Of what the evidence leaves, the most for the headings of other sections."""
+# Longer tables, code, list items and sentences are kept in pieces.
 _PART_CHARS = 1_000
-"""Longer tables, code, list items and sentences are kept in pieces."""
+# Stands for sections in a row of which nothing is shown.
 _GAP = f"\n{LEFT_OUT}\n\n"
-"""Stands for sections in a row of which nothing is shown."""
 _NOTHING = SplitSection(heading="", parts=())
 
 
@@ -131,8 +131,8 @@ def _joined(texts: Sequence[str]) -> str:
 _RUN_WORDS = 5
 # More than all the words of a sentence have.
 _QUOTED_WEIGHT = 1_000.0
+# How many parts a sentence gets that it does not quote, each for words that others lack.
 _NEAREST = 3
-"""How many parts a sentence gets that it does not quote, each for words that others lack."""
 _MARK_CHARS = 15
 
 

@@ -36,7 +36,8 @@ _ACCEPTED = "write a number of bytes, or a number with a unit: 512 MiB, 8 GiB, 1
 def format_bytes(count: int) -> str:
     """A byte count for people, in binary units with one decimal: `1.2 GiB`."""
     size, power = float(count), 0
-    while round(size, 1) >= 1024 and power < len(_BINARY_UNITS):  # not 1024.0 KiB for 1023.96
+    # Rounded first: 1023.96 KiB is 1.0 MiB, not 1024.0 KiB.
+    while round(size, 1) >= 1024 and power < len(_BINARY_UNITS):
         size /= 1024
         power += 1
     return f"{size:.1f} {_BINARY_UNITS[power - 1]}" if power else f"{count} B"
@@ -58,9 +59,11 @@ def parse_bytes(size: int | str) -> int:
     return int(Fraction(number) * _UNITS[unit.upper()])
 
 
-_CELL_STEP: Final = 256  # llama.cpp pads a context to a multiple of this
+# llama.cpp pads a context to a multiple of this.
+_CELL_STEP: Final = 256
 _FLOAT_BYTES: Final = 4
 _MASK_BYTES: Final = 2
+# Token ids, positions, masks of sliding windows.
 _SMALL_INPUTS_BYTES: Final = 2 * 2**20
 # What a process takes on a GPU beside its model: CUDA's context and libraries. On an H100 (driver
 # 580, llama.cpp with ggml 0.25), 773 to 822 MB beside models of 3.3 to 7.9 GB, whole and split.
@@ -133,30 +136,26 @@ def gguf_footprint(header: GgufHeader, loading: Loading) -> Footprint:
 
 
 def layer_cache_bytes(header: GgufHeader, loading: Loading) -> list[int]:
-    """The KV cache of each layer as llama.cpp allocates it.
-
-    bytes = cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
-    """
+    """The KV cache of each layer as llama.cpp allocates it."""
     keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
     def bytes_of(layer: LayerCache) -> int:
         cells = loading.cells(window_tokens=layer.window_tokens)
         token_bytes = layer_token_bytes(layer, keys=keys, values=values, model=header.name)
+        # cells * kv_heads * (key bytes + value bytes) + slots * state elements * 4
         return cells * token_bytes + loading.slots * state_bytes(layer)
 
     return [bytes_of(layer) for layer in header.caches]
 
 
 def prompt_kv_bytes(header: GgufHeader, loading: Loading, tokens: int) -> int:
-    """The KV cache that so many tokens of one request fill, without recurrent states.
-
-    bytes = tokens, or those in the window * kv_heads * (key bytes + value bytes), over the layers
-    """
+    """The KV cache that so many tokens of one request fill, without recurrent states."""
     keys, values = CACHE_FORMATS[loading.cache_type_k], CACHE_FORMATS[loading.cache_type_v]
 
     def bytes_of(layer: LayerCache) -> int:
         window = None if loading.whole_windows else layer.window_tokens
         held = tokens if window is None else min(tokens, window)
+        # tokens, or those in the window, * kv_heads * (key bytes + value bytes)
         return held * layer_token_bytes(layer, keys=keys, values=values, model=header.name)
 
     return sum(map(bytes_of, header.caches))
@@ -180,7 +179,6 @@ def compute_bytes(header: GgufHeader, loading: Loading) -> int:
     Or in place of the first two lines, if a whole micro-batch gets logits:
 
         512 * 4 * (vocabulary + 8 * embedding)
-
 
     Compared with the compute and output buffers that llama.cpp b11549 logs on a CPU (the cases are
     in this function's tests): for Llama 1B to 70B, Qwen 2.5 and 3, Phi 3, Gemma 3, Mixtral,
@@ -219,7 +217,7 @@ def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
 
 
 def padded_tokens(tokens: int) -> int:
-    """As llama.cpp has a context: a whole number of blocks of 256."""
+    """As llama.cpp has a context."""
     return -(-tokens // _CELL_STEP) * _CELL_STEP
 
 
@@ -239,19 +237,19 @@ def split_footprint(
 ) -> SplitFootprint:
     """The memory that llama.cpp takes on a GPU and in the machine.
 
-    As b11434 splits it (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the last
-    back, after the output; a layer's cache goes with it. Tensors and caches are exact, as in
-    `gguf_footprint`; compute buffers are an allowance.
-
+    Tensors and caches are exact, as in `gguf_footprint`; compute buffers are an allowance.
     `gpu_layers` is llama.cpp's `-ngl`: layers on the GPU, the output being one; None for all.
     """
     caches = layer_cache_bytes(header, loading)
     weights = header.weights
+    # As b11434 splits it (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the
+    # last back, after the output; a layer's cache goes with it.
     first = first_gpu_layer(header, gpu_layers)
     # The input's tables stay in the machine; of one that is also the output's matrix, the GPU has a
     # copy.
     output_bytes = weights.output_bytes + weights.shared_bytes
-    if first > header.block_count:  # not even the output
+    # Then not even the output is on the GPU.
+    if first > header.block_count:
         gpu_weights = 0
         machine_weights = weights.loaded_bytes
     else:
@@ -279,17 +277,16 @@ def split_footprint(
 def dealt_footprints(
     header: GgufHeader, loading: Loading, *, shares: Collection[float]
 ) -> tuple[Footprint, ...]:
-    """The memory of a model on each of several GPUs that have all its layers together.
-
-    As llama.cpp deals them out (`tensor_split`, `LLAMA_SPLIT_MODE_LAYER`): of n layers, the output
-    being the last, layer i, from 0, goes to the first GPU with which the shares add up to more than
-    i / n of all. Compute buffers are as in `split_footprint`.
-    """
+    """The memory of a model on each of several GPUs that have all its layers together."""
+    # Each has the whole allowance, as in `split_footprint`.
     compute = compute_bytes(header, loading) + GPU_CONTEXT_BYTES
     weights, caches = header.weights, layer_cache_bytes(header, loading)
     # Layers that only draft are not loaded, and have their place in the deal nonetheless.
     drafts = [0] * (header.block_count - len(weights.layer_bytes))
     sizes = [*weights.layer_bytes, *drafts, weights.output_bytes + weights.shared_bytes]
+    # As llama.cpp deals them out (`tensor_split`, `LLAMA_SPLIT_MODE_LAYER`): of n layers, the last
+    # being the output, layer i, from 0, goes to the first GPU with which the shares add up to more
+    # than i / n of all.
     *_, whole = ends = [*accumulate(shares, initial=0.0)]
     return tuple(
         Footprint(

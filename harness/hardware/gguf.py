@@ -116,11 +116,10 @@ def _header(file: GgufFile, *, parameters: int, weights: Weights) -> GgufHeader:
     embedding_length = file.count(".embedding_length")
 
     # By default: as many key-value heads as heads, each as wide as its share of the embedding.
-    if file.is_untold(".attention.head_count"):
-        raise file.unusable(
-            ".attention.head_count", "was left out; ask the server for all there is"
-        )
-    heads = file.counts(".attention.head_count", default=(0,) * file.layers)
+    head_count = ".attention.head_count"
+    if file.is_untold(head_count):
+        raise file.unusable(head_count, "was left out; ask the server for all there is")
+    heads = file.counts(head_count, default=(0,) * file.layers)
     head_length = embedding_length // heads[0] if heads[0] else 0
     caches, is_exact = model_caches(
         file,
@@ -180,7 +179,8 @@ def _vocabulary_size(file: GgufFile) -> int:
 
 
 def _told(value: object) -> GgufValue:
-    """A value from JSON; arrays of texts are only counted, as in a file."""
+    """A value from JSON."""
+    # Arrays of texts, such as the vocabulary, are only counted, as in a file.
     if isinstance(value, list):
         numbers = all(isinstance(item, int | float) for item in value)
         return GgufValue(offset=None, content=tuple(value) if numbers else None, length=len(value))
@@ -203,7 +203,6 @@ class Weights:
     layer_bytes: tuple[int, ...]
     """Without the layers that only draft (NextN)."""
     output_bytes: int
-    """For the logits."""
     shared_bytes: int
     """The part of the input that is also the output's matrix; 0 if the output has its own."""
     expert_bytes: int
@@ -251,6 +250,7 @@ def weights_of(
 
 def even_weights(size: int, *, layers: int) -> Weights:
     """For a model of which only the size is known: all of it in its layers, evenly."""
+    # The last layer has the rest, so that the sum is exact.
     share, rest = divmod(size, layers)
     return Weights(
         input_bytes=0,

@@ -63,10 +63,11 @@ _SIGNS_OF_A_STATE: Final = (
     ".wkv.",
 )  # fmt: skip
 _SIGNS_OF_AN_INDEX: Final = (".attention.compress_ratios", ".attention.indexer.")
+# Keys that distinguish layers if they hold an array.
 _BY_LAYER: Final = (".attention.head_count_kv", ".attention.recurrent_layers")
-"""Keys that distinguish layers if they hold an array."""
 _SHARED: Final = ".attention.shared_kv_layers"
 
+# llama.cpp's `n_layer_kv_from_start` for it; the layers behind use these layers' caches.
 _GEMMA3N_OWN_LAYERS: Final = 20
 
 
@@ -269,8 +270,9 @@ def _pattern(file: GgufFile, windows: _Windows) -> tuple[bool, ...] | None:
     if windows.period is None or file.is_untold(key):
         return None
     period = file.count(key, default=windows.period)
+    # All of them, as a header may say.
     if period == 0:
-        return (True,) * file.layers  # all of them, as a header may say
+        return (True,) * file.layers
     whole = 0 if windows.first_sees_all else period - 1
     return tuple(number % period != whole for number in range(file.layers))
 

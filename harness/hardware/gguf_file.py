@@ -1,8 +1,6 @@
 """Reads one GGUF file: its keys, and the bytes of its tensors.
 
-The file is mapped and stepped through. Long arrays (the vocabulary is most of a header) are
-skipped and no tensor is touched, so that this takes milliseconds. Every length is checked against
-the end of the file before it is used: a damaged header is an error and nothing worse.
+The file is mapped and stepped through. No tensor is touched, so that this takes milliseconds.
 
 Layout and limits are those of llama.cpp b11434 (ggml/src/gguf.cpp).
 """
@@ -25,7 +23,9 @@ from harness.hardware.quantization import TENSOR_FORMATS
 # count cannot become a tuple of 2^32 elements.
 MAX_LAYERS: Final = 4096
 
-_MAX_TEXT_BYTES: Final = 65535  # of a key, by the format; longer values are not kept
+# Of a key, by the format; longer values are not kept.
+_MAX_TEXT_BYTES: Final = 65535
+# ggml's `GGML_MAX_DIMS`.
 _MAX_DIMENSIONS: Final = 4
 # A key or a tensor takes more memory than space in the file. No model has so many.
 _MAX_KEYS: Final = 10_000
@@ -33,6 +33,7 @@ _MAX_TENSORS: Final = 100_000
 
 _U32: Final = Struct("<I")
 _U64: Final = Struct("<Q")
+# The format's types of values, those of numbers by the codes of `struct`.
 _NUMBER_CODES: Final = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING: Final = 8
 _ARRAY: Final = 9
@@ -123,10 +124,10 @@ class GgufFile:
         return value is not None and value.offset is None and value.content is None
 
     def any_begins(self, *beginnings: str) -> bool:
-        """Whether a key begins so and is not 0, by which a converter says "none"."""
-        prefixes = tuple(map(self._whole, beginnings))
-        items = self.values.items()
-        return any(key.startswith(prefixes) and value.content != 0 for key, value in items)
+        """Whether a key begins so and is not 0."""
+        # By 0 a converter says "none".
+        set_keys = [key for key, value in self.values.items() if value.content != 0]
+        return any(key.startswith(tuple(map(self._whole, beginnings))) for key in set_keys)
 
     def unusable(self, key: str, problem: str) -> ModelFileInvalid:
         """The error for an impossible value of a key."""
@@ -164,10 +165,11 @@ class GgufFile:
 def read_gguf_file(path: Path) -> GgufFile:
     """Reads one file's keys and its tensors' sizes, again only once the file has changed."""
     try:
-        if path.is_fifo():  # opening it would wait
+        # Opening a pipe would wait, and an empty file cannot be mapped.
+        if path.is_fifo():
             raise ModelFileInvalid("is a pipe; give the path of a .gguf file", path=path)
         status = path.stat()
-        if not status.st_size:  # it cannot be mapped
+        if not status.st_size:
             raise ModelFileInvalid(f"is empty; {_DAMAGED}", path=path, offset=0)
         # A file that was written just now may be written again within the same tick of its clock.
         is_settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
@@ -184,7 +186,8 @@ def read_gguf_file(path: Path) -> GgufFile:
 _SETTLED_NS = 2_000_000_000
 
 
-@lru_cache(maxsize=16)  # a run asks some five times, at 16 ms each for a vocabulary of 50,000
+# A run asks some five times, at 16 ms each for a vocabulary of 50,000.
+@lru_cache(maxsize=16)
 def _read(path: Path, *_state: int) -> GgufFile:
     # A file that is truncated at this moment, as when a download starts again, ends the process
     # with SIGBUS.
@@ -204,6 +207,7 @@ class _Cursor:
         """Moves past the next `size` bytes; returns where they begin."""
         start = self.at
         rest = len(self.data) - start
+        # Before a length is used: a damaged header is an error and nothing worse.
         if size > rest:
             raise self.invalid(f"{size:,} bytes should follow, {rest:,} do; {_DAMAGED}")
         self.at += size
@@ -286,6 +290,7 @@ def _read_value(cursor: _Cursor) -> GgufValue:
         length = cursor.number(_U64)
         if item in _NUMBER_CODES:
             content = _read_numbers(cursor, _NUMBER_CODES[item], length)
+        # Such as the vocabulary, which is most of a header.
         elif item == _STRING:
             _skip_strings(cursor, length)
         else:
@@ -313,8 +318,8 @@ def _read_numbers(cursor: _Cursor, code: str, length: int) -> tuple[object, ...]
 
 
 def _skip_strings(cursor: _Cursor, length: int) -> None:
-    """Steps over texts, each a size of eight bytes and so many bytes: 0.1 µs each."""
-    # Local names and no `cursor.take`: a vocabulary has some 100,000 texts.
+    """Steps over texts, each a size of eight bytes and so many bytes."""
+    # Local names and no `cursor.take`: a vocabulary has some 100,000 texts, at 0.1 µs each.
     at, last, size_at = cursor.at, len(cursor.data) - _U64.size, _U64.unpack_from
     for _ in range(length):
         if at > last:

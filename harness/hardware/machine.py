@@ -21,7 +21,8 @@ import numpy as np
 MACHINE_SHARE: Final = 0.8
 """Of the machine's memory, what models may take unless told otherwise."""
 
-_BYTES: Final = 128 << 20  # far more than a processor's caches hold, and little beside a model
+# Far more than a processor's caches hold, and little beside a model.
+_BYTES: Final = 128 << 20
 _ROUNDS: Final = 3
 _ROUND_S: Final = 0.05
 _WIDTH: Final = 1024
@@ -39,22 +40,17 @@ def machine_memory_bytes() -> int:
 
 @cache
 def memory_bytes_per_s() -> float:
-    """Bytes a second that all cores together read, at the best of three moments.
-
-    Takes a third of a second, once a process, and 128 MiB meanwhile.
-    """
+    """Bytes a second that all cores together read; measured once, in a third of a second."""
     cores = core_count()
     # Written to, since all pages that were never written are one page of zeros, in the caches.
     parts = [np.ones(_BYTES // 8 // cores, dtype=np.int64) for _ in range(cores)]
+    # The best moment, since others only slow it.
     return max(_round(parts) for _ in range(_ROUNDS))
 
 
 @cache
 def products_per_s() -> float:
-    """Floating-point operations a second of f32 matrix products on all cores, at the best of three.
-
-    Takes a tenth of a second, once a process.
-    """
+    """Operations a second of f32 matrix products on all cores; measured once, in 0.1 s."""
     factor = np.ones((_WIDTH, _WIDTH), dtype=np.float32)
 
     def once_s() -> float:
@@ -73,7 +69,8 @@ def _round(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:
     def work(number: int) -> None:
         part = parts[number]
         while time.perf_counter() < start_s + _ROUND_S:
-            part.max()  # reads all of it, without the interpreter's lock
+            # Reads all of it, without the interpreter's lock.
+            part.max()
             read[number] += part.nbytes
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(len(parts))]
@@ -124,9 +121,8 @@ def read_gpus() -> tuple[Gpu, ...]:
 @contextmanager
 def opened_gpus() -> Iterator[Gpus | None]:
     """The driver until the block is left; None without a driver or the package."""
-    # Here rather than at the top: it is optional.
     try:
-        import pynvml  # noqa: PLC0415
+        import pynvml  # noqa: PLC0415 - an extra
     except ImportError:
         yield None
         return

@@ -1,8 +1,4 @@
-"""What keeps a passage out of the store: invisible characters, and a guard of the user's own.
-
-Invisible characters can carry text that a model reads and a person does not see. Whether visible
-text means harm is not decided here: no list of phrases can.
-"""
+"""What keeps a passage out of the store: invisible characters, and a guard of the user's own."""
 
 from __future__ import annotations
 
@@ -18,6 +14,8 @@ Guard = Callable[[Passage], str | None]
 def refusal_of(passage: Passage, guard: Guard | None) -> Refusal | None:
     """Why a passage may not be stored; None if it may."""
     code, reason = "passage.guard-refused", None
+    # They can carry text that a model reads and a person does not see. Whether visible text means
+    # harm is for the user's guard: no list of phrases can tell.
     if names := hidden_characters((passage.title, passage.text)):
         code, reason = "injection.hidden-characters", f"holds invisible characters: {names}"
     elif guard is not None:

@@ -150,7 +150,8 @@ def _check_metadata(key: object, value: object) -> None:
 def _is_finite(value: Scalar) -> bool:
     try:
         return isinstance(value, str) or math.isfinite(value)
-    except OverflowError:  # an int beyond any float, whose digits Python will not write either
+    # An int beyond any float, whose digits Python will not write either.
+    except OverflowError:
         return False
 
 

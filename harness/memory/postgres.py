@@ -242,8 +242,10 @@ class PostgresDatabase:
         if is_idle and len(self._idle) < _IDLE_CONNECTIONS:
             self._idle.append(connection)
         else:
-            connection.close()  # and what it had begun is undone
-        if self._closed.is_set():  # meanwhile
+            # What it had begun is undone.
+            connection.close()
+        # The store may have been closed meanwhile.
+        if self._closed.is_set():
             self._close_idle()
 
     def _close_idle(self) -> None:
@@ -363,11 +365,7 @@ def _line(error: BaseException) -> str:
 
 
 class _Statements:
-    """SQLite's statements on a connection to PostgreSQL.
-
-    If one finds the connection lost, as after a restart of the server, it is made again on a new
-    one, unless it is part of a transaction, which is lost as a whole.
-    """
+    """SQLite's statements on a connection to PostgreSQL."""
 
     def __init__(self, connection: Connection, connect: Callable[[], Connection]) -> None:
         self.connection = connection
@@ -403,6 +401,8 @@ class _Statements:
             try:
                 return act()
             except psycopg.OperationalError as error:
+                # As after a restart of the server. Part of a transaction is not made again: the
+                # transaction is lost as a whole.
                 is_lost = self.connection.closed or isinstance(error, _SHUTDOWNS)
                 if self._has_begun or not (is_lost and tries_left):
                     raise
@@ -446,7 +446,8 @@ class _AnyText(StrDumperUnknown):
 
 
 def _row(values: Sequence[Any]) -> tuple[Any, ...]:
-    """A row with what `_AnyText` wrote. Not psycopg's loader: one in Python takes 1 µs a value."""
+    """A row with what `_AnyText` wrote."""
+    # Not by psycopg's loaders: one in Python takes 1 µs a value.
     if any(type(value) is str and _ESCAPE in value for value in values):
         return tuple(_unescaped(value) if type(value) is str else value for value in values)
     return tuple(values)

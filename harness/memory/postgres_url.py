@@ -12,6 +12,7 @@ from harness.memory.database import StoreUrl
 
 _SCHEMES = ("postgresql", "postgres")
 _SCHEMA = "harness"
+# PostgreSQL cuts longer names, and folds capitals.
 _SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _PORT = 5432
 
@@ -20,8 +21,7 @@ _PORT = 5432
 class PostgresUrl(StoreUrl):
     """`postgresql://user@host:port/database?schema=name`, each part but the scheme left out or not.
 
-    It never holds a password, so that it can be shown and kept: libpq takes that, and what is left
-    out, from `PGPASSWORD`, `~/.pgpass` and its other variables and files.
+    libpq takes the password, and what is left out, from its variables and files.
     """
 
     host: str | None = None
@@ -48,6 +48,7 @@ class PostgresUrl(StoreUrl):
                 code="memory.url-invalid",
             )
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        # A url is shown and kept.
         if parts.password is not None or "password" in options:
             raise InvalidInput(
                 "the url holds a password, which would end in files and lists of processes; put it "

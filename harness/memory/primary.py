@@ -488,9 +488,10 @@ class _Changes:
         self.db.executemany(ADD_AMOUNT, list(self._amounts))
 
     def remove(self, sequence: int, passage: Passage | None) -> None:
-        """Removes a passage; None for one that is damaged, whose tags are looked for."""
+        """Removes a passage; None for one that is damaged."""
         self.db.execute("INSERT INTO removed VALUES (?, ?)", (self._next(), sequence))
         self.db.execute("DELETE FROM passage WHERE sequence = ?", (sequence,))
+        # Its tags are unknown, and all are looked through: they are sorted by tag.
         if passage is None:
             self.db.execute("DELETE FROM tag WHERE sequence = ?", (sequence,))
         else:

@@ -523,5 +523,5 @@ def _bytes_in(directory: Path) -> int:
     return total
 
 
+# Passages that are embedded at a time in the background.
 _BATCH, _SLOW_BATCH = 256, 16
-"""Passages that are embedded at a time in the background."""

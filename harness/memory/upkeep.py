@@ -11,18 +11,17 @@ from threading import Event, Lock, Thread
 from harness.errors import message_of
 from harness.log import log_warning
 
+# How long closing, and the interpreter's end, wait for the thread.
 _CLOSING_WAIT_S = 5.0
-"""How long closing, and the interpreter's end, wait for the thread."""
 
+# After a failure, such as an unreachable embedder, until the next attempt.
 _PAUSE_S = 30.0
-"""After a failure, such as an unreachable embedder, until the next attempt."""
 
 
 class Upkeep:
     """Runs the slow work of a store in a thread of its own, while searches go on.
 
-    `work` does as much as it can until the event is set. If it raises, that is logged as a warning,
-    and it is not called again for a while.
+    `work` does as much as it can until the event is set.
     """
 
     def __init__(self, work: Callable[[Event], None]) -> None:
@@ -71,6 +70,7 @@ class Upkeep:
         except Exception as error:  # noqa: BLE001 - an embedder may raise any
             # An error after closing is a consequence of closing.
             if not self._stop.is_set():
+                # `start` does not call it again for a while.
                 self._not_before = time.monotonic() + _PAUSE_S
                 log_warning(
                     "the memory store's upkeep stopped",

@@ -85,7 +85,6 @@ class KeepAliveBudget:
         self._left = frozenset(left)
         self._outlives_runs = outlives_runs
         self._runs: dict[str, _RunShare] = {}
-        """By their ids."""
         self._leases: Counter[tuple[str, str] | None] = Counter()
         """By the node that has them."""
         self._waiting = WaitingLine[_BudgetWaiter, WaitingCall](
@@ -112,7 +111,8 @@ class KeepAliveBudget:
 
     @property
     def forecast(self) -> Forecast:
-        """What all runs expect; that no more will come is only known of a single one."""
+        """What all runs expect."""
+        # That no more will come is only known of a single run, and if no other follows.
         if len(self._runs) == 1 and not self._outlives_runs:
             return next(iter(self._runs.values())).forecast
         strands = [
@@ -133,10 +133,8 @@ class KeepAliveBudget:
         group = asyncio.TaskGroup()
         # Not `async with`: what goes wrong in the block would leave it in an exception group.
         await group.__aenter__()
-        tasks = [
-            group.create_task(self._residents.work()),
-            group.create_task(self._residents.watch()),
-        ]
+        work = (self._residents.work(), self._residents.watch())
+        tasks = [group.create_task(part) for part in work]
         self._is_open = True
         try:
             self._note_change({})
@@ -162,9 +160,7 @@ class KeepAliveBudget:
         """Around the nodes of a run.
 
         `lend` is told how many of them wait for a model not in memory, if there is no room for all
-        models, so that further ones can begin, and each load serves more of them. While calls of
-        more than `max_parallel` nodes are here, a model whose slots are unknown gets so many at one
-        time.
+        models. `max_parallel` is how many others the run has under way at most.
         """
         self._runs[run] = _RunShare(lend=lend, max_parallel=max_parallel)
         try:
@@ -263,10 +259,8 @@ class KeepAliveBudget:
 
     def _refuse_all(self) -> None:
         for model in {waiter.call.model for waiter in self._waiting}:
-            self._refuse(
-                model,
-                LoadFailed("the memory budget was closed", code="budget.closed", endpoint=model),
-            )
+            error = LoadFailed("the memory budget was closed", code="budget.closed", endpoint=model)
+            self._refuse(model, error)
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -275,6 +269,8 @@ class KeepAliveBudget:
         parallel = [share.max_parallel for share in self._runs.values()]
         slots = None if None in parallel else sum(filter(None, parallel)) or None
         nodes = {waiter.call.node for waiter in self._waiting} | self._leases.keys()
+        # Nodes that were lent a place are here, too: a model whose slots are unknown gets as many
+        # calls at one time as if there were none.
         if slots is not None and len(nodes) > slots:
             tenants = {
                 m: replace(tenant, slots=tenant.slots or slots) for m, tenant in tenants.items()
@@ -313,6 +309,7 @@ class KeepAliveBudget:
         waiting = Counter(node[0] for node in nodes if node is not None)
         for run, share in self._runs.items():
             lent = waiting[run] if is_crowded else 0
+            # So many further nodes can begin, and each load serves more of them.
             if lent != share.lent:
                 share.lent = lent
                 share.lend(lent)
@@ -326,7 +323,8 @@ class KeepAliveBudget:
         self._consider()
         for waiter in self._waiting:
             if waiter.awaits_load and self._residents.load_of(waiter.call.model) is None:
-                waiter.changed.set()  # loaded, and not its turn: from now on it waits for a place
+                # Loaded, and not its turn: from now on it waits for a place.
+                waiter.changed.set()
 
     def _ask_again_at(self, until_ns: int | None, now_ns: int) -> None:
         if self._alarm is not None:
@@ -341,9 +339,6 @@ class KeepAliveBudget:
     def _report(self) -> None:
         ledger = self.ledger
         for device in self._devices:
-            self._tracer.counter(
-                "resident" if device == MACHINE else f"resident {device}",
-                ledger.taken_bytes(device),
-                unit="bytes",
-                track="server keep-alive budget",
-            )
+            name, taken = f"resident {device}", ledger.taken_bytes(device)
+            name = "resident" if device == MACHINE else name
+            self._tracer.counter(name, taken, unit="bytes", track="server keep-alive budget")

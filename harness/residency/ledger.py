@@ -17,7 +17,8 @@ from harness.inference import MACHINE
 Need = Mapping[str, int]
 """Bytes by device."""
 
-_FORGETTING = 0.95  # the share of the longest call's length that still counts after another call
+# The share of the longest call's length that still counts after another call.
+_FORGETTING = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,8 @@ class Forecast:
         return frozenset(itertools.chain.from_iterable(strand.uses for strand in self.strands))
 
     def expects(self, model: str) -> bool:
-        """Whether the model is still to be called; cheaper than by `models`."""
+        """Whether the model is still to be called."""
+        # Cheaper than by `models`, which makes a set of all; asked at each call.
         return any(model in strand.uses for strand in self.strands)
 
 
@@ -282,6 +284,7 @@ def place(
     needs_taken: Iterable[Need],
 ) -> dict[str, str]:
     """Devices for models, the first choosing first: the GPU with most room, else the machine."""
+    # By name, since of GPUs with equal room the first counts: a set's order is that of a process.
     gpus = sorted(devices.keys() - {MACHINE})
     needs, places = [*needs_taken], dict[str, str]()
 

@@ -29,8 +29,8 @@ from harness.trace.events import PlaceOf
 # How long an idle model stays after a call: the next call comes soon, and may be for a model that
 # has room beside it.
 _MOMENT_NS: Final = 50_000_000
+# In longest waits: how long a model stays at most while calls wait too long for others.
 _LONGEST_TURN: Final = 2
-"""In longest waits: how long a model stays at most while calls wait too long for others."""
 
 
 def decide(state: BudgetState) -> Decision:
@@ -93,7 +93,8 @@ def _grantable(state: BudgetState, urgent: LoadModel | None) -> Iterator[int]:
     leases = {model: resident.leases for model, resident in state.ledger.residents.items()}
     for call in state.waiting:
         if urgent is not None and due is None and call.model == urgent.model:
-            due = call  # those before it have been waiting longer, and go first
+            # Those before it have been waiting longer, and go first.
+            due = call
         if call.model in held_up or call.model not in leases:
             continue
         if due is not None and call.model in going and _makes_way(call, due, state):
@@ -231,9 +232,8 @@ def _overgrown(state: BudgetState) -> UnloadModel | None:
             going = min(
                 idle, key=lambda o: (state.tenants[o.model].priority, o.idle_since_ns, o.model)
             )
-            return UnloadModel(
-                model=going.model, reason=f"'{device}' holds more than it has room for"
-            )
+            reason = f"'{device}' holds more than it has room for"
+            return UnloadModel(model=going.model, reason=reason)
     return None
 
 
@@ -270,7 +270,8 @@ def _may_go(model: str, state: BudgetState) -> bool:
 
 
 def _release(state: BudgetState) -> UnloadModel | None:
-    """A model that is not called again: its memory is free for other programs."""
+    """A model that is not called again."""
+    # Without it, its memory is free for other programs.
     forecast = state.forecast
     if not forecast.is_complete or state.waiting:
         return None

@@ -44,9 +44,10 @@ def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[RubricAdv
 
 
 def _on_cut_texts(written: Written) -> Iterator[RubricAdvice]:
-    """Texts that may go on behind their end: YAML takes ` #` for the beginning of a comment."""
+    """Texts that may go on behind their end."""
     for inner in (*written.fields.values(), *written.items):
         yield from _on_cut_texts(inner)
+    # YAML takes ` #` for the beginning of a comment.
     if written.cut:
         yield RubricAdvice(
             path=written.path,
@@ -70,6 +71,7 @@ def _remarks(rubric: Rubric) -> Iterator[_Remark]:
 def _on_must_not(rubric: Rubric, dimension: Dimension, place: Place) -> Iterator[_Remark]:
     """Whether a draft with a phrase that must not occur passes when all else is good."""
     kinds = [check.check for check in dimension.checks]
+    # A floor holds for each of the checks: the others cannot outvote this one.
     if "excludes" not in kinds or dimension.floor is not None:
         return
     total = sum(d.weight for d in rubric.dimensions)

@@ -20,9 +20,10 @@ from harness.text.words import terms
 _PROSE = {"paragraph", "item", "quote"}
 
 
+# Not slotted, so that its parts are computed once, on first use.
 @dataclass(frozen=True)
 class Draft:
-    """A text under evaluation. Not slotted: its parts are computed once, on first use."""
+    """A text under evaluation."""
 
     text: str
     """The draft, in Markdown."""
@@ -65,10 +66,8 @@ class Draft:
 
     @cached_property
     def sentences(self) -> tuple[tuple[int, Section, str], ...]:
-        """Every sentence, with its section and the section's index in `sections`.
-
-        Headings, code and tables are not sentences.
-        """
+        """Every sentence, with its section and the section's index in `sections`."""
+        # Headings, code and tables are not sentences.
         return tuple(
             (index, section, sentence)
             for index, section in enumerate(self.sections)
@@ -216,6 +215,7 @@ _ALIKE = (frozenset({"bs", "hr", "sr"}), frozenset({"nn", "no"}), frozenset({"id
 
 def letter_bytes(text: str) -> int:
     """The length of its letters in UTF-8, which says how sure its language is."""
+    # Not their number: a letter of Chinese tells more than one of English, and has more bytes.
     return len("".join(filter(str.isalpha, text)).encode("utf-8", "replace"))
 
 

@@ -73,10 +73,7 @@ class Evaluator:
             )
 
     async def evaluate(self, draft: Draft, *, samples: int | None = None) -> Verdict:
-        """One verdict.
-
-        `samples` has it judged so often wherever its scores lie, as calibration needs; None repeats
-        near the threshold alone.
+        """One verdict; `samples` has it judged so often wherever its scores lie.
 
         Raises:
             EvaluatorAbstained: The models answered, and no judgement could be read.
@@ -114,6 +111,7 @@ class Evaluator:
                 if samples is not None:
                     raise _failure(errors)
                 break
+            # Calibration needs all samples; else only a draft near the threshold is judged again.
             is_last = sample in {0, limit} or not rounds
             if samples is None and (is_last or not self._is_undecided(checked, rounds)):
                 break
@@ -300,15 +298,13 @@ def is_undecided(
 
 
 def is_judged_enough(verdict: Verdict, rubric: Rubric) -> bool:
-    """Whether a verdict by another `pass_at` needs no further judgement by this one.
-
-    False in doubt. Evaluators whose noise was measured are not considered.
-    """
+    """Whether a verdict by another `pass_at` needs no further judgement by this one."""
     judges = verdict.judges
     if judges is None:
         return True
+    # It is set if the noise of the evaluator was measured, which is not known here: in doubt, no.
     if judges.borderline is not None:
-        return False  # its noise was measured then
+        return False
     if "repeats" not in rubric.model_fields_set or rubric.repeats == 1:
         return True
     times = len(judges.composites)

@@ -1,7 +1,4 @@
-"""Explains mistakes in a rubric's values to people who do not program.
-
-It translates pydantic's errors, and drops those that only follow from another.
-"""
+"""Explains mistakes in a rubric's values, as pydantic finds them, to people who do not program."""
 
 from __future__ import annotations
 

@@ -32,11 +32,10 @@ Ask = Callable[[ChatRequest], Awaitable[Completion]]
 """How a model is asked."""
 
 _EXCERPT_CHARS = 160
-"""How much of a reply is quoted."""
 # It is unknown beforehand whether a model thinks aloud first; room that is not used costs nothing.
 _ROOM_TOKENS = 1024
+# The longest reason and issues that the schema allows, and the JSON around them.
 _ROOM_TOKENS_PER_DIMENSION = 512
-"""The longest reason and issues that the schema allows, and the JSON around them."""
 # A reason, and an issue or two: tried where a context has no room for more.
 _LEAST_ROOM_TOKENS_PER_DIMENSION = 256
 # A judgement that is repeated greedily would be the same again.
@@ -69,7 +68,7 @@ async def judge(case: Case, *, ask: Ask, model: str, sample: int) -> Opinion:
     """A model's opinion, on every dimension of the case or none.
 
     `sample` is 0 for its likeliest opinion, which is not averaged with others. From 1 on, chance
-    has a part in it: the same for the same number, where the server can.
+    has a part in it.
 
     Raises:
         EvaluatorAbstained: A dimension has no score that could be read, or a rule that would lower
@@ -130,6 +129,7 @@ def judge_request(
         messages=messages,
         max_output_tokens=_room_tokens(dimensions),
         temperature=_REPEAT_TEMPERATURE if sample else 0.0,
+        # The same chance for the same number, where the server can.
         seed=sample + 1,
         reply_schema=reply_schema(case.rubric, dimensions),
         on_text=on_text,
@@ -155,6 +155,8 @@ async def _read(
         try:
             again = await _answer(repair, incomplete, ask=ask)
         except (LimitReached, InferenceError) as error:
+            # What lacks decides below: a limit may leave no room for a repair, and a failed call
+            # that only a rule needed may have left a score that no cap lowers.
             lacks_a_score = any(d.name not in judgements for d in dimensions)
             if lacks_a_score and not isinstance(error, LimitReached):
                 raise

@@ -228,12 +228,13 @@ class ChosenRubric:
         )
 
 
+# How a rubric's file ends; a name that ends so is a path.
 _ENDINGS = (".yaml", ".yml")
-"""How a rubric's file ends; a name that ends so is a path."""
 
 
 def directories(directory: Path) -> tuple[Path, ...]:
-    """Where to look: the user's own rubrics, whose folder need not exist, then the shipped ones."""
+    """Where to look; the folder of the user's own rubrics need not exist."""
+    # The user's own first: one may have the name of a rubric that ships.
     return directory, shipped_directory("rubrics")
 
 
@@ -265,8 +266,8 @@ def _no_such_rubric(name: str, places: Sequence[Path]) -> str:
     return f"there is no rubric '{name}' {where} ({endings}); {nearest}"
 
 
+# Fields that say how a file is read, not what its rubric is.
 _ITS_OWN = ("extends", "without")
-"""Fields that say how a file is read, not what its rubric is."""
 _OF_JUDGING = frozenset({"judge", "anchors", "feedback", "caps", "needs_sources", "optional"})
 _OF_CHECKING = frozenset({"checks", "caps", "gate"})
 
@@ -275,7 +276,8 @@ def _base_of(file: Written, chain: Sequence[Path], places: Sequence[Path]) -> Pa
     """The file that one extends, or None; `chain` has the files that led to it, itself the last."""
     extends = file.fields.get("extends")
     if extends is None or not isinstance(extends.value, str) or not extends.value.strip():
-        return None  # validation says what is wrong with it, if anything is
+        # Validation says what is wrong with it, if anything is.
+        return None
     name, file_path = extends.value.strip(), chain[-1]
     if name.endswith(_ENDINGS):
         path: Path | None = file_path.parent / name
@@ -349,7 +351,8 @@ def _extended(file: Written, base: Written) -> tuple[Written, tuple[Problem, ...
 
 
 def _of_another_scale(file: Written, base: Written, merged: Written) -> Iterator[Problem]:
-    """What is taken over from a base whose scale has other ends: there it means something else."""
+    """What is taken over from a base whose scale has other ends."""
+    # There it means something else: 8 of 10 is not 8 of 100.
     scores = []
     if _ends_of_scale(base) != _ends_of_scale(merged):
         scores = [(name, merged.fields.get(name)) for name in ("pass_at", "focus_below")]

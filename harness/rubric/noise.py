@@ -39,7 +39,8 @@ class Noise(BaseModel):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether all drafts got the same composite every time, so that nothing was judged."""
+        """Whether all drafts got the same composite every time."""
+        # Then nothing was judged: drafts differ.
         return self.deviation == 0 and self.between == 0
 
     @property
@@ -68,11 +69,7 @@ class RubricRecord(BaseModel):
 
     @classmethod
     def read_file(cls, path: Path) -> Self:
-        """As `read`, of any file of this kind, which must be there.
-
-        Raises:
-            InvalidInput: The file is another one.
-        """
+        """As `read`, of any file of this kind, which must be there; else raises `InvalidInput`."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:
@@ -97,6 +94,7 @@ class _Measured(RubricRecord):
 
 def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noise:
     """The noise of repeated judgements; `composites` has for each draft those of its judgements."""
+    # A draft that was judged once does not show how its composite varies.
     repeated = [draft for draft in composites if len(draft) > 1]
     if not repeated:
         raise InvalidInput(
@@ -115,6 +113,7 @@ def measured_noise(evaluator: str, composites: Sequence[Sequence[float]]) -> Noi
 
 def pooled_deviation(groups: Sequence[Sequence[float]]) -> float:
     """The standard deviation within groups of two values or more, each around its own mean."""
+    # A group counts by its degrees of freedom: one value of it is spent on its mean.
     squares = sum((len(group) - 1) * statistics.variance(group) for group in groups)
     return math.sqrt(squares / sum(len(group) - 1 for group in groups))
 
@@ -140,6 +139,7 @@ def load_noise(rubric: Rubric, evaluator: str, *, directory: Path) -> tuple[Nois
 def write_noise(noise: Noise, rubric: Rubric, *, directory: Path) -> Path:
     """Keeps a measurement, beside those of other evaluators by the same rubric."""
     file = _Measured.read(rubric, directory)
+    # `load_noise` would refuse what was measured by another version of the rubric.
     stored = file.measured if file and file.rubric_sha256 == rubric.sha256 else ()
     remaining = [measurement for measurement in stored if measurement.evaluator != noise.evaluator]
     _Measured(rubric_sha256=rubric.sha256, measured=(*remaining, noise)).write(rubric, directory)

@@ -1,12 +1,7 @@
 """The evaluator's prompt, and the schema of its reply.
 
-The prompt runs from what never changes to what changes with every call, so that a prefix cache
-serves all but its end: instructions, rubric, task, sources, draft, and last the dimensions to
-judge. Task, sources and draft are data: they stand between markers that do not occur in them, and
-nothing in them changes how code uses the scores.
-
-The whole prompt has one length limit. A long draft is shortened first, then the sources, to the
-parts that the draft relies on; checks see both whole.
+Task, sources and draft are data: they stand between markers that do not occur in them, and nothing
+in them changes how code uses the scores.
 """
 
 from __future__ import annotations
@@ -45,8 +40,8 @@ FENCED = re.compile(
 """Data between its marks, which models copy into their replies; up to the end if it is not
 closed."""
 
+# How much of an unreadable reply is sent back: its end, where the scores are due.
 _REPLY_SHOWN_CHARS = 2_000
-"""How much of an unreadable reply is sent back: its end, where the scores are due."""
 
 
 def judge_messages(
@@ -54,6 +49,8 @@ def judge_messages(
 ) -> tuple[Message, ...]:
     """The conversation that asks for a judgement on some of a rubric's dimensions."""
     prompts = rubric.prompts
+    # From what never changes to what changes with every call, so that a prefix cache serves all but
+    # its end: instructions, rubric, task, sources, draft, and last the dimensions to judge.
     question = prompts.message("judge", **_judge_values(rubric, dimensions, draft, shown))
     return (Message("system", prompts.filled("judge_system")), question)
 
@@ -182,7 +179,8 @@ def _fenced(text: str, mark: str) -> str:
 
 
 def _mark(draft: Draft) -> str:
-    """A mark that does not occur in the data, so that no text can close its fence."""
+    """A mark that does not occur in the data."""
+    # No text can close its fence, then.
     # Made of task and sources alone: it is the same in every round, so that a prefix cache serves
     # what a revision left alone.
     texts = (f"{number} {draft.evidence}" for number in itertools.count())
@@ -191,10 +189,10 @@ def _mark(draft: Draft) -> str:
     return next(m for m in marks if m not in data)
 
 
+# For draft and sources, however long the instructions are.
 _LEAST_ROOM_CHARS = 2_000
-"""For draft and sources, however long the instructions are."""
+# Of that room, what a long draft leaves to sources that need it.
 _LEAST_SOURCES_SHARE = 0.25
-"""Of that room, what a long draft leaves to sources that need it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +208,8 @@ class ShownDraft:
 
 def shown(rubric: Rubric, draft: Draft) -> ShownDraft:
     """The draft and its sources; if they are too long, without what says least."""
+    # One limit for the whole prompt: a long draft is shortened first, then the sources, to the
+    # parts that the draft relies on. Checks see both whole.
     limits, sources = rubric.shorten, draft.sources
     over, cap = limits.evaluate_over, limits.cap or math.inf
     if len(draft.text) <= min(_LEAST_ROOM_CHARS, over, cap) and not sources:

@@ -142,9 +142,9 @@ class Cap(BaseModel):
         return self
 
 
+# Some 6,500 tokens, which leave room for a reply in a context of 8,192. With 6,000 characters, up
+# to a fifth of a brief's true sentences lose their support (tests/benchmarks/bench_compress.py).
 _PAYLOAD_CHARS, _PAYLOAD_TIMES = 24_000, 4
-"""Some 6,500 tokens, which leave room for a reply in a context of 8,192. With 6,000 characters, up
-to a fifth of a brief's true sentences lose their support (tests/benchmarks/bench_compress.py)."""
 
 
 class Shortening(BaseModel):
@@ -243,7 +243,8 @@ class Prompts(BaseModel):
         return filled(self.template(name), values)
 
     def message(self, name: PromptName, /, **values: str | bool) -> Message:
-        """The same as a user's message, which knows what of it further calls share."""
+        """The same as a user's message."""
+        # It knows what of it further calls share: a prefix cache may hold that.
         template = self.template(name)
         shared = shared_chars(template, values)
         return Message("user", filled(template, values), shared_chars=shared)
@@ -300,7 +301,8 @@ class Dimension(BaseModel):
                 f"dimension '{self.name}' needs either 'checks' or 'judge', and {which}",
                 code="rubric.checks-or-judge",
             )
-            return  # the other rules depend on which is meant
+            # The other rules depend on which is meant.
+            return
         if self.needs_sources and self.judge is None:
             yield _mistake(
                 f"dimension '{self.name}' is checked by code; 'needs_sources' is for judged "

@@ -144,8 +144,8 @@ def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
     )
 
 
+# How many letters are needed to recognize a heading by its beginning.
 _LEAST_OF_A_TITLE = 8
-"""How many letters are needed to recognize a heading by its beginning."""
 _NUMBERING = re.compile(
     r"(?:section |chapter |part )?\(?(?:\d+(?:[. ]\d+)*|[ivx]+(?=[.)]))[.):]*\s+"
 )
@@ -192,11 +192,7 @@ class Opinion:
 
 
 def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore, ...]:
-    """The scores that several opinions amount to, of the same dimensions in the same order.
-
-    Those of one judge are averaged, and `how` is between judges. Each has the reason of the lowest
-    score, and the findings of all, each once.
-    """
+    """The scores that several opinions amount to, of the same dimensions in the same order."""
     if len(opinions) == 1:
         return opinions[0].scores
     judges = [opinion.evaluator for opinion in opinions]
@@ -227,6 +223,7 @@ def samples_of(judges: Judges) -> dict[str, list[float]]:
 def _one_of(
     scores: Sequence[DimensionScore], judges: Sequence[str], how: Combine
 ) -> DimensionScore:
+    """One score of several opinions: with the reason of the lowest, and the findings of all."""
     values = [score.score for score in scores]
     lowest = min(scores, key=lambda score: score.score)
     of_judge: dict[str, list[float]] = {}
@@ -234,7 +231,8 @@ def _one_of(
         of_judge.setdefault(judge, []).append(value)
     return replace(
         lowest,
-        # Of one judge always the mean: a median of samples is further from what people say.
+        # Of one judge always the mean: a median of samples is further from what people say. `how`
+        # is between judges.
         score=half_up(_AVERAGES[how]([*map(statistics.fmean, of_judge.values())]), 0.01),
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),

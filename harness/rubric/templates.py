@@ -1,7 +1,6 @@
 """Prompts as templates: texts with fields, that a rubric can replace.
 
-`prompts.yaml` beside this file holds the shipped templates and explains their syntax. Only a
-template is parsed, never the text put into it.
+`prompts.yaml` beside this file holds the shipped templates and explains their syntax.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ class Fields:
         return [*self.needed.split(), *self.others.split()]
 
 
+# A paragraph that has one of these is left out if it is.
 _MAY_BE_EMPTY = {
     *("sources", "requirements", "requirements_in_a_line", "outline", "good", "history", "shown"),
     *("draft_chars", "draft_shown_chars", "sources_chars", "sources_shown_chars"),
     *("purpose", "anchors", "feedback", "rules", "target"),
 }
-"""A paragraph that has one of these is left out if it is."""
 
 FIELDS: Mapping[PromptName, Fields] = {
     "draft": Fields("sources task", "requirements"),
@@ -86,13 +85,13 @@ OF_JUDGING = tuple(name for name in FIELDS if name.startswith("judge"))
 OF_WRITING: tuple[PromptName, ...] = ("draft", "section", "afresh", "edits", "whole")
 
 
+# Fields that change with every round of a loop; `sources` does where it is shortened.
 _OF_A_ROUND = {
     *("draft", "draft_chars", "sources_chars", "history", "findings", "cut"),
     *("outline", "good", "whole", "shown"),
 }
-"""Fields that change with every round of a loop; `sources` does where it is shortened."""
+# Fields that change with every call on one draft.
 _OF_A_CALL = {"asked", "part", "shape"}
-"""Fields that change with every call on one draft."""
 
 
 @cache
@@ -111,10 +110,7 @@ _IF = re.compile(
 
 
 def filled(template: str, values: Mapping[str, str | bool], *, before: Collection[str] = ()) -> str:
-    """The template with its fields replaced.
-
-    It ends before the first paragraph that has a field of `before`.
-    """
+    """The template with its fields replaced, up to the first paragraph with a field of `before`."""
 
     def branch(block: re.Match[str]) -> str:
         return block["then"] if values[block["asked"]] else block["otherwise"] or ""
@@ -137,6 +133,7 @@ def filled(template: str, values: Mapping[str, str | bool], *, before: Collectio
 @cache
 def _paragraphs(template: str) -> list[tuple[str, set[str], set[str]]]:
     """Each with the fields that it has or asks for, and those without which it is left out."""
+    # Parsed before anything is put in: braces in a text are no fields.
     paragraphs = []
     for paragraph in _BLANK.split(template):
         # `if cut` asks for `cut`.

@@ -57,9 +57,11 @@ class DimensionScore:
     def own_reason(self) -> str:
         """The reason without what its findings and caps say; often empty."""
         if self.source == "checked" and self.findings:
-            return ""  # a check's reason is its findings, joined
+            # A check's reason is its findings, joined.
+            return ""
         reason = self.reason
-        for cap in self.capped:  # these come last
+        # The last parts of it, by `held_down`.
+        for cap in self.capped:
             reason = reason.replace(cap, "").removesuffix("; ")
         return reason
 
@@ -267,10 +269,11 @@ def reach_verdict(
 
 
 def _composite(rubric: Rubric, scores: Collection[DimensionScore]) -> float:
-    """The mean in as few digits as decide like all of them: 7.95 does not pass as 8."""
+    """The mean in as few digits as decide like all of them."""
     # In floats, a mean of 8 may come out just below 8.
     mean = float(f"{weighted_mean(rubric, scores):.12g}")
     best, step = max(score.points for score in scores), rubric.scale.composite_step
+    # Finer until rounding lifts it over no threshold: 7.95 does not pass as 8.
     while step > 1e-9:
         composite = half_up(mean, step)
         if (composite >= rubric.pass_at) == (mean >= rubric.pass_at) and composite <= best:

@@ -126,8 +126,9 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
         raise invalid(f"it holds {holds}; {begin}", line=1, code="rubric.no-fields")
+    # Of a name that stands twice, which one is meant is unknown.
     if reading.problems:
-        raise refusal(reading.problems)  # which of the two is meant is unknown
+        raise refusal(reading.problems)
     return root
 
 
@@ -196,7 +197,8 @@ class _YamlNodes:
 
     def _fields(self, node: yaml.MappingNode) -> dict[str, Written]:
         self._check_names(node)
-        self._loader.flatten_mapping(node)  # puts what `<<` names before the fields of its own
+        # Puts what `<<` names before the fields of its own, so that these count.
+        self._loader.flatten_mapping(node)
         return {
             key.value: self._written(value, key.start_mark.line + 1) for key, value in node.value
         }
@@ -219,7 +221,8 @@ class _YamlNodes:
                 )
                 field = Written(None, self._path, line)
                 self.problems.append(field.problem(message, code="rubric.duplicate-field"))
-                return  # without that '- ', all that follows stands twice
+                # Without that '- ', all that follows stands twice.
+                return
             lines[key.value] = line
 
     def _scalar(self, node: yaml.Node, line: int) -> object:

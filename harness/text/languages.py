@@ -94,8 +94,8 @@ _WRITES: dict[str, str] = {
 }
 # Languages of these scripts that are as well written in Latin letters.
 _ALSO_LATIN = "az ba bs ha kk ku ky mn ms om ro sr sw tg tk tt ug uz"
+# Letters: fewer may be a name, or a brand, in any language.
 _LEAST_LATIN = 12
-"""Letters: fewer may be a name, or a brand, in any language."""
 
 
 def fits_script(text: str, language: Language) -> bool | None:

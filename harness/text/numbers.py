@@ -39,8 +39,8 @@ _UNIT = re.compile(
 _WIDE_COMMA = re.compile("(?<=[０-９])，(?=[０-９])")
 # `14.30 Uhr`, `kl. 14.30`, `klo 14.30`: no fraction.
 _TIME_OF_DAY = re.compile(r"(\bklo |\bkl\. ?)?\b(\d\d?)\.([0-5]\d)\b(?(1)|(?=\s?Uhr\b))")
+# Groups of digits: 1-000-000, or as in India 1-00-000.
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
-"""Groups of digits: 1-000-000, or as in India 1-00-000."""
 WORD, TIMES = "word", "times"
 """In place of a unit: a number before a word that is none that we know, before `million`."""
 

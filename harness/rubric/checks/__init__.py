@@ -1,7 +1,6 @@
 """Deterministic checks: functions with parameters that score a draft without any model.
 
-Each is a small class whose fields are the parameters a rubric may set. `grade` gives a share from
-0 (nothing right) to 1 (nothing wrong) and says what to change, section by section.
+Each is a small class whose fields are the parameters a rubric may set.
 """
 
 from collections.abc import Mapping
@@ -78,7 +77,8 @@ def _is_check(added: object) -> bool:
 
 
 def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:  # noqa: ANN401
-    """A check that another distribution adds is no member of the union."""
+    """One of the checks that ship, or that another distribution adds."""
+    # The latter is no member of the union, which is made before any plugin is looked for.
     name = value.get("check") if isinstance(value, Mapping) else getattr(value, "check", None)
     if not isinstance(name, str) or name in CHECKS or name not in plugin_names("checks"):
         return read(value)

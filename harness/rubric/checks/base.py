@@ -49,13 +49,9 @@ def mean_of(grades: Sequence[Grade]) -> Grade:
 
 
 class Check(BaseModel):
-    """The base of all checks; `check` in a rubric names which one.
+    """The base of all checks; `check` in a rubric names which one."""
 
-    A file that a parameter names stands beside the rubric, or beside one that it extends: their
-    folders are given to pydantic, in this order, as `context={"directories": paths}`. Without them
-    a name is a path like any other.
-    """
-
+    # The schema of rubrics shows the docstrings of fields to those who write one.
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     asks: ClassVar[str] = ""
@@ -163,6 +159,8 @@ def quoted(text: str, limit: int = 90) -> str:
 
 def path_beside(name: str, info: ValidationInfo) -> Path:
     """A file that a rubric names; where there is none, the first place where it could be."""
+    # The folders of the rubric and of those that it extends, in this order. Without them, as for a
+    # check made in Python, a name is a path like any other.
     directories = (info.context or {}).get("directories", ())
     # `Path` joins: an absolute name stays as it is.
     places = [Path(directory, name) for directory in directories] or [Path(name)]

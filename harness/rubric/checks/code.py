@@ -88,7 +88,8 @@ def _parse(code: str) -> ast.Module | str:
         line = error.lineno or 0
         excerpt = quoted(lines[line - 1]) if 0 < line <= len(lines) else "its end"
         return f"{error.msg}, at line {line} of the block, {excerpt}"
-    except ValueError as error:  # half a surrogate pair, a null byte, a number of 5,000 digits
+    # Half a surrogate pair, a null byte, a number of 5,000 digits.
+    except ValueError as error:
         return f"it holds what Python cannot read ({error})"
     except (RecursionError, MemoryError):
         return "it is nested too deeply"
@@ -177,7 +178,8 @@ def _marks(block: PythonBlock) -> Iterator[Finding]:
 
 
 def _comments(code: str) -> Iterator[str]:
-    if not _MARK.search(code):  # to cut it into tokens takes longer than all the rest
+    # First, since cutting code into tokens takes longer than all the rest.
+    if not _MARK.search(code):
         return
     try:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):

@@ -13,9 +13,9 @@ from harness.rubric.draft import Draft, Finding
 from harness.text.sentences import sentences_of
 from harness.text.words import terms
 
+# So many words of a prompt are an echo anywhere; so many only as the beginning of a line that ends
+# there or with a colon.
 _LONG_WORDS, _SHORT_WORDS = 6, 3
-"""So many words of a prompt are an echo anywhere; so many only as the beginning of a line that ends
-there or with a colon."""
 
 _MADE = r"(?:rewritten|revised|improved|updated|edited|corrected|refined|polished|final)"
 _EARLIER = r"(?:previous|earlier|existing|original|old)"

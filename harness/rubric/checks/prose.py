@@ -165,10 +165,7 @@ _SIGNATURE_WORDS = 5
 
 
 def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
-    """What is missing at a section's end, or None. Whether its code is whole is not checked.
-
-    `leads_over` says whether subsections follow, which its last sentence may announce.
-    """
+    """What is missing at a section's end, or None. Whether its code is whole is not checked."""
     if not section.body.strip():
         return Notice(code="check.section-empty", message="this section has no text")
     # Rules, HTML, link definitions and footnotes may stand behind the last sentence.
@@ -183,6 +180,7 @@ def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
     # Code inside an item or a quotation.
     if last.kind in {"item", "quote"} and last.text.rstrip().endswith(("```", "~~~")):
         return None
+    # Subsections follow, which a colon may announce.
     if _ends(last.text) or (leads_over and last.text.rstrip().endswith(":")):
         return None
     # The items of a list need no full stop, unless the one before has one.
@@ -252,17 +250,14 @@ class NoRepetition(Check):
         return Grade(share_without(findings, len(sentences)), tuple(findings))
 
 
+# Different longer words that a paragraph needs to be compared: about two sentences.
 _PARAGRAPH_WORDS = 10
-"""Different longer words that a paragraph needs to be compared: about two sentences."""
+# Of these, the share that an earlier paragraph must have.
 _PARAGRAPH_SHARE = 0.75
-"""Of these, the share that an earlier paragraph must have."""
 
 
 def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> Iterator[Finding]:
-    """A finding for each paragraph of which an earlier one has most words, and all numbers.
-
-    Not for those with a sentence in `repeated`.
-    """
+    """A finding for each paragraph of which an earlier one has most words, and all numbers."""
     every = (
         (index, block.text, frozenset(w for w in terms(block.text) if len(w) >= 4))
         for index, section in enumerate(draft.sections)
@@ -275,6 +270,7 @@ def _said_in_other_words(draft: Draft, *, repeated: Set[str]) -> Iterator[Findin
         return len(new[0] & earlier[0]) >= _PARAGRAPH_SHARE * len(new[0]) and new[1] <= earlier[1]
 
     for index, text in _repeated(paragraphs, share=_PARAGRAPH_SHARE, is_same=is_same):
+        # A sentence that is said twice has a finding of its own.
         if repeated.isdisjoint(map(quoted, sentences_of(text))):
             message = f"an earlier paragraph says this in other words: {quoted(text)}"
             yield draft.finding(message, index, code="check.repeated")
@@ -303,10 +299,7 @@ def _repeated(
     share: float,
     is_same: Callable[[_Content, _Content], bool],
 ) -> Iterator[tuple[int, str]]:
-    """Section and text of each text that repeats an earlier one, as `is_same` decides.
-
-    `is_same` is asked only of texts that may have this share of their words in an earlier one.
-    """
+    """Section and text of each text that repeats an earlier one, as `is_same` decides."""
     count = Counter(word for _, _, words in texts for word in words)
     earlier_texts: set[_Content] = set()
     by_word: defaultdict[str, list[_Content]] = defaultdict(list)

@@ -285,8 +285,8 @@ class _Known:
 _SMALL = re.compile(r"\b(?:of|for|the|and)\b")
 # First letters, and the marks at which one thought ends: not the full stop of `J. F. Kennedy`.
 _FIRST = re.compile(r"\b[^\W\d_]|(?<!\b[^\W\d_])[.!?](?=\s)|[;:()|]|\n[ \t]*\n")
+# The least letters of a stem, and the most of an ending.
 _STEM, _ENDING = 3, 3
-"""The least letters of a stem, and the most of an ending."""
 
 _CODE_SPAN = re.compile(r"(?<!`)`++([^`]++)`++")
 _ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
@@ -327,10 +327,7 @@ class Name:
 
 
 def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Name]:
-    """The names in a sentence, identifiers in backticks first; some may come more than once.
-
-    With `nouns_have_capitals`, one at the beginning of a word tells nothing.
-    """
+    """The names in a sentence, identifiers in backticks first; some may come more than once."""
     for span in _CODE_SPAN.findall(sentence):
         parts = tuple(identifier_parts(span))
         # With blanks in it, a span is a command or code.
@@ -372,6 +369,7 @@ def _runs(prose: str, *, nouns_have_capitals: bool) -> Iterator[list[str]]:
     for token in tokens:
         gap = sentence[end : token.start()]
         end = token.end()
+        # Its capital tells nothing where nouns have one, or at the beginning of a sentence.
         opens = nouns_have_capitals or token is tokens[0] or _OPENS.search(gap) is not None
         word = _AFFIX.sub("", token[0])
         is_number = sentence[end : end + 2].strip()[:1].isdigit() and word.lower() in _NUMBERED

@@ -61,7 +61,8 @@ class Characters(InRange):
 
 
 def _clusters(text: str) -> int:
-    """The grapheme clusters of a text (UAX 29): what a reader takes for one character."""
+    """The grapheme clusters of a text (UAX 29)."""
+    # What a reader takes for one character: `é` may be two, and a family of emoji seven.
     if text.isascii():
         return len(text)
     import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - for texts that need it alone

@@ -59,6 +59,7 @@ class Match:
                 return _plain(text) in map(_plain, targets)
             case "includes":
                 searched = folded(text)
+                # An empty target would stand in every text.
                 return any(part and part in searched for part in map(folded, targets))
             case "number":
                 # By its text: `Decimal(0.1)` is the float, a little more than 0.1.
