@@ -445,9 +445,9 @@ def _unquoted(observed: Observed) -> Observation | None:
 
 def _needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
     """For each call, the positions of those before it that it needs, or may for all we know."""
-    # Takes time in proportion to their number squared.
+    # Its time grows with the square of the number of calls.
     around = [frozenset(_around(observed, call.id)) for call in calls]
-    waited_for = [_waited_for(observed, spans) for spans in around]
+    upstream = [_upstream_of(observed, spans) for spans in around]
     prompts = [observed.prompt(call) or "" for call in calls]
     replies = [observed.reply(call) or "" for call in calls]
     quoted = needed_replies(prompts, replies)
@@ -455,7 +455,7 @@ def _needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
         {
             earlier
             for earlier in range(number)
-            if not around[earlier].isdisjoint(waited_for[number])
+            if not around[earlier].isdisjoint(upstream[number])
             or earlier in quoted[number]
             or _may_need(observed, calls[earlier], call)
         }
@@ -464,14 +464,15 @@ def _needed_calls(observed: Observed, calls: Sequence[Call]) -> list[set[int]]:
 
 
 def _around(observed: Observed, inside: int) -> Iterator[int]:
+    """The spans around the span `inside`, the innermost first."""
     span = observed.parents.get(inside)
     while span is not None:
         yield span
         span = observed.parents.get(span)
 
 
-def _waited_for(observed: Observed, spans: frozenset[int]) -> set[int]:
-    """The spans that arrows lead from to these, directly or by way of others."""
+def _upstream_of(observed: Observed, spans: frozenset[int]) -> set[int]:
+    """All spans upstream of `spans`, following flows backwards."""
     sources: set[int] = set()
     open_ends = list(spans)
     while open_ends:

@@ -40,8 +40,8 @@ TIME_KINDS: Mapping[TimeKind, str] = {
     "start": "before the first node",
     "end": "after the last node",
 }
-"""What each means. Of a moment at which several go on in a node on the path, the first one counts;
-what other nodes do meanwhile does not."""
+"""What each kind means. If several go on at one moment in a node on the path, the first in this
+order counts; what other nodes do at that moment does not count."""
 
 _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "client lag": (events.ClientLag,),
@@ -55,7 +55,7 @@ _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "tool": (events.ToolEvent, events.McpStart),
 }
 _KIND_OF_SPAN = {events.name_of(event): kind for kind, spans in _KINDS.items() for event in spans}
-"""Of spans that are neither calls nor phases of one."""
+"""The kinds of spans that are neither calls nor phases of calls, by the span's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +65,19 @@ class TimeShare:
     kind: TimeKind
     duration_ns: int
     share: float
-    """Of the run's time, from 0 to 1."""
+    """Its part of the run's time, from 0 to 1."""
     most_of: str | None = None
-    """Of the nodes' own code, the node on the path that took most of it; of tools, the tool; of
-    prompts and replies, the model, if there are several."""
+    """What took most of it: for `code` the node on the path, for `tool` the tool, for `prefill` and
+    `decode` the model, if there are several."""
 
 
 class TimeSpent:
-    """Collects the events of a run beside its calls, from its records."""
+    """Divides a run's time into shares, by its calls and by the records that `note` collects."""
 
     def __init__(self) -> None:
-        self._beside: dict[TimeKind, list[Interval]] = {}
-        self._tools: dict[str, list[Interval]] = {}
+        # Spans that are neither calls nor phases of calls, and pauses before retries.
+        self._spans_by_kind: dict[TimeKind, list[Interval]] = {}
+        self._calls_by_tool: dict[str, list[Interval]] = {}
 
     def note(self, item: SpanRecord | Instant) -> None:
         """Adds a record; records without times are skipped."""
@@ -84,7 +85,7 @@ class TimeSpent:
             if kind := _KIND_OF_SPAN.get(item.name):
                 self._put(kind, item.start_ns, item.end_ns)
             if tool := events.ToolEvent.of(item):
-                self._tools.setdefault(tool.tool, []).append(tool)
+                self._calls_by_tool.setdefault(tool.tool, []).append(tool)
         elif retry := events.RetryEvent.of(item):
             self._put(
                 "node retry" if retry.node else "retry", retry.pause.start_ns, retry.pause.end_ns
@@ -93,64 +94,83 @@ class TimeSpent:
     def shares(
         self, path: CriticalPath, calls: Sequence[Call], *, run: Interval
     ) -> tuple[TimeShare, ...]:
-        """Of the run's time, the largest first; they add up to it.
+        """The causes of the run's time, the largest first; their durations add up to it.
 
         The path of a run without nodes has no steps. `run` is from its first record to its last.
         """
+        # 1. How long each kind took: in the waits before the steps, in the steps, and at the end.
         spent_ns = dict.fromkeys(TIME_KINDS, 0)
-        own_ns: dict[str, int] = {}
-        of_step: dict[int | None, list[Call]] = {}
+        code_ns_by_node: dict[str, int] = {}
+        calls_by_step: dict[int | None, list[Call]] = {}
         for call in calls:
-            of_step.setdefault(call.node_span, []).append(call)
+            calls_by_step.setdefault(call.node_span, []).append(call)
         waits, windows = _divided(path, run)
-        lags = parts_within(waits, self._beside.get("client lag", ()))
-        pauses = parts_within(waits, self._beside.get("node retry", ()))
-        beside = {kind: parts_within(windows, spans) for kind, spans in self._beside.items()}
+        for kind, duration_ns in self._before_steps(path, waits):
+            spent_ns[kind] += duration_ns
+        # Kind → for each step, the parts of this kind's spans that lie in it.
+        parts_by_kind = {
+            kind: parts_within(windows, spans) for kind, spans in self._spans_by_kind.items()
+        }
         for number, step in enumerate(path.steps):
-            # The wait before the step, each moment with one cause: lags, then pauses, then places.
-            lag_ns, wait_ns = length_ns(lags[number]), waits[number].duration_ns
-            pause_ns = length_ns(without(pauses[number], lags[number]))
-            spent_ns["client lag"] += lag_ns
-            spent_ns["node retry"] += pause_ns
-            lag_ns += pause_ns
-            place_ns = min(wait_ns - lag_ns, step.place_wait_ns)
-            spent_ns["place"] += place_ns
-            spent_ns["between nodes" if number else "start"] += wait_ns - lag_ns - place_ns
-            meanwhile = {kind: parts[number] for kind, parts in beside.items()}
-            for kind, duration_ns in _inside(
-                windows[number], of_step.get(step.span, ()), meanwhile
-            ):
+            beside = {kind: parts[number] for kind, parts in parts_by_kind.items()}
+            step_calls = calls_by_step.get(step.span, ())
+            for kind, duration_ns in _inside(windows[number], step_calls, beside):
                 spent_ns[kind] += duration_ns
                 if kind == "code":
-                    own_ns[step.node] = own_ns.get(step.node, 0) + duration_ns
+                    code_ns_by_node[step.node] = code_ns_by_node.get(step.node, 0) + duration_ns
         if windows:
             spent_ns["end"] += max(0, run.end_ns - windows[-1].end_ns)
         else:
-            spent_ns |= dict(_inside(run, calls, self._beside))
-        tools = {name: common(windows or [run], spans) for name, spans in self._tools.items()}
-        tools_ns = {name: length_ns(parts) for name, parts in tools.items()}
-        named_ns: dict[TimeKind, Mapping[str, int]] = {"code": own_ns, "tool": tools_ns}
-        on_path = [call for step in path.steps for call in of_step.get(step.span, ())]
-        models = answered_by_model(on_path or calls)
-        for phase in ("prefill", "decode") if len(models) > 1 else ():
-            named_ns[phase] = {tag: length_ns(times_in(phase, its)) for tag, its in models.items()}
-        whole_ns = max(1, run.duration_ns)
-        shares = (
+            spent_ns |= dict(_inside(run, calls, self._spans_by_kind))
+
+        # 2. Which node, tool or model took most of a kind.
+        calls_on_path = [call for step in path.steps for call in calls_by_step.get(step.span, ())]
+        ns_by_name: dict[TimeKind, Mapping[str, int]] = {
+            "code": code_ns_by_node,
+            "tool": {
+                tool: length_ns(common(windows or [run], spans))
+                for tool, spans in self._calls_by_tool.items()
+            },
+        }
+        calls_by_model = answered_by_model(calls_on_path or calls)
+        for phase in ("prefill", "decode") if len(calls_by_model) > 1 else ():
+            ns_by_name[phase] = {
+                tag: length_ns(times_in(phase, replies)) for tag, replies in calls_by_model.items()
+            }
+        shares = [
             TimeShare(
                 kind=kind,
                 duration_ns=duration_ns,
-                share=duration_ns / whole_ns,
-                most_of=max(
-                    named_ns.get(kind, {}), key=lambda name: named_ns[kind][name], default=None
-                ),
+                share=duration_ns / max(1, run.duration_ns),
+                most_of=_name_of_most(ns_by_name.get(kind, {})),
             )
             for kind, duration_ns in spent_ns.items()
             if duration_ns > 0
-        )
+        ]
         return tuple(sorted(shares, key=lambda share: -share.duration_ns))
 
+    def _before_steps(
+        self, path: CriticalPath, waits: Sequence[Interval]
+    ) -> Iterator[tuple[TimeKind, int]]:
+        """The causes of the wait before each step: first lags, then pauses, then places."""
+        lags = parts_within(waits, self._spans_by_kind.get("client lag", ()))
+        pauses = parts_within(waits, self._spans_by_kind.get("node retry", ()))
+        for number, step in enumerate(path.steps):
+            lag_ns = length_ns(lags[number])
+            pause_ns = length_ns(without(pauses[number], lags[number]))
+            rest_ns = waits[number].duration_ns - lag_ns - pause_ns
+            place_ns = min(rest_ns, step.place_wait_ns)
+            yield "client lag", lag_ns
+            yield "node retry", pause_ns
+            yield "place", place_ns
+            yield "between nodes" if number else "start", rest_ns - place_ns
+
     def _put(self, kind: TimeKind, start_ns: int, end_ns: int) -> None:
-        self._beside.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
+        self._spans_by_kind.setdefault(kind, []).append(Interval(start_ns=start_ns, end_ns=end_ns))
+
+
+def _name_of_most(ns_by_name: Mapping[str, int]) -> str | None:
+    return max(ns_by_name, key=lambda name: ns_by_name[name], default=None)
 
 
 def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
@@ -159,11 +179,11 @@ def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
 
 
 def _divided(path: CriticalPath, run: Interval) -> tuple[list[Interval], list[Interval]]:
-    """Of each step the wait before it and the step itself, one after the other."""
+    """The wait before each step, and the steps themselves, cut so that none overlap."""
     waits, windows = [], []
     free_ns = run.start_ns
     for step in path.steps:
-        # Steps of a stream overlap: each moment belongs to the earlier one.
+        # Steps of a stream overlap: a moment in two steps belongs to the earlier one.
         start_ns = max(free_ns, run.start_ns + step.start_ns)
         end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
         waits.append(Interval(start_ns=free_ns, end_ns=start_ns))
@@ -175,7 +195,7 @@ def _divided(path: CriticalPath, run: Interval) -> tuple[list[Interval], list[In
 def _inside(
     window: Interval, calls: Sequence[Call], beside: Mapping[TimeKind, Sequence[Interval]]
 ) -> Iterator[tuple[TimeKind, int]]:
-    """How long each kind went on in this time, where none before it did; own code last."""
+    """How long each kind went on in the window while no earlier kind did; own code has the rest."""
     rest = [window]
     for kind in TIME_KINDS:
         if spans := [*beside.get(kind, ()), *_in_calls(kind, calls)]:
@@ -185,13 +205,13 @@ def _inside(
 
 
 def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
-    """What of this kind there is in the calls."""
+    """The times of this kind in the calls."""
     match kind:
         case "decode" | "prefill" | "load" | "overhead":
             yield from times_in(kind, calls)
         case "queue":
             for call in calls:
-                # Waits in this process, which have kinds of their own.
+                # Waits in this process have kinds of their own.
                 waits = {*call.turns, *call.room}
                 yield from (part for part in call.phases.get("queue", ()) if part not in waits)
         case "turn":
@@ -203,13 +223,13 @@ def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
         case "failed":
             yield from (call for call in calls if call.status != "ok")
     if kind == "overhead":
-        yield from calls  # What of them is none of the above.
+        yield from calls  # What is left of them when all kinds before are taken out.
 
 
 def lost_to_places_ns(nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]) -> int:
     """How much earlier the last call would have ended, had none waited for a place."""
-    # The longest path of the graph without these waits; other waits and durations stay.
-    # Nested calls are part of the pipeline's own.
+    # Computes when each call would have ended without these waits; other waits and durations stay.
+    # Nested calls are left out, as they are part of the pipeline's own calls.
     calls = sorted(
         (call for call in nodes if "/" not in call.node), key=lambda call: (call.start_ns, call.id)
     )
@@ -218,7 +238,7 @@ def lost_to_places_ns(nodes: Sequence[events.NodeAttempt], flows: Iterable[Flow]
     for call in calls:
         free_ns = call.start_ns - call.waited_ns
         if needs := sources.get(call.id):
-            # Below 0 for a call that takes items of a stream that had not ended.
+            # It is below 0 for a call that takes items of a stream that had not ended.
             waited_ns = free_ns - max(need.end_ns for need in needs)
             free_ns = max(ends_ns[need.id] for need in needs) + waited_ns
         ends_ns[call.id] = free_ns + call.duration_ns
