@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 Labels = Mapping[str, str | int]
 
-# Every set of labels is a series, so labels are of what is configured or stands in code: models,
-# pipelines, classes of errors; never of a run or a text.
-# The most of a metric; further ones are counted as one, as in OpenTelemetry's own library.
+# Every set of labels is a series, so labels are what is configured or stands in code: models,
+# pipelines, classes of errors; never a run or a text.
+# The most series of a metric; all others share one, as in OpenTelemetry's own library.
 _MOST_SERIES = 2_000
 _OVERFLOW = (("otel.metric.overflow", "true"),)
 
@@ -136,7 +136,7 @@ class Metrics:
 
     def __init__(self, *, meter: Meter | None = None) -> None:
         self._lock = threading.Lock()
-        # By its labels, how many values lie in each bucket of a metric, and their sum.
+        # Metric → labels → how many values lie in each bucket, and at the end their sum.
         self._series: dict[str, dict[tuple[tuple[str, object], ...], list[float]]] = {
             metric.name: {} for metric in METRICS
         }
@@ -150,7 +150,7 @@ class Metrics:
 
     def of_run(self) -> Sink:
         """The observer of one run."""
-        # Spans of every run are numbered from 1: those of two must not meet in one table.
+        # Span ids begin at 1 in every run: those of two runs must not meet in one table.
         return _RunFigures(self._measure)
 
     def add(self, journal: Journal) -> None:
@@ -189,9 +189,9 @@ class Metrics:
         with self._lock:
             if key not in series and len(series) >= _MOST_SERIES:
                 key = _OVERFLOW
-            # A cell for each bound, one for what lies above the last, and the sum.
+            # A cell for each bound, one for values above the last bound, and the sum.
             cells = series.setdefault(key, [0] * (len(bounds) + 2))
-            # To the left: Prometheus counts a value that equals a bound as within it.
+            # `bisect_left`, since Prometheus counts a value that equals a bound as within it.
             cells[bisect_left(bounds, value)] += 1
             cells[-1] += value
 
@@ -209,40 +209,55 @@ class Metrics:
             lines += [f"# HELP {family} {metric.about}", f"# TYPE {family} {metric.kind}"]
             for key, (*counts, total) in taken[metric.name]:
                 labels = [f'{name.replace(".", "_")}="{_escaped(value)}"' for name, value in key]
-                of = f"{{{','.join(labels)}}}" if labels else ""
+                in_braces = f"{{{','.join(labels)}}}" if labels else ""
                 if metric.kind != "histogram":
-                    lines.append(f"{family}{of} {total!r}")
+                    lines.append(f"{family}{in_braces} {total!r}")
                     continue
                 count: float = 0
                 for bound, more in zip((*metric.bounds, "+Inf"), counts, strict=True):
                     count += more
                     within = ",".join([*labels, f'le="{bound}"'])
                     lines.append(f"{family}_bucket{{{within}}} {count}")
-                lines += [f"{family}_sum{of} {total!r}", f"{family}_count{of} {count}"]
+                lines.append(f"{family}_sum{in_braces} {total!r}")
+                lines.append(f"{family}_count{in_braces} {count}")
         return "\n".join(lines) + "\n"
 
 
 class _RunFigures:
-    """Makes measurements of one run's records."""
+    """Makes measurements of a run's records.
+
+    One object may see several runs in turn. It forgets each at its end, because span ids begin
+    again in every run.
+    """
 
     def __init__(self, measure: Callable[[str, float, Labels], None]) -> None:
         self._measure = measure
-        self._begin(None)
-
-    def _begin(self, run: RunStarted | None) -> None:
-        self._run = run
-        self._open: dict[int, SpanStarted] = {}
-        self._phases: dict[int, list[SpanRecord]] = {}
-        self._endpoints: dict[str, events.EndpointEvent] = {}
-        self._labels: dict[tuple[str, str], Labels] = {}
+        self._run: RunStarted | None = None
         self._is_batch = False
-        self._failed: set[tuple[str, int]] = set()
+        # Requests and attempts at rows that have not ended, by span id.
+        self._open: dict[int, SpanStarted] = {}
+        # Requests that have not ended → their phases that have. The keys are span ids.
+        self._phases_by_request: dict[int, list[SpanRecord]] = {}
+        self._endpoints_by_tag: dict[str, events.EndpointEvent] = {}
+        # Kind of request and model tag → labels.
+        self._labels: dict[tuple[str, str], Labels] = {}
+        # Node and item of each.
+        self._failed_rows: set[tuple[str, int]] = set()
+
+    def _reset(self, run: RunStarted | None) -> None:
+        self._run = run
+        self._is_batch = False
+        self._open.clear()
+        self._phases_by_request.clear()
+        self._endpoints_by_tag.clear()
+        self._labels.clear()
+        self._failed_rows.clear()
 
     def __call__(self, record: Record) -> None:
         match record:
             case SpanStarted(id=number, name=name):
                 if name in events.REQUESTS:
-                    self._phases[number] = []
+                    self._phases_by_request[number] = []
                     self.under_way(record, 1)
                 elif name not in PHASES and self._attempt(record) is None:
                     return
@@ -254,21 +269,21 @@ class _RunFigures:
             case Instant():
                 self._note(record)
             case RunStarted():
-                self._begin(record)
-                self._measure(_RUNS_ACTIVE, 1, self._of_run)
+                self._reset(record)
+                self._measure(_RUNS_ACTIVE, 1, self._run_labels)
             case RunEnded():
                 self._end_run(record)
 
     @property
-    def _of_run(self) -> Labels:
+    def _run_labels(self) -> Labels:
         return {"gen_ai.workflow.name": self._run.name} if self._run else {}
 
     def _end(self, span: SpanRecord) -> None:
         if span.name in PHASES:
-            self._phases.get(span.parent or 0, []).append(span)
+            self._phases_by_request.get(span.parent or 0, []).append(span)
         elif span.name in events.REQUESTS:
-            phases = self._phases.pop(span.id, None)
-            # Of a span whose start was seen, which counted it.
+            phases = self._phases_by_request.pop(span.id, None)
+            # Only a span whose start was seen was counted as under way.
             if phases is not None:
                 self.under_way(span, -1)
             if span.name == events.Chat.NAME:
@@ -280,16 +295,17 @@ class _RunFigures:
 
     def end(self, call: events.Request) -> None:
         """Measures a request to a model that has ended."""
-        # Of these no model was asked, or none has answered.
+        # No model was asked, or none has answered yet.
         if call.from_cache or call.was_refused or call.status == "unfinished":
             return
         labels = self._labels_of(call.NAME, call.model)
         kind = {"error.type": call.error_class or "_OTHER"} if call.status != "ok" else {}
         self._measure(_DURATION, call.duration_ns / 1e9, {**labels, **kind})
-        for of, tokens in (("input", call.input_tokens), ("output", call.output_tokens)):
+        for direction, tokens in (("input", call.input_tokens), ("output", call.output_tokens)):
             if tokens is not None:
-                self._measure(_USAGE, tokens, {**labels, "gen_ai.token.type": of})
-        if (usd := charges_of([call], self._endpoints.values()).get(call.id)) is not None:
+                self._measure(_USAGE, tokens, {**labels, "gen_ai.token.type": direction})
+        usd = charges_of([call], self._endpoints_by_tag.values()).get(call.id)
+        if usd is not None:
             self._measure(_COST, usd, labels)
         if isinstance(call, Call):
             self._measure(_QUEUE, call.phase_ns("queue") / 1e9, labels)
@@ -298,24 +314,24 @@ class _RunFigures:
                 self._measure(_FIRST_TOKEN, call.ttft_ns / 1e9, labels)
 
     def under_way(self, call: SpanStarted | SpanRecord, change: int) -> None:
-        """Measures how many requests there are."""
+        """Adds `change` to the number of requests under way."""
         model = events.Request.read(call).model
         self._measure(_CALLS_ACTIVE, change, self._labels_of(call.name, model))
 
     def _labels_of(self, name: str, tag: str) -> Labels:
-        """What is said of every request: its kind, its model and whose that is."""
-        if (labels := self._labels.get((name, tag))) is None:
-            known = {"gen_ai.operation.name": _OPERATIONS.get(name, "chat")}
+        """The labels of a request: its kind, its model and the model's provider."""
+        if (name, tag) not in self._labels:
+            labels = {"gen_ai.operation.name": _OPERATIONS.get(name, "chat")}
             # An event without a model reads `None`.
-            if tag != str(None) or tag in self._endpoints:
-                about = model_attributes(tag, self._endpoints.get(tag)).items()
-                known |= {key: value for key, value in about if value is not None}
-            labels = self._labels[name, tag] = known
-        return labels
+            if tag != str(None) or tag in self._endpoints_by_tag:
+                about = model_attributes(tag, self._endpoints_by_tag.get(tag)).items()
+                labels |= {key: value for key, value in about if value is not None}
+            self._labels[name, tag] = labels
+        return self._labels[name, tag]
 
     def _note(self, instant: Instant) -> None:
         if endpoint := events.EndpointEvent.of(instant):
-            self._endpoints[endpoint.model] = endpoint
+            self._endpoints_by_tag[endpoint.model] = endpoint
         elif retry := events.RetryEvent.of(instant):
             labels = self._labels_of(events.Chat.NAME, retry.model) if retry.model else {}
             self._measure(_RETRIES, 1, {**labels, "error.type": retry.reason})
@@ -338,31 +354,30 @@ class _RunFigures:
         return events.NodeAttempt.of(span) if self._is_batch else None
 
     def _row(self, row: events.NodeAttempt | events.Skip | events.Reuse, status: str) -> None:
-        # With a slash: a node of the pipeline that the row goes through.
+        # A label with a slash is a node of the pipeline that the row goes through.
         if row.item is None or "/" in row.node:
             return
         if status == "failed":
-            self._failed.add((row.node, row.item))
+            self._failed_rows.add((row.node, row.item))
         # What would have followed in a row that failed is skipped: it is one row, already counted.
-        elif status == "skipped" and (row.node, row.item) in self._failed:
+        elif status == "skipped" and (row.node, row.item) in self._failed_rows:
             return
         self._measure(_ROWS, 1, {"harness.node": row.node, "harness.status": status})
 
     def _end_run(self, ended: RunEnded) -> None:
         if self._run is not None:
-            of_run, run = self._of_run, self._run
-            self._measure(_RUNS_ACTIVE, -1, of_run)
+            self._measure(_RUNS_ACTIVE, -1, self._run_labels)
             kind = {"error.type": error_class(ended.error)} if ended.error else {}
-            labels = {**of_run, "harness.status": ended.status, **kind}
-            self._measure(_RUNS, (ended.time_ns - run.time_ns) / 1e9, labels)
-        # Calls of threads that outlive their run.
-        for number in self._phases:
+            labels = {**self._run_labels, "harness.status": ended.status, **kind}
+            self._measure(_RUNS, (ended.time_ns - self._run.time_ns) / 1e9, labels)
+        # Threads that outlive their run may have calls under way.
+        for number in self._phases_by_request:
             self.under_way(self._open[number], -1)
-        self._begin(None)
+        self._reset(None)
 
 
 def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[str, Any]:
-    """What GenAI says of the model behind a tag; `endpoint` is None if the run does not say."""
+    """GenAI's attributes of the model behind a tag; `endpoint` is None if the run names none."""
     backend = endpoint.backend if endpoint else events.EndpointEvent.backend
     provider = provider_named(backend)
     model = (endpoint and endpoint.model_id) or tag
@@ -381,8 +396,8 @@ def model_attributes(tag: str, endpoint: events.EndpointEvent | None) -> dict[st
 
 
 def _escaped(value: object) -> str:
-    """As Prometheus has a label's value."""
-    # Without lone surrogates, which UTF-8 cannot hold.
+    """A label's value as Prometheus writes it."""
+    # Lone surrogates are replaced, since UTF-8 cannot hold them.
     text = str(value).encode("utf-8", "replace").decode()
     return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
@@ -409,7 +424,7 @@ def _teller(meter: Meter, metric: _Instrument) -> Callable[[float, Labels], None
     tell: Callable[[float, Labels], None]
     if metric.kind == "counter":
         tell = meter.create_counter(name, unit, about).add
-    # A gauge here is told by its changes, which OpenTelemetry calls an up-down counter.
+    # Gauges here receive differences: OpenTelemetry calls such an instrument an up-down counter.
     elif metric.kind == "gauge":
         tell = meter.create_up_down_counter(name, unit, about).add
     else:
