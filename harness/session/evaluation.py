@@ -92,7 +92,7 @@ async def evaluate(
     if rubric.judged:
         await opened.casting.seat()
     # With a fixed number of samples, noise decides nothing: they may be what it is measured by.
-    noise = noise_of(opened, chosen) if samples is None else None
+    noise = load_noise_once(opened, chosen) if samples is None else None
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
     tracer = opened.trace
     with tracer.span(events.Evaluate(draft_sha256=tracer.content(draft.text))) as span:
@@ -132,7 +132,7 @@ async def run_loop(
     seed = first_seed(opened.settings.seed)
     # Without the sources that a check needs no draft could pass, and all rounds would be spent.
     check_sources(rubric, first.sources)
-    noise = noise_of(opened, chosen)
+    noise = load_noise_once(opened, chosen)
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
     producer = opened.casting.roles.model(PRODUCER)
     endpoint = opened.casting.models.endpoints[producer]
@@ -231,32 +231,26 @@ def evaluator_of(opened: OpenRun, rubric: Rubric, *, ask: Ask, noise: Noise | No
     )
 
 
-def noise_of(opened: OpenRun, chosen: ChosenRubric) -> Noise | None:
-    """The measured noise of this run's evaluators by this rubric; it is read and recorded once.
+def load_noise_once(opened: OpenRun, chosen: ChosenRubric) -> Noise | None:
+    """The measured noise of this run's evaluators under this rubric.
 
-    Noise that does not fit, and a calibration of another state, add a warning to the run.
+    The first call reads and records it, and warns of noise that cannot be used and of a stale
+    calibration. Later calls return the same.
 
     Raises:
         InvalidInput: A file cannot be read.
     """
-    rubric, evaluator = chosen.rubric, ", ".join(opened.casting.roles.calibrated)
-    key = rubric.sha256, chosen.directory, evaluator
+    rubric = chosen.rubric
+    evaluator_tags = ", ".join(opened.casting.roles.calibrated)
+    key = rubric.sha256, chosen.directory, evaluator_tags
     if key in opened.noises:
         return opened.noises[key]
-    noise, why_not = None, ""
-    calibration = Calibration.read(rubric, chosen.directory)
-    if calibration and (differs := calibration.differences(rubric, evaluator)):
-        problem = (
-            f"{calibration.path(rubric, chosen.directory)} is of another state: what differs is "
-            f"{' and '.join(differs)}. The error rate that was claimed for pass_at "
-            f"{calibration.at.threshold:g} does not hold here; tune it again with 'harness rubric "
-            "tune'"
-        )
-        opened.warn(Notice(code="evaluator.calibration-differs", message=problem))
-    if evaluator and rubric.judged:
-        noise, why_not = load_noise(rubric, evaluator, directory=chosen.directory)
-    if why_not:
-        opened.warn(Notice(code="evaluator.noise-unusable", message=why_not))
+    _warn_of_stale_calibration(opened, chosen, evaluator_tags)
+    noise = None
+    if evaluator_tags and rubric.judged:
+        noise, why_not = load_noise(rubric, evaluator_tags, directory=chosen.directory)
+        if why_not:
+            opened.warn(Notice(code="evaluator.noise-unusable", message=why_not))
     if noise is not None:
         opened.trace.instant(
             events.EvaluatorNoise(
@@ -265,3 +259,16 @@ def noise_of(opened: OpenRun, chosen: ChosenRubric) -> Noise | None:
         )
     opened.noises[key] = noise
     return noise
+
+
+def _warn_of_stale_calibration(opened: OpenRun, chosen: ChosenRubric, evaluator_tags: str) -> None:
+    rubric = chosen.rubric
+    calibration = Calibration.read(rubric, chosen.directory)
+    if calibration and (differs := calibration.differences(rubric, evaluator_tags)):
+        problem = (
+            f"{calibration.path(rubric, chosen.directory)} is of another state: what differs is "
+            f"{' and '.join(differs)}. The error rate that was claimed for pass_at "
+            f"{calibration.at.threshold:g} does not hold here; tune it again with 'harness rubric "
+            "tune'"
+        )
+        opened.warn(Notice(code="evaluator.calibration-differs", message=problem))

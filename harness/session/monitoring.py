@@ -100,17 +100,22 @@ def heartbeat(tracer: Tracer) -> Iterator[None]:
 
 
 class _Heart:
+    """Notices the stalls of its loop, and records successive ones together as one span."""
+
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._next: asyncio.TimerHandle | None = None
-        # Successive stalls that are not recorded yet.
-        self._lag: list[Interval] = []
-        self._places: Counter[str | None] = Counter()
-        self._at: dict[str | None, str | None] = {}
+        self._unrecorded_stalls: list[Interval] = []
+        # Function → how often the watch saw the loop in it since the last record.
+        self._looks_by_function: Counter[str | None] = Counter()
+        # Function → the line at which the watch saw it last, as `file.py:12`.
+        self._line_by_function: dict[str | None, str | None] = {}
+        # The loop's processor time at the last record, and that of garbage collection since.
         self._computed_ns = time.thread_time_ns()
-        self._collected_ns = self._collects_since_ns = 0
+        self._collected_ns = 0
+        self._collects_since_ns = 0
         gc.callbacks.append(self._note_collection)
 
     def beat(self) -> None:
@@ -118,8 +123,8 @@ class _Heart:
         if stall is None:
             self._record()
         else:
-            self._lag.append(stall)
-            if stall.end_ns - self._lag[0].start_ns >= _LONGEST_NS:
+            self._unrecorded_stalls.append(stall)
+            if stall.end_ns - self._unrecorded_stalls[0].start_ns >= _LONGEST_NS:
                 self._record()
         self._next = self._loop.call_later(BEAT_NS / 1e9, self.beat)
 
@@ -128,7 +133,7 @@ class _Heart:
             self._next.cancel()
         gc.callbacks.remove(self._note_collection)
         if (stall := self._tracer.stalls.beat()) is not None:
-            self._lag.append(stall)
+            self._unrecorded_stalls.append(stall)
         self._record()
         self._tracer.stalls.stop()
 
@@ -137,38 +142,38 @@ class _Heart:
         while not ended.wait(_LOOK_S):
             if self._tracer.stalls.overdue_ns >= _LOOK_S * 1e9:
                 frame = _frame_of(self._thread)
-                # The thread runs on: behind a frame that has ended stands none, or anything.
+                # The thread runs on meanwhile, and a frame that has ended may lead nowhere.
                 if frame is not None:
                     with suppress(AttributeError):
-                        at, function = _place(frame)
+                        line, function = _place(frame)
                         # Not by line: a loop of several lines would divide the looks among them.
-                        self._places[function] += 1
-                        self._at[function] = at
+                        self._looks_by_function[function] += 1
+                        self._line_by_function[function] = line
 
     def _record(self) -> None:
-        places, self._places = self._places, Counter()
+        looks, self._looks_by_function = self._looks_by_function, Counter()
         before_ns, self._computed_ns = self._computed_ns, time.thread_time_ns()
         collected_ns, self._collected_ns = self._collected_ns, 0
-        if not self._lag:
+        if not self._unrecorded_stalls:
             return
-        stalls, self._lag = self._lag, []
+        stalls, self._unrecorded_stalls = self._unrecorded_stalls, []
         longest_ns = max(stall.duration_ns for stall in stalls)
         stood_ns = sum(stall.duration_ns for stall in stalls)
-        function, count = places.most_common(1)[0] if places else (None, 0)
-        at = self._at.get(function)
+        function, count = looks.most_common(1)[0] if looks else (None, 0)
+        at = self._line_by_function.get(function)
         # Code that computes keeps the watch from looking, and other programs this whole process:
         # then a look or two would blame whatever line came next.
         seen_ns = max(self._computed_ns - before_ns, count * _LOOK_S * 1e9)
         if 2 * collected_ns > stood_ns:
             at, function = None, "garbage collection"
-        elif 2 * count <= places.total() or 4 * seen_ns < stood_ns:
+        elif 2 * count <= looks.total() or 4 * seen_ns < stood_ns:
             at = function = None
         lag = events.ClientLag(track="client lag", longest_ns=longest_ns, at=at, function=function)
         start_ns = stalls[0].start_ns + BEAT_NS
         self._tracer.completed_span(lag, start_ns=start_ns, end_ns=stalls[-1].end_ns)
 
     def _note_collection(self, phase: str, _info: dict[str, int]) -> None:
-        # Of the processor: by the clock, a process that other programs keep waiting "collects" too.
+        # Processor time: by the clock, a process that others keep waiting would "collect" too.
         now_ns = time.thread_time_ns()
         if phase == "start":
             self._collects_since_ns = now_ns

@@ -280,7 +280,8 @@ def _reports(served: ModelMetadata, model: str) -> bool:
     """Whether a server has this model, by what it reports."""
     path = served.path or ""
     names = {*served.names, path, Path(path).name} - {""}
-    # Also in other words, but not packed in another way.
+    # Names spelled differently match if they parse to the same family, size and quantization.
+    # `text` is the spelling, and is blanked.
     parsed = replace(parse_model_name(model), text="")
     reported = (replace(parse_model_name(name), text="") for name in names)
     return model in names or (bool(parsed.words) and parsed in reported)
