@@ -72,7 +72,7 @@ from harness.trace.secrets import Redactor
 
 _NO_NOISE = (None, "")
 _DRAWN_ROWS = 200
-"""Of a larger batch no timeline is drawn at the end: it would take longer than the last rows."""
+"""No timeline is drawn of more rows: drawing it would take longer than the last rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +89,11 @@ class BatchRehearsal:
     rows_again: int
     """Rows that were begun: they failed, were interrupted, or their output no longer holds."""
     unscored: int
-    """Outputs that would be scored, those of the rows to be made among them."""
+    """Outputs that would be scored, among them those of rows that would be made."""
     unjudged: int
-    """How many of these by a model, once or, near the threshold, more often."""
+    """How many of them a model would judge: once or, near the threshold, more often."""
     evaluators: tuple[str, ...]
-    """Tags of the models that would judge, or one of which would be drawn."""
+    """Tags of the models that would judge, or of the pool from which one would be drawn."""
     refused: int
 
 
@@ -101,21 +101,21 @@ class Batch:
     """Rows, and what is made of each: a pipeline runs over it, a rubric scores it, or both.
 
     Args:
-        rows: What there is to do.
-        settings: See `Pipeline.batch`, as are all others that are not here.
-        name: The run's.
-        form: Of the output.
+        rows: The rows of the table, or the drafts.
+        settings: See `Pipeline.batch` for this and for all arguments that are not listed here.
+        name: The run's name.
+        form: The form of the output.
         rubric: Scores the outputs, or the drafts.
-        scorers: Functions that score outputs, too.
-        rescore: Whether the outputs that are there are scored, and none is made.
-        samples: How often each is judged; None for again only near the threshold.
-        checks_only: Whether the rubric's checks count alone, without its judged dimensions.
-        pool_seed: Draws the judge of a pool where the settings do not, so that the same command
-            goes on with the same one.
+        scorers: Functions that also score outputs.
+        rescore: Whether to score the outputs that exist, and to make none.
+        samples: How often each is judged; with None once, and again only near the threshold.
+        checks_only: Whether only the rubric's checks count, and not its judged dimensions.
+        pool_seed: Draws the evaluator of a pool if the settings have no seed for it, so that the
+            same command continues with the same evaluator.
 
     Attributes:
-        output: Its file; None for none.
-        node: The one whose items are the rows, or the drafts.
+        output: The output's file, if there is one.
+        node: The node whose items are the rows, or the drafts.
         rescores: Whether no output is made.
 
     Raises:
@@ -153,28 +153,32 @@ class Batch:
         if output is not None:
             check_output(output, {".csv", ".jsonl", ".parquet"})
         self._name = name or f"batch {rows.pipeline.name if rows.pipeline else ''}"
-        self.output, self._state = output, output and state_of(output)
-        self._rows, self._form = rows, form or OutputForm(rows)
+        self.output = output
+        self._state = output and state_of(output)
+        self._rows = rows
+        self._form = form or OutputForm(rows)
         self._ended = RowsEnded(max_failures)
         if rubric is not None:
-            # With a fixed number of samples, the threshold has no part in scores, only in votes.
+            # With a fixed number of samples the threshold decides nothing but a panel's votes.
             is_any = samples is not None and settings.evaluation.panel != "majority"
             rubric = replace(rubric, at_any_threshold=is_any)
-        self._chosen, self._scorers = rubric, tuple(scorers)
-        self._samples, self._checks_only = samples, checks_only
+        self._chosen = rubric
+        self._scorers = tuple(scorers)
+        self._samples = samples
+        self._checks_only = checks_only
         self.rescores = rescore
         self._recorded: _Recorded | None = None
         self._manifest: dict[str, Any] = {}
         self.node = SCORES if rows.pipeline is None else ROWS
         self._earlier: EarlierRun | None = None
         if output is not None and output.parent.is_dir():
-            # Before the manifest is read: whoever writes it may be about to change it.
+            # Locked before the manifest is read: its writer may be about to change it.
             with only_writer(output):
                 self._manifest = manifest_of(output)
                 self._earlier = self._unfinished(settings.traces)
         before = self._earlier.inputs.get("digests") if self._earlier else None
         recorded = orjson.loads(before.text) if before is not None and before.text else []
-        # Rows keep their numbers, which are parts of the names of all calls.
+        # Row number → row name. Rows keep their numbers, which are parts of the calls' labels.
         self._order: list[str] = list(dict.fromkeys([*recorded, *rows.given]))
         if len(self._order) > _DRAWN_ROWS:
             trace = trace.model_copy(update={"timelines": ()})
@@ -207,8 +211,9 @@ class Batch:
         )
 
     def _prepare(self) -> None:
-        """Makes the graph, its inputs and what tells its calls from others."""
-        self._graph, self._inputs = self._made_graph(self._chosen), self._row_inputs()
+        """Makes the graph, its inputs, and the state that a call has to match to be reused."""
+        self._graph = self._made_graph(self._chosen)
+        self._inputs = self._row_inputs()
         self._states = _states_of(self._graph)
 
     def _made_graph(self, rubric: ChosenRubric | None) -> Graph:
@@ -278,7 +283,7 @@ class Batch:
         return graph
 
     async def run(self, *observers: Sink) -> BatchResult:
-        """Runs the rows that have no output yet; more observers hear of it."""
+        """Runs the rows that have no output yet; `observers` are added to those of the batch."""
         with only_writer(self.output):
             if self.output is not None and manifest_of(self.output) != self._manifest:
                 raise InvalidInput(
@@ -296,7 +301,7 @@ class Batch:
             before = [*self._made_before(earlier, now)]
 
         def reused(node: str, number: int, output: str) -> object:
-            """What an earlier part has of a score, for the same output."""
+            """The score that an earlier part of the run has for the same output."""
             state = self._states[node]
             call = self._call_of(state, number, {"output": output})
             stored = earlier and earlier.outputs.find(call, changes=now.change_since)
@@ -331,21 +336,21 @@ class Batch:
                 reason = f"it asks '{question.text}', and a batch asks nobody"
                 files.fail_row(_number(question.node), reason, code="batch.asks-nobody")
         rows = len(self._rows.given) + len(self._rows.refused)
-        # A row that some scorers failed for has a line, and may have several failures.
-        begun = {failure.row for failure in form.failures} - {None, *form.lines}
-        failed = len(self._rows.refused) + len(begun)
+        # A row for which some scorers failed has a line, and may have several failures.
+        without_line = {failure.row for failure in form.failures} - {None, *form.lines}
+        failed = len(self._rows.refused) + len(without_line)
         counts = {"rows": rows, "done": len(form.lines), "failed": failed}
         unwritten = files.error
         try:
-            # Without figures if the files lack something: a merge must not take them for whole.
+            # Without counts if the files lack something: a merge must not take them for whole.
             self._note(result.run_id, **({} if unwritten else counts))
         except InvalidInput as error:
             unwritten = unwritten or error
         if unwritten is not None and result.stopped_by is None:
-            # The journal has what the rows gave: the same command writes the files of it.
+            # The journal has the rows' outputs: the same command, run again, writes the files.
             result = replace(result, status="stopped", stopped_by=str(unwritten), limit="output")
-        if self._recorded is not None:  # that outputs were taken as they are is no news
-            reruns = tuple(of for of in result.reruns if not of.node.startswith(ROWS))
+        if self._recorded is not None:  # outputs were only copied, which no one need be told
+            reruns = tuple(rerun for rerun in result.reruns if not rerun.node.startswith(ROWS))
             result = replace(result, reruns=reruns)
         return form.result(
             run=result,
@@ -358,7 +363,7 @@ class Batch:
         )
 
     async def rehearsal(self) -> BatchRehearsal:
-        """What `run` would make, found without a call."""
+        """What `run` would make; finding it makes no call."""
         again: tuple[Remake, ...] = ()
         decided: set[str] = set()
         begun: list[str] = []
@@ -378,7 +383,7 @@ class Batch:
             begun = [*(remake.node for remake in again), *foreseen.unfinished]
             if self._recorded is not None:  # outputs are taken as they are
                 again = tuple(r for r in again if node_of_all(r.node) != ROWS)
-            # What only has another threshold is decided anew, and asks no judge.
+            # Scores for which only the threshold changed are decided anew, without a judge.
             decided = await self._judged_enough(earlier, again={r.node for r in again})
             places = {name: place for place, name in enumerate(self._rows.given)}
             again = tuple(
@@ -389,7 +394,8 @@ class Batch:
             )
             counts.update(map(node_of_all, foreseen.kept))
         if self._recorded is not None:
-            counts[ROWS], begun = rows, []
+            counts[ROWS] = rows
+            begun = []
         rows_again = sum(
             node_of_all(label) == self.node and self._is_given(label) for label in begun
         )
@@ -409,15 +415,15 @@ class Batch:
         )
 
     def _as_in_tables(self, failures: Iterable[RowFailure]) -> tuple[RowFailure, ...]:
-        """In the order of the rows; of one row, as they came."""
+        """The failures in the order of their rows; those of one row in the order they came."""
         files = {str(row.path): None for row in self._rows.given.values()}
         places = {file: place for place, file in enumerate(files)}
-        # A file that only has rows that were refused comes last.
+        # A file of which all rows were refused comes last.
         order = sorted(failures, key=lambda f: (places.get(f.file, len(places)), f.line or 0))
         return tuple(order)
 
     def _evaluators(self) -> tuple[str, ...]:
-        """Tags of the models that judge; without one, checks alone may decide."""
+        """Tags of the models that judge; empty if only checks decide."""
         if self._chosen is None or self._checks_only or not self._chosen.rubric.judged:
             return ()
         is_named = EVALUATOR in {*self._settings.endpoints, *(self._backends or {})}
@@ -430,7 +436,7 @@ class Batch:
 
     @property
     def spent(self) -> Spent | None:
-        """What earlier parts took; None if there are none."""
+        """What earlier parts of the run took; None if there are none."""
         return None if self._earlier is None else self._earlier.spent
 
     def _redactor(self) -> Redactor:
@@ -440,9 +446,9 @@ class Batch:
     # --- what earlier parts did -------------------------------------------------------------------
 
     def _note(self, run_id: str, **counts: int) -> None:
-        """Notes the run to go on with when the same output is asked for again; at its end, counts.
+        """Writes which run a batch with the same output continues; with `counts` at the run's end.
 
-        It is complete if each row has an output, or failed, in this part or an earlier one.
+        The run is complete if each row has an output, or failed, in this part or an earlier one.
         """
         if self._state is not None:
             is_complete = bool(counts) and counts["done"] + counts["failed"] == counts["rows"]
@@ -508,14 +514,15 @@ class Batch:
         return earlier
 
     def _made_before(self, earlier: EarlierRun, now: Surroundings) -> Iterator[MadeBefore]:
-        """What earlier parts made of each row."""
+        """What earlier parts of the run made of each row that has anything."""
         for number, name in enumerate(self._order):
             valid: Made = {}
             last: Made = {}
             reason: str | None = None
             output: dict[str, str] = {}
             for state in self._states.values() if name in self._rows.given else ():
-                call, reusable = self._call_of(state, number, output), None
+                call = self._call_of(state, number, output)
+                reusable = None
                 if state.path == self.node or self.node in valid:
                     reusable = earlier.outputs.find(call, changes=now.change_since)
                 before = earlier.outputs.last(state.path, number)
@@ -535,54 +542,56 @@ class Batch:
                 yield number, valid, last, reason
 
     async def _judged_enough(self, earlier: EarlierRun, *, again: Set[str]) -> set[str]:
-        """Of calls to be made again, labels of scores that hold but for the rubric's `pass_at`."""
+        """Labels of the scores in `again` that still hold, but for the rubric's `pass_at`."""
         chosen = self._chosen
         if chosen is None or load_noise(chosen.rubric, "", directory=chosen.directory) != _NO_NOISE:
             return set()
         surroundings = await Surroundings(self._settings, self._backends).beside(earlier.outputs)
-        thresholds, before = at_any_threshold(chosen.rubric), dict[str, StepState]()
+        threshold_by_sha256 = at_any_threshold(chosen.rubric)
+        state_by_sha256: dict[str, StepState] = {}
         labels = set()
         for number in range(len(self._order)):
-            label, made_of = label_of(SCORES, number), label_of(ROWS, number)
+            label = label_of(SCORES, number)
+            is_score_alone = label in again and label_of(ROWS, number) not in again
             last = earlier.outputs.last(SCORES, number)
-            if label not in again or made_of in again or last is None or last.value is None:
+            if not is_score_alone or last is None or last.value is None:
                 continue
             verdict = SCORED.validate_python(last.value).verdict
             sha256 = verdict.rubric_sha256
-            if sha256 not in thresholds or not is_judged_enough(verdict, chosen.rubric):
+            if sha256 not in threshold_by_sha256 or not is_judged_enough(verdict, chosen.rubric):
                 continue
-            if sha256 not in before:
-                changed = {"pass_at": thresholds[sha256], "sha256": sha256}
+            if sha256 not in state_by_sha256:
+                changed = {"pass_at": threshold_by_sha256[sha256], "sha256": sha256}
                 rubric = replace(chosen, rubric=chosen.rubric.model_copy(update=changed))
-                before[sha256] = _states_of(self._made_graph(rubric))[SCORES]
+                state_by_sha256[sha256] = _states_of(self._made_graph(rubric))[SCORES]
             output = earlier.outputs.last(ROWS, number)
             call = self._call_of(
-                before[sha256], number, {"output": str(output.digest)} if output else {}
+                state_by_sha256[sha256], number, {"output": str(output.digest)} if output else {}
             )
             if isinstance(earlier.outputs.find(call, changes=surroundings.change_since), tuple):
                 labels.add(label)
         return labels
 
     def _call_of(self, state: StepState, number: int, output: Mapping[str, str]) -> StepCall:
-        """The call for a row, with digests of what it takes, as far as its parameters ask."""
-        listed = {name: digest_of_value(of[number]) for name, of in self._inputs.items()}
-        named = {parameter.name: parameter.source for parameter in state.step.node.parameters}
-        digests = {n: listed[source] for n, source in named.items() if source in listed}
-        if "output" in named:
+        """The call for a row, with digests of the arguments that its parameters take."""
+        by_input = {name: digest_of_value(of[number]) for name, of in self._inputs.items()}
+        sources = {parameter.name: parameter.source for parameter in state.step.node.parameters}
+        digests = {n: by_input[source] for n, source in sources.items() if source in by_input}
+        if "output" in sources:
             digests |= output
         return StepCall(state, number, Taken({}, digests, ()))
 
     def _row_inputs(self) -> dict[str, list[str]]:
-        """Of the graph: for each row what tells its call from those of the same row before."""
+        """The graph's inputs: by name, a value for each row, by which its calls are recognized."""
         table, recorded = self._rows, self._recorded
         inputs = {"digests": self._order}
         take_rows = ["row" in scorer.takes for scorer in self._scorers]
         if isinstance(table, BatchRows):
-            given = [name if name in table.given else None for name in self._order]
+            names = [name if name in table.given else None for name in self._order]
             if self._chosen or not all(take_rows):
-                inputs["references"] = [table.reference(name) if name else "" for name in given]
+                inputs["references"] = [table.reference(name) if name else "" for name in names]
             if any(take_rows):
-                fields = [dict(table.given[name].fields) if name else "" for name in given]
+                fields = [dict(table.given[name].fields) if name else "" for name in names]
                 inputs["whole_rows"] = [*map(digest_of_value, fields)]
         if recorded is not None:
             digests = {name: digest_of_value(of) for name, of in recorded.values.items()}
@@ -590,12 +599,14 @@ class Batch:
         return inputs
 
     def _recorded_outputs(self) -> _Recorded:
-        """The outputs that the rows have; rows without one are refused.
+        """The outputs that the rows have; rows without an output are refused.
 
         Raises:
-            InvalidInput: None has one.
+            InvalidInput: No row has an output.
         """
-        earlier, recorded, table = self._earlier, _Recorded(), self._rows
+        earlier = self._earlier
+        recorded = _Recorded()
+        table = self._rows
         assert isinstance(table, BatchRows)
         if earlier is not None:
             now = Surroundings(self._settings, self._backends)
@@ -624,14 +635,14 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class _Recorded(NoCode):
-    """Outputs that rows have, by the rows' names, and which models answered."""
+    """The outputs that rows have, and the models that answered; both by the rows' names."""
 
     values: dict[str, Any] = field(default_factory=dict)
     uses: dict[str, dict[str, Use]] = field(default_factory=dict)
 
 
 def _states_of(graph: Graph) -> dict[str, StepState]:
-    """By node, what tells its calls from others."""
+    """By node, the state that a call has to match to be reused."""
     return {step.node.name: StepState(step, step.node.name) for step in plan_of(graph)}
 
 
@@ -652,5 +663,5 @@ def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[...
 
 
 def _number(label: str) -> int:
-    """The row of a call: `rows[17]`."""
+    """The number of a call's row: 17 for `rows[17]`."""
     return int(label.partition("[")[2].partition("]")[0])

@@ -566,7 +566,6 @@ def _why_not_merged(
     table: str | None,
     ids: Mapping[str, int],
 ) -> str | None:
-    """Why a shard cannot be merged."""
     if not manifest:
         first = f"; delete {path.name} before, or put the file back" if path.exists() else ""
         return f"{state_of(path).name} is missing{first}"

@@ -80,11 +80,11 @@ class Setup:
     """Settings and backends as a run uses them, or all runs of a session."""
 
     settings: Settings
-    """Their roles as the backends play them."""
+    """Its roles include those that backends play."""
     endpoints: Mapping[str, Endpoint]
     compared: ComparedModels
     environment: Mapping[str, str]
-    """Holds the API keys that endpoints name."""
+    """Environment variables, among them the API keys that endpoints name."""
     backends: Mapping[str, Backend] | None
     trace_options: TraceOptions
     facts: dict[str, Use | None] = field(default_factory=dict)
@@ -172,17 +172,17 @@ class SharedParts:
     setup: Setup
     models: OpenModels
     store: PassageStore
-    """Of use if it is kept; otherwise each run has its own."""
+    """The memory of all runs, if `[memory]` keeps it; otherwise each run has its own."""
     observers: Sequence[Sink]
-    """Of every run."""
+    """Observers of every run."""
     meter: Meter
-    """What all runs take together."""
+    """Counts what all runs take together."""
     tenants: Limits | Mapping[str, Limits] | None
-    """The same for each tenant; or by name, and then only those exist."""
+    """The limits of every tenant; or limits by tenant, and then there are no other tenants."""
     _tenant_meters: dict[str, Meter] = field(default_factory=dict)
 
     def meter_of(self, tenant: str | None) -> Meter:
-        """The scope that a tenant's runs are inside of; without a tenant, the session's."""
+        """The meter around a tenant's runs; without a tenant, the session's."""
         if tenant is None:
             return self.meter
         if not isinstance(tenant, str):
@@ -222,14 +222,14 @@ class OpenRun:
     budget: KeepAliveBudget | None = field(init=False)
     """None if no models share memory."""
     meter: Meter = field(init=False)
-    """What calls took, and may take."""
+    """Counts what calls take, and holds the run's limits."""
     replies: KeptReplies = field(init=False)
     """Replies for nodes that have not ended, for when the run is resumed."""
     client: Client = field(init=False)
     passages: PassageLibrary = field(init=False)
     mcp: McpServers = field(init=False)
     surroundings: Surroundings = field(init=False)
-    """What calls of nodes use, for when the run is resumed."""
+    """Tells what a node's call depends on, so that a resumed run repeats it if that changed."""
 
     warnings: list[Notice] = field(default_factory=list)
     loops: list[WiggumResult] = field(default_factory=list)
@@ -237,13 +237,13 @@ class OpenRun:
     """Loops of earlier parts of the run, in nodes that were not called again; known when all nodes
     have ended."""
     scored: list[bool] = field(default_factory=list)
-    """Of each text of a scoring batch, whether it passed; one that has no verdict did not."""
+    """Whether each text of a scoring batch passed; a text without a verdict did not."""
     figures: dict[str, float] = field(default_factory=dict)
-    """Of an evaluation, the mean of each score."""
+    """An evaluation's mean of each score."""
     models: list[CallGroup] = field(default_factory=list)
-    """The calls of each model; known when the run has ended."""
+    """The calls of each model; filled when the run has ended."""
     noises: dict[tuple[str, Path, str], Noise | None] = field(default_factory=dict)
-    """The evaluators' noise, by rubric, the folder of its files, and evaluators."""
+    """The evaluators' noise, by the rubric's hash, the folder of its files, and the evaluators."""
 
     def warn(self, notice: Notice) -> None:
         """Adds a warning to the log, the timeline, and the result."""
@@ -290,27 +290,26 @@ async def open_run(
     ends. `limits` are of the whole run, and `command_limits` of this part alone, inside those. With
     `shared` parts, the session's settings and backends count.
     """
-    # 1. Mistakes that the settings alone show, before there is a run.
-    # Their warnings are recorded once there is a record.
-    early: list[tuple[str, Mapping[str, object]]] = []
+    # 1. Mistakes that the settings alone show, before there is a run. Warnings about them wait for
+    #    the record.
+    early_warnings: list[tuple[str, Mapping[str, object]]] = []
 
     def keep(message: str, details: Mapping[str, object]) -> Mapping[str, object]:
-        early.append((message, details))
+        early_warnings.append((message, details))
         return {}
 
     with warnings_heard_by(keep):
         setup = Setup.of(settings, backends, environment) if shared is None else shared.setup
     settings = setup.settings
     roles = cast_roles(setup.endpoints, settings, produces=produces)
-    # Of a graph that is not seen to judge, a mistake that matters only then is found when it does.
     is_judged = judges(graph)
+    # If the graph does not show that it judges, mistakes in evaluators are found at the judgement.
     if is_judged:
         check_evaluators(roles, setup.compared)
     needed = setup.required(roles, needed_roles(graph))
-    resumed, spent = None, NOTHING
-    if earlier is not None:
-        # Read before the trace opens the journal again, to which this part's own calls are added.
-        resumed, spent = earlier.journal.path, earlier.spent
+    resumed = None if earlier is None else earlier.journal.path
+    # Read before the trace opens the journal again, to which this part's own calls are added.
+    spent = NOTHING if earlier is None else earlier.spent
     run = OpenRun(
         settings=settings,
         task=task,
@@ -331,7 +330,7 @@ async def open_run(
         async with AsyncExitStack() as stack:
             # 2. The record first, so that everything after it is recorded.
             await stack.enter_async_context(_recorded(run.trace))
-            for message, details in early:
+            for message, details in early_warnings:
                 run.trace.warned(message, details)
             describe_endpoints(setup.endpoints, run.trace)
             if is_judged:
@@ -357,7 +356,7 @@ async def open_run(
             )
             if command_limits is not None:
                 run.meter = run.meter.inside(command_limits, whose="command")
-            # After all that may still make calls has closed: it is registered before those.
+            # Registered before all that may still make calls when it closes, and so called after.
             stack.callback(run.warn_of_no_price, run.meter)
             run.replies = KeptReplies(
                 setup.endpoints,
@@ -367,7 +366,7 @@ async def open_run(
                 warn=run.warn,
             )
             stack.callback(run.replies.close)
-            # What it has warned of and seen served is of this run alone, also in a session.
+            # `noticed` and `served` are new, since they are of this run alone, also in a session.
             run.client = replace(
                 models.client,
                 tracer=run.trace,
@@ -399,8 +398,8 @@ async def open_run(
             )
             yield run
     finally:
-        # 5. The audit log's line, now that the journal is closed and can be read. In a thread, and
-        # to its end also when the run is cancelled: reading a long journal takes a while.
+        # 5. The audit log's line, now that the journal is closed and can be read. Reading a long
+        #    journal takes a while: so in a thread, and to its end also when the run is cancelled.
         await to_its_end(partial(_conclude, run))
 
 
@@ -468,10 +467,7 @@ def _conclude(run: OpenRun) -> None:
 
 
 def _audit_line(run: OpenRun, journal: Journal, calls: Sequence[Call]) -> dict[str, object]:
-    """The run's result in figures, without the texts of drafts and replies.
-
-    The journal has the rest. Names that end in `_s` are seconds.
-    """
+    """The run's result in figures; the texts of drafts and replies stand in the journal."""
     started, ended = journal.started, journal.ended
     use = call_group(calls)
     entries: list[dict[str, Any]] = [

@@ -63,8 +63,6 @@ _MOST_NAMES = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunPart:
-    """The starting point of one part of a run."""
-
     inputs: Mapping[str, object]
     stated: frozenset[str]
     """Inputs that were given, now or in an earlier part; the others have their defaults."""
@@ -73,7 +71,7 @@ class _RunPart:
     origin: Origin | None
     answers: Answers = field(default_factory=dict)
     earlier: EarlierRun | None = None
-    """None in a run's first part, as is the next."""
+    """None in a run's first part, as is `surroundings`."""
     surroundings: Surroundings | None = None
 
 
@@ -92,7 +90,7 @@ class PipelineRun:
     max_parallel: int | None
     backends: Mapping[str, Backend] | None
     shared: SharedParts | None = None
-    """Of the session that it is a run of."""
+    """The session's parts, for a run of a session."""
     tenant: str | None = None
     observers: Sequence[Sink]
     asker: Asker | None
@@ -100,7 +98,7 @@ class PipelineRun:
     is_batch: bool = False
     """Whether its nodes are the rows of a table: replies are kept, for when some are changed."""
     refused: events.RefusedRows | None = None
-    """Rows of it that are not run."""
+    """Rows of the batch that are not run."""
     batch_state: Path | None = None
     """The file that names the run for its batch."""
     produces: bool = True
@@ -109,6 +107,7 @@ class PipelineRun:
     """See `OpenRun.scored`."""
     figures: Callable[[], Mapping[str, float]] = dict
     """See `OpenRun.figures`."""
+    # Node or model → how often its calls were tried again.
     _retries: Counter[str] = field(default_factory=Counter, init=False)
 
     def begin(self, inputs: Mapping[str, object]) -> Coroutine[Any, Any, RunResult]:
@@ -120,7 +119,7 @@ class PipelineRun:
             limits=merged(self.limits),
             origin=self.origin,
         )
-        # Not awaited here: a frame less in each traceback of a node's error.
+        # Returned and not awaited, for one frame less in the tracebacks of nodes' errors.
         return self._run(part)
 
     async def resume(
@@ -177,7 +176,7 @@ class PipelineRun:
                 shared=self.shared,
                 tenant=self.tenant,
             ) as opened:
-                # 2. Only now that the journal is this part's, no other process writes to it.
+                # 2. This part holds the journal now, so that no other process writes to it.
                 if earlier is not None:
                     earlier.check_unchanged()
                     for notice in earlier.notices:
@@ -344,7 +343,7 @@ class PipelineRun:
         trace, casting = opened.trace, opened.casting
         stopped = ended.stopped_by
         limit = next((name for name in FIELD_OF if stopped and stopped.limit == name), None)
-        rest = opened.meter.left(limit) if limit else None
+        left = opened.meter.left(limit) if limit else None
         return RunResult(
             run_id=trace.run_id,
             pipeline=self.graph.name,
@@ -356,7 +355,7 @@ class PipelineRun:
             questions=ended.questions,
             stopped_by=None if stopped is None else str(stopped),
             limit=None if stopped is None else stopped.limit,
-            command_limit=limit if rest and rest.scope.whose == "command" else None,
+            command_limit=limit if left and left.scope.whose == "command" else None,
             reused=ended.reused,
             reruns=ended.reruns,
             retries=dict(self._retries),
@@ -404,21 +403,21 @@ async def _remember_again(opened: OpenRun, earlier: EarlierRun) -> None:
 
 def _deadline_s(meter: Meter) -> float | None:
     """Seconds from now until everything still going is stopped; None without a limit."""
-    rest = meter.left("time")
-    # A run whose time was over before it was resumed has nothing to wrap up.
-    if rest is None:
+    left = meter.left("time")
+    if left is None:
         return None
-    return rest.amount + _WRAP_UP_S if rest.amount > 0 else 0.0
+    # A run whose time was over before it was resumed has nothing to wrap up.
+    return left.amount + _WRAP_UP_S if left.amount > 0 else 0.0
 
 
-# By loop, and with an entry for each run that waits.
+# Event loop → the lock that its runs take in turn, and an entry for each run that waits or opens.
 _OPENING: dict[asyncio.AbstractEventLoop, tuple[asyncio.Lock, list[None]]] = {}
 
 
 async def _turn_to_open() -> None:
     """Returns to one run at a time, each in its own turn of the event loop."""
-    # To open a run holds the loop for some milliseconds: fifty that begin together would hold it
-    # for a quarter of a second.
+    # Opening a run holds the event loop for some milliseconds: fifty runs that begin together
+    # would hold it for a quarter of a second.
     loop = asyncio.get_running_loop()
     lock, waiting = _OPENING.setdefault(loop, (asyncio.Lock(), []))
     waiting.append(None)
@@ -427,6 +426,6 @@ async def _turn_to_open() -> None:
             await asyncio.sleep(0)
     finally:
         waiting.pop()
-        # A lock that was waited for refers to its loop: kept, it would keep closed loops alive.
+        # A lock that was waited for refers to its loop: an entry that stays keeps the loop alive.
         if not waiting:
             del _OPENING[loop]

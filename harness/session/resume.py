@@ -205,8 +205,6 @@ def _sizes(journal: Journal) -> tuple[int, ...]:
 
 
 class _JournalFindings:
-    """What was read so far."""
-
     def __init__(self) -> None:
         self.outputs: list[NodeOutput] = []
         self.beginning: events.PipelineEvent | None = None
@@ -279,7 +277,6 @@ def _is_of_own_code(kind: str) -> bool:
 
 
 def _names_under(kind: type[Exception]) -> set[str]:
-    """The names of a class of errors and of all its subclasses."""
     return {kind.__name__}.union(*map(_names_under, kind.__subclasses__()))
 
 

@@ -69,13 +69,13 @@ class MapOptions(TypedDict, total=False):
 
 
 class TextOptions(ChatOptions, total=False):
-    """The options of `run.chat` for a text; see there."""
+    """The options of `run.chat` for a text; see `Run.chat`."""
 
     on_text: Callable[[str], None] | None
 
 
 class ToolOptions(TextOptions, total=False):
-    """Its options with tools."""
+    """The options of `run.chat` with tools."""
 
     tools: Required[Sequence[Offered]]
     tool_choice: Literal["auto", "required"]
@@ -95,7 +95,7 @@ class Run:
         self._opened = opened
         self._call = call
         self._earlier = earlier or EarlierLoops()
-        # Without a budget nothing is forecast, and nothing hears what this is told.
+        # Without a budget nothing is forecast: this `CallDemand` passes on nothing.
         self._demand = demand or CallDemand((), roles=opened.casting.roles)
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
         self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
@@ -255,10 +255,11 @@ class Run:
             InferenceError: There is no reply, or it is not of the type asked for.
         """
         if role == EVALUATOR:
-            # Of a pool, it is drawn now at the latest.
+            # The evaluator of a pool is drawn now at the latest.
             await self._opened.casting.seat()
         model = self._opened.casting.model(role)
-        on_cut, attempts = options.pop("on_cut", "error"), options.pop("attempts", 1)
+        on_cut = options.pop("on_cut", "error")
+        attempts = options.pop("attempts", 1)
         request, reply_type = chat_request(
             prompt,
             returns=returns,
@@ -270,7 +271,7 @@ class Run:
             **options,
         )
         if self._call.variation and (request.seed is not None or not request.temperature):
-            # Sampled without a seed, it differs each time anyway.
+            # A reply sampled without a seed differs each time anyway.
             request = varied(request, self._call.variation)
         reply = await answer(
             self._chat, request, reply_type=reply_type, on_cut=on_cut, attempts=attempts
@@ -338,14 +339,14 @@ class Run:
             ReplyCut: A reply was cut.
             InferenceError: A reply failed, or the answer is not of the type asked for.
         """
-        # Before anything is awaited, so that agents that begin together have different names.
+        # Counted before anything is awaited, so that agents that begin together differ in name.
         number = self._call.count("agents")
         usable = await self._opened.mcp.tools(tools, timeout_s=timeout_s)
         before = () if system is None else (Message("system", system),)
 
         async def ask(messages: tuple[Message, ...]) -> Completion:
             specs = tuple(tool.spec for tool in usable)
-            # Of a reply without text, the agent reminds its model itself.
+            # `allow_empty`, since the agent itself reminds its model after a reply without text.
             return await self.chat(role, messages, tools=specs, allow_empty=True, **options)
 
         result = await run_agent(
@@ -361,7 +362,7 @@ class Run:
         )
         if returns is None or result.stop_reason != "answered":
             return result
-        # With what the tools gave, and without tools: few servers take a schema and tools together.
+        # Asked again without tools, since few servers take a schema and tools together.
         form = [*result.messages, Message("user", _IN_FORM)]
         return replace(result, value=await self.chat(role, form, returns=returns, **options))
 
@@ -473,8 +474,8 @@ class Run:
     async def neighbors(self, passage: Passage, *, count: int = 1) -> list[Passage]:
         """A passage with `count` before it and `count` after it, in order.
 
-        Of a turn, the turns around it in its conversation; of another passage, those of its source
-        in the order in which they were stored.
+        Around a turn these are turns of its conversation; around any other passage, passages of its
+        source, in the order in which they were stored.
 
         Raises:
             MemoryStoreFailed: The store cannot be read.
@@ -549,7 +550,7 @@ class Run:
             EvaluationFailed: Not even the first draft could be evaluated.
             InferenceError: There was no first draft, or the evaluator could not be reached.
         """
-        # Before anything is awaited, so that loops that begin together have different keys.
+        # Taken before anything is awaited, so that loops that begin together differ in key.
         call_key = self._call.key("wiggum")
         texts, headings = by_section(sources)
         drafts = None if draft is None else as_texts(draft)
@@ -567,11 +568,11 @@ class Run:
         if finalists is None:
             finalists = defaults.finalists or chosen.rubric.finalists
         if candidates != 1:
-            # They are sampled by seeds that are made of the run's.
+            # Candidates are sampled with seeds that are made of the run's seed.
             self._call.use(self._opened.surroundings.noted("seed"))
 
         # 2. The rounds that the loop had in earlier parts of the run.
-        # With another model a loop begins again: its rounds would be of both.
+        # The key names both models, so that no loop mixes rounds of different models.
         players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
         call_key = "-".join([call_key, *(player.digest for player in players.values())])
         about = [*texts, *headings]
@@ -646,12 +647,12 @@ class Run:
         return reply
 
     def _seed_of(self, request: ChatRequest) -> int | None:
-        """The request's seed; of a sampled call without one, made of the run's."""
+        """The request's seed; a sampled call without a seed gets one made of the run's."""
         seed = self._opened.settings.seed
         if request.seed is not None or not request.temperature or seed is None:
             return request.seed
         material = [seed, self._label, *(m.content for m in request.messages)]
-        # As many bits as every server takes.
+        # 24 bits, since every server takes so many.
         return int.from_bytes(sha256(repr(material).encode()).digest()[:3])
 
     def _passages(self) -> PassageLibrary:

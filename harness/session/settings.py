@@ -499,7 +499,6 @@ def _refuse_writes_outside(
 
 
 def _explain(problem: Any) -> tuple[tuple[str, ...], Notice]:  # noqa: ANN401 - pydantic's ErrorDetails
-    """Where a mistake is, and what it is."""
     location = tuple(map(str, problem["loc"]))
     where = ".".join(location)
     stray = stray_setting(location[-1]) if len(location) > 1 else ""

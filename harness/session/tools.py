@@ -164,7 +164,6 @@ def usable_tool(tool: Callable[..., object] | Tool) -> UsableTool:
 
 
 def _read(tool: Tool) -> UsableTool:
-    """Reads a function's signature and docstring."""
     function = inspect.unwrap(tool.function) if callable(tool.function) else tool.function
     written = getattr(function, "__code__", None)
     if written is None:
@@ -319,7 +318,6 @@ def _check_parameter(
 
 
 def _is_run(function: Callable[..., object], parameter: inspect.Parameter | None) -> bool:
-    """Whether a parameter is annotated as a `Run`."""
     if parameter is None or parameter.annotation is parameter.empty:
         return False
     try:
