@@ -50,11 +50,9 @@ class HarnessError(_FactsByName):
         super().__init__(self._place() + self.statement)
 
     def _place(self) -> str:
-        """What the message begins with."""
         return ""
 
     def _worded(self, statement: str) -> str:
-        """The statement, with what it is about."""
         return statement
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -76,7 +76,6 @@ def load_plugins(
 
 
 def _plugins(group: Group) -> dict[str, EntryPoint]:
-    """By name, sorted."""
     plugins: dict[str, EntryPoint] = {}
     for point in sorted(entry_points(group=f"harness.{group}"), key=_precedence):
         # Of two with one name harness's own, or that of the first distribution by name.

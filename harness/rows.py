@@ -39,11 +39,11 @@ _WHOLE = frozenset({"draft", "sources"})
 _ROW_GROUP = 1_000
 _LONG_CHARS = 4_096
 _MOST_CHARS = 1 << 30
-# What Python writes for numbers that JSON cannot say.
+# Python's spelling of numbers that JSON does not have.
 _NAN = re.compile(r"(?<=[:,\[\s])-?(?:NaN|Infinity)(?=[,\]}\s])")
-# A spreadsheet takes such a text for a formula, but not behind an apostrophe (OWASP, "CSV
-# injection"). Behind a sign, as of a list in Markdown, only calls and other sheets do harm.
-# Wide ones too, which Excel takes for the same.
+# A spreadsheet takes such a text for a formula, unless an apostrophe stands before it (OWASP, "CSV
+# injection"). After a sign, which may begin a list in Markdown, only function calls and references
+# to other sheets do harm. Excel takes the wide forms of these characters for the same.
 _SIGN = r"[+\uff0b\-\uff0d@\uff20]"
 _FORMULA = re.compile(
     rf"""'*\s*(?:[=\uff1d]|{_SIGN}.*(?:[\w.](?:\(| \(")|\||!\$?[A-Za-z]))""", re.DOTALL
@@ -55,30 +55,31 @@ class Row:
     """A row of a table, or a text."""
 
     fields: Mapping[str, Any]
-    """By column, without empty ones; an object's are columns with points, such as `human.clear`. Of
-    a text: its file, as `path`."""
+    """Cells by column, without empty cells. Fields of an object are columns with points, such as
+    `human.clear`. A text has one field: its file, as `path`."""
     path: Path
-    """The file that it stands in."""
+    """The file that has the row."""
     line: int | None = None
-    """Where in a table it begins, or its number in a Parquet file; from 1. None for a text."""
+    """The line on which the row begins, or its number in a Parquet file; from 1. None for a text.
+    """
 
     @property
     def id(self) -> str:
-        """What it calls itself; else where it stands."""
+        """The cell `id` on one line; without one, `place`."""
         return " ".join(str(self.fields["id"]).split()) if "id" in self.fields else self.place
 
     @property
     def place(self) -> str:
-        """Its file, and its line there, in letters that can be written down."""
+        """The row's file and line; bytes that are not UTF-8 are replaced."""
         path = str(self.path).encode(errors="replace").decode()
         return path if self.line is None else f"{path}:{self.line}"
 
     @property
     def draft(self) -> str | None:
-        """The text that it has, or that its file has; None if it has neither.
+        """The text in `draft`, or in the file that `path` names; None if the row has neither.
 
         Raises:
-            InvalidInput: It has both, the file cannot be read, or there is no text.
+            InvalidInput: The row has both, the file cannot be read, or `draft` is not a text.
         """
         text, path = self.fields.get("draft"), self.fields.get("path")
         # An empty cell beside a path is no draft.
@@ -98,7 +99,7 @@ class Row:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The texts that the draft may rely on; raises `InvalidInput` if they are none."""
+        """The texts that the draft may rely on; raises `InvalidInput` if one is not a text."""
         sources = listed(self.fields.get("sources", []))
         if not all(isinstance(source, str) for source in sources):
             problem = "'sources' is a text, or a list of texts"
@@ -106,11 +107,11 @@ class Row:
         return tuple(sources)
 
     def beside(self, name: str) -> Path:
-        """A file that the row names: a relative path begins at the folder of its table."""
+        """A file that the row names; relative paths start at the folder of the row's table."""
         return Path(name) if self.line is None else self.path.parent / name
 
     def refusal(self, message: str, *, code: str) -> InvalidInput:
-        """What is wrong with it, by file and line."""
+        """An error about the row, with its file and line."""
         return InvalidInput(message, code=code, path=self.path, line=self.line)
 
 
@@ -134,17 +135,17 @@ class _Cells(Mapping[str, Any]):
     def _packed(cell: object) -> object:
         if not isinstance(cell, str) or len(cell) < _LONG_CHARS:
             return cell
-        # Thousands of documents wait their turn in memory, and English takes a third or less of its
-        # room so.
+        # Thousands of documents wait in memory for their turn. Packed, English takes a third of its
+        # room or less.
         return _PackedText(zlib.compress(cell.encode(), 1))
 
 
 class _PackedText(bytes):
-    """Not the bytes that a Parquet file may hold."""
+    """A packed text; a type of its own, since a Parquet file may hold plain `bytes`."""
 
 
 def listed(cell: object) -> list[Any]:
-    """What a cell holds: a list, one that is written as JSON, or a single value."""
+    """A cell's values, from a list, a list written as JSON, or a single value."""
     if isinstance(cell, str) and cell.startswith("["):
         with suppress(orjson.JSONDecodeError):
             cell = orjson.loads(cell)
@@ -152,9 +153,9 @@ def listed(cell: object) -> list[Any]:
 
 
 def files_named(names: Iterable[str], *, endings: AbstractSet[str]) -> list[Path | None]:
-    """The files that are meant by files, directories and patterns; None for standard input.
+    """The files that `names` mean: files, directories and patterns; None for standard input.
 
-    `endings` are those of files that are looked for in directories.
+    In directories, files with one of the `endings` are taken.
 
     Raises:
         InvalidInput: One is missing, or nothing is found.
@@ -181,7 +182,7 @@ def _files_under(directory: Path, endings: AbstractSet[str]) -> list[Path]:
         for path in directory.rglob("*")
         if path.suffix.lower() in endings
         and path.is_file()
-        # Nothing of hidden folders, such as `.git` or `.venv`.
+        # Files in hidden folders, such as `.git` or `.venv`, are left out.
         and not any(part.startswith(".") for part in path.relative_to(directory).parts)
     )
     if not files:
@@ -208,8 +209,8 @@ def read_rows(
 
     Args:
         names: As for `files_named`.
-        columns: What a column is called there, by its name here.
-        whole: Columns whose objects are no columns with points.
+        columns: Our name of a column → its name in the files.
+        whole: Columns whose objects stay objects, and do not become columns with points.
         empty: Columns whose empty cells are kept, by the part of a name before its first point.
 
     Raises:
@@ -224,23 +225,23 @@ def read_rows(
                 continue
             fields = dict(_flat(row.fields, whole))
             columns_seen |= fields.keys()
-            # A name that another column gets is no longer its column's own.
+            # A column whose name is given to another column is dropped.
             named = {
                 renamed.get(n, n): value
                 for n, value in fields.items()
                 if n in renamed or n not in renamed.values()
             }
-            # Without empty cells, and numbers that are none.
+            # Without empty cells and NaN, which does not equal itself.
             full = {n: v for n, v in named.items() if n and v not in (None, "") and v == v}  # noqa: PLR0124
             # Tables of spreadsheets end in lines of empty cells; an object was written on purpose.
             if full or row.path.suffix.lower() not in _OF_CELLS:
-                nonempty = (n for n in named if n in full or n.partition(".")[0] in empty)
-                cells = _Cells({n: named[n] for n in nonempty})
+                stored = (n for n in named if n in full or n.partition(".")[0] in empty)
+                cells = _Cells({n: named[n] for n in stored})
                 yield Row(fields=cells, path=row.path, line=row.line)
     for theirs, mine in renamed.items():
         if columns_seen and theirs not in columns_seen:
             hint = did_you_mean(theirs, columns_seen)
-            # The two names of one column may stand the wrong way round.
+            # The user may have swapped the two names.
             if mine in columns_seen - whole:
                 hint = f"write {theirs}={mine}"
             raise InvalidInput(
@@ -261,10 +262,12 @@ def _flat(
 
 
 def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | InvalidInput]:
-    """The rows of one file, read by its ending or as by another; None for standard input."""
+    """The rows of one file, or with None of standard input; `ending` overrides the file's own."""
     ending = ending or (".jsonl" if path is None else path.suffix.lower())
-    if path is not None and ending in {".eval", ".json"} and (of := samples_in(path)) is not None:
-        yield from (Row(fields=fields, path=path, line=n) for n, fields in enumerate(of, start=1))
+    samples = samples_in(path) if path is not None and ending in {".eval", ".json"} else None
+    if samples is not None and path is not None:
+        for number, fields in enumerate(samples, start=1):
+            yield Row(fields=fields, path=path, line=number)
         return
     if path is not None and ending not in TABLES:
         yield Row(fields={"path": str(path)}, path=path)
@@ -286,10 +289,10 @@ def rows_in(path: Path | None, *, ending: str | None = None) -> Iterator[Row | I
 
 
 def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
-    """The lines of a table."""
-    # One after the other: a table may be larger than what should be in memory.
+    # Lines are read one by one, since a table may be larger than memory.
     lines = io.TextIOWrapper(file, encoding="utf-8-sig", newline=newline)
-    is_empty, number = True, 0
+    is_empty = True
+    number = 0
     try:
         for line in lines:
             number += 1
@@ -303,7 +306,7 @@ def _lines(file: BinaryIO, newline: str, path: Path) -> Iterator[str]:
         problem = f"the table is not UTF-8 text{where}; save it as UTF-8, or convert it with iconv"
         raise InvalidInput(problem, code="file.not-utf8", path=path) from error
     finally:
-        # Or else it would close standard input.
+        # Undetached, the wrapper would close standard input when it is collected.
         lines.detach()
     if is_empty:
         raise InvalidInput("the table is empty", code="file.empty", path=path)
@@ -317,9 +320,9 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
             fields = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             problem, code = f"not JSON ({error}); each line must be one object", "row.not-json"
-            nan, rest = _NAN.search(line), _NAN.sub("null", line)
-            # Only if nothing else is wrong with the line.
-            if nan and _is_json(rest.encode()):
+            nan = _NAN.search(line)
+            # Blamed only if nothing else is wrong with the line.
+            if nan and _is_json(_NAN.sub("null", line).encode()):
                 problem, code = f"{nan[0]} is no value of JSON; write null", "row.nan"
             yield InvalidInput(problem, code=code, path=path, line=number)
             continue
@@ -337,19 +340,19 @@ def _json_rows(lines: Iterable[str], path: Path) -> Iterator[Row | InvalidInput]
 def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
     # A draft may be longer than the usual 128 KiB.
     csv.field_size_limit(_MOST_CHARS)
-    first = next(lines, "")
-    # As Excel wants it told, in a line of its own.
-    told = re.fullmatch(r"sep=(.)\s*", first)
-    if told:
-        first = next(lines, "")
-    # Of equals the comma, so that a table of one column has one.
-    delimiter = told[1] if told else max(",;\t", key=first.count)
-    # Strict: a stray quotation mark would join all that follows to one cell.
-    reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
+    header_line = next(lines, "")
+    # Excel's first line may name the separator.
+    separator = re.fullmatch(r"sep=(.)\s*", header_line)
+    if separator:
+        header_line = next(lines, "")
+    # The comma comes first, so that it wins in a header of one column.
+    delimiter = separator[1] if separator else max(",;\t", key=header_line.count)
+    # `strict`, or else a stray quotation mark would join all that follows to one cell.
+    reader = csv.reader(chain([header_line], lines), delimiter=delimiter, strict=True)
     header: list[str] = []
     while True:
-        # Where the next row begins: a cell may have several lines.
-        line = reader.line_num + (2 if told else 1)
+        # The line on which the next row begins; a cell may have several lines.
+        line = reader.line_num + (2 if separator else 1)
         try:
             cells = next(reader, None)
         except csv.Error as error:
@@ -358,7 +361,7 @@ def _csv_rows(lines: Iterator[str], path: Path) -> Iterator[Row | InvalidInput]:
             return
         if cells is None:
             return
-        # For the header itself too, so that its mistakes have a place.
+        # The header is a row here too, so that its mistakes have a place.
         row = Row(fields=dict(zip(header, cells, strict=False)), path=path, line=line)
         if not header:
             header = [name.strip() for name in cells]
@@ -380,8 +383,8 @@ def _parquet_rows(path: Path) -> Iterator[Row]:
     pyarrow = _pyarrow()
     try:
         batches = pyarrow.parquet.ParquetFile(path).iter_batches()
-        every = (fields for batch in batches for fields in batch.to_pylist())
-        for number, fields in enumerate(every, start=1):
+        records = (fields for batch in batches for fields in batch.to_pylist())
+        for number, fields in enumerate(records, start=1):
             yield Row(fields=fields, path=path, line=number)
     except pyarrow.ArrowException as error:
         raise InvalidInput(f"not Parquet ({error})", code="row.not-parquet", path=path) from error
@@ -401,7 +404,7 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
     """Checks that rows can be written to a file of this name.
 
     Raises:
-        InvalidInput: Its ending is none of these.
+        InvalidInput: Its ending is not among the `endings`.
         ConfigurationInvalid: It is Parquet, and pyarrow is missing.
     """
     if path.suffix.lower() not in endings:
@@ -412,10 +415,10 @@ def check_output(path: Path, endings: AbstractSet[str]) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes a `.jsonl` or `.parquet` file, which is there once it is whole; none without rows.
+    """Writes a `.jsonl` or `.parquet` file as a whole; without rows it writes none.
 
-    A file that is there is replaced. All rows have columns and types as the first. Raises as
-    `check_output`, and `InvalidInput` if it cannot be written.
+    An existing file is replaced. All rows have the columns and types of the first. Raises what
+    `check_output` raises, and `InvalidInput` if the file cannot be written.
     """
     check_output(path, {".jsonl", ".parquet"})
     pyarrow = _pyarrow() if path.suffix.lower() == ".parquet" else None
@@ -425,7 +428,8 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         return
     with writing(path), whole_file(path) as file, ExitStack() as stack:
         if pyarrow is not None:
-            # Of the first rows: each group by itself might be of another type, as a column of None.
+            # The schema of the first rows holds for all: a later group, such as a column of None,
+            # might by itself get another type.
             schema = pyarrow.Table.from_pylist(group).schema
             writer = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
         while group:
@@ -448,17 +452,17 @@ def replace_rows(
     target = behind_link(path)
     partial = target.with_name(f".{target.stem}.partial{path.suffix}")
     with writing(path):
-        # One that a kill has left would be continued, or refused.
+        # A partial file that a kill has left would be continued, or refused.
         partial.unlink(missing_ok=True)
     with ExitStack() as stack:
-        # After a failure: a disk that is full has room again.
+        # After a failure the partial file goes, so that a full disk has room again.
         stack.callback(_remove, partial)
         file = stack.enter_context(RowFile(partial, columns=columns, shown_as=path))
         for row in rows:
             file.append(row)
         with writing(path):
             partial.replace(target)
-        # Neither removed nor closed: the caller goes on with it.
+        # The file is neither removed nor closed, since the caller writes on.
         stack.pop_all()
     return file
 
@@ -471,17 +475,16 @@ def _remove(path: Path) -> None:
 class RowFile:
     """A file of rows, `.jsonl` or `.csv`, that grows by one whole line at a time.
 
-    One of JSON Lines goes on where it was: what a kill cut off is dropped when it is opened again.
-    A power cut may lose the last rows.
+    A file of JSON Lines is continued: when it is opened again, a line that a kill cut off is
+    dropped. A power cut may lose the last rows.
 
     Args:
         path: The file; neither it nor its folder need exist, and a CSV file must not.
-        columns: What a CSV file has, in this order, and a row of JSON Lines at least.
+        columns: The columns of a CSV file, in order; each row of JSON Lines has at least these.
         shown_as: The file that messages name, if it will have another name.
 
     Attributes:
-        rows: What was there when it was opened.
-        columns: As they were given.
+        rows: The rows that the file had when it was opened.
 
     Raises:
         InvalidInput: It holds something else, another command is writing it, or it cannot be
@@ -496,10 +499,10 @@ class RowFile:
         check_output(path, {".csv", ".jsonl"})
         with writing(self.path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            # A CSV file that is there is another's: whoever replaces one writes beside it.
+            # An existing CSV file is not ours: `replace_rows` writes beside the file it replaces.
             self._file = path.open("xb" if self._is_csv else "a+b", buffering=0)
         try:
-            # Before it is read: another command may be writing.
+            # Locked before it is read: another command may be writing.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self._is_csv:
                 self._write(_csv_line(self.columns))
@@ -519,12 +522,12 @@ class RowFile:
         self._file.close()
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Adds a row, of a CSV file what its columns name; raises `InvalidInput` if it cannot."""
+        """Adds a row, to a CSV file its `columns` only; raises `InvalidInput` if that fails."""
         cells = (row.get(name) for name in self.columns)
         self._write(_csv_line(cells) if self._is_csv else orjson.dumps(row) + b"\n")
 
     def drop_last(self) -> None:
-        """Removes the last row, of a file of JSON Lines."""
+        """Removes the last row of a file of JSON Lines."""
         self._file.seek(0)
         data = self._file.read()
         os.ftruncate(self._file.fileno(), data.rstrip(b"\n").rfind(b"\n") + 1)
@@ -536,8 +539,8 @@ class RowFile:
                 line = line[self._file.write(line) :]
 
     def _read(self) -> list[Mapping[str, Any]]:
-        # 1. The lines that are whole: a kill may have cut off the last. One that lacks only its
-        #    newline is whole.
+        # 1. The whole lines: a kill may have cut off the last. One that lacks only its newline is
+        #    whole.
         self._file.seek(0)
         data = self._file.read()
         is_whole = _is_json(data[data.rfind(b"\n") + 1 :])
@@ -549,7 +552,7 @@ class RowFile:
         strange = [
             item for item in items if not (isinstance(item, Row) and columns <= item.fields.keys())
         ]
-        # Nothing is dropped of a file that may be another's.
+        # Nothing is dropped from a file that another program may have written.
         if rows and "id" in rows[0] and (lacks := sorted(columns - rows[0].keys())):
             problem = f"its rows have no {', '.join(lacks)}, as rows do here; give another file"
             raise InvalidInput(problem, code="row.output-other-columns", path=self.path)
@@ -561,7 +564,7 @@ class RowFile:
             raise InvalidInput(
                 problem, code="row.output-damaged", path=self.path, line=strange[0].line
             )
-        # A file cut off within its first line is shorter than the beginning.
+        # A file cut off within its first line may be shorter than the `{"` of a row.
         if strange or not data.startswith(b'{"'[: len(data)]):
             problem = "it holds something else than rows of this command; give another file"
             raise InvalidInput(problem, code="row.output-foreign", path=self.path)
@@ -581,10 +584,11 @@ def _is_json(text: bytes) -> bool:
 
 
 def _csv_line(values: Iterable[object]) -> bytes:
-    """One row, over several lines if its texts have them; what is no text is JSON."""
+    """One row; a text with several lines takes as many, and a value that is no text is JSON."""
     buffer = io.StringIO(newline="")
-    cells = [f"'{v}" if _FORMULA.match(v) else v for v in map(_cell_of, values)]
-    # It quotes a cell for what ends its lines, so that a lone \r is quoted too.
+    texts = map(_cell_of, values)
+    cells = [f"'{text}" if _FORMULA.match(text) else text for text in texts]
+    # csv quotes cells with a character of its line ending: with \r\n, a lone \r is quoted too.
     csv.writer(buffer, lineterminator="\r\n").writerow(cells)
     return buffer.getvalue().removesuffix("\r\n").encode() + b"\n"
 

@@ -289,7 +289,6 @@ def _each(entry: object, *place: str) -> Iterator[tuple[tuple[str, ...], object]
 
 
 def _as_sent(reply: object, request: ChatRequest) -> str | ScriptedReply:
-    """A reply as a model would send it."""
     if isinstance(reply, BaseException):
         raise reply
     if isinstance(reply, ScriptedReply):
