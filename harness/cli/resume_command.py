@@ -90,18 +90,11 @@ def resume(
     are those of harness run.
     """
 
-    def order() -> Order:
-        request, earlier = read()
-        spent = earlier.spent
-        if not yes and is_costly(spent.tokens, spent.cost_usd):
-            confirm_again(_rehearsal(request, earlier).made_again)
-        return request
-
-    def read() -> tuple[Order, EarlierRun]:
-        where = traces
-        if where is None and config is not None:
-            where = load_settings(config, environment={}).traces
-        journal = find_journal(run, where)
+    def read_order() -> tuple[Order, EarlierRun]:
+        directory = traces
+        if directory is None and config is not None:
+            directory = load_settings(config, environment={}).traces
+        journal = find_journal(run, directory)
         if salvage:
             salvage_run(journal)
         earlier = read_earlier_run(journal)
@@ -119,13 +112,22 @@ def resume(
         named = _named(answers, earlier.questions)
         return order_of(origin, assignments, resume=journal, answers=named), earlier
 
-    if not dry_run:
-        carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
+    def confirmed_order() -> Order:
+        order, earlier = read_order()
+        if not yes and is_costly(earlier.spent.tokens, earlier.spent.cost_usd):
+            confirm_again(_rehearsal(order, earlier).made_again)
+        return order
+
+    if dry_run:
+        log_to_stderr(log_format)
+        with failures_told(as_json=as_json):
+            plan = _rehearsal(*read_order())
+        show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=as_json)
         return
-    log_to_stderr(log_format)
-    with failures_told(as_json=as_json):
-        plan = _rehearsal(*read())
-    show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=as_json)
+    # A function, since `carry_out` also reports what is wrong with the arguments.
+    carry_out(
+        confirmed_order, as_json=as_json, log_format=log_format, with_traceback=with_traceback
+    )
 
 
 def _check_resumable(
@@ -151,7 +153,7 @@ def _check_resumable(
             code="run.file-unknown",
             path=journal,
         )
-    # The user's own word is trusted; a journal from elsewhere could name any file.
+    # A file that the user names is trusted; a journal from elsewhere could name any file.
     if target is None:
         file = target_file(origin.target)
         if file is None:
@@ -182,7 +184,7 @@ def _rehearsal(order: Order, earlier: EarlierRun) -> Rehearsal:
 
 
 def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
-    """Answers by the questions that they are for."""
+    """The answers, by the key or node of the question that each is for."""
     names = {item.key for item in questions} | {item.node for item in questions}
     named: dict[str, str] = {}
     for answer in answers:
