@@ -89,7 +89,7 @@ def advise(
     be measured, 2 invalid input.
     """
     log_to_stderr()
-    with failures_told(as_json=as_json, of_journals=True):
+    with failures_told(as_json=as_json, arguments_are_journals=True):
         endpoint, settings = None, Settings()
         if measured is not None:
             settings = settings_for_calls(options["config"])

@@ -307,17 +307,17 @@ class Command(click.Command):
     def __init__(
         self,
         *args: Any,  # noqa: ANN401 - see `click.Command`
-        of_journals: bool = False,
+        arguments_are_journals: bool = False,
         **how: Any,  # noqa: ANN401 - as above
     ) -> None:
         super().__init__(*args, **how)
-        self._of_journals = of_journals
+        self._arguments_are_journals = arguments_are_journals
 
     def invoke(self, ctx: click.Context) -> None:
         """See `click.Command.invoke`."""
         log_to_stderr(ctx.params.get("log_format", "text"))
         as_json = ctx.params.get("as_json", False)
-        with failures_told(as_json=as_json, of_journals=self._of_journals):
+        with failures_told(as_json=as_json, arguments_are_journals=self._arguments_are_journals):
             super().invoke(ctx)
 
 
@@ -336,14 +336,14 @@ class Group(LazyGroup):
 def failures_told(
     *,
     as_json: bool = False,
-    of_journals: bool = False,
+    arguments_are_journals: bool = False,
     fields: Mapping[str, object] | None = None,
 ) -> Iterator[Interrupts]:
     """Turns an error or Ctrl-C in the block into the command's message and exit code.
 
-    With `as_json`, standard output gets the error too, with `fields`, which are read only then.
-    Where arguments are journals (`of_journals`), one that cannot be read, and a file that cannot be
-    written beside it, is the user's mistake.
+    With `as_json`, standard output gets a `HarnessError` too, with `fields`, which are read only
+    then; Ctrl-C and an `OSError` write no JSON. With `arguments_are_journals`, the user has to mend
+    a journal that cannot be read and a file that cannot be written: both exit with `UNUSABLE`.
     """
     interrupts = Interrupts()
     try:
@@ -355,10 +355,10 @@ def failures_told(
         say_failure(f"harness: {error}", code=error.code)
         if as_json:
             write_json(error_as_json(error, fields=fields))
-        is_given = of_journals and isinstance(error, JournalInvalid)
-        sys.exit(UNUSABLE if is_given else exit_code_of(error))
+        is_users_mistake = arguments_are_journals and isinstance(error, JournalInvalid)
+        sys.exit(UNUSABLE if is_users_mistake else exit_code_of(error))
     except OSError as error:
-        if not of_journals:
+        if not arguments_are_journals:
             raise
         place = f"{error.filename}: " if error.filename else ""
         say(f"harness: {place}{error.strerror}", err=True)

@@ -44,8 +44,6 @@ class _TurnOfLine(BaseModel):
 
 
 class _Line(BaseModel):
-    """A line of JSON Lines."""
-
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     id: str = Field(default="", alias="_id")

@@ -35,8 +35,6 @@ _ACCEPT = "accept"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """A draft to label."""
-
     draft: Draft
     known: dict[str, Any]
     """What else its first row has: `group`, `split`, and the evaluator's `score` and tag."""
@@ -88,7 +86,7 @@ def label(
     Exit codes: 0 ended, also by q, 2 invalid input, 130 interrupted.
     """
     log_to_stderr()
-    with failures_told(of_journals=True):
+    with failures_told(arguments_are_journals=True):
         if output.suffix.lower() != ".jsonl" or "-" in drafts:
             raise InvalidInput(
                 "labels are written as .jsonl, and standard input is for answers, not for drafts",

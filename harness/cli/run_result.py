@@ -371,7 +371,6 @@ def _failed(failure: NodeFailure) -> str:
 
 
 def _example(question: Question) -> str:
-    """An answer of the right form."""
     if question.form == "yes or no":
         return "yes"
     choices = events.QuestionEvent.choices_of(question.form)

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import orjson
@@ -111,7 +112,7 @@ def _table(lines: list[AuditLine]) -> Table:
 _STYLES = {None: "", "PASS": "green", "ERROR": "red", "KILLED": "red", "WAITING": "cyan"}
 
 
-@runs.command(of_journals=True)
+@runs.command(arguments_are_journals=True)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @traces_option
@@ -189,7 +190,7 @@ def prune(
     codes: 0 done, 2 invalid input, 130 interrupted, 143 terminated.
     """
     directory = traces_directory(traces)
-    # The one of the settings is made by the first run.
+    # The folder of the settings need not exist: the first run makes it.
     if traces is not None and not traces.is_dir():
         raise InvalidInput("there is no such folder", path=traces, code="run.no-folder")
     listed = list_runs(directory)
@@ -198,46 +199,48 @@ def prune(
         runs, older_s=older_s, size_bytes=size_bytes, now_s=time.time()
     )
     removed = chosen if dry_run else _remove(chosen, listed, directory)
-    names = {run.run_id for run in removed}
-    rest = [run for run in runs if run.run_id not in names]
-    packed = {
-        run.run_id: size
-        for run in rest
-        if compress and pruning.can_pack(run)
-        if (size := None if dry_run else pruning.pack_run(run)) is not None or dry_run
+    removed_ids = {run.run_id for run in removed}
+    rest = [run for run in runs if run.run_id not in removed_ids]
+    packed = _pack(rest, dry_run=dry_run) if compress else {}
+    report: dict[str, Any] = {
+        "dry_run": dry_run,
+        "removed": [{"run_id": run.run_id, "bytes": run.size_bytes} for run in removed],
+        "gone": [line.run_id for line in listed if line.is_gone],
+        "packed": [{"run_id": run_id, "bytes": size} for run_id, size in packed.items()],
+        "kept": [
+            {"run_id": run.run_id, "reason": run.kept, "batch": run.batch_state} for run in kept
+        ],
+        "remaining_bytes": sum(packed.get(run.run_id) or run.size_bytes for run in rest),
     }
-    remaining = sum(packed.get(run.run_id) or run.size_bytes for run in rest)
     if as_json:
-        report = {
-            "dry_run": dry_run,
-            "removed": [{"run_id": run.run_id, "bytes": run.size_bytes} for run in removed],
-            "gone": [line.run_id for line in listed if line.is_gone],
-            "packed": [{"run_id": run_id, "bytes": size} for run_id, size in packed.items()],
-            "kept": [
-                {"run_id": run.run_id, "reason": run.kept, "batch": run.batch_state} for run in kept
-            ],
-            "remaining_bytes": remaining,
-        }
         write_json(json_object(report))
         return
-    would = "would be " if dry_run else ""
+    _say_pruned(report, runs, removed)
+    if busy := len(chosen) - len(removed):
+        say(f"{busy:,} more went on or ended meanwhile, or cannot be locked.", err=True)
+    if size_bytes is not None and report["remaining_bytes"] > size_bytes:
+        say(f"More than --size {format_bytes(size_bytes)}: what remains is kept.", err=True)
+
+
+def _say_pruned(
+    report: dict[str, Any], runs: Sequence[StoredRun], removed: Sequence[StoredRun]
+) -> None:
+    would = "would be " if report["dry_run"] else ""
     say(
         f"{len(removed):,} of {len(runs):,} runs {would}removed "
         f"({format_bytes(sum(run.size_bytes for run in removed))}); "
-        f"{format_bytes(remaining)} remain."
+        f"{format_bytes(report['remaining_bytes'])} remain."
     )
-    _say_first([f"{run.run_id} {run.final or ''}" for run in removed if dry_run])
-    if packed:
-        say(f"The journals of {len(packed):,} runs {would}packed.")
-    if gone := sum(line.is_gone for line in listed):
-        say(f"{gone:,} {would}dropped from the list, since their files are gone.")
-    _say_first([f"kept {run.run_id}: {run.kept} {run.batch_state or ''}".rstrip() for run in kept])
-    if any(run.batch_state for run in kept):
+    if report["dry_run"]:
+        _say_first([f"{run.run_id} {run.final or ''}" for run in removed])
+    if report["packed"]:
+        say(f"The journals of {len(report['packed']):,} runs {would}packed.")
+    if report["gone"]:
+        say(f"{len(report['gone']):,} {would}dropped from the list, since their files are gone.")
+    kept = report["kept"]
+    _say_first([f"kept {k['run_id']}: {k['reason']} {k['batch'] or ''}".rstrip() for k in kept])
+    if any(run["batch"] for run in kept):
         say("A batch needs its run until the file named there is deleted.")
-    if busy := len(chosen) - len(removed):
-        say(f"{busy:,} more went on or ended meanwhile, or cannot be locked.", err=True)
-    if size_bytes is not None and remaining > size_bytes:
-        say(f"More than --size {format_bytes(size_bytes)}: what remains is kept.", err=True)
 
 
 def _remove(
@@ -251,6 +254,18 @@ def _remove(
         pruning.note_pruned(
             directory, (line for line in listed if line.run_id and line.run_id not in here)
         )
+
+
+def _pack(runs: Sequence[StoredRun], *, dry_run: bool) -> dict[str, int | None]:
+    """Packs runs. Returns run id → the run's bytes then; None in a dry run, which packs nothing."""
+    packed: dict[str, int | None] = {}
+    for run in runs:
+        if pruning.can_pack(run):
+            size_bytes = None if dry_run else pruning.pack_run(run)
+            # A run that goes on meanwhile is not packed.
+            if dry_run or size_bytes is not None:
+                packed[run.run_id] = size_bytes
+    return packed
 
 
 def _say_first(lines: Sequence[str]) -> None:

@@ -38,7 +38,9 @@ _REASONS: Mapping[LeftOut, str] = {
 
 
 @click.command(
-    cls=Command, of_journals=True, short_help="Make training data of the drafts and their scores."
+    cls=Command,
+    arguments_are_journals=True,
+    short_help="Make training data of the drafts and their scores.",
 )
 @click.argument("output", metavar="OUT.jsonl|OUT.parquet", type=click.Path(path_type=Path))
 @click.argument("runs", nargs=-1, metavar="[RUN...]")

@@ -42,7 +42,7 @@ def trace() -> None:
     """Inspect a run: RUN is its id, a part of it, one of its files, or "latest"."""
 
 
-@trace.command(of_journals=True)
+@trace.command(arguments_are_journals=True)
 @of_run
 @click.option(
     "--format",
@@ -108,7 +108,7 @@ def export(
     say(outcome)
 
 
-@trace.command(of_journals=True)
+@trace.command(arguments_are_journals=True)
 @of_run
 @click.option(
     "--ttft-ms",
@@ -134,7 +134,7 @@ def report(journal: Path, *, ttft_ms: int, itl_ms: int, as_json: bool) -> None:
     show(report_of(Journal(journal), targets=targets), print_report, as_json=as_json)
 
 
-@trace.command("show", of_journals=True)
+@trace.command("show", arguments_are_journals=True)
 @click.argument("span")
 @of_run
 @json_option
@@ -147,7 +147,7 @@ def show_span(span: str, journal: Path, *, as_json: bool) -> None:
     show(details, print_span, as_json=as_json)
 
 
-@trace.command(of_journals=True)
+@trace.command(arguments_are_journals=True)
 @of_run
 @json_option
 def rounds(journal: Path, *, as_json: bool) -> None:
@@ -162,7 +162,7 @@ def rounds(journal: Path, *, as_json: bool) -> None:
     )
 
 
-@trace.command(of_journals=True)
+@trace.command(arguments_are_journals=True)
 @of_run
 @json_option
 def diagnose(journal: Path, *, as_json: bool) -> None:
@@ -173,7 +173,7 @@ def diagnose(journal: Path, *, as_json: bool) -> None:
     show(findings_of(Journal(journal)), print_findings, as_json=as_json)
 
 
-@trace.command(of_journals=True)
+@trace.command(arguments_are_journals=True)
 @of_run
 @json_option
 def check(journal: Path, *, as_json: bool) -> None:

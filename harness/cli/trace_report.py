@@ -80,7 +80,6 @@ def print_findings(diagnosis: Diagnosis, console: Console) -> None:
 
 
 def _parts(report: RunReport) -> Iterator[Table | Text]:
-    """What there is to print, from top to bottom."""
     yield Text(_headline(report))
     yield Text(_calls_line(report))
     if report.calls.calls:

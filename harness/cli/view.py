@@ -47,7 +47,7 @@ _no_browser_option = click.option(
 )
 
 
-@click.command(cls=Command, of_journals=True)
+@click.command(cls=Command, arguments_are_journals=True)
 @run_argument
 @click.argument("other", required=False, type=click.Path(path_type=Path))
 @traces_option
@@ -100,7 +100,7 @@ def view(
         _serve_run(journal, port=port, open_browser=not no_browser, metrics=metrics)
 
 
-@click.command("open", cls=Command, of_journals=True)
+@click.command("open", cls=Command, arguments_are_journals=True)
 @run_argument
 @traces_option
 @_port_option
