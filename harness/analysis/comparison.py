@@ -190,8 +190,6 @@ def compare(first: Journal, second: Journal) -> RunComparison:
 
 
 class _Side:
-    """The facts of a run for the comparison."""
-
     def __init__(self, journal: Journal) -> None:
         observed = observe(journal)
         seen, calls = observed.seen, observed.every_call
@@ -221,7 +219,6 @@ def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:
 
 
 def _figures(report: RunReport, calls: Sequence[Call]) -> Iterator[tuple[_FigureKey, float | None]]:
-    """The figures of all calls, and of each model's."""
     for model, group in [(None, report.calls), *((group.name, group) for group in report.models)]:
         for name, times in (("TTFT", group.ttft), ("ITL", group.itl_mean)):
             for percent in ("p50", "p95", "p99"):

@@ -60,7 +60,6 @@ def evaluation_json(
 
 
 def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[str, Any]]:
-    """The rows by id, each with its epochs."""
     rows: dict[str, dict[str, Any]] = {}
     numbers: dict[str, int] = {}
     names = PairNames()
@@ -88,7 +87,7 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
 
 
 def _figures(path: Path, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of each score, with its epochs reduced as the evaluation did; by the mean if unknown."""
+    """Figures of each score. Epochs are reduced as in the evaluation, by the mean if unknown."""
     how = manifest_of(path).get("evaluation", {})
     reduce = how.get("reduce", "mean")
     valid = [(row, epoch) for row in rows for epoch in row["epochs"] if not epoch.get("outdated")]

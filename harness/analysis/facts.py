@@ -26,7 +26,7 @@ LEAST_LOST_NS = 200_000_000
 # A fault that cost a smaller share of the run is no finding either.
 LEAST_LOST_SHARE = 0.05
 
-# The texts of the first calls are compared: a fault that repeats shows in so many.
+# Only the texts of the first calls are compared: a fault that repeats shows in so many.
 TEXTS_OF_CALLS = 200
 
 # A fault that happened once may be chance.
@@ -35,28 +35,28 @@ SEVERAL = 2
 # The median of fewer calls tells little.
 LEAST_COMPARED = 3
 
-# From this share on, a part is most of the whole.
+# A part with this share of the whole, or more, is most of it.
 MOSTLY = 0.5
 
-# Up to so many calls under way on average, itself included, a call was alone.
+# A call was alone if on average at most so many calls were under way, the call included.
 ALONE = 1.1
 
-# The target for the first token in interactive use; as a gap or a delay, worth a finding.
+# The target for the first token in interactive use. A gap or a delay of this length is a finding.
 LONG_NS = 500_000_000
 
-# A throughput is higher than another from so many times as much on; less is noise.
+# One throughput is higher than another if it is so many times the other; less is noise.
 GAIN = 1.1
 
-# No model writes a reply faster: if one seems to, something kept the reply back.
+# No model writes faster: if one seems to, something held its reply back.
 QUICKEST_TOKENS_PER_S = 5_000
 
 # Shorter replies have no pace worth the name.
 LEAST_OF_PACE = 16
 
-# With so much of a core, a Python process has no more to compute with.
+# A Python process that takes so much of a core cannot compute more.
 CORE_FULL = 0.85
 
-# From this share of the critical path on, the process is what is slow.
+# The process is slow if lags take this share of the critical path, or more.
 MUCH_LAG = 0.25
 
 _SERVER_TRACK = "server "
@@ -64,31 +64,31 @@ _OWN_TRACKS = {"process harness", "machine"}
 
 
 class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
-    """An endpoint, as the run's head describes it; a setting left at its default is not there."""
+    """An endpoint, as the start of the run describes it: without settings at their defaults."""
 
     slots: int = 4
     context_tokens: int = 4096
-    """Of one call, for a model from a file."""
+    """The context of one call, for a model from a file."""
     device: Any = MACHINE
-    """The device of its model: the machine, or a GPU; a list of several."""
+    """The device of its model, or a list of several: the machine, or a GPU."""
     max_parallel: int | None = None
     drop: tuple[str, ...] = ()
     fallback: tuple[str, ...] = ()
 
     @property
     def places(self) -> int:
-        """Sequences that it computes at once: one, if its backend has no setting for it."""
+        """Sequences that the server computes at once: one if its backend has no setting for it."""
         return self.slots if provider_named(self.backend).side_by_side else 1
 
     @property
     def is_in_process(self) -> bool:
-        """Whether it computes on this machine's own cores, started by the run."""
+        """Whether the run started it, so that it computes on this machine's cores."""
         return provider_named(self.backend).loading is not None
 
     def remedies(self, aim: Aim) -> tuple[str, ...]:
-        """What can be changed at the server; empty if it offers no such thing."""
+        """Changes at the server that serve the aim; empty if it offers none."""
         changes = provider_named(self.backend).remedies.get(aim, ())
-        # Threads that are not set are as many as there should be, and one is not too many.
+        # Fewer threads are only advised if the setting names several.
         useful = (c for c in changes if (self.threads or 1) > 1 or "{threads}" not in c)
         return tuple(map(self.filled, useful))
 
@@ -106,72 +106,74 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
 
 @dataclass(kw_only=True)
 class Observed:
-    """A run. All lists are in the order of time."""
+    """What a run's journal shows. All lists are in the order of time."""
 
     journal: Journal
     run: Interval
     seen: events.Events = field(default_factory=events.Events)
     every_call: list[Call] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
-    """Those answered from the cache included; those refused by a limit are not."""
+    """All calls, also those answered from the cache, but for those that a limit refused."""
     unfinished: list[SpanRecord] = field(default_factory=list)
     loads: list[events.LoadEvent] = field(default_factory=list)
     """Successful loads only."""
     retries: list[events.RetryEvent] = field(default_factory=list)
-    """Of calls; none of nodes."""
+    """Retries of calls, not of nodes."""
     servers: dict[str, Server] = field(default_factory=dict)
     limits: tuple[SpeedLimit, ...] = ()
     counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
-    """Of servers, by tag and name."""
+    """Counters of servers, by the server's tag and the counter's name."""
     nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
-    """By their spans, as are the waits for a place: the pipeline's, or their node's."""
+    """Calls of nodes, by span id."""
     place_waits: dict[int, Interval] = field(default_factory=dict)
+    """Waits of these calls for a place of the pipeline, or of their node, by span id."""
     max_parallel: int | None = None
     """How many calls of nodes the pipeline runs at once; None for any number."""
     path: CriticalPath = field(init=False)
     time: TimeSpent = field(default_factory=TimeSpent)
     shares: tuple[TimeShare, ...] = ()
     parents: dict[int, int | None] = field(default_factory=dict)
-    """The span around each span; phases left out."""
+    """Span id → the id of the span around it. Phases are left out."""
     sources: dict[int, list[int]] = field(default_factory=dict)
-    """By span, the spans that it had to wait for."""
+    """Span id → the ids of the spans that it had to wait for."""
 
     @cached_property
     def texts(self) -> Mapping[object, str]:
-        """Prompts and replies by their hashes, of the first calls, where they were recorded."""
+        """Recorded prompts and replies of the first calls, by their hashes."""
         calls = self.calls[:TEXTS_OF_CALLS]
         hashes = {sha256 for call in calls for sha256 in (call.prompt_sha256, call.reply_sha256)}
         return self.journal.texts(hashes - {None})
 
     @cached_property
     def by_model(self) -> dict[str, list[Call]]:
-        """The calls that a model answered, by their endpoints' tags."""
+        """The calls that models answered, by the tags of their endpoints."""
         return answered_by_model(self.calls)
 
     def server(self, tag: str) -> Server:
-        """An endpoint; of one that the run does not describe, the tag alone is known."""
+        """The endpoint `tag`; if the run does not describe it, only the tag is known."""
         return self.servers.get(tag) or Server(model=tag)
 
     def prompt(self, call: Call) -> str | None:
-        """As a text, if it was recorded."""
+        """The call's prompt, if it was recorded."""
         return self.texts.get(call.prompt_sha256)
 
     def reply(self, call: Call) -> str | None:
-        """As a text, if it was recorded."""
+        """The call's reply, if it was recorded."""
         return self.texts.get(call.reply_sha256)
 
     def hidden_tokens(self, call: Call) -> int:
-        """Tokens that it wrote before its answer, or at least so many; 0 if unknown."""
-        reply, tokens = self.reply(call), call.output_tokens or 0
+        """At least how many tokens the model wrote before its answer; 0 if unknown."""
+        reply = self.reply(call)
         if call.reasoning_tokens is not None or not reply:
             return call.reasoning_tokens or 0
-        # No token is shorter than a byte: what the reply has no bytes for was not shown. A few too
-        # many may be marks of its end.
+        # A token has a byte or more: tokens beyond the bytes of the reply were not shown. A few of
+        # them may be marks of its end.
+        tokens = call.output_tokens or 0
         hidden = tokens - len(reply.encode())
         return hidden if hidden > tokens / 2 else 0
 
     def came_at_once(self, call: Call) -> bool:
-        """Whether a reply's tokens came together: it was kept back, and its pace is no model's."""
+        """Whether a reply was held back: its tokens came faster than any model writes."""
         tokens = (call.output_tokens or 0) - self.hidden_tokens(call)
         quickest_ns = tokens / QUICKEST_TOKENS_PER_S * 1e9
         return tokens >= LEAST_OF_PACE and call.phase_ns("decode") < quickest_ns
@@ -181,9 +183,9 @@ class Observed:
         return max((c.value for c in self.counters.get((tag, name), ())), default=None)
 
     def held(self, tag: str, name: str) -> list[tuple[Interval, float]]:
-        """The values of a server's counter, with the time of each: it holds until the next."""
+        """The values of a server's counter, each with its time: until the next value."""
         values = self.counters.get((tag, name), ())
-        # One end without any value, which `zip` leaves out.
+        # Without values there is still one end, which `zip` leaves out.
         ends_ns = [*(later.time_ns for later in values[1:]), self.run.end_ns]
         return [
             (Interval(start_ns=counter.time_ns, end_ns=end_ns), counter.value)
@@ -196,20 +198,20 @@ class Observed:
 
     @property
     def node_of_places(self) -> str | None:
-        """The node whose own places most waited for; None if those were the pipeline's."""
+        """The node for whose own places most calls waited; None if it was for the pipeline's."""
         spans = [span for span in self.place_waits if self.nodes[span].concurrency_wait_ns]
         return self.nodes[spans[0]].node if 2 * len(spans) > len(self.place_waits) else None
 
     @property
     def more_places(self) -> str:
-        """A larger limit of the pipeline, twice as large at most; empty if waits were short."""
+        """A larger limit to advise, at most twice as large; empty if waits were short."""
         waits = self.place_waits.values()
         if node := self.node_of_places:
             of_map = "max_parallel of run.map, or " if "/" in node else ""
             return f"a larger {of_map}Concurrency(n) of '{node}'"
         if self.max_parallel is None or not self.matters(length_ns(waits)):
             return ""
-        # As many more as ever waited at once.
+        # Enough for all that ever waited at once.
         enough = self.max_parallel + most_at_once(waits)
         doubled = min(enough, 2 * self.max_parallel)
         is_batch = any(pipeline.is_batch for pipeline in self.seen[events.PipelineEvent])
@@ -217,8 +219,8 @@ class Observed:
 
     @cached_property
     def cores(self) -> tuple[float, float]:
-        """What this process took of a core, and the share of all cores in use."""
-        # While the event loop stood still, or while calls ran if it never did.
+        """The part of a core that this process took, and the share of all cores in use."""
+        # Measured while the event loop stood still or, if it never did, while calls ran.
         within = union(self.seen[events.ClientLag]) or union(self.calls)
         return (
             self._mean_while("process harness", "CPU", within),
@@ -227,8 +229,8 @@ class Observed:
 
     @property
     def is_core_full(self) -> bool:
-        """Whether this process took all that a Python process can compute with."""
-        # Where others want the cores as well, it gets a part of one.
+        """Whether this process took all of a core, which is all that a Python process can use."""
+        # If other programs keep the cores busy, it gets only a part of one.
         full = CORE_FULL / 2 if self.cores[1] >= CORE_FULL else CORE_FULL
         return self.is_late and self.cores[0] >= full
 
@@ -239,7 +241,7 @@ class Observed:
 
     @property
     def is_starved(self) -> bool:
-        """Whether all cores were in use, and not by this process."""
+        """Whether other programs kept all cores busy."""
         return self.cores[1] >= CORE_FULL and self.cores[0] < CORE_FULL / 2
 
     def _mean_while(self, tag: str, name: str, within: Sequence[Interval]) -> float:
@@ -257,7 +259,7 @@ class Observed:
 def per_model(
     rule: Callable[[Observed, str, Sequence[Call]], Observation | None],
 ) -> Callable[[Observed], Observation | None]:
-    """A rule over the calls that one model answered, as a rule over the run: of the worst model."""
+    """Makes a rule about one model's calls a rule about the run, which reports the worst model."""
 
     def worst_model(observed: Observed) -> Observation | None:
         cases = [
@@ -265,7 +267,7 @@ def per_model(
             for model, calls in observed.by_model.items()
             if (case := rule(observed, model, calls)) is not None
         ]
-        # The worst by lost time or, where none is lost, by spans that show the fault.
+        # The worst has lost the most time or, if none was lost, has the most spans that show it.
         return max(cases, key=lambda f: (f.lost_ns or 0, len(f.spans)), default=None)
 
     return worst_model
@@ -277,7 +279,7 @@ def observe(journal: Journal) -> Observed:
         journal=journal, run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
     )
     seen = observed.seen
-    # One reading of the journal: each of these keeps what it needs, and hands all items on.
+    # The journal is read once: each reader in the chain keeps what it needs, and passes all on.
     spans = seen.noted(_noted(observed, journal.items(SpanRecord, Instant, CounterSet)))
     observed.every_call = calls_of(spans)
     observed.calls = [call for call in observed.every_call if not call.was_refused]
@@ -286,7 +288,7 @@ def observe(journal: Journal) -> Observed:
     for load in seen[events.LoadEvent]:
         # A call's share of a load is no load of its own.
         if load.status == "ok" and load.waits_for is None:
-            # Of a load that a server tells with its reply, the call knows the model.
+            # A load that a server reports with its reply has no model: the call around it has.
             tag = load.model or tags.get(load.parent or 0, "")
             named = load if load.model else events.LoadEvent.read(load.record, model=tag)
             observed.loads.append(named)
@@ -309,11 +311,11 @@ def observe(journal: Journal) -> Observed:
 
 
 def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
-    """Hands all items on, and notes their times, counters and parents."""
+    """Passes all items on, and notes their times, counters and parents."""
     for item in items:
         if type(item) is CounterSet:
             if (item.track or "").startswith((_SERVER_TRACK, *_OWN_TRACKS)):
-                # The same few words in thousands of counters.
+                # Interned, since thousands of counters have the same few words.
                 name, unit, track = map(intern, (item.name, item.unit, item.track or ""))
                 key = (intern(track.removeprefix(_SERVER_TRACK)), name)
                 counter = item._replace(name=name, unit=unit, track=track)
@@ -345,22 +347,22 @@ def ttft(call: Call) -> Interval | None:
 
 
 def waits_before_sending(call: Call) -> list[Interval]:
-    """What it queued for in this process: its turn, and room in memory for its model."""
+    """The call's waits in this process: for its turn, and for room in memory for its model."""
     sent = ttft(call)
     return [q for q in call.phases.get("queue", ()) if sent is None or q.start_ns < sent.start_ns]
 
 
 def busy_ns(call: Call) -> int:
-    """How long the model's server had it: without loading, and without waiting to be sent."""
+    """How long the model's server had the call, without loading and waits before sending."""
     waits = union([*waits_before_sending(call), *call.phases.get("load", ())])
     return call.duration_ns - sum(wait.duration_ns for wait in waits)
 
 
 def gains_by_company(observed: Observed, calls: Sequence[Call]) -> bool | None:
-    """Whether a server wrote more tokens a second the more replies were under way.
+    """Whether a server wrote more tokens a second when more replies were under way.
 
-    Compares calls beside most of the replies with calls beside at most half of them; None if
-    there are too few of either.
+    Compares calls with many replies beside them with calls with at most half as many; None if there
+    are too few of either.
     """
     company = company_of(calls)
     timed = [c for c in calls if c.id in company and c.itl_mean_ns and not observed.came_at_once(c)]
@@ -369,7 +371,7 @@ def gains_by_company(observed: Observed, calls: Sequence[Call]) -> bool | None:
     busy: list[float] = []
     for call in timed:
         replies = company[call.id]
-        # Of all replies together: as many tokens per ITL as replies were under way.
+        # Tokens of all replies together: in one ITL, each reply under way gets a token.
         (busy if replies > half else quiet).append(replies / (call.itl_mean_ns or 1))
     if min(len(quiet), len(busy)) < LEAST_COMPARED:
         return None
@@ -377,7 +379,7 @@ def gains_by_company(observed: Observed, calls: Sequence[Call]) -> bool | None:
 
 
 def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Interval]:
-    """What calls waited in their server before it took them up, by their spans.
+    """The waits of calls in their server, before it began with them, by span id.
 
     `calls` are all to one server.
     """
@@ -388,13 +390,13 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
         for queue in call.phases.get("queue", ())
         if call.id in sent and queue.start_ns >= sent[call.id].start_ns
     }
-    # 1. As the server reports it: llama.cpp and vLLM do.
+    # 1. The queue that the server reports, as llama.cpp and vLLM do.
     if queues or not sent:
         return queues
     model = calls[0].model
-    # 2. Inferred: a call queued if most of the time to its first token passed while the server's
-    #    counter was above 0 or, without one, while it answered as many other calls as it ever did,
-    #    one of which had to end first.
+    # 2. The inferred queue: a call queued if most of the time to its first token passed while the
+    #    server's counter was above 0 or, without one, while the server answered as many other calls
+    #    as it ever did, so that one had to end first.
     if observed.highest(model, "waiting") is None:
         levels = depths(times_in("decode", calls))
         seats = max((depth for _, depth in levels), default=0)
@@ -410,7 +412,7 @@ def queues_in_server(observed: Observed, calls: Sequence[Call]) -> dict[int, Int
 
 
 def tells_of_queues(observed: Observed, calls: Sequence[Call]) -> bool:
-    """Whether a queue at the server of these calls would be known, and not just be inferred."""
+    """Whether the server of these calls reports its queue, so that none has to be inferred."""
     if observed.highest(calls[0].model, "waiting") is not None:
         return True
     return any(len(waits_before_sending(c)) < len(c.phases.get("queue", ())) for c in calls)

@@ -70,9 +70,9 @@ class Observation:
     first: tuple[str, ...] = ()
     """Changes that were computed from this run; they come before the others."""
     wanted: tuple[Aim, str] | None = None
-    """What to change at the server, and what the run shows of how far; often nothing."""
+    """What to change at the server, and how far, as far as the run shows it (often "")."""
     expected: Expected | None = None
-    """Of what is wanted; if that is nothing, of the first change."""
+    """The expected effect of `wanted` or, without it, of the first change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

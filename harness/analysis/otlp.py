@@ -169,7 +169,7 @@ def _batches(spans: Iterable[Span], limit: int) -> Iterator[list[Span]]:
         yield batch
 
 
-# Of the conventions whose names spans have: the last ones before generative AI's moved.
+# The conventions that name our spans: the last version before generative AI's moved elsewhere.
 _SCHEMA_URL = "https://opentelemetry.io/schemas/1.41.0"
 
 
@@ -254,7 +254,6 @@ def _address(endpoint: str) -> httpx2.URL:
 
 
 def _all_headers(extra: Mapping[str, str]) -> httpx2.Headers:
-    """The given headers and OTLP's."""
     # Checked here, since the client's own error would quote a bad one, a key perhaps.
     headers = httpx2.Headers({"user-agent": f"harness/{__version__}"})
     for name, value in extra.items():

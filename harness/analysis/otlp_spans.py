@@ -90,8 +90,6 @@ def otlp_spans(journal: Journal, *, content: bool = False) -> Iterator[Span]:
 
 
 class _RunSpans:
-    """What the spans of a run refer to."""
-
     def __init__(self, journal: Journal, *, content: bool) -> None:
         started = journal.started
         # Ids are derived from the run's: a run that is sent twice is one trace.

@@ -33,7 +33,7 @@ from harness.trace.records import Interval
 # clarity, and little is lost.
 LEAST_SERIAL_CALLS = 4
 
-# Of the critical path: so much time is worth a finding whatever it went into.
+# This share of the critical path is worth a finding, whatever the time went into.
 LARGE_SHARE = 0.4
 
 # The scheduler lets a process wait less, however many want the cores.
@@ -86,7 +86,7 @@ def serial_client(observed: Observed) -> Observation | None:
     if waited_for_places and _places(observed):
         return None  # `max-parallel` tells of it.
     more_places = observed.more_places if waited_for_places else ""
-    # Of one function's calls, only the texts tell: what its code makes of a reply shows nowhere.
+    # Whether calls of one function need each other shows only in texts, and code may use no text.
     is_certain = len(functions) == len(independent)
     return Observation(
         severity="warning" if is_certain else "hint",
@@ -271,7 +271,7 @@ def client_lag(observed: Observed) -> Observation | None:
     longest_ns = longest_first[0].duration_ns
     place = _place_of_most(observed, longest_first)
     if place is None and not observed.is_core_full:
-        return None  # Of other programs, a remark tells.
+        return None  # A remark tells of other programs.
     return Observation(
         # Many short ones are what a busy process looks like.
         severity="warning" if place is None or place.duration_ns >= LEAST_LOST_NS else "hint",

@@ -51,7 +51,7 @@ SAME = 1.3
 """Up to so many times as much, company and prompts are as they were."""
 
 LARGER_PAIRS = 0.85
-"""Of all pairs of an earlier and a later call, those in which the later one has more."""
+"""A measure has grown if the later call has more in this share of all pairs of calls."""
 
 # Time to the first token of replies that came in one piece.
 LEAST_KEPT_BACK_NS = 300_000_000
@@ -150,7 +150,7 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
     first, later = measured[: len(measured) // 2], measured[len(measured) // 2 :]
     if len(measured) < LEAST_TREND or _grew(first, later, lambda call: company[call.id]):
         return None
-    # Of calls sent together the later ones wait for the others, and the run has not gone on.
+    # If all calls were sent together, the later ones only wait for the others.
     sent_ns = statistics.median((ttft(call) or call).start_ns for call in later)
     if statistics.median(call.end_ns for call in first) > sent_ns:
         return None

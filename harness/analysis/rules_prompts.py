@@ -84,7 +84,7 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
     ):
         return None
     slowest = sorted(timed, key=lambda call: call.ttft_ns or 0, reverse=True)
-    # Of all prompts that are read together.
+    # The rate at which all prompts that are read together are read.
     rate = sum(map(computed_tokens, timed)) / (max(1, lost_ns) / 1e9)
     return Observation(
         seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token: it "
@@ -104,7 +104,7 @@ LITTLE_CACHED = 0.2
 READ_WHOLE = 0.7
 """From this share of the slowest reading on, a prompt was read whole."""
 
-# Of a prompt's repeated part; what is shorter may be the way to the server.
+# The least time for reading a prompt's repeated part; less may be the way to the server.
 LEAST_READING_NS = 100_000_000
 
 LOOKED_BACK = 32

@@ -77,7 +77,7 @@ SLOW_REPLICA = 2.0
         ),
     },
     explains=("load", "prefill"),
-    # Of models that take turns in memory, none can be loaded ahead.
+    # Models that take turns in memory (`swap-thrash`) cannot be loaded ahead.
     explained_by=("out-of-reach", "retries", "swap-thrash"),
 )
 def cold_start(observed: Observed) -> Observation | None:

@@ -45,9 +45,9 @@ _SHOWN = frozenset(
 """What of a call is shown by itself, or not at all."""
 _SCORES = "scores"
 """The node of a batch that scores its rows."""
-# Of two passages that share less, the words are not compared: they are two passages.
+# Passages that share less are shown as two different ones, without comparing their words.
 _ALIKE = 0.4
-# Of words; with more, comparing them would take seconds.
+# The most pairs of words to compare; more would take seconds.
 _MOST_PAIRS = 4_000_000
 
 
@@ -64,7 +64,7 @@ class PageItem:
     cost_usd: float | None
     """With that of the nodes in it, and of scoring it."""
     score: float | None
-    """Of a batch's row, by the rubric."""
+    """The rubric's score of a batch's row."""
     gave: TextIndex
     """What it returned: a text, or JSON."""
 

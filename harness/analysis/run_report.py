@@ -60,9 +60,9 @@ class RunReport:
     """A nested pipeline's nodes over all calls of it."""
     roles: tuple[CallGroup, ...]
     replicas: tuple[CallGroup, ...]
-    """Of endpoints with `urls`; a name is the model's tag and the server's address."""
+    """The servers of endpoints with `urls`; a name is the model's tag and the server's address."""
     speed_limits: tuple[SpeedLimit, ...]
-    """Of models that the machine's own processor computed."""
+    """The limits of models that are wholly on one device whose speed is known."""
     asides: tuple[Aside, ...]
     goodput: Goodput
     occupancy: Occupancy
@@ -278,14 +278,14 @@ class Occupancy:
     most_at_once: int
     idle_ns: int
     idle_share: float | None
-    """Of the run's time, from 0 to 1; None when it took none."""
+    """The idle part of the run's time, from 0 to 1; None if the run took no time."""
     idle_gaps: int
     longest_gap: Interval | None
-    """The longest of them, the first of several; from the run's start."""
+    """The longest gap, from the run's start; the first, if several are as long."""
 
 
 def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:
-    """Of these calls in this run; the gaps between them are its idle time."""
+    """The occupancy of the run by these calls; the gaps between them are its idle time."""
     gaps = without([run], calls)
     idle_ns = sum(gap.duration_ns for gap in gaps)
     longest = max(gaps, key=lambda gap: gap.duration_ns, default=None)

@@ -51,14 +51,14 @@ class SpeedLimit:
     tokens_per_s: float
     weight_bytes: int
     cache_bytes: float
-    """Of the KV cache of a sequence, in the middle of its reply."""
+    """The size of a sequence's KV cache in the middle of its reply."""
     memory_bytes_per_s: float
     memory_source: str
     memory_limit: float
     compute_limit: float | None
     """None if no prompt was long enough to tell."""
     memory_share: float
-    """Of what memory allows, from 0 to 1."""
+    """The speed as a share of what memory allows, from 0 to 1."""
     compute_share: float | None
     bound: Bound
 
@@ -73,7 +73,7 @@ class SpeedLimit:
 
 
 def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLimit, ...]:
-    """Of the models that are wholly on one device whose speed is known."""
+    """The limits of the models that are wholly on one device whose speed is known."""
     machines = (machine for machine in seen[events.MachineEvent] if machine.memory_bytes_per_s > 0)
     devices = {machine.device or MACHINE: machine for machine in machines}
     endpoint_of = {endpoint.model: endpoint for endpoint in seen[events.EndpointEvent]}
@@ -176,7 +176,7 @@ def _bound(memory_share: float, compute_share: float) -> Bound:
 
 
 def _cache_bytes(call: Call, token_bytes: int) -> int:
-    """Of its sequence, in the middle of its reply."""
+    """The bytes of the sequence's cache in the middle of the call's reply."""
     read, written = call.input_tokens or 0, call.output_tokens or 0
     prompt_bytes = call.prompt_kv_bytes
     # Computed for this very prompt; `token_bytes` is of one token, and 0 if unknown.

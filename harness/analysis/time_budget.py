@@ -205,7 +205,6 @@ def _inside(
 
 
 def _in_calls(kind: TimeKind, calls: Sequence[Call]) -> Iterator[Interval]:
-    """The times of this kind in the calls."""
     match kind:
         case "decode" | "prefill" | "load" | "overhead":
             yield from times_in(kind, calls)

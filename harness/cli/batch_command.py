@@ -257,7 +257,7 @@ def end_with(result: BatchResult) -> None:
         note_stop(result.run, is_wrong=bool(result.failures))
         sys.exit(STOPPED)
     if result.failures:
-        # Of a row, each epoch and each scorer may fail.
+        # A row counts once, though each of its epochs and scorers may fail.
         failed = len({(failure.file, failure.line) for failure in result.failures})
         _end_failed(failed, result.rows)
 
@@ -293,7 +293,7 @@ def run_batch(batch: Batch, *, yes: bool) -> BatchResult:
             say(f"What is done is kept; the same command goes on with {batch.output}.", err=True)
         raise
     except SystemExit as error:
-        # Of a task that a node itself began, which breaks off the event loop.
+        # It was raised in a task that a node itself began, and broke off the event loop.
         raise HarnessError(who_left(error), code="run.left") from error
 
 

@@ -44,7 +44,7 @@ _DETAILS: dict[CallStatus, str] = {
 }
 
 _BEGUN_LINES = 3
-"""Of a line that was printed and has no end yet."""
+"""The most lines that show what was printed and has no line end yet."""
 _SHOWN = (events.LoadEvent.NAME, events.Evaluate.NAME, events.name_of(events.Revise))
 """Spans to name while they are open."""
 _HOLD = events.name_of(events.Hold)
@@ -165,7 +165,7 @@ class Progress:
         room = max(1, height - len(loops) - _BESIDE_NODES)
         table = Table.grid(padding=(0, 2))
         nodes = list(state.nodes.items())
-        # Of many nodes, the running and failed ones are shown, and the others counted.
+        # Many nodes: the running and failed ones are shown, and the others counted.
         if len(nodes) > room:
             urgent = [row for row in nodes if row[1].counts["running"] or row[1].counts["failed"]]
             nodes = urgent[: room - 1]

@@ -168,7 +168,7 @@ def _by_drafts(
     records: Sequence[Path],
     accept_at: float | None,
 ) -> Comparison:
-    """Of the drafts of two files; a look at their labels, or at others, is recorded."""
+    """Compares the drafts of two files; records that their labels, or other labels, were seen."""
     first, second = (side.drafts for side in read)
     # Before the labels are joined: a draft without one has its partner all the same.
     ids = [{draft.id for draft in side} for side in (first, second)]

@@ -386,7 +386,7 @@ def _rate(at: AtThreshold, aim: RiskAim) -> str:
 def _thresholds(tuning: Tuning) -> Table:
     columns = ["accepted", "wrong among them", "rejects accepted", "good lost"]
     rows = table("Thresholds", "threshold", *columns, "")
-    # Of many steps some, evenly spread; and always the two with a mark.
+    # Some of many steps, evenly spread, and always the two with a mark.
     places = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round() if tuning.steps else ()
     steps = {tuning.steps[int(place)] for place in places}
     marks = {at: mark for at, mark in ((tuning.own, "pass_at"), (tuning.named, "claim")) if at}

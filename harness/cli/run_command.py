@@ -70,7 +70,7 @@ _STOP_CODES = {
     "output": "file.unwritable",
     "outage": "run.endpoint-down",
 }
-"""Of what stops a run, beside the limits that people set."""
+"""The codes of what stops a run, other than limits that people set."""
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)

@@ -124,7 +124,7 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
     ]
     if verdict.missing:
         reasons.append(f"not all dimensions scored: {listed(verdict.missing)}")
-    # Of a loop's draft whose reply was cut, the scores are not to blame.
+    # Without any other reason, a loop's draft failed because its reply was cut.
     return f"not passed ({', and '.join(reasons) or 'its reply was cut'})"
 
 

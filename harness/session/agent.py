@@ -165,7 +165,7 @@ async def run_agent(
                 try:
                     reply = await ask(tuple(messages_so_far))
                 except NotOffered:
-                    # Of images that tools gave, a model that takes none is told.
+                    # A model that takes no images is told of those that tools gave.
                     blind = [*map(_unseen, messages_so_far)]
                     if blind == messages_so_far:
                         raise

@@ -58,13 +58,13 @@ _FAILURE_COLUMNS = ["id", "reason"]
 _FAILURE = TypeAdapter(RowFailure)
 
 Made = dict[str, Any]
-"""What a row's nodes gave, by node, as JSON has it, None of a scorer that failed; and what their
-calls used."""
+"""A row's outputs by node, as JSON values, with None for a scorer that failed. What their calls
+used stands at `USES`."""
 MadeBefore = tuple[int, Made, Made, str | None]
-"""Of a row of an earlier part: its number, what still holds, that and the last of what does not,
-and why not."""
+"""A row of an earlier part: its number; the outputs that still hold; these and the last ones that
+do not hold; why those do not hold."""
 Line = Mapping[str, Any]
-"""What is written of a row, as JSON has it."""
+"""A row's line in the output, as JSON values."""
 
 
 def state_of(output: Path) -> Path:
@@ -132,7 +132,7 @@ class BatchResult:
     outputs: Mapping[str, Any] = field(repr=False)
     """By the rows' ids, as the journal's JSON has them."""
     kept: int
-    """Of the outputs, those of earlier parts."""
+    """How many of the outputs are of earlier parts."""
     failures: tuple[RowFailure, ...]
     output: Path | None
     failures_file: Path | None
@@ -165,10 +165,10 @@ class OutputForm:
 
     def __init__(self, rows: BatchRows | DraftRows) -> None:
         self.rows = rows
-        # What was written of each row that is done, by its number in the run.
+        # The row's number in the run → the line of a row that is done.
         self.lines: dict[int, Line] = {}
-        # Of this part of the run, of rows that were refused, and at the end of rows that failed in
-        # an earlier part and have not ended since.
+        # Failures in this part of the run, of rows that were refused and, at the end, of rows that
+        # failed in an earlier part and have not ended since.
         self.failures: list[RowFailure] = []
 
     @property
@@ -178,7 +178,7 @@ class OutputForm:
 
     @cached_property
     def columns(self) -> list[str]:
-        """Of a table."""
+        """The columns of a table."""
         return [*_ROW, *_input_columns(self.rows), "output", "models", "outdated"]
 
     def line(self, number: int, name: str, made: Made) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class OutputForm:
         return ()
 
     def figures(self) -> Mapping[str, float]:
-        """Of all rows, by name, for the list of runs; asked for once they have ended."""
+        """Figures over all rows by name, for the list of runs; read once all rows have ended."""
         return {}
 
     def result(self, **fields: Any) -> BatchResult:  # noqa: ANN401
@@ -260,7 +260,7 @@ class BatchFiles:
         self._failed: RowFile | None = None
         self._made: dict[int, Made] = {}
         self._open: dict[int, tuple[str, int]] = {}
-        # Of rows whose output no longer holds, until they have another.
+        # Row number → line of a row whose output no longer holds, until the row has a new one.
         self._outdated: dict[int, Line] = {}
         self._is_replaced = False
         self._failed_before: tuple[RowFailure, ...] = ()
@@ -330,7 +330,7 @@ class BatchFiles:
             self._write_failure(failure)
 
     def _read_failures(self, path: Path) -> Iterator[RowFailure]:
-        """Of rows of the table that have no line, as the table has them now; each once."""
+        """Saved failures of rows without a line, each once, where the table has the rows now."""
         numbers = {name: number for number, name in enumerate(self._order)}
         due = {numbers[name] for name in self._form.rows.given} - self._form.lines.keys()
         for saved in dict.fromkeys(failures_saved(path)):

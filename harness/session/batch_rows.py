@@ -44,7 +44,7 @@ BadRows = Literal["stop", "skip"]
 # Failures before their share says anything.
 _JUDGED = 20
 _SHOWN = 10
-# Of rows with the same mistake.
+# Most places that a message names of rows with the same mistake.
 _PLACES = 3
 # In a row's name, before the number of its epoch; the first has none.
 _EPOCH = "~"
@@ -66,7 +66,7 @@ class RowFailure:
     """Its number in the run: `rows[17]`. None if it was refused before."""
     reason: str
     code: str
-    """Of the error, for programs; of an error that is not the harness's, the name of its class."""
+    """The error's code, or the name of its class if it is not a `HarnessError`."""
     epoch: int = 1
 
     @property
@@ -117,7 +117,7 @@ class RowsEnded(NoCode):
         self._ended: set[str] = set()
         self._failed = defaultdict[tuple[str, str], set[str]](set)
         self._end: RunLimitReached | None = None
-        # Of the errors of rows that failed, by the node of the batch and their names.
+        # Node of the batch and row name → the code of the error by which the row failed.
         self.codes: dict[tuple[str, str], str] = {}
 
     def note_kept(self, rows: Iterable[str]) -> None:
@@ -495,7 +495,7 @@ def _rows_of(
         if isinstance(source, Mapping):
             ours = {theirs: mine for mine, theirs in columns.items()}
             renamed = ((ours.get(name, name), value) for name, value in source.items())
-            # Of an input, None is a value; of what says something about the row it is none.
+            # None is a value of an input; in a column about the row, such as `id`, it is none.
             fields = {
                 name: value if name in whole else _plain(value)
                 for name, value in renamed

@@ -247,7 +247,7 @@ class Forecaster:
             self._tell_soon()
 
     def _expect_all(self, ahead: _NodeAhead, label: str) -> None:
-        """Of a call that begins, or a further attempt of it."""
+        """Expects all that the node may use, for a call or an attempt that begins."""
         ahead.calls[label] = CallDemand(ahead.uses, roles=self._roles, moved=self._tell_soon)
 
     # --- what is told -----------------------------------------------------------------------------

@@ -400,7 +400,7 @@ class EvaluationForm(OutputForm):
 
     @cached_property
     def _summaries(self) -> tuple[ScoreSummary, ...]:
-        """Of all rows; looked at once they have ended."""
+        """Summaries over all rows; read once all rows have ended."""
         evaluation, category = self._evaluation, self._evaluation.category
         # In the order of the scorers, whichever row has a score first.
         own = {name: 1.0 for names in self._parts.values() for name in names}

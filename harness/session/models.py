@@ -429,7 +429,7 @@ class OpenedEndpoint:
     name: str = ""
     """Of a replica, as traces show it."""
     replicas: tuple[OpenedEndpoint, ...] = ()
-    """Of an endpoint with `urls`, each; it is itself the first of them."""
+    """The replicas of an endpoint with `urls`; the endpoint itself is the first."""
 
     @property
     def servers(self) -> tuple[OpenedEndpoint, ...]:

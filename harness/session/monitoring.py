@@ -335,7 +335,7 @@ class ProcessSource(_LocalSource):
         self._before: tuple[int, int, ProcessUse] | None = None
 
     async def read(self) -> tuple[Reading, ...]:
-        """Of the cores it used nothing at first, or after another process took its place."""
+        """No `CPU` reading at first, nor after another process has taken the place of this one."""
         process_id, now_ns = self._process_id(), self._clock()
         current = None if process_id is None else process_use(process_id)
         before, self._before = self._before, None

@@ -220,7 +220,7 @@ class PassageLibrary:
             chars=len(document),
             # A resumed run needs the text again if its node is not called again.
             document_sha256=None if is_kept else self._tracer.content(document),
-            # Of the text before secrets are taken out.
+            # The digest of the text before secrets are taken out.
             digest=None if is_kept else self._tracer.excerpt(digest),
         )
         with self._tracer.span(remember) as span:
@@ -303,7 +303,7 @@ class PassageLibrary:
                     )
                 )
             else:
-                # Of equal ones, the search's order.
+                # Hits with equal scores stay in the order of the search.
                 scored = sorted(zip(hits, scores, strict=True), key=lambda pair: -pair[1])
                 hits[:] = [
                     replace(hit, rank=rank, reranked=score)

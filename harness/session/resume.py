@@ -48,7 +48,7 @@ class Origin:
     seed: int | None = None
     engine: str | None = None
     limits: Limits | None = None
-    """Of the command alone: not recorded, so a further part of the run has its own."""
+    """Limits of the command alone: not recorded, so that a further part has its own."""
 
 
 def origin_fields(origin: Origin | None) -> dict[str, Any]:
@@ -457,7 +457,7 @@ def run_spent(journal: Journal) -> Spent:
     ]
     endpoints = recorded[events.EndpointEvent]
     charges = charges_of(sent, endpoints)
-    # Of calls that were under way when the run was killed the use is unknown, too.
+    # Calls that were under way when the run was killed have no count of tokens either.
     uncounted = [call for call in sent if call.input_tokens is None and not call.was_free]
     most_asked, most_answered = _most_tokens(uncounted, journal)
     return Spent(

@@ -48,7 +48,7 @@ class Kinship:
     """The closest relation of a model that can produce and one that can evaluate."""
 
     relation: Relation
-    """Of the last models of the two chains."""
+    """The relation of the last models of the two chains."""
     producer: Chain
     """From the producer's endpoint to the one that answers for it."""
     evaluator: Chain
@@ -115,7 +115,7 @@ class ComparedModels:
                 metadata = await _reported_models(to_ask.values(), environment)
                 span.set(told=list(metadata))
             self.take_word(metadata)
-            # Of a server that did not answer within seconds, the settings count from now on.
+            # A server that did not answer in time is not asked again: its settings count.
             self._asked |= to_ask.keys()
 
     def take_word(self, metadata_by_tag: Mapping[str, ModelMetadata]) -> None:
@@ -275,7 +275,7 @@ class EvaluatorPool:
     excluded: Mapping[str, str]
     """Why others may not, by tag."""
     drawn: str | None = None
-    """Of the members; None for a panel."""
+    """The member that was drawn; None for a panel."""
     seed: str | None = None
     """What it was drawn by."""
     combine: Combine | None = None

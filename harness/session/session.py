@@ -70,7 +70,7 @@ class Session:
     def __init__(self, parts: SharedParts) -> None:
         self._parts = parts
         self._loop = asyncio.get_running_loop()
-        # Of callers, each inside `run`.
+        # Callers' tasks that are inside `run`.
         self._tasks: set[asyncio.Task[Any]] = set()
         self._a_run_ended = asyncio.Event()
         self._is_open = True

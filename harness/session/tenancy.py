@@ -29,12 +29,13 @@ from harness.session.roles import EVALUATOR
 from harness.session.settings import BudgetSettings, DeviceSettings, Settings
 from harness.trace import SharedTracer, Tracer, describe, events
 
-# Of a common disk: a guess, until a load was measured.
+# The speed of a common disk: a guess, until a load was measured.
 _DISK_BYTES_PER_S = 1_000_000_000
 _SHORTEST_LOAD_S = 0.1
 # Longest that a server may take to say how large a model is, or which it has.
 _ASKING_S = 10.0
-# Of the budget's own limit beyond the host's, whose error says more once it has cleared up.
+# So much longer is the budget's own limit than the host's, whose error says more once it has
+# cleared up.
 _GRACE_S = CLEARING_UP_S + 5.0
 
 

@@ -52,7 +52,7 @@ class ToolResult:
     """The result as told to the model."""
     outcome: ToolOutcome
     images: tuple[Image, ...] = ()
-    """Of the result, where the text has `[image 1]` and so on."""
+    """The result's images, to which `[image 1]` and so on in the text refer."""
 
 
 @dataclass(frozen=True, slots=True)
