@@ -226,7 +226,8 @@ def _print_loop(loop: WiggumResult, console: Console) -> None:
     if tried := [candidate for round_ in loop.rounds for candidate in round_.tried]:
         count = sum(candidate.outcome == "taken" for candidate in tried)
         console.print(f"{count} of {len(tried)} candidates were taken.", highlight=False)
-    if again := sum(len(v.composites) - 1 for r in loop.rounds if (v := r.verdict.judges)):
+    panels = [round_.verdict.judges for round_ in loop.rounds]
+    if again := sum(len(panel.composites) - 1 for panel in panels if panel):
         console.print(f"Near {loop.rubric.pass_at:g}, drafts were judged {again} more times.")
     if loop.stop_detail:
         console.print(loop.stop_detail, style="yellow", markup=False)

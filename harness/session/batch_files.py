@@ -257,9 +257,9 @@ class BatchFiles:
         ending = None if path is None else path.suffix.lower()
         self._is_json, self._is_parquet = ending == ".jsonl", ending == ".parquet"
         self._file: RowFile | None = None
-        self._failed: RowFile | None = None
-        self._made: dict[int, Made] = {}
-        self._open: dict[int, tuple[str, int]] = {}
+        self._failures_file: RowFile | None = None
+        self._made_by_row: dict[int, Made] = {}
+        self._attempt_by_span: dict[int, tuple[str, int]] = {}
         # Row number → line of a row whose output no longer holds, until the row has a new one.
         self._outdated: dict[int, Line] = {}
         self._is_replaced = False
@@ -370,21 +370,21 @@ class BatchFiles:
             case SpanStarted():
                 attempt = events.NodeAttempt.of(record)
                 if attempt and attempt.node in self._nodes and attempt.item is not None:
-                    self._open[record.id] = attempt.node, attempt.item
-            case SpanEnded() if record.id in self._open:
-                node, number = self._open.pop(record.id)
+                    self._attempt_by_span[record.id] = attempt.node, attempt.item
+            case SpanEnded() if record.id in self._attempt_by_span:
+                node, number = self._attempt_by_span.pop(record.id)
                 if attempt_status(record) == "failed":
                     kind, reason = error_class(record.error), record.error or ""
                     if kind == NodeFailed.__name__:
                         reason = reason[len(f"{kind}: ") :]
                     code = self._codes.get((node, self._order[number]), NodeFailed.code)
                     self.fail_row(number, reason, code=code)
-                    if node != ROWS and ROWS in self._made.get(number, {}):
+                    if node != ROWS and ROWS in self._made_by_row.get(number, {}):
                         # Its output has no score of this one, and those of the others.
-                        self._note(number, {**self._made.pop(number), node: None})
+                        self._note(number, {**self._made_by_row.pop(number), node: None})
             case NodeOutput(node=node, item=int(item)) if node in self._nodes:
                 value = orjson.loads(orjson.dumps(record.value))
-                before = {} if node == ROWS else self._made.pop(item, {})
+                before = {} if node == ROWS else self._made_by_row.pop(item, {})
                 uses = {**before.get(USES, {}), **(record.uses or {})}
                 digests = {_DIGEST: record.digest} if node == ROWS else {}
                 self._note(item, {**before, **digests, node: value, USES: uses})
@@ -392,17 +392,18 @@ class BatchFiles:
                 # The output of a row was made again, and came to the same as before.
                 reuse = events.Reuse.of(record)
                 if reuse and reuse.item is not None and reuse.node in self._nodes - {ROWS}:
-                    made = self._made.get(reuse.item, {})
+                    made = self._made_by_row.get(reuse.item, {})
                     if made.get(_DIGEST):
                         value = self._reused(reuse.node, reuse.item, str(made[_DIGEST]))
-                        self._note(reuse.item, self._made.pop(reuse.item) | {reuse.node: value})
+                        del self._made_by_row[reuse.item]
+                        self._note(reuse.item, made | {reuse.node: value})
             case RunStarted():
                 self._begun(record.run_id)
 
     def _note(self, number: int, made: Made) -> None:
         """Writes a row's line, once all of it is there."""
         if not self._nodes <= made.keys():
-            self._made[number] = made
+            self._made_by_row[number] = made
             return
         line = self._form.lines[number] = self._line(number, made)
         self._is_replaced |= self._outdated.pop(number, None) is not None
@@ -433,10 +434,10 @@ class BatchFiles:
 
     def _write_failure(self, failure: RowFailure) -> None:
         if self.failures_path is not None:
-            if self._failed is None:
+            if self._failures_file is None:
                 file = RowFile(self.failures_path, columns=_FAILURE_COLUMNS)
-                self._failed = self._stack.enter_context(file)
-            self._failed.append(self._cleaned(asdict(failure)))
+                self._failures_file = self._stack.enter_context(file)
+            self._failures_file.append(self._cleaned(asdict(failure)))
 
     def _written(self, line: Line) -> dict[str, Any]:
         if self._is_json:

@@ -113,9 +113,9 @@ class RowsEnded(NoCode):
     """
 
     def __init__(self, allowed: float | None) -> None:
-        self._most = allowed
-        self._ended: set[str] = set()
-        self._failed = defaultdict[tuple[str, str], set[str]](set)
+        self._allowed = allowed
+        self._ended_rows: set[str] = set()
+        self._rows_by_reason = defaultdict[tuple[str, str], set[str]](set)
         self._end: RunLimitReached | None = None
         # Node of the batch and row name → the code of the error by which the row failed.
         self.codes: dict[tuple[str, str], str] = {}
@@ -123,14 +123,14 @@ class RowsEnded(NoCode):
     def note_kept(self, rows: Iterable[str]) -> None:
         """Counts rows that need not be run, by their names."""
         # Else a retry, which runs only the rows that failed, would end after the first of them.
-        self._ended.update(rows)
+        self._ended_rows.update(rows)
 
     @contextmanager
     def counted(self, row: str, of: str) -> Iterator[None]:
-        """Around what a node of the batch, `of`, does for a row, by its name.
+        """Counts the row when the block, in which the node `of` of the batch handles it, ends.
 
         Raises:
-            RunLimitReached: Too many have failed.
+            RunLimitReached: Too many rows have failed.
         """
         if self._end is not None:
             raise self._end.with_traceback(None)
@@ -139,7 +139,7 @@ class RowsEnded(NoCode):
         except RunLimitReached:
             raise
         except SystemExit as error:
-            # It would end the whole batch, with an exit code that says something else.
+            # A `SystemExit` would end the whole batch, with an exit code that says something else.
             failure = HarnessError(who_left(error), code="run.left")
             self._note(row, of, failure)
             raise failure from error
@@ -147,7 +147,7 @@ class RowsEnded(NoCode):
             self._note(row, of, error)
             raise
         finally:
-            self._ended.add(row)
+            self._ended_rows.add(row)
 
     def _note(self, row: str, of: str, error: Exception) -> None:
         cause: BaseException = error
@@ -157,9 +157,10 @@ class RowsEnded(NoCode):
         code = cause.code if isinstance(cause, HarnessError) else type(cause).__name__
         self.codes[of, row] = code
         reason = node, code
-        self._failed[reason].add(row)
-        failed, ended = len(self._failed[reason]), len(self._ended) + (row not in self._ended)
-        if are_too_many(failed, ended=ended, allowed=self._most):
+        self._rows_by_reason[reason].add(row)
+        failed = len(self._rows_by_reason[reason])
+        ended = len(self._ended_rows) + (row not in self._ended_rows)
+        if are_too_many(failed, ended=ended, allowed=self._allowed):
             self._end = RunLimitReached(
                 f"no further row is begun, since {failed} of the {ended} that ended failed for one "
                 f"reason ({code}), as {message_of(cause)}; mend it, or allow more (--max-failures, "

@@ -367,7 +367,7 @@ def _to_sample(opened: Iterable[OpenedEndpoint]) -> dict[str, Sampled]:
 
 
 def _processes(opened: Iterable[OpenedEndpoint]) -> dict[str, Callable[[], int | None]]:
-    """By the track of its server, how to learn the process of each engine that is started here."""
+    """Track of a server → a function that tells its process, for engines that are started here."""
     return {
         f"server {entry.endpoint.tag}": partial(process, entry.backend)
         for entry in opened

@@ -34,8 +34,7 @@ _DISK_BYTES_PER_S = 1_000_000_000
 _SHORTEST_LOAD_S = 0.1
 # Longest that a server may take to say how large a model is, or which it has.
 _ASKING_S = 10.0
-# So much longer is the budget's own limit than the host's, whose error says more once it has
-# cleared up.
+# The budget waits so much longer than the host, whose error says more once it has cleared up.
 _GRACE_S = CLEARING_UP_S + 5.0
 
 
