@@ -136,14 +136,15 @@ class Node:
         return PipelineInvalid(message, code=code, path=self.path, line=self.line)
 
     def annotation(self, name: str) -> object:
-        """The type of a parameter, of its `when` too, or of `return`; `object` without annotation.
+        """The type of a parameter, or of `return`; `object` without annotation.
 
         Raises:
             PipelineInvalid: The annotation names something that does not exist.
         """
+        # A name that both have is the function's own parameter; "return" is always the function's.
         function = self.function
-        names = {parameter.name for parameter in self.parameters}
-        if self.when and name in {parameter.name for parameter in self.when.parameters} - names:
+        is_own = any(parameter.name == name for parameter in self.parameters)
+        if self.when and not is_own and any(p.name == name for p in self.when.parameters):
             function = self.when.function
         try:
             return annotation_of(inspect.unwrap(function), name)

@@ -310,7 +310,7 @@ def _perform(call: PackedCall, board: _RayBoard | None, /, **large: bytes) -> Pe
         from ray._private.worker import global_worker  # noqa: PLC0415 - an optional library
 
         tries = global_worker.core_worker.get_current_task_attempt_number()
-        performed = performed._replace(lost=tries)
+        performed = performed._replace(workers_lost=tries)
     return performed
 
 

@@ -61,7 +61,7 @@ class PerformedCall(NamedTuple):
     traceback: str | None  # None if it returned
     records: list[Record]  # the first and the last are of a span around the call
     boot_id: str | None
-    lost: int = 0  # workers that were lost before, if the engine itself made the call again
+    workers_lost: int = 0  # before this one, if the engine itself made the call again
 
 
 class WorkerQuestion(NamedTuple):
@@ -171,7 +171,7 @@ class OnWorkers(InProcess):
             # Once, since a mapped node sends it with every item.
             self._functions[work.function] = self._packed(work, work.function)
         call = PackedCall(
-            # Another for each try: what a lost worker still asks goes nowhere.
+            # A new number for each try, so that `hear` finds no queue for what a lost worker asks.
             number=next(self._numbers),
             label=work.label,
             function=self._functions[work.function],
@@ -186,16 +186,9 @@ class OnWorkers(InProcess):
             performed = await self.send(call, on)
         else:
             performed = await self._send_and_serve(call, on, work, run)
-        self._record_retries(work, performed.lost, "its worker was lost")
+        self._record_retries(work, performed.workers_lost, "its worker was lost")
         self._record(performed, sent_ns)
-        value = pickle.loads(performed.value)  # noqa: S301 - from a worker
-        if performed.traceback is None:
-            return value
-        if isinstance(value, self.lost):
-            raise WorkerLost(f"the way to its worker was lost ({value})") from value
-        # A pickled error has no traceback.
-        value.add_note(f"In a worker:\n{performed.traceback}")
-        raise value
+        return _result_of(performed, self.lost)
 
     async def _send_and_serve(
         self, call: PackedCall, on: Resources, work: Work, run: AnyRun
@@ -260,6 +253,18 @@ def _place_of(work: Work) -> dict[str, Any]:
 
 
 # Not methods: a subclass is an executor of somebody else, which may have methods of these names.
+
+
+def _result_of(performed: PerformedCall, lost_errors: tuple[type[BaseException], ...]) -> object:
+    """What the function returned; raises its error, or `WorkerLost` for one of `lost_errors`."""
+    value = pickle.loads(performed.value)  # noqa: S301 - from a worker
+    if performed.traceback is None:
+        return value
+    # Then `value` is the error. Pickling has taken its traceback, so a note shows that.
+    if isinstance(value, lost_errors):
+        raise WorkerLost(f"the way to its worker was lost ({value})") from value
+    value.add_note(f"In a worker:\n{performed.traceback}")
+    raise value
 
 
 async def _serve(work: Work, run: AnyRun, questions: Questions, pickler: str) -> None:

@@ -60,7 +60,8 @@ class OpenAIWire(HttpBackend):
         stream, source = endpoint.stream, self._source
         fields = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
-            # Without the words that ask for the rest: the server goes on by itself.
+            # `request.conversation` ends with a turn that asks for the rest. This server continues
+            # by itself, so it gets `request.messages`, which lack that turn.
             messages = wire_messages(request.messages, source)
             fields |= {"messages": messages, **self._provider.continues}
         if request.max_output_tokens is None and self._provider.room_tokens:
@@ -70,8 +71,8 @@ class OpenAIWire(HttpBackend):
         if stream:
             fields |= self._provider.progress
         if request.reasoning_effort is not None and self._provider.thinking is not None:
+            # The server's own spelling replaces the field: beside it, this one may be refused.
             del fields["reasoning_effort"]
-            # In this server's own spelling.
             fields |= self._provider.thinking(self._endpoint, request.reasoning_effort)
         return fields
 
