@@ -40,7 +40,7 @@ class DeviceSpec:
     memory_bytes_per_s: float = 0.0
     """0 if unknown."""
     flops_per_s: float | None = None
-    """Of dense products with 16-bit factors; None if unknown."""
+    """For dense products with 16-bit factors; None if unknown."""
     fp8_flops_per_s: float | None = None
     """With 8-bit factors; None if unknown or if it has no units for them."""
     has_int8: bool = False
@@ -49,12 +49,12 @@ class DeviceSpec:
     """To its neighbors, one way, by NVLink or what it has, else by PCIe; 0 if unknown."""
     usd_per_hour: float | None = None
     room_bytes: int | None = None
-    """Of a budget; None for the usual share of the memory."""
+    """The room that a budget gives; None for the usual share of the memory."""
     is_gpu: bool = True
     count: int = 1
-    """Alike ones in the machine."""
+    """How many devices of this kind the machine has."""
     source: str
-    """Of the figures: `measured`, `nominal`, `by hand`, or a data sheet."""
+    """The source of the figures: `measured`, `nominal`, `by hand`, or a data sheet."""
 
     @property
     def room(self) -> int:
@@ -75,7 +75,7 @@ class DeviceSpec:
 
 
 def rows(table: str) -> list[dict[str, str]]:
-    """Of a packaged table, each with its source and its date."""
+    """The rows of a packaged table, each with its source and its date."""
     return list(csv.DictReader(io.StringIO(_text(f"{table}.csv"))))
 
 

@@ -34,7 +34,7 @@ ONLY: Final = "model"
 """The role of a model that has none."""
 # Columns of words.
 _LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
-# Of a table without --explain.
+# The most rows of a table without --explain.
 _ROWS: Final = 12
 _FIRST_PORT: Final = 8080
 # Bits of a precision that most roles take.
@@ -350,7 +350,7 @@ class Serving:
     model: str
     """Its file, folder or name, as the server takes it."""
     context_tokens: int
-    """Of one sequence: its prompt and its reply."""
+    """The tokens of one sequence: its prompt and its reply."""
     sequences: int = 1
     """Answered at once by one copy."""
     kv_bits: KvBits = 16
@@ -361,7 +361,7 @@ class Serving:
     stages: int = 1
     copies: int = 1
     gpu_share: float | None = None
-    """Of the GPU's memory, from 0 to 1, for each server; None for its default."""
+    """Each server's share of the GPU's memory, from 0 to 1; None for its default."""
     port: int | None = None
     """None for the server's usual one."""
     first_gpu: int | None = None

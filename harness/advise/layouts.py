@@ -47,20 +47,20 @@ class Load:
     rate_per_s: float | None = None
     """Requests that come in a second, at random; None if all users ask at the same moment."""
     cached_tokens: int = 0
-    """Of a prompt, in a prefix cache."""
+    """The tokens of a prompt that a prefix cache has."""
     calls: int | None = None
-    """Of the run that the load is from."""
+    """The calls of the run that the load is from."""
     ttft_s: float = 2.0
     itl_s: float = 0.05
 
     @property
     def context_tokens(self) -> int:
-        """Of one sequence, in whole blocks."""
+        """The tokens of one sequence, in whole blocks."""
         return padded_tokens(self.prompt_tokens + self.output_tokens)
 
     @property
     def middle_tokens(self) -> int:
-        """Of one sequence, when half of its reply is written."""
+        """The tokens of one sequence when half of its reply is written."""
         return self.prompt_tokens + self.output_tokens // 2
 
 
@@ -77,11 +77,11 @@ class ServingGoal:
     """The only precision to consider; None for the model's own, or all from 16 bits down."""
     kv_bits: KvBits = 16
     measured: Factors | None = None
-    """Of its device; None for the usual ones."""
+    """The factors of its device; None for the usual ones."""
 
     @property
     def factors(self) -> Factors:
-        """Of the device as measured; else the usual ones for the model's shape."""
+        """The factors that were measured, or else the usual ones for the model's shape."""
         return self.measured or usual_factors(self.shape)
 
 
@@ -106,7 +106,7 @@ class Layout:
     stages: int
     copies: int
     weight_bytes: int
-    """Of a copy, as the next."""
+    """The weights of one copy, as `sequence_bytes` are of one copy."""
     sequence_bytes: int
     device_bytes: int
     """On each device, with the sequences of the load that have a place."""
@@ -115,10 +115,10 @@ class Layout:
     prefill_limit: float | None
     """Tokens of a prompt that a copy reads in a second, at best."""
     ttft_s: float | None
-    """Of the last, if all users ask at once; the mean, if requests come at a rate."""
+    """That of the last user if all ask at once; the mean if requests come at a rate."""
     itl_s: float | None
     tokens_per_s: float | None
-    """Of all replies together, while prompts are read; while none is, if that speed is unknown."""
+    """Of all replies together, while prompts are read, or while none is if that is unknown."""
     is_bound: bool
     """Whether most of a step is in no figure: times are at least so long."""
     usd_per_hour: float | None

@@ -45,16 +45,16 @@ class MeasuredBurst:
 
     burst: Burst
     prompt_tokens: float
-    """Of each call on average, without those from a cache."""
+    """The mean over the calls, without tokens from a cache."""
     prefill_tokens_per_s: float | None
-    """Of all together, while any prompt was read; with its queue unless the server reports it."""
+    """Over all prompts, while any was read; with its queue unless the server reports it."""
     ttft_s: float
-    """Of the call that waited longest."""
+    """The time of the call that waited longest."""
     at_once: float
     context_tokens: float
-    """Of each of them, in the middle of that time."""
+    """The context of each such call, in the middle of the time when all were written."""
     step_s: float | None
-    """How long a token of each took, by our clock, while all were written, or some if never all."""
+    """How long a token of each took, by our clock, while all were written, or at least some."""
 
 
 async def measure_speed(

@@ -27,7 +27,7 @@ Packing = Literal["gguf", "safetensors"]
 
 PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
 """A server's batch: llama.cpp's and vLLM's."""
-# Of a KV cache of safetensors in 8 bits; in 16, a computation's, also for models of 32.
+# A KV cache of safetensors in 8 bits. In 16 it is a computation's, also for models of 32 bits.
 _FP8: Final = BlockFormat(name="FP8", block_elements=1, block_bytes=1)
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
@@ -54,7 +54,7 @@ class ModelShape:
     is_local: bool = True
     """Whether it was read from files; else it is known by name or size, and comes in both."""
     parameters: int
-    """Of a configuration without norms and biases: within 2 %."""
+    """Counted from the configuration without norms and biases: within 2 %."""
     active_parameters: int
     """Those that one token is multiplied with: without the input's table and idle experts."""
     weight_bytes: int
@@ -63,17 +63,17 @@ class ModelShape:
     active_bytes: int
     """Those that one token passes: with experts, only the ones it uses."""
     expert_share: float = 1.0
-    """Of a layer's experts, those that one token uses; 1 for a dense model."""
+    """The share of a layer's experts that one token uses; 1 for a dense model."""
     table_parameters: int = 0
-    """Of the input's table, unless it is the output's too: no token is multiplied with them."""
+    """Those of the input's table, with which no token is multiplied; 0 if it is the output's."""
     output_parameters: int = 0
-    """Of the output's table, which only the last token of a prompt passes; 0 if unknown."""
+    """Those of the output's table, which only a prompt's last token passes; 0 if unknown."""
     fine_parameters: int = 0
     """Those that quantizations of safetensors leave in 16 bits, such as tables and routers."""
     heads: int = 0
-    """Of queries; GPUs divide them evenly. 0 if unknown."""
+    """The heads of queries, which GPUs divide evenly; 0 if unknown."""
     compute_bytes: int = 0
-    """Of each token computed at once, between layers and within them, at the peak: an allowance."""
+    """An allowance for each token computed at once, between and within layers, at the peak."""
     caches: tuple[LayerCache, ...]
     """What each layer keeps of the tokens it has seen."""
     exact_caches: bool
@@ -267,7 +267,7 @@ class _Config(NamedTuple):
         return value
 
     def product(self, *names: str) -> int:
-        """Of counts that are 0 if missing."""
+        """The product of counts that are 0 if missing."""
         return math.prod(self.count(name, default=0) for name in names)
 
     def unusable(self, name: str, problem: str) -> ModelFileInvalid:
@@ -348,7 +348,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
 
 
 def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCache, ...], bool]:
-    """Of each layer, and whether the configuration describes them all."""
+    """The cache of each layer, and whether the configuration describes them all."""
     full = _full_cache(config, width)
     window = config.count("sliding_window", "attention_chunk_size", default=0)
     # Qwen 2 names a window that it does not use.

@@ -44,7 +44,7 @@ class PlannedModel:
     roles: tuple[str, ...]
     """Those in which nodes ask it."""
     layout: Layout | None
-    """Of a file that fits, as the endpoint has it: its device, context and slots."""
+    """The layout of a file that fits, with the endpoint's device, context and slots."""
     need: Mapping[str, int]
     """Bytes by device; empty if its server decides that, or if there is a problem."""
     problem: str | None
@@ -168,7 +168,7 @@ def _roles_by_tag(
             roles.required({role: node})
         for tag in tags:
             roles_of.setdefault(tag, []).append(role)
-    # Of a node that does not say whom it asks, any endpoint may be asked.
+    # A node that does not say whom it asks may ask any endpoint.
     is_unknown = None in demand.values()
     for tag, endpoint in endpoints.items():
         if is_unknown or tag in roles.in_use or (endpoint.pin and is_managed(endpoint)):
@@ -193,7 +193,7 @@ async def _sized(
 
 
 def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
-    """Of a model from a file, as the endpoint loads it; None if it does not fit so."""
+    """The layout of a model from a file as the endpoint loads it; None if it does not fit so."""
     names = [*endpoint.shares]
     if endpoint.path is None:
         return None

@@ -379,8 +379,8 @@ def graph_inputs(graph: Graph) -> dict[str, GraphInput]:
 
 
 def _agreed(first: GraphInput, second: GraphInput) -> GraphInput:
-    """The one with a default, or else with a type."""
-    # Of equals, the first: sorting keeps their order, reversed too.
+    """The input with a default, or else the input with a type."""
+    # Sorting keeps the order of equals, also in reverse: the first of them is chosen.
     chosen, second_choice = sorted(
         (first, second),
         key=lambda candidate: (candidate.has_default, candidate.annotation not in _ANY),

@@ -190,7 +190,7 @@ def _read_annotation(function: Callable[..., object], name: str) -> object:
     annotations = inspect.get_annotations(function)
     if name not in annotations:
         return object
-    # Of this one alone: the other types need not exist at run time.
+    # Only this annotation is resolved: the other types need not exist at run time.
     holder = SimpleNamespace(__annotations__={name: annotations[name]})
     return typing.get_type_hints(holder, function.__globals__, include_extras=True)[name]
 
@@ -226,7 +226,7 @@ def read_node(
         PipelineInvalid: It is not written with `def`, its signature cannot be a node's, or `each`
             or `takes` names a parameter that it does not have.
     """
-    # Of what a decorator wraps: mistakes are to name the node's own file and line.
+    # The function that decorators wrap has the file and line that mistakes have to name.
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         raise PipelineInvalid(

@@ -75,7 +75,7 @@ class Loading:
     """The settings with which llama.cpp loads a model."""
 
     context_tokens: int
-    """Of each slot (llama.cpp's `n_ctx` is this times slots)."""
+    """The context of each slot (llama.cpp's `n_ctx` is this times slots)."""
     slots: int = 1
     """Requests served at once (`n_parallel`), each with a cache of its own."""
     cache_type_k: CacheType = "f16"

@@ -23,7 +23,7 @@ from harness.hardware.quantization import TENSOR_FORMATS
 # count cannot become a tuple of 2^32 elements.
 MAX_LAYERS: Final = 4096
 
-# Of a key, by the format; longer values are not kept.
+# The longest key that the format allows; longer texts are not kept as values.
 _MAX_TEXT_BYTES: Final = 65535
 # ggml's `GGML_MAX_DIMS`.
 _MAX_DIMENSIONS: Final = 4
@@ -69,7 +69,7 @@ class GgufFile:
     tensors: dict[str, int]
     """Bytes of each tensor by its own type, without the padding between them."""
     elements: int
-    """Of all its tensors; 0 if a server reports it."""
+    """The sum over all tensors; 0 if a server reports the model."""
 
     @cached_property
     def architecture(self) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 MACHINE_SHARE: Final = 0.8
-"""Of the machine's memory, what models may take unless told otherwise."""
+"""The share of the machine's memory that models may take by default."""
 
 # Far more than a processor's caches hold, and little beside a model.
 _BYTES: Final = 128 << 20
@@ -58,7 +58,7 @@ def products_per_s() -> float:
         np.matmul(factor, factor)
         return time.perf_counter() - start_s
 
-    # Of each product a multiplication and an addition; the best time, since others only slow it.
+    # Each product is a multiplication and an addition. The best time counts: others only slow it.
     return 2 * _WIDTH**3 / min(once_s() for _ in range(_ROUNDS))
 
 
@@ -147,7 +147,7 @@ class Gpus:
         self.found = tuple(map(self._described, range(count)))
 
     def state(self, number: int) -> GpuState:
-        """Of one GPU now; takes some milliseconds."""
+        """The state of one GPU now; asking takes some milliseconds."""
         nvml, handle = self._nvml, self._handles[number]
         rates = self._told(nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._told(nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -187,16 +187,15 @@ class ProcessUse:
     """Since a process began."""
 
     cpu_s: float
-    """Of all its threads together."""
-    resident_bytes: int
-    """Now."""
+    """The time of all its threads together."""
+    resident_bytes: int  # now
     page_faults: int
     """How often it waited for a page from disk: major faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreUse:
-    """Of all cores together, since the machine was started."""
+    """The time of all cores together since the machine was started."""
 
     busy_s: float
     total_s: float

@@ -31,7 +31,7 @@ the rest, asked for and joined to it. `continue` is for a cut reply; a filtered 
 
 _MOST_CALLS_FOR_THE_REST = 4  # a model that goes on for ever is stopped after this many
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
-# Of a greedy call that is repeated: the same request would bring the same reply.
+# For a greedy call that is repeated: at temperature 0 it would get the same reply.
 _TEMPERATURE_AGAIN = 0.3
 
 
@@ -228,7 +228,7 @@ async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Complet
         sent_ns=cut.sent_ns,
         first_token_ns=cut.first_token_ns,
         phases=(*cut.phases, *rest.phases),
-        # Of two replies these do not add up.
+        # These do not add up over two replies.
         itl=None,
         structured=cut.structured,
         cost_usd=_sum(cut.cost_usd, rest.cost_usd),

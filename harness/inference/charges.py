@@ -123,7 +123,7 @@ class Charges:
         # Later prompts are taken to be as much longer than their estimate as any was.
         longest = max(self._longer.get(request.model, 1.0), prompt_tokens / estimated)
         self._longer[request.model] = longest
-        # Of a stand-in's reply, the stand-in's price.
+        # A fallback's reply has the fallback's price.
         priced = self._priced(endpoint or request.model, prompt_tokens, answered)
         cost = reported_usd if priced is None else priced
         return Spent(

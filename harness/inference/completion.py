@@ -201,7 +201,7 @@ class Embeddings:
     vectors: NDArray[np.float32]
     """One row per text, in their order: `(n, d) float32`."""
     input_tokens: int | None
-    """Of all texts together; None if the server does not report it."""
+    """The sum over all texts; None if the server does not report it."""
     model_id: str
     """The model's name as the server gave it."""
 
@@ -260,9 +260,9 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
 
 
 _LEAST_SHARE = 0.7
-"""Of the words of a text, as tokens: some tokenizers join two common words to one."""
+"""The fewest tokens per word of a text: some tokenizers join two common words to one."""
 _FEWEST_TO_JUDGE = 500
-"""Words of a prompt: hardly a server has so short a context that it cuts a shorter one."""
+"""Prompts of fewer words are not judged: hardly a server has so short a context."""
 _AS_WORDS = bytes(ord("a" if byte > 127 or chr(byte).isalnum() else " ") for byte in range(256))
 """For UTF-8: `a` for the bytes of letters and digits, a blank for those of other ASCII."""
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from harness.errors import InvalidInput
 
 MOST_BYTES = 20 << 20
-"""Of one image; most providers take less."""
+"""The most bytes of one image; most providers take less."""
 _KINDS = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",

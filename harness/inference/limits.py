@@ -115,7 +115,7 @@ class Limits:
 
 
 def merged(*limits: Limits | None) -> Limits:
-    """Of each kind the first that is given: `merged(command_line, pipeline, settings)`."""
+    """The first limit given for each kind: `merged(command_line, pipeline, settings)`."""
     together = Limits()
     for level in limits:
         open_fields = [n for n in FIELD_OF.values() if getattr(together, n) is None]

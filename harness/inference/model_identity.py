@@ -52,7 +52,7 @@ class ModelIdentity:
     quantization: str | None = None
     """How its weights are packed; None if unknown."""
     fingerprint: str | None = None
-    """Of its file, or of its weights if the server tells it."""
+    """The digest of its file, or of its weights if the server tells it."""
     server: str | None = None
     """The address it is served at, the same however it was written."""
     replicas: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
     stated = [name for name in map(parse_model_name, report.names) if name.has_size]
     if endpoint.path is not None:
         own_name = parse_model_name(endpoint.path.name)
-        # Of a file called `model.gguf`, a folder above it may tell.
+        # For a file called `model.gguf`, a folder above it may have the name.
         if not own_name.words:
             own_name = parse_model_name(str(endpoint.path))
         names = (*stated, own_name)
@@ -210,7 +210,7 @@ class ModelMetadata:
     path: str | None = None
     """A file or a folder on the server's machine, or the name of a repository."""
     fingerprint: str | None = None
-    """Of its weights, if the server tells it; models that share it are the same."""
+    """The digest of its weights, if the server tells it; models that share it are the same."""
 
 
 def metadata_from(keys: Mapping[str, object], *, quantization: str | None) -> ModelMetadata:

@@ -73,7 +73,7 @@ class ReplyCache:
             yield slot
             return
         key, asked_ns = call_key(request, identity=identity), clock()
-        # Of equal calls at the same time one asks. If it is cancelled, the next one does.
+        # One of several equal calls at the same time asks. If it is cancelled, the next one asks.
         while (leader := self._under_way.get(key)) is not None:
             await asyncio.wait([leader])  # awaited by itself, it would be cancelled with this call
             # It has its reply, which is stored now, or none that is: then each asks for itself.

@@ -79,7 +79,7 @@ class ToolSpec:
 
 
 Layout = tuple[tuple[int, bool, Mapping[str, Any]], ...]
-"""Of content in parts: from which character on each stands, whether it is the next image, and
+"""The parts of a content: the character that each begins at, whether it is the next image, and
 further fields of its JSON, such as `detail` and `cache_control`."""
 
 
@@ -96,9 +96,9 @@ class Message:
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of an assistant: the calls it asks for."""
+    """The calls that an assistant's turn asks for."""
     answers: str | None = None
-    """Of a tool: the id of the call whose result the content is."""
+    """For a tool's turn: the id of the call whose result the content is."""
     images: tuple[Image, ...] = ()
     """Sent before the content, or where `layout` has them; a tool's, in a user's turn behind the
     results."""

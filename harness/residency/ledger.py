@@ -44,7 +44,7 @@ class Tenant:
 
     model: str
     need: Need
-    """Of weights, KV cache and compute buffers."""
+    """The bytes of weights, KV cache and compute buffers."""
     load_s: float = 1.0
     """Measured, or else expected."""
     call_s: float = 0.0
@@ -54,11 +54,11 @@ class Tenant:
     slots: int | None = None
     """Calls that it answers at once; None for any number."""
     load_timeout_s: float = 600.0
-    """Of loading, and of unloading."""
+    """The timeout of loading, and of unloading."""
     pin: bool = False
     """Whether it is loaded at the start and stays."""
     priority: int = 0
-    """Of two models that need the same room, the higher is loaded first and evicted last."""
+    """A model with a higher priority is loaded before others, and evicted after them."""
 
     @property
     def need_bytes(self) -> int:

@@ -400,9 +400,9 @@ class Choice:
         cost_s = math.fsum(self._tenants[needed_model].load_s for needed_model in to_load) + max(
             busy_s, default=0.0
         )
-        # Of equal ways: one that need not wait, for how long calls take is not known at first; the
-        # one that leaves the fewest different sequences of uses, since equal ones go side by side;
-        # the higher priority.
+        # Between equal costs decides whether it need not wait, since at first nobody knows how long
+        # calls take; then the fewest different sequences of uses, since equal ones go side by side;
+        # then the higher priority.
         remaining = {uses[n:] for uses, n in zip(self._uses, at, strict=True)}
         return cost_s, bool(busy_s), len(remaining), -self._tenants[model].priority
 

@@ -144,7 +144,7 @@ LEAST_FOR_TAILS = 20  # fewest values for percentiles beside the median
 
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
-    """Of the known values; None if there are none."""
+    """The percentiles of the known values; None if there are none."""
     values = sorted(value for value in values_ns if value is not None)
     if not values:
         return None
@@ -304,7 +304,7 @@ def _decode_rate(done: Sequence[Call]) -> float | None:
 
 
 def known_sum(counts: Iterable[int | None]) -> int | None:
-    """Of those that some server reports; None if none does."""
+    """The sum of the counts that some server reports; None if none does."""
     reported = [count for count in counts if count is not None]
     return sum(reported) if reported else None
 

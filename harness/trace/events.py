@@ -142,7 +142,7 @@ class QuestionEvent(InstantEvent):
 
     @staticmethod
     def form_of(choices: Iterable[str]) -> str:
-        """Of a question that only these answer."""
+        """The form of a question that only these choices answer."""
         return _ONE_OF + ", ".join(choices)
 
     @staticmethod
@@ -182,7 +182,7 @@ class Request(SpanEvent):
     was_connected: bool = True  # whether its server was reached, as far as is known
     # Whether its server refused a request of it before it did any work.
     took_no_tokens: bool = False
-    # Of the error that ended it, such as `call.unreachable`; None in older journals.
+    # The code of the error that ended it: `call.unreachable`; None in older journals.
     error_code: str | None = None
 
     @property
@@ -335,7 +335,7 @@ class EndpointEvent(InstantEvent):
     model_id: str | None = None
     url: str | None = None
     file: str | None = None  # name of the GGUF file of a model
-    # Of an embedded model; None for all cores but one, and all to read prompts with.
+    # For an embedded model; None for all cores but one, and all cores to read prompts.
     threads: int | None = None
     usd_per_hour: float | None = None
     usd_per_million_input_tokens: float | None = None
@@ -438,12 +438,12 @@ class RoundEvent(InstantEvent):
 
     @property
     def id(self) -> int:
-        """Of the loop's span."""
+        """The id of the loop's span."""
         return self.span or 0
 
     @property
     def duration_ns(self) -> int:
-        """Of writing the draft and judging it."""
+        """How long writing the draft and judging it took."""
         return round(self.seconds * 1e9)
 
 
@@ -562,7 +562,7 @@ class Events:
                     yield item
 
     def __getitem__(self, kind: type[E]) -> list[E]:
-        """Of a kind with kinds of its own, those too."""
+        """All events of a kind, with those of its subclasses."""
         if kind not in self._read:
             kinds = {event.NAME: event for event in (*kind.__subclasses__(), kind)}
             read_events = [

@@ -247,8 +247,9 @@ class JournalFile:
         self.path = path
         self.ended: RunEnded | None = None
         self.flows: list[Flow] = []
-        self._ends = array("q")  # by span id: where the line of its end begins, or 0
-        # Of a packed file, in which a seek reads it from its beginning; none begins at 0.
+        # Span id → where the line of its end begins; 0 without an end, since no end begins there.
+        self._ends = array("q")
+        # The lines of ends of a packed file, in which each seek would read from its beginning.
         self._end_lines = bytearray(b"\n") if is_packed(path) else None
         self._last_ns: int | None = None
         with open_journal(path) as file:

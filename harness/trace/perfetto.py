@@ -89,7 +89,7 @@ _SHORT = 40
 
 _ROOT = 1
 """The uuid of the group around all others."""
-# Of one kind; with it, ranks still have 32 bits.
+# The most tracks of one kind; with so many, ranks still have 32 bits.
 _MOST_TRACKS = 10**8
 
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts

@@ -195,8 +195,8 @@ class NodeOutput(NamedTuple):
     skipped: str | None = None
     """Why there is no value: the node was skipped."""
     digest: str | None = None
-    """Of the value before secrets were taken out of it. A recorded value with another digest, or
-    none, is not what the node returned, and no resumed run can use it."""
+    """Digest of the value before secrets were taken out of it. If it is None, or not the digest of
+    the recorded value, that is not what the node returned, and no resumed run can use it."""
     uses: Mapping[str, str] | None = None
     """By name, the digests of models, rubrics and settings that the call used; None if it could not
     use any, or an earlier version wrote the record."""

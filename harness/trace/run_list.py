@@ -57,7 +57,7 @@ class AuditLine(BaseModel):
     wiggum_scores: tuple[float, ...] = ()
     """The composite of each round of the last loop."""
     evaluation: dict[str, float] = {}
-    """Of an evaluation, the mean of each score."""
+    """Name of each score of an evaluation → its mean."""
     tenant: str | None = None
     """For whom a session made it."""
     stop_reason: str | None = None

@@ -27,7 +27,7 @@ class SharedTracer(Tracer):
         self._counters: dict[tuple[str, str], tuple[float, str]] = {}
         """By track and name, the latest value and its unit."""
         self._copies: dict[Span, dict[Tracer, Span]] = {}
-        """Of each of its own spans that are open."""
+        """Each open span of this tracer → its copies in the other tracers."""
 
     @contextmanager
     def heard_by(self, run: Tracer) -> Iterator[None]:

@@ -171,7 +171,7 @@ class ArrowEnd(NamedTuple):
     """One end of an arrow, at the beginning of the slice that is drawn or on a mark."""
 
     number: int
-    """Of the arrow, from 1; both ends have it."""
+    """The number of the arrow, from 1; both of its ends have it."""
     name: str
     leaves: bool
     mark: Lane | None = None

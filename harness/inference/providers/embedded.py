@@ -78,7 +78,7 @@ class EmbeddedLlamaCpp(Engine):
 
     @property
     def process_id(self) -> int | None:
-        """Of the engine; None while there is none."""
+        """The process id of the engine; None while there is no engine."""
         child = self._child
         return child.process_id if child is not None and child.is_alive else None
 

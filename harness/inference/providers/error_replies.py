@@ -34,7 +34,7 @@ _OVERFLOW = re.compile(
     r"|\bn_keep\b|when context the overflows",  # LM Studio
     re.IGNORECASE,
 )
-# Of the reply. It may as well be a rate that was exceeded: with 429, that is what is meant.
+# There is no room for the reply, or a rate was exceeded: with status 429, it is the rate.
 _NO_ROOM = re.compile(
     r"input.{0,40}max_(?:new_)?tokens.{0,80}(?:exceed|context)",  # Together, with 403
     re.IGNORECASE,

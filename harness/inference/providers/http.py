@@ -161,7 +161,7 @@ class HttpConnection:
     `ConfigurationInvalid` for a key that cannot stand in an HTTP header.
     """
 
-    # Of httpx2. litellm takes httpx's, which have the same arguments and methods.
+    # The classes of httpx2. litellm takes httpx's, which have the same arguments and methods.
     new_client: Callable[..., Any] = StackingClient
     new_body: type[BoundedBody] = BoundedBody
     new_tls = staticmethod(httpx2.create_ssl_context)
@@ -401,7 +401,7 @@ class Exchange(AsyncExitStack):
             raise not_connected(error, url) from error
 
 
-# Of all that is done for a request, reading its address takes longest.
+# Cached, since parsing its address takes longest of all that is done for a request.
 _address = lru_cache(maxsize=64)(httpx2.URL)
 
 

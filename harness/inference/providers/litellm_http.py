@@ -115,7 +115,7 @@ class CarefulClient(httpx.AsyncClient):
         if call is None:
             raise httpx.NetworkError("litellm sends something by itself", request=request)
         client = call.connection.client
-        # Of most providers litellm keeps one number only; all but connecting is limited above.
+        # For most providers litellm keeps only one timeout; all but connecting is limited above.
         request.extensions = {**request.extensions, "timeout": client.timeout.as_dict()}
         request.headers["accept-encoding"] = PACKED_AS
         # Some providers get litellm's own `authorization` in place of the endpoint's.

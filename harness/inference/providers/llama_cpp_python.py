@@ -300,9 +300,9 @@ class LlamaCppEngine:
         if min(lengths) == 0:
             # The package would write to memory that is not its own.
             raise ServerError("an empty text has no vector; leave it out", status=400)
-        # One at a time: of several together, the package mixes up those of models without pooling.
+        # One text at a time: for models without pooling, the package mixes up several together.
         rows = [np.array(self._llama.embed(text, truncate=False), np.float32) for text in texts]
-        # Of a model that names no pooling, the mean over the text's tokens.
+        # A model that names no pooling gives a row per token: their mean is the text's vector.
         vectors = np.stack([row.mean(axis=0) if row.ndim == 2 else row for row in rows])
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), sum(lengths)
 

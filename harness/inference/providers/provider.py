@@ -20,7 +20,7 @@ from harness.inference.request import ChatRequest, Effort, JsonSchema
 
 Fields = Mapping[str, object]  # part of a request's JSON
 
-# Of efforts beyond the three that gpt-oss was trained on, the nearest of these.
+# The nearest of the three efforts that gpt-oss was trained on, for every other effort.
 _LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
