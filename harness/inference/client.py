@@ -94,8 +94,7 @@ class Client:
     before_call: Callable[[], None] | None = None  # raises if no further call may be made
     # Raises if this reply may not be used.
     after_reply: Callable[[ChatRequest, Completion], None] | None = None
-    # Gets each notice once for each endpoint: of impossible counts, of a server that takes no
-    # notice of a request, and of a server that has changed its model.
+    # Gets each notice once for each endpoint, such as of impossible counts or of another model.
     warn: Callable[[Notice], None] | None = None
     noticed: set[tuple[str, str]] = field(default_factory=set)  # (tag, code) of each notice so far
     # (tag, replica) → the name of the model that answered last.
@@ -333,8 +332,7 @@ class Client:
         """One request, once the gate and the meter let it through; its time begins here."""
         route, deadline = call.route, call.deadline
         if route.error is not None:
-            # Otherwise the route's one error would collect the frames of every call, and all that
-            # they hold.
+            # Otherwise the route's one error would hold the frames of every call.
             raise route.error.with_traceback(None)
         # 4. Gate
         admission = call.admission
@@ -345,8 +343,7 @@ class Client:
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
             sent = request if sending is None else sending.request
-            # The call's time begins when it is sent: neither the wait for a place nor that for the
-            # end of an outage is part of it.
+            # The call's time begins here, after the waits for a place and for an outage's end.
             deadline.begin(again=place.was_held)
             if (left_s := deadline.left_s) <= 0:
                 raise timed_out("timeout_s", route.endpoint)

@@ -66,8 +66,7 @@ class Usage:
     output_tokens: int
     """The reply, reasoning included."""
     cached_tokens: int | None
-    """Prompt tokens read from the server's cache; None if the server does not report it, which is
-    not the same as 0."""
+    """Prompt tokens read from the server's cache; None, which is not 0, if it does not report it."""
     reasoning_tokens: int | None = None
     """Tokens of reasoning in the reply; None if the server does not report it."""
     draft_tokens: int | None = None
@@ -127,8 +126,7 @@ class Completion:
     cost_usd: float | None = None
     """The provider's charge for the call; None if its prices are unknown."""
     cache_saved_usd: float | None = None
-    """How much the provider's prompt cache saved; negative if writing to it cost more. None if it
-    reported no cache."""
+    """What the provider's prompt cache saved, less the cost of writing to it; None if unreported."""
     structured: StructuredMode | None = None
     """How the reply's schema was treated; None without a schema."""
     dropped: tuple[str, ...] = ()
@@ -136,8 +134,7 @@ class Completion:
     endpoint: str | None = None
     """Tag of the endpoint that answered, if not the requested one."""
     attempts: int = 1
-    """Requests sent: more than one if a field was refused, or if the server had closed the
-    connection."""
+    """Requests sent: more than one after a refused field, or a connection closed by the server."""
     connecting_ns: int | None = None
     """For a new connection; None of one that was kept open."""
     cut_by: Literal["tokens", "cost"] | None = None

@@ -389,9 +389,9 @@ def stable_prefix(request: Request) -> str:
     """The beginning that a call shares with those that should be answered by the same replica."""
     if not isinstance(request, ChatRequest):
         return request.texts[0][:_PREFIX_CHARS]
-    # Up to where the first message says that other calls differ: an evaluator's rubric and sources,
-    # not the draft. Else the system prompt and the beginning of what follows, which stay the same
-    # while a conversation grows.
+    # It ends where the first message says that calls differ: after an evaluator's rubric and
+    # sources, before the draft. Without such a mark, it is the system prompt and the beginning of
+    # the next message, which stay the same while a conversation grows.
     parts = []
     for message in request.messages:
         if message.shared_chars:

@@ -80,8 +80,7 @@ def another_may_answer(error: HarnessError) -> bool:
             return True
         case ServerError():
             return error.status is None or error.status >= 500
-        # A mistake that a person has to correct must be seen, not covered up by another model's
-        # answer.
+        # A person has to see and correct a mistake: another model's answer must not hide it.
         case _:
             return False
 

@@ -54,8 +54,7 @@ VARIATION = "~"  # in the label of a call, before the number of its variation
 class ReplyCache:
     """Replies to calls that are meant to be answered alike every time: greedy or seeded ones.
 
-    It does not notice when a server comes to serve other weights by the same name. The store is
-    closed with it.
+    It does not notice if a server gets other weights of the same name. It closes the store, too.
     """
 
     def __init__(self, store: TextStore) -> None:

@@ -48,8 +48,8 @@ class ToolCall:
     @property
     def sendable(self) -> ToolCall:
         """The call in a form that servers and their templates read, whatever the model wrote."""
-        # llama-server answers a history with broken arguments with 500 from then on, and OpenAI one
-        # with a strange name with 400.
+        # llama-server answers every history with broken arguments with 500, OpenAI one with a
+        # strange name with 400.
         name = _NOT_IN_NAMES.sub("_", self.name)[:_MOST_NAME_CHARS] or "unknown"
         try:
             is_object = isinstance(orjson.loads(self.arguments), dict)

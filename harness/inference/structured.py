@@ -219,9 +219,8 @@ class FoundOnce(Generic[T]):
 class SchemaKnowledge:
     """What one model's server does with schemas, found out once; its tags share it.
 
-    `mode` is given if it is known without a probe. It says nothing of other schemas: one that the
-    server refuses is put in words from then on. `strict` is for servers that enforce schemas by
-    OpenAI's rules.
+    `mode` is given if it is known without a probe. A schema that the server refuses is put in words
+    from then on. `strict` is for servers that enforce schemas by OpenAI's rules.
     """
 
     def __init__(self, mode: StructuredMode | None = None, *, strict: bool = False) -> None:
@@ -254,8 +253,7 @@ class SchemaKnowledge:
         """Whether the schema may be what the server refused; it is put in words from then on."""
         key = orjson.dumps(request.reply_schema)
         if sent.reply_schema is None:
-            # The call fails without its schema, too. So the schema was not to blame, and is sent
-            # again next time.
+            # It fails without the schema, too. So the schema was not to blame, and is sent again.
             self._refused.discard(key)
             return False
         is_about_schemas = _ABOUT_SCHEMAS.search(str(error)) is not None

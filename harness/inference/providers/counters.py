@@ -180,8 +180,7 @@ class RunTotals:
         if fresh:
             last = 0.0
         elif last is None:
-            # The first read counts from now. A total that appears later was 0 before: some servers
-            # have it only when there is something to count.
+            # The first read counts from now. A total that appears later was 0 before its first count.
             last = 0.0 if self._was_read else value
         # A total that has fallen belongs to a server that was started again.
         growth = value - last if value >= last else value
@@ -190,9 +189,8 @@ class RunTotals:
         return replace(reading, value=self._grown[name])
 
     def _hits(self) -> tuple[Reading, ...]:
-        # The share of the last interval would mean little: llama.cpp counts cached tokens when a
-        # prompt begins, and the others as they are computed. Over the run, it is right whenever a
-        # prompt ends.
+        # Over the run, the share is right whenever a prompt ends. That of an interval is not:
+        # llama.cpp counts cached tokens when a prompt begins, the others as they are computed.
         prompt, cached = (self._grown.get(METRICS[key].name) for key in ("prompt", "cached"))
         if not prompt or cached is None:
             return ()

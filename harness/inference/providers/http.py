@@ -45,8 +45,7 @@ PACKED_AS = "gzip"  # the one encoding that servers may use
 _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _STEP_BYTES = 64 << 10
-# How much of an error's body is read. litellm searches all of it, 4 seconds a megabyte, and blocks
-# the event loop meanwhile.
+# The most of an error's body that is read: litellm's search blocks the event loop 4 s a megabyte.
 _REFUSAL_BYTES = 64 << 10
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 _GONE = "disconnected without sending a response"
@@ -148,8 +147,7 @@ class Access:
     # Sent with every request, as a bearer token where the server has no other way.
     api_key: str | None = field(default=None, repr=False)
     clock: Clock = monotonic
-    # Told where a request is about to go, by a provider that picks the address itself; raises
-    # `NotTrusted` to prevent it.
+    # Called with a request's address by providers that pick it; raises `NotTrusted` to prevent it.
     check_address: Callable[[str], None] = lambda _url: None
 
 
@@ -218,7 +216,7 @@ class HttpConnection:
 
     def odd(self, value: object) -> InferenceError:
         """The error of a part of a reply that is not of the protocol."""
-        # Broken JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
+        # Broken JSON may come from a broken reply, so that another attempt may succeed. JSON of
         # another shape will come again.
         kind = StreamCut if isinstance(value, str) else ServerError
         # Without the key, which would not be found once it is cut in two.
@@ -383,13 +381,11 @@ class Exchange(AsyncExitStack):
                 if client.is_closed:
                     how = "the connections were closed on this side"
                     raise self._connection.cut(how) from error
-                # On a new connection, it is the server's answer to this request; likewise if
-                # something did come, and was no HTTP.
+                # On a new connection, or if no HTTP came, the error is the answer to this request.
                 is_no_http = isinstance(error, httpx2.RemoteProtocolError)
                 if is_new or (is_no_http and _GONE not in str(error)):
                     raise
-                # The server had closed the pooled connection that we chose. No reply has begun, so
-                # sending again cannot repeat any of it.
+                # The server had closed the pooled connection before a reply began: sending is safe.
                 self.requests += 1
                 return await client.send(request, stream=True)
         except _BROKEN as error:

@@ -18,8 +18,7 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Every line without its end, and the last one even if its end is missing."""
     # Lines end with LF, CRLF or CR only. Splitting decoded text instead would also cut at U+2028,
     # which servers send unescaped inside JSON strings, and within characters that span two chunks.
-    # The line so far, chunk by chunk, and joined once: to add each chunk to a text of what came
-    # before takes minutes for a long line.
+    # The line so far, joined once: adding each chunk to a text takes minutes for a long line.
     line_parts: list[bytes] = []
     bom = codecs.BOM_UTF8  # some proxies begin a stream with one
     held_cr = b""
@@ -32,8 +31,7 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         for line_end in line_ends:
             line_parts.append(line_end)
             yield b"".join(line_parts).removeprefix(bom)
-            line_parts = []
-            bom = b""
+            line_parts, bom = [], b""
         line_parts.append(unfinished)
     if last := b"".join(line_parts).removeprefix(bom):
         yield last

@@ -215,8 +215,7 @@ class _EventStream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         if self._done:
-            # OpenAI's library stops reading here, and only a reply that was read to its end leaves
-            # its connection to the next.
+            # OpenAI's library stops here. Only a reply read to its end leaves its connection usable.
             await read_to_end(self._values)
         await self._stream.aclose()
 

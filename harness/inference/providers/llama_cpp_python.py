@@ -311,8 +311,7 @@ class LlamaCppEngine:
             text = self._library.llama_grammar.json_schema_to_gbnf(json.dumps(schema))
         except Exception as error:  # it asserts, and looks up what is not there
             raise self._not_a_grammar(str(error)) from error
-        # llama.cpp gives nothing for a grammar that it cannot parse; the package does not look, and
-        # the process crashes.
+        # llama.cpp returns null for a grammar that it cannot parse; the package would crash on it.
         sampler = self._library.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
         if not sampler:
             raise self._not_a_grammar("is there a quote or a backslash in a constant?")
@@ -364,8 +363,7 @@ class LlamaCppEngine:
 def _loading(endpoint: Endpoint, header: GgufHeader) -> Loading:
     micro_batch = _MICRO_BATCH_TOKENS
     if endpoint.embeddings:
-        # A text is embedded in one go, whatever its length; the model was not trained on longer
-        # ones.
+        # A text is embedded at once. The model was not trained on texts longer than this.
         micro_batch = min(endpoint.context_tokens, header.context_length)
     return Loading(
         context_tokens=endpoint.context_tokens,

@@ -181,8 +181,7 @@ def _model_fields(
 ) -> dict[str, object]:
     """The fields of every request that may load the model; `options` are those of the call."""
     chosen = dict(options or {})
-    # Ollama loads a model again when a request has another context, so every request has the
-    # endpoint's, or none.
+    # Ollama loads a model again for another context: every request has the endpoint's, or none.
     if "context_tokens" in endpoint.model_fields_set:
         chosen["num_ctx"] = endpoint.context_tokens
     # Without one, Ollama's own setting holds.

@@ -145,8 +145,7 @@ def _tgi_times(extras: Extras) -> ServerTimings | None:
     queue_ns = as_ns(extras.headers.get("x-queue-time"))
     if validation_ns is None or queue_ns is None:
         return None
-    # They do not separate prefill from decode: the time per token is the whole inference,
-    # divided by the tokens.
+    # They do not separate prefill from decode: the time per token is all inference by all tokens.
     return ServerTimings(queue_ns=validation_ns + queue_ns)
 
 

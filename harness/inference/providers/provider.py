@@ -33,8 +33,7 @@ def by_template(effort: Effort) -> Fields:
 
 
 Switch = str | None
-"""How to make a server do or report something: a flag or setting of its own, `ALWAYS` or
-`NEVER`."""
+"""How to make a server do or report something: its flag or setting, `ALWAYS` or `NEVER`."""
 ALWAYS: Final = ""
 NEVER: Final = None
 

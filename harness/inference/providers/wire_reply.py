@@ -1,7 +1,6 @@
 """A reply on the OpenAI chat wire, read key by key.
 
-No field of an unexpected shape costs a reply that was paid for. A reply counts only when its finish
-reason has come.
+A field of an unexpected shape does not cost the reply. It counts once its finish reason has come.
 """
 
 from __future__ import annotations
