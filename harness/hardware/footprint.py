@@ -55,7 +55,7 @@ def parse_bytes(size: int | str) -> int:
     if match is None:
         raise ValueError(f"{size!r} is not a size; {_ACCEPTED}")
     number, unit = match.groups()
-    # Not as a float, by which `1.005 KB` is 1,004 bytes.
+    # Read as a decimal: as a float, `1.005 KB` would be 1,004 bytes.
     return int(Fraction(number) * _UNITS[unit.upper()])
 
 
@@ -105,7 +105,7 @@ class Footprint:
 
     weights_bytes: int
     kv_bytes: int
-    """For the whole context of all slots; allocated when the model is loaded."""
+    """The bytes for the whole context of all slots, allocated when the model is loaded."""
     compute_bytes: int
     """Intermediate results of one micro-batch, and the logits."""
 
@@ -242,7 +242,7 @@ def split_footprint(
     """
     caches = layer_cache_bytes(header, loading)
     weights = header.weights
-    # As b11434 splits it (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the
+    # The split of b11434 (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the
     # last back, after the output; a layer's cache goes with it.
     first = first_gpu_layer(header, gpu_layers)
     # The input's tables stay in the machine; of one that is also the output's matrix, the GPU has a

@@ -86,23 +86,23 @@ def _round(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU; what it does not tell is None."""
+    """One GPU; a value that it does not tell is None."""
 
     name: str
     """`gpu0`, `gpu1`, …: NVML's numbers, which are `nvidia-smi`'s. CUDA numbers GPUs otherwise,
     unless CUDA_DEVICE_ORDER is PCI_BUS_ID, and only those in CUDA_VISIBLE_DEVICES."""
     capacity_bytes: int | None
-    """None for one that shares the machine's own memory."""
+    """None for a GPU that shares the machine's own memory."""
     memory_bytes_per_s: int | None
     """Nominal, from the width of its bus and the highest clock of its memory, which moves data
     twice a cycle."""
     product: str = ""
-    """Such as `NVIDIA H100 80GB HBM3`."""
+    """The name of the GPU, such as `NVIDIA H100 80GB HBM3`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """What a GPU does at a moment; what it does not tell is None."""
+    """The state of a GPU at a moment; a value that it does not tell is None."""
 
     busy: float | None
     """The share of the driver's last sampling period, up to a second, in which anything ran."""
@@ -184,7 +184,7 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUse:
-    """Since a process began."""
+    """The use of a process since it began."""
 
     cpu_s: float
     """The time of all its threads together."""

@@ -22,7 +22,7 @@ class BlockFormat:
     """A tensor type: blocks of elements, each block of the same size."""
 
     name: str
-    """As ggml writes it: `F16`, `Q4_K`."""
+    """The name as ggml writes it: `F16`, `Q4_K`."""
     block_elements: int
     """A row is a whole number of blocks."""
     block_bytes: int
@@ -104,7 +104,7 @@ def label_bits(label: str) -> float | None:
 def weight_bits(label: str) -> float:
     """Bits of a weight in safetensors: those of the label, four with their scales; 16 if unsaid."""
     bits = label_bits(label) or 16
-    # By their blocks: 4.25 for MXFP4 and for AWQ (a scale and a zero for 128), 4.5 for NVFP4.
+    # The bits by their blocks: 4.25 for MXFP4 and AWQ (a scale and a zero for 128), 4.5 for NVFP4.
     return bits if bits != 4 else 4.5 if "NVFP4" in label.upper() else 4.25
 
 

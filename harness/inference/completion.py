@@ -66,7 +66,7 @@ class Usage:
     output_tokens: int
     """The reply, reasoning included."""
     cached_tokens: int | None
-    """Prompt tokens read from the server's cache; None, which is not 0, if it does not report it."""
+    """Prompt tokens read from the server's cache; None, which is not 0, if unreported."""
     reasoning_tokens: int | None = None
     """Tokens of reasoning in the reply; None if the server does not report it."""
     draft_tokens: int | None = None
@@ -126,7 +126,7 @@ class Completion:
     cost_usd: float | None = None
     """The provider's charge for the call; None if its prices are unknown."""
     cache_saved_usd: float | None = None
-    """What the provider's prompt cache saved, less the cost of writing to it; None if unreported."""
+    """What the provider's prompt cache saved, less the cost of writing; None if unreported."""
     structured: StructuredMode | None = None
     """How the reply's schema was treated; None without a schema."""
     dropped: tuple[str, ...] = ()

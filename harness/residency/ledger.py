@@ -80,7 +80,7 @@ class Resident:
     """Calls that use it now."""
     since_ns: int = 0
     idle_since_ns: int = 0
-    """When its last call ended, or else its load; meaningless while it has leases."""
+    """When its last call ended, or else when its load did; meaningless while it has leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Strand:
     """Models that are used one after another, such as by one call of a node."""
 
     name: str
-    """No other strand of the forecast has it."""
+    """Unlike that of any other strand of the forecast."""
     uses: tuple[str, ...]
     """Tags, the present or next one first; calls of one model in a row count as one use."""
     after: frozenset[str] = frozenset()
@@ -170,7 +170,7 @@ class WaitingCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetState:
-    """All that a decision rests on. Equal states make equal decisions."""
+    """All that a decision depends on: equal states make equal decisions."""
 
     now_ns: int
     ledger: Ledger
@@ -289,7 +289,7 @@ def place(
     needs, places = [*needs_taken], dict[str, str]()
 
     def free_bytes(device: str) -> int:
-        # On GPUs all have room side by side; in the machine they take turns.
+        # On GPUs all models have room side by side; in the machine they take turns.
         rivals = () if device == MACHINE else needs
         return devices[device].room_bytes - sum(need.get(device, 0) for need in rivals)
 

@@ -81,7 +81,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
     waits: dict[tuple[int, str], tuple[Interval, ...]] = {}
     unreliable: dict[int, set[str]] = {}
-    # One pass: a span comes after its parent, and a call's phases after the call.
+    # One pass is enough: a span comes after its parent, and a call's phases after the call.
     for span in spans:
         # 1. A phase of a call; most spans are.
         if span.name in PHASES:
@@ -118,7 +118,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 node_span=outermost.get(span.id),
             )
     for (number, name), parts in waits.items():
-        # Only now, since phases may come after the call was read.
+        # Computed only now, since phases may come after the call was read.
         calls[number].learn(**{name: parts})
     for number, figures in unreliable.items():
         calls[number].learn(unreliable=frozenset(figures))
@@ -358,7 +358,7 @@ def cost_of(
         for model in dict.fromkeys(call.model for call in calls)
     )
     priced = [m for m in models if m.usd is not None]
-    # Not 0: a run of unknown price is not for nothing.
+    # None and not 0: a run of unknown price is not free.
     usd = sum(m.usd or 0.0 for m in priced) if priced else None
     return RunCost(
         models=models,
@@ -405,7 +405,7 @@ def _model_cost(
 def charges_of_replies(
     replies: Iterable[ReplyAgain], endpoints: Iterable[EndpointEvent]
 ) -> Iterator[float]:
-    """What replies cost that are used again, as `charges_of`."""
+    """The cost of the replies that are used again, as in `charges_of`."""
     prices = {price.model: price for price in endpoints}
     for reply in replies:
         charge = _charge(reply, prices.get(reply.model))

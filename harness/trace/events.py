@@ -94,7 +94,7 @@ class NodeAttempt(SpanEvent, name="node"):
     label: str
     node: str = ""
     item: int | None
-    # For a place among those of its node, and below among those of the pipeline.
+    # The wait for a place among those of its node; below, among those of the pipeline.
     concurrency_wait_ns: int | None = None
     place_wait_ns: int | None = None
     attempt: int | None = None
@@ -293,7 +293,7 @@ class Queue(SpanEvent):
 
 
 def place_of(phase: Attributes) -> object:
-    """What a wait was for; None for a phase that is no wait for a place."""
+    """What a wait was for; None for a phase that does not wait for a place."""
     reason = phase.get("reason")
     if "place_of" in phase or reason is None:
         return phase.get("place_of")
@@ -314,7 +314,7 @@ class RetryEvent(InstantEvent):
 
     @property
     def pause(self) -> Interval:
-        """Until the next attempt."""
+        """The time until the next attempt."""
         return Interval(start_ns=self.time_ns, end_ns=self.time_ns + round(self.delay_s * 1e9))
 
 
@@ -328,7 +328,7 @@ class Fallback(InstantEvent):
 
 
 class EndpointEvent(InstantEvent):
-    """What is left at its default is not there."""
+    """A field that is left at its default is not there."""
 
     model: str
     backend: str = "openai"
@@ -496,7 +496,7 @@ class ClientLag(SpanEvent):
 
     track: str
     longest_ns: int
-    # Where it was, as `file.py:12`; None of a short one, or if the process did not run at all.
+    # Where it stood, as `file.py:12`; None for a short one, or if the process did not run.
     at: str | None = None
     function: str | None = None
 
@@ -539,7 +539,7 @@ Worker = NamedTuple("Worker", [("label", str), ("track", str), ("process", int)]
 
 # --- reading --------------------------------------------------------------------------------------
 
-# Not those of calls, of which there may be millions: `calls_of` keeps them.
+# Spans of calls are left out, since there may be millions: `calls_of` keeps them.
 _KEPT = NAMES - {Chat.NAME, Queue.NAME}
 
 

@@ -68,13 +68,13 @@ _GZIP = b"\x1f\x8b"
 
 
 class _Packed(gzip.GzipFile):
-    """Where its text is damaged, a line ends, which so is no record, and nothing follows."""
+    """At damage in its text a line ends, so that it is no record, and nothing follows."""
 
     _is_over = False
 
     def read(self, size: int | None = -1) -> bytes:
         try:
-            # What comes before the damage is not lost with it, as by `read`.
+            # Unlike `read`, this does not lose what comes before the damage.
             return b"" if self._is_over else self.read1(-1 if size is None else size)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self._is_over = True
@@ -130,7 +130,7 @@ class Journal:
         self.ended = files[-1].ended
         self.parts = len(files)
         self._files = files
-        # From the clock of each part to that of the first, which is the run's.
+        # The shift from the clock of each part to that of the first, which is the run's.
         self._shifts_ns = [0, *((f.started.joined_ns or 0) - f.started.time_ns for f in files[1:])]
         self.resumed_ns = files[-1].started.joined_ns if len(files) > 1 else None
         self.flows = tuple(

@@ -180,7 +180,7 @@ class RunTotals:
         if fresh:
             last = 0.0
         elif last is None:
-            # The first read counts from now. A total that appears later was 0 before its first count.
+            # The first read counts from now. A total that appears later was 0 until then.
             last = 0.0 if self._was_read else value
         # A total that has fallen belongs to a server that was started again.
         growth = value - last if value >= last else value

@@ -215,7 +215,7 @@ class _EventStream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         if self._done:
-            # OpenAI's library stops here. Only a reply read to its end leaves its connection usable.
+            # OpenAI's library stops here. Only a reply read to its end frees its connection.
             await read_to_end(self._values)
         await self._stream.aclose()
 

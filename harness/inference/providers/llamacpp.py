@@ -134,7 +134,7 @@ class RouterHost(ServerHost):
             asking = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
             try:
                 async with self.or_else(partial(self._take_back, asking)):
-                    # Shielded: a router that is left loads the model even so, after it was seen not to.
+                    # Shielded: a router that is left loads the model even so, a moment later.
                     self._check_taken(await asyncio.shield(asking))
                     await until(self._is_loaded)
             finally:
