@@ -90,7 +90,8 @@ def advise(
     """
     log_to_stderr()
     with failures_told(as_json=as_json, of_journals=True):
-        endpoint, settings = None, Settings()
+        endpoint = None
+        settings = Settings()
         if measured is not None:
             settings = settings_for_calls(options["config"])
             endpoints = endpoints_of(settings)

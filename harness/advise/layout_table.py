@@ -309,7 +309,8 @@ def servings(
         is_packed = not (is_own or is_whole)
         if is_packed and server["packs_loaded"] and not _can_be_packed(place, row, device):
             continue
-        model, online = place.goal.model, None
+        model = place.goal.model
+        online = None
         if of_gguf and not (shape.is_local and is_own):
             name = model if shape.is_local else model.rpartition("/")[2]
             model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"

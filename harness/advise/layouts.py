@@ -328,9 +328,12 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     shared if there are fewer than models. The order is that of `goals`.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
-    alone, first, places = min(len(order), device.count), 0, list[Place]()
+    places: list[Place] = []
+    alone = min(len(order), device.count)
+    first = 0
     for number in range(alone):
-        is_last, cap = number == alone - 1, device.count - first - (alone - number - 1)
+        is_last = number == alone - 1
+        cap = device.count - first - (alone - number - 1)
         tries = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, cap + 1)]
         met = [n for n, rows in tries if rows and not rows[0].misses]
         # The fewest that meet its targets, else the fewest on which it fits.

@@ -129,7 +129,8 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
     from_ns, to_ns = max((at[0] for _, at in written), default=0), min(ends_ns)
     if (to_ns - from_ns) * 4 < max(ends_ns) - from_ns:
         from_ns, to_ns = 0, max(ends_ns)
-    tokens, contexts, writing = 0.0, [], []
+    tokens = 0.0
+    contexts, writing = [], []
     for usage, at in written:
         inside = [n for n, ns in enumerate(at) if from_ns <= ns <= to_ns]
         if not inside:

@@ -280,9 +280,11 @@ class Places:
             # 4. In line twice: for any free place, and for that of the lender. Deeper calls go
             #    first, and nodes that follow another item by item: what is begun ends before more
             #    begins.
-            depth, around = 0, call
+            depth = 0
+            around = call
             while around is not None:
-                depth, around = depth + 1, around.around
+                depth += 1
+                around = around.around
             queued = _QueuedCall(call, start)
             is_first = call is None or not call.state.step.follows
             heappush(self._waiting, (-depth, is_first, next(self._count), queued))

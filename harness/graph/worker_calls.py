@@ -365,7 +365,8 @@ def perform(call: PackedCall, board: Board | None) -> PerformedCall:
     """Makes a call, in a worker; `board` may be None for one that does not ask."""
     records: list[Record] = []
     tracer = Tracer(records.append, content=call.content)
-    track, trace_back = f"worker {socket.gethostname()}", None
+    track = f"worker {socket.gethostname()}"
+    trace_back = None
     try:
         with tracer.span(events.Worker(call.label, track, os.getpid())):
             arguments = {

@@ -35,7 +35,8 @@ _ACCEPTED = "write a number of bytes, or a number with a unit: 512 MiB, 8 GiB, 1
 
 def format_bytes(count: int) -> str:
     """A byte count for people, in binary units with one decimal: `1.2 GiB`."""
-    size, power = float(count), 0
+    size = float(count)
+    power = 0
     # Rounded first: 1023.96 KiB is 1.0 MiB, not 1024.0 KiB.
     while round(size, 1) >= 1024 and power < len(_BINARY_UNITS):
         size /= 1024

@@ -224,7 +224,8 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
         prompt_tokens = most_prompt_tokens(request)
     else:
         prompt_tokens = sum(map(most_tokens_in, request.texts))
-    highest, wrong = _MOST_BEYOND + _MOST_TIMES * prompt_tokens, ""
+    highest = _MOST_BEYOND + _MOST_TIMES * prompt_tokens
+    wrong = ""
     if not isinstance(answer, Completion):
         count = _at_most(answer.input_tokens, highest)
         wrong = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
@@ -235,7 +236,8 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
         # A text takes tokens: zeros are of a server that does not count.
         is_uncounted = answer.text and not read and not written
         if is_uncounted or None in (_at_most(read, highest), _at_most(written, highest)):
-            wrong, usage = f"{read!s:.20} tokens in, {written!s:.20} out", None
+            wrong = f"{read!s:.20} tokens in, {written!s:.20} out"
+            usage = None
         else:
             thought = _at_most(usage.reasoning_tokens, highest)
             usage = replace(

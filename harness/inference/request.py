@@ -354,7 +354,8 @@ class ChatRequest:
     def sampling(self) -> dict[str, float]:
         """Settings that are left out unless they are set, by the names all servers use."""
         names = ("top_p", "top_k", "min_p", "presence_penalty")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -506,11 +507,10 @@ def _check(request: Request) -> None:
             raise InvalidInput(f"{name} is {value!r:.80}; give {hint}", code=code)
 
 
-# Low, so that it is an upper bound: in English there are about four, and a letter of Chinese, which
-# has three bytes, is a token or less.
+# Low, for an upper bound: English has about four; a Chinese letter, with three, is at most one.
 _BYTES_PER_TOKEN = 3
 _PER_MESSAGE = 8  # what a chat template puts around a message: five or six
-# What it puts before the first, a system prompt of its own: 26 in Qwen 2.5, 60 in gpt-oss.
+# What it puts before the first message, its own system prompt: 26 in Qwen 2.5, 60 in gpt-oss.
 _PER_CALL = 64
 # Claude's largest takes 1,600, GPT-4o's 1,445; a model that scales no image may take more.
 _PER_IMAGE = 2048

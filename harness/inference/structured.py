@@ -58,8 +58,7 @@ _ABOUT_SCHEMAS = re.compile(
     r"|\bpattern\b|\benum|\$ref|recursi|context=|[a-z](?:Of|Items|Length)\b",
     re.IGNORECASE,
 )
-_KEPT = f'{{"word":"{_WORD}"}}'
-
+_KEPT = f'{{"word":"{_WORD}"}}'  # what the probe's schema allows
 
 _SCALARS = {"string", "integer", "number", "boolean"}
 _FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*\s*\n(.*)\n\s*\1$", re.DOTALL)

@@ -284,9 +284,10 @@ def place(
     needs_taken: Iterable[Need],
 ) -> dict[str, str]:
     """Devices for models, the first choosing first: the GPU with most room, else the machine."""
-    # By name, since of GPUs with equal room the first counts: a set's order is that of a process.
+    # Sorted by name, since the first of GPUs with equal room wins, and a set's order may change.
     gpus = sorted(devices.keys() - {MACHINE})
-    needs, places = [*needs_taken], dict[str, str]()
+    needs = [*needs_taken]
+    places: dict[str, str] = {}
 
     def free_bytes(device: str) -> int:
         # On GPUs all models have room side by side; in the machine they take turns.

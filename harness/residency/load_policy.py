@@ -126,7 +126,8 @@ def _urgent(state: BudgetState) -> LoadModel | None:
     if state.now_ns < due_ns:
         return None
     model, call = next(iter(needed.items()))
-    choice, why = Choice(state), {model: f"it has been waited for {_seconds(state, call)} s"}
+    choice = Choice(state)
+    why = {model: f"it has been waited for {_seconds(state, call)} s"}
     # Rather at the cost of idle models, for which no call has to end.
     return choice.best(why, going=choice.idle) or choice.best(why)
 
@@ -435,7 +436,8 @@ class Choice:
     def _run(self, at: Sequence[int], residents: Collection[str]) -> list[int]:
         """How many uses each strand has behind it when all has run that these models let run."""
         # This goes in rounds, until no strand ends that others wait for.
-        at, has_ended = list(at), True
+        at = list(at)
+        has_ended = True
         while has_ended:
             has_ended = False
             for n in self._begun(at):

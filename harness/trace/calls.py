@@ -257,7 +257,8 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     cached = known_sum(call.cached_tokens for call in done)
     drafted = known_sum(call.draft_tokens for call in done)
     accepted = known_sum(call.accepted_tokens for call in done)
-    saved = [usd for call in done if (usd := call.cache_saved_usd) is not None]
+    saved_usd = [call.cache_saved_usd for call in done]
+    saved = [usd for usd in saved_usd if usd is not None]
     schemas = [call.schema for call in done]
     return CallGroup(
         name=name,
@@ -292,13 +293,12 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
 
 
 def _decode_rate(done: Sequence[Call]) -> float | None:
-    timed = [
-        (decode_ns, tokens)
-        for call in done
-        if (decode_ns := call.phase_ns("decode")) > 0
-        and "decode" not in call.unreliable
-        and (tokens := call.decode_tokens) is not None
-    ]
+    timed: list[tuple[int, int]] = []  # (decode time, decoded tokens) of each call
+    for call in done:
+        decode_ns = call.phase_ns("decode")
+        tokens = call.decode_tokens
+        if decode_ns > 0 and "decode" not in call.unreliable and tokens is not None:
+            timed.append((decode_ns, tokens))
     seconds = sum(decode_ns for decode_ns, _ in timed) / 1e9
     return sum(tokens for _, tokens in timed) / seconds if timed else None
 

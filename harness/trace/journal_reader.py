@@ -378,7 +378,11 @@ def next_part(journal: Path) -> int:
 def paths_beside(journal: Path) -> list[Path]:
     """The files beside a journal that may be further parts of its run, in order."""
     paths = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
-    parts = {path: part for path in paths if (part := part_of(path, journal))}
+    parts: dict[Path, int] = {}
+    for path in paths:
+        part = part_of(path, journal)
+        if part:
+            parts[path] = part
     return sorted(parts, key=parts.__getitem__)
 
 

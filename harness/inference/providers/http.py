@@ -354,13 +354,15 @@ class Exchange(AsyncExitStack):
         self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
     ) -> httpx2.Response:
         client, endpoint = self._connection.client, self._connection.endpoint
-        is_new, since_ns = False, 0  # a new connection, and when it was begun
+        is_new = False  # whether a new connection was begun
+        since_ns = 0  # when it was begun
 
         async def watch(event: str, _details: Mapping[str, object]) -> None:
             nonlocal is_new, since_ns
             # httpcore's names, such as `connection.connect_tcp.started`.
             if event.endswith("connect_tcp.started"):
-                is_new, since_ns = True, time.perf_counter_ns()
+                is_new = True
+                since_ns = time.perf_counter_ns()
             elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
                 self.connecting_ns = time.perf_counter_ns() - since_ns
             if on_sent and event.endswith("send_request_body.complete"):

@@ -175,10 +175,9 @@ class LlamaCppEngine:
         self._endpoint = endpoint
         self._library = _import_llama_cpp(endpoint)
         self._llama = _load(self._library, endpoint)
-        # llama.cpp asks between any two operations, hundreds of times a token, whether to stop, and
-        # its threads wait for the answer. A function of Python's would need the interpreter's lock
-        # for it, and a prompt take twice as long whenever other threads compute; the length of a
-        # text, 0 or 1, is told without.
+        # llama.cpp asks hundreds of times a token whether to stop, and its threads wait for the
+        # answer. A Python function needs the interpreter's lock for it: with other threads busy, a
+        # prompt takes twice as long. `strlen` of a text of 0 or 1 characters answers without it.
         self._stop = ctypes.create_string_buffer(2)
         libc = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
         self._library.llama_set_abort_callback(

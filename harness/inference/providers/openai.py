@@ -1,7 +1,6 @@
 """Servers that speak OpenAI's protocol, load no models on request, and need a page or less each.
 
-`openai` stands for any other server: it looks for times wherever some server reports them, and
-relies on none.
+`openai` stands for any other server: it reads times wherever these servers report them, if any.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from harness.inference.request import Effort, JsonSchema
 
 def _times(extras: Extras) -> ServerTimings | None:
     readers = (llamacpp.times, vllm.times, _tabby_times, _tgi_times)
-    return next((timings for reader in readers if (timings := reader(extras))), None)
+    return next(filter(None, (reader(extras) for reader in readers)), None)
 
 
 _OFF_BY_TYPE = re.compile(

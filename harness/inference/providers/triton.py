@@ -263,8 +263,7 @@ PROVIDER = Provider(
     health="/v2/health/ready",
 )
 
-# 2.73. Its vLLM backend alone embeds. Every reply ends with "stop", one that the token limit cut
-# included.
+# 2.73. Only its vLLM backend embeds. Every reply ends with "stop", even if the token limit cut it.
 OPENAI_FRONT_END = Provider(
     title="Triton's OpenAI front end",
     remedies=REMEDIES,
