@@ -208,7 +208,7 @@ class Graph(Generic[ResultT]):
                 + did_you_mean(self.result, self.nodes),
                 code="pipeline.result-unknown",
             )
-        # What `Pipeline[Answer](…)` makes gets it only after `__init__`, so it is read here.
+        # `Pipeline[Answer](…)` sets `__orig_class__` only after `__init__`, so it is read here.
         if (types := get_args(getattr(self, "__orig_class__", None))) and self.nodes:
             _check_result(self.nodes[self.result_node], types[0])
         for node in self.nodes.values():

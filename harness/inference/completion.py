@@ -142,7 +142,7 @@ class Completion:
     from_cache: bool = False
     """Whether the reply was reused from an earlier call, without asking a model."""
     extra: Mapping[str, object] = field(default_factory=dict, hash=False)
-    """What the server wants back with the reply as a turn; see `Message.extra`."""
+    """The fields that the server wants back with the reply as a turn; see `Message.extra`."""
     source: str | None = None
     """The server, as the one that gets `extra` back; None without."""
 
@@ -180,7 +180,7 @@ def is_visible(text: str) -> bool:
 
 
 def why_no_text(reply: Completion) -> str:
-    """What came in place of an answer."""
+    """Why there is no text: what came in place of an answer."""
     tokens = "" if reply.usage is None else f" ({reply.usage.output_tokens} tokens)"
     if reply.tool_calls:
         was_offered = reply.tools is not None

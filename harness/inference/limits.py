@@ -97,7 +97,7 @@ class Limits:
                 )
 
     def left(self, limit: LimitName, used: Spent) -> float | None:
-        """What is left of a limit; None without one."""
+        """The rest of a limit; None without a limit."""
         maximum: float | None = getattr(self, FIELD_OF[limit])
         amounts = {
             "tokens": used.tokens,

@@ -72,7 +72,7 @@ class Meter:
         self._laps = self.before
         self._lap = NOTHING
         self._lap_began_ns = self.began_ns
-        # What requests that are under way take at most.
+        # The most that the requests under way may take.
         self._under_way = NOTHING
         # The same of calls that were admitted, and have sent nothing yet.
         self._awaited = NOTHING

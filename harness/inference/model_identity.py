@@ -56,7 +56,7 @@ class ModelIdentity:
     server: str | None = None
     """The address it is served at, the same however it was written."""
     replicas: frozenset[str] = frozenset()
-    """Such addresses, if there are several."""
+    """The addresses, if it is served at several."""
     served: str | None = None
     """The model that the server says it serves; for a path, its last part that says something."""
 
@@ -111,7 +111,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         called=endpoint.model_id if endpoint.path is None else endpoint.path.name,
         source=source,
         names=names,
-        # What a person has written down overrules every other source.
+        # The name that a person has written down overrules every other source.
         family=declared_family(endpoint.family)
         or first_family(map(parse_model_name, report.base_models))
         or first_family((*map(parse_model_name, report.names), *names, own_name))

@@ -210,7 +210,7 @@ class KeptReplies:
 
     def _keep(self, key: str, reply: Completion) -> None:
         # The resumed run asks again for what a limit cut: it may have a higher one.
-        # What a filter ended is nothing to give a further attempt.
+        # A reply that a filter ended is of no use to a further attempt.
         if reply.cut_by is not None or reply.finish_reason == "content_filter":
             return
         texts = {key: _completion_as_text(reply)}
@@ -315,7 +315,7 @@ class ReplyLog:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self._size = os.fstat(self._descriptor).st_size
             if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
-                # What a kill cut off must not spoil the next line.
+                # A line that a kill cut off must not spoil the next line.
                 self._size += os.write(self._descriptor, b"\n")
         return self._descriptor
 
@@ -396,7 +396,7 @@ def reply_settings(endpoint: Endpoint) -> dict[str, object]:
 
 def reply_identity(endpoint: Endpoint) -> str:
     """A text that two endpoints share only if they would reply alike; raises `ModelFileInvalid`."""
-    # What another server has under the same name may be packed in another way.
+    # Another server may have the same name's weights packed in another way.
     settings = reply_settings(endpoint) | {"url": endpoint.url}
     return orjson.dumps(settings, option=orjson.OPT_SORT_KEYS).decode()
 

@@ -63,7 +63,7 @@ class Stalls:
         return doubt_ns > _MOST_DOUBT * measured.duration_ns
 
     def falsify_gaps(self, measured: Interval, *, longest_ns: int) -> bool:
-        """Whether a stall falsifies the longest wait between two of the arrivals in this time."""
+        """Whether the longest wait between two arrivals in this time may be wrong by as much."""
         stalls = self._known()
         first = bisect_right(stalls, measured.start_ns - _AFTERWARDS_NS, key=attrgetter("end_ns"))
         until = bisect_right(stalls, measured.end_ns, key=attrgetter("start_ns"))

@@ -75,12 +75,12 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
 
     def readings(body: bytes) -> tuple[Reading, ...]:
         text = body.decode(errors="replace")
-        # By name; of one name there are several, which differ by their labels, such as engines.
+        # Name → its values, one for each set of labels, such as one for each engine.
         samples: dict[str, list[float]] = {}
         for name, value in _SAMPLE.findall(text):
             if name in names:
                 samples.setdefault(name, []).append(float(value))
-        # Another page, if the server has them before its first call.
+        # If the server has them before its first call, this is another page.
         if not samples and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
         values = {
@@ -109,9 +109,9 @@ class MetricsSource:
         self._paths = dict(paths)
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
         self._connection = HttpConnection(bounded, api_key=api_key)
-        # That of a server which the run starts, None while it does not run; else the endpoint's.
+        # Gives the address of a server that the run starts, None while it does not run.
         self._address = address or (lambda: self._connection.root)
-        self._known = None if address else self._connection.root
+        self._last_address = None if address else self._connection.root
         self._totals = RunTotals()
         self._last: tuple[Reading, ...] = ()
 
@@ -131,8 +131,8 @@ class MetricsSource:
             return ()
         self.pause_s = self._usual_pause_s
         self._last = tuple(itertools.chain.from_iterable(answers))
-        fresh, self._known = address != self._known, address
-        return self._totals.counted(self._last, fresh=fresh)
+        is_new_server, self._last_address = address != self._last_address, address
+        return self._totals.counted(self._last, fresh=is_new_server)
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -145,7 +145,7 @@ class MetricsSource:
                 del self._paths[path]
                 return ()
             return self._paths[path](response.raise_for_status().content)
-        # One warning: a page of another kind is not asked for again.
+        # There is one warning: a page of another kind is not asked for again.
         except (ValueError, BodyTooLong) as error:
             del self._paths[path]
             log_warning(

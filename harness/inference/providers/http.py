@@ -171,7 +171,7 @@ class HttpConnection:
         self.base = base_of(str(url))
         self.root = self.base.removesuffix("/v1")
         key = bearer(api_key, endpoint=endpoint.tag)
-        # What still has a variable is left out: pages that are asked for without credentials.
+        # Headers with a variable are left out, as pages are asked for without credentials.
         query = {name: value for name, value in endpoint.query.items() if "${" not in value}
         headers = {
             name.lower(): bearer(value, endpoint=endpoint.tag) or ""
@@ -181,7 +181,7 @@ class HttpConnection:
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
         authorization = {"authorization": f"Bearer {key}"} if key else {}
         self.client = self.new_client(
-            # Else httpx2 offers all that is installed; `BoundedBody` unpacks only this.
+            # Otherwise httpx2 offers all that is installed; `BoundedBody` unpacks only this.
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
             event_hooks={"response": [self._bounded]},
@@ -435,7 +435,7 @@ class HttpBackend(ABC):
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress, reply.headers)
                 except ServerError as error:
-                    # Who has heard a part of the reply must not hear it again.
+                    # A caller that heard a part of the reply must not hear it again.
                     if progress.was_heard or not self._refused.learn(error, fields):
                         raise
                 else:

@@ -70,7 +70,7 @@ async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
 
 
 def _values(pieces: list[bytes]) -> Iterator[Any]:
-    """What these lines of one event say, together or, if that is no JSON, each."""
+    """The value of one event's lines together, or of each line if together they are no JSON."""
     if not pieces:
         return  # mostly: blank lines follow values that were given at once
     together = _value(b"\n".join(pieces))

@@ -322,9 +322,9 @@ def _with_cache_marks(message: Message, source: str) -> dict[str, object]:
 
 
 def _as_told(document: dict[str, Any]) -> dict[str, Any]:
-    """A part of a reply without litellm's own counts."""
+    """A part of a reply as its server told it, without litellm's own counts."""
     usage = document.get("usage") or {}
-    # It fills in zeros where the provider did not count.
+    # litellm fills in zeros where the provider did not count.
     is_counted = any(as_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     details = usage.get("completion_tokens_details") or {}
     # For Anthropic and some others litellm counts reasoning with another model's tokenizer, and

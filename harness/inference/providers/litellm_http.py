@@ -176,7 +176,7 @@ def _check_address(request: httpx.Request) -> None:
         try:
             call.check_address(str(request.url))
         except NotTrusted as error:
-            # What litellm makes of it says less: `http_call` raises this one.
+            # The error that litellm makes of it says less: `http_call` raises this one.
             call.refusal = error
             raise
 

@@ -57,7 +57,7 @@ from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
-# What llama.cpp takes for a field that is not sent.
+# The values that llama.cpp takes for fields that are not sent.
 _LEFT_OUT: Mapping[str, Any] = {
     part.name: 0.8 if part.name == "temperature" else part.default
     for part in fields(ChatRequest)
@@ -245,7 +245,7 @@ class LlamaCppEngine:
             raise self._overflow("prompt", len(prompt), context_tokens=context_tokens)
         room = min(room, request.max_output_tokens or room)
         grammar = None if request.reply_schema is None else self._grammar(request.reply_schema)
-        # Else a computation that was stopped would be counted with the next.
+        # Otherwise a computation that was stopped would be counted with the next.
         self._library.llama_synchronize(self._llama.ctx)
         self._library.llama_perf_context_reset(self._llama.ctx)
         seed = self._library.LLAMA_DEFAULT_SEED if request.seed is None else request.seed
@@ -276,7 +276,7 @@ class LlamaCppEngine:
                 if written >= room:
                     break
         except RuntimeError:
-            # What it has in its context now is neither the old prompt nor the new one.
+            # Its context now has neither the old prompt nor the new one.
             self._llama.reset()
             raise
         yield stops.rest()
@@ -443,7 +443,7 @@ class StopTexts:
         self.has_ended = False
 
     def feed(self, piece: str) -> str:
-        """What the piece adds to the text, less what may be the start of a stop."""
+        """The text that the piece adds, less an end that may begin a stop."""
         held = self._held + piece
         ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
         self.has_ended = bool(ends)
@@ -458,7 +458,7 @@ class StopTexts:
         return held[:safe]
 
     def rest(self) -> str:
-        """What is still held back, once nothing follows."""
+        """The text that is still held back, once nothing follows."""
         return self._held
 
 

@@ -147,7 +147,7 @@ class RouterHost(ServerHost):
             await self._let_go()
 
     async def report(self) -> HostReport:
-        """What `/models` says, which has no sizes."""
+        """The report of `/models`, which has no sizes."""
         # One that sleeps has given its memory back, and is loaded again by its next call.
         return HostReport(resident=(await self._status())["value"] == "loaded")
 

@@ -139,12 +139,12 @@ def _tgi_schema(schema: JsonSchema) -> Fields:
 
 
 def _tgi_times(extras: Extras) -> ServerTimings | None:
-    """Headers, which only replies that are not streamed have."""
+    """The times in headers, which only replies that are not streamed have."""
     validation_ns = as_ns(extras.headers.get("x-validation-time"))
     queue_ns = as_ns(extras.headers.get("x-queue-time"))
     if validation_ns is None or queue_ns is None:
         return None
-    # They do not separate prefill from decode: the time per token is all inference by all tokens.
+    # The headers do not separate prefill from decode: the time per token covers both.
     return ServerTimings(queue_ns=validation_ns + queue_ns)
 
 
@@ -206,7 +206,7 @@ TENSORRT_LLM = Provider(
 
 
 def _tabby_times(extras: Extras) -> ServerTimings | None:
-    """Fields of the usage, in seconds."""
+    """The times in fields of the usage, in seconds."""
     prefill_ns = as_ns(extras.usage.get("prompt_time"), "s")
     if prefill_ns is None:
         return None

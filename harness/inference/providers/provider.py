@@ -174,7 +174,7 @@ class Provider:
     finds_keys: bool = False
     """Whether its client picks addresses and credentials itself."""
 
-    # What a request to it looks like, on the OpenAI wire.
+    # The form of a request to it on the OpenAI wire.
     schema: Callable[[JsonSchema], Fields] | None = None
     """The fields that carry a reply's schema; None if it has no place for one."""
     strict_schemas: bool = False

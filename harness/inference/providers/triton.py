@@ -213,7 +213,7 @@ class TritonHost(ServerHost):
         return {"READY", "UNLOADING"}.isdisjoint(await self._states())
 
     async def _states(self) -> frozenset[str]:
-        """Those of its versions: `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`."""
+        """The states of its versions: `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`."""
         answer = await self.ask("POST", "/v2/repository/index", {})
         if answer.status != 200:
             raise self.refusal(answer)
