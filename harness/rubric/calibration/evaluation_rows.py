@@ -60,7 +60,7 @@ def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:
     """The scores of an evaluation's rows by their names for pairs, without outdated ones.
 
     Raises:
-        InvalidInput: A row cannot be read, or a score is no number.
+        InvalidInput: A row cannot be read, its `scores` are no object, or a score is no number.
     """
     samples, names = [], PairNames()
     for row in rows:
@@ -68,9 +68,13 @@ def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:
             raise row
         if row.fields.get("outdated"):
             continue
+        values = object_in(row.fields, "scores") or {}
+        if not isinstance(values, dict):
+            raise row.refusal(
+                f"'scores' is {values!r:.40}, not an object", code="labels.not-a-number"
+            )
         try:
-            scores = object_in(row.fields, "scores") or {}
-            scores = {name: float(value) for name, value in scores.items()}
+            scores = {name: float(value) for name, value in values.items()}
         except (TypeError, ValueError) as error:
             raise row.refusal(
                 f"a score is no number ({error})", code="labels.not-a-number"
