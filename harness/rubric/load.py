@@ -179,7 +179,7 @@ _NO_PART_OF_SCORING = {"extends", "without", "candidates", "finalists", "prompts
 
 
 def _digest(rubric: Rubric) -> str:
-    """Of what the rubric says, not of how it is put together."""
+    """The digest of what the rubric says, whatever files it is put together from."""
     return _hashed(_said_by(rubric))
 
 
@@ -200,13 +200,19 @@ def _hashed(values: Mapping[str, Any]) -> str:
 
 
 def at_any_threshold(rubric: Rubric) -> dict[str, float]:
-    """Each threshold that composites can have, by the digest of the rubric with it."""
+    """Digest → `pass_at`, for each `pass_at` that the rubric could have.
+
+    A stored digest that is a key here is of the same rubric, but perhaps for its threshold.
+    """
     scale = rubric.scale
-    steps = round((scale.max - scale.min) / scale.composite_step)
-    ends = ((scale.min + n * scale.composite_step) for n in range(steps + 1))
-    grid = [half_up(composite, scale.composite_step, start=scale.min) for composite in ends]
     values = _said_by(rubric)
-    return {_hashed(values | {"pass_at": at}): at for at in grid}
+    thresholds = {}
+    for step in range(round((scale.max - scale.min) / scale.composite_step) + 1):
+        candidate = scale.min + step * scale.composite_step
+        # Removes the float noise of the product, so that the digests match.
+        pass_at = half_up(candidate, scale.composite_step, start=scale.min)
+        thresholds[_hashed(values | {"pass_at": pass_at})] = pass_at
+    return thresholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ FENCED = re.compile(
 """Data between its marks, which models copy into their replies; up to the end if it is not
 closed."""
 
-# How much of an unreadable reply is sent back: its end, where the scores are due.
+# How much of an unreadable reply is sent back.
 _REPLY_SHOWN_CHARS = 2_000
 
 
@@ -91,8 +91,9 @@ def _source_text(rubric: Rubric, number: int, text: str, mark: str) -> str:
 def repair_messages(
     rubric: Rubric, dimensions: Sequence[Dimension], *, asked: Sequence[Message], reply: str
 ) -> tuple[Message, ...]:
-    """The conversation so far, and a request for the scores alone that could not be read."""
-    # Some templates have no turn without text.
+    """The conversation so far, then a request for only the scores that could not be read."""
+    # The end of the reply is sent, because its scores are due there. Some chat templates reject an
+    # empty turn, hence "(no answer)".
     excerpt = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
     question = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions, explained=False))
     return (*asked, Message("assistant", excerpt), Message("user", question))

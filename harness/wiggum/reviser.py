@@ -186,6 +186,7 @@ class Reviser:
         return self._request(self.prompts.whole(failed), failed, room=room)
 
     def _request(self, prompt: Message, failed: FailedDraft, *, room: int) -> ChatRequest:
+        next_round = failed.rounds[-1].number + 1
         return ChatRequest(
             model=self._model,
             role="producer",
@@ -193,7 +194,8 @@ class Reviser:
             max_output_tokens=room,
             temperature=_TEMPERATURE,
             frequency_penalty=_FREQUENCY_PENALTY,
-            seed=self._first_seed + failed.rounds[-1].number + 1,
+            # Each round has a seed of its own, which is the same when the loop is resumed.
+            seed=self._first_seed + next_round,
         )
 
     # --- what is made of the replies -------------------------------------------------------------
