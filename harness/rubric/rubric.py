@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, LiteralString, Self, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -250,6 +251,16 @@ class Prompts(BaseModel):
         return Message("user", filled(template, values), shared_chars=shared)
 
 
+def _text_after_colon(text: object, info: ValidationInfo) -> object:
+    # In a file, a name with nothing behind it is a forgotten text; in Python, None means no text.
+    if text is None and info.context is not None:
+        raise ValueError("nothing is there")  # put into words by `explain`
+    return text
+
+
+_OptionalText = Annotated[str | None, Field(min_length=1), BeforeValidator(_text_after_colon)]
+
+
 class Dimension(BaseModel):
     """One thing that is scored, either by checks or by the evaluator model."""
 
@@ -269,11 +280,11 @@ class Dimension(BaseModel):
     """Checks by code, whose mean is the score."""
     gate: bool = False
     """Under its floor, no model is asked and the draft fails. For checked dimensions."""
-    judge: str | None = Field(default=None, min_length=1)
+    judge: _OptionalText = None
     """The question put to the evaluator model."""
     anchors: dict[float, str] = {}
     """What a given score looks like, for the evaluator model."""
-    feedback: str | None = Field(default=None, min_length=1)
+    feedback: _OptionalText = None
     """What the evaluator model should say about it, so that an author can act on it."""
     caps: tuple[Cap, ...] = ()
     """Rules that hold the score down."""
@@ -283,11 +294,6 @@ class Dimension(BaseModel):
     """Whether a draft may pass without its score, which the verdict then says: a judged dimension's
     if there is no evaluator, a checked one's if there is nothing to check it by, such as
     sources."""
-
-    @field_validator("judge", "feedback", mode="before")
-    @classmethod
-    def _refuse_empty(cls, text: object, info: ValidationInfo) -> object:
-        return _text_after_colon(text, info)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -343,7 +349,7 @@ class Rubric(BaseModel):
     """The file's name without its ending; filled in on loading."""
     sha256: str = ""
     """Digest of all values, with those from the rubrics it extends; filled in on loading."""
-    extends: str | None = Field(default=None, min_length=1)
+    extends: _OptionalText = None
     """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
     """Dimensions of the extended rubric to leave out."""
@@ -383,11 +389,6 @@ class Rubric(BaseModel):
     """Templates of the prompts, or the name of a file of templates beside this one."""
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
-
-    @field_validator("extends", mode="before")
-    @classmethod
-    def _refuse_empty(cls, name: object, info: ValidationInfo) -> object:
-        return _text_after_colon(name, info)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -475,14 +476,6 @@ class Rubric(BaseModel):
     def checked(self) -> tuple[Dimension, ...]:
         """The dimensions that code scores."""
         return tuple(d for d in self.dimensions if d.checks)
-
-
-def _text_after_colon(text: object, info: ValidationInfo) -> object:
-    # In a file, a name with nothing behind it is a text that was forgotten; in Python, None says
-    # that there is none.
-    if text is None and info.context is not None:
-        raise ValueError("nothing is there")  # put into words by `explain`
-    return text
 
 
 def _off_scale(

@@ -149,7 +149,7 @@ def tune(
             "harness rubric score gives scores, for --scores",
             code="tune.nothing-to-count",
         )
-    decided = _is_decided(drafts)
+    decided = any(draft.accept for draft in drafts)
     if not decided and not any(rated.accept for rated in scored):
         raise InvalidInput(
             f"no draft has a mean human score of {accept_at:g} or more; set the score from which "
@@ -221,7 +221,7 @@ def tune(
 def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Rated]:
     """The drafts with their scores; with a composite and a decision, unless they lack something."""
     names_by_people = {name for draft in drafts for name in draft.people}
-    if _is_decided(drafts):
+    if any(draft.accept for draft in drafts):
         # A draft on which nobody decided is left out, whatever its scores.
         decisions = [
             statistics.fmean(d.accept.values()) > 0.5 if d.accept else None for d in drafts
@@ -236,10 +236,6 @@ def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float
         replace(d, lacks="no label by people") if accept is None else replace(d, accept=accept)
         for d, accept in zip(scored, decisions, strict=True)
     ]
-
-
-def _is_decided(drafts: Iterable[Labeled]) -> bool:
-    return any(draft.accept for draft in drafts)
 
 
 def _is_accepted(draft: Labeled, rubric: Rubric, names: set[str], accept_at: float) -> bool | None:
