@@ -47,8 +47,7 @@ def _on_cut_texts(written: Written) -> Iterator[RubricAdvice]:
     """Remarks on unquoted YAML texts that a ` #` has cut short, probably by mistake."""
     for inner in (*written.fields.values(), *written.items):
         yield from _on_cut_texts(inner)
-    # YAML takes ` #` for the beginning of a comment. `cut` is empty if a blank follows the '#', as
-    # that is how people write a comment that they mean.
+    # YAML takes ` #` for a comment. `cut` is empty for `# `: a comment that somebody meant.
     if written.cut:
         yield RubricAdvice(
             path=written.path,

@@ -105,7 +105,7 @@ def _read(
         raise refusal([*problems, *wrong]) from None
     if problems:
         raise refusal(problems)
-    named = rubric.model_copy(update={"id": path.stem, "sha256": _digest(rubric)})
+    named = rubric.model_copy(update={"id": path.stem, "sha256": _sha256(_scoring_values(rubric))})
     return RubricFile(named, written)
 
 
@@ -140,7 +140,7 @@ def with_prompts(rubric: Rubric, prompts: Mapping[str, str]) -> Rubric:
             for notice in notices
         ) from None
     changed = rubric.model_copy(update={"prompts": chosen})
-    return changed.model_copy(update={"sha256": _digest(changed)})
+    return changed.model_copy(update={"sha256": _sha256(_scoring_values(changed))})
 
 
 def _with_prompts(file: Written) -> Written:
@@ -178,13 +178,9 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
 _NO_PART_OF_SCORING = {"extends", "without", "candidates", "finalists", "prompts"}
 
 
-def _digest(rubric: Rubric) -> str:
-    """The digest of what the rubric says, whatever files it is put together from."""
-    return _hashed(_said_by(rubric))
-
-
-def _said_by(rubric: Rubric) -> dict[str, Any]:
-    # A rubric that says nothing of it has the digest that it had before the field was there.
+def _scoring_values(rubric: Rubric) -> dict[str, Any]:
+    """The values that scores depend on, whatever files the rubric is put together from."""
+    # A rubric without a language has the digest that it had before there was this field.
     left_out = {"language"} if rubric.language is None else set()
     values = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
     for dimension in values["dimensions"]:
@@ -195,23 +191,20 @@ def _said_by(rubric: Rubric) -> dict[str, Any]:
     return values
 
 
-def _hashed(values: Mapping[str, Any]) -> str:
+def _sha256(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def at_any_threshold(rubric: Rubric) -> dict[str, float]:
-    """Digest → `pass_at`, for each `pass_at` that the rubric could have.
-
-    A stored digest that is a key here is of the same rubric, but perhaps for its threshold.
-    """
+    """Digest → `pass_at`, for every possible `pass_at`: finds rubrics that differ only there."""
     scale = rubric.scale
-    values = _said_by(rubric)
+    values = _scoring_values(rubric)
     thresholds = {}
     for step in range(round((scale.max - scale.min) / scale.composite_step) + 1):
         candidate = scale.min + step * scale.composite_step
         # Removes the float noise of the product, so that the digests match.
         pass_at = half_up(candidate, scale.composite_step, start=scale.min)
-        thresholds[_hashed(values | {"pass_at": pass_at})] = pass_at
+        thresholds[_sha256(values | {"pass_at": pass_at})] = pass_at
     return thresholds
 
 

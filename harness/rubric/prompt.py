@@ -61,7 +61,7 @@ def _judge_values(
     mark, scale = _mark(draft), rubric.scale
     sources = (
         _source_text(rubric, number, text, mark)
-        # Of several, one that was shortened to nothing is left out; the others keep their numbers.
+        # A source that was shortened to nothing is left out; the others keep their numbers.
         for number, text in enumerate(shown.sources, start=1)
         if text or not shown.sources_shortened
     )
@@ -156,7 +156,7 @@ def _asked(
     return {
         "asked": ", ".join(shapes),
         "part": len(shapes) < len(rubric.judged),
-        # Of one alone, its fields, as in the schema.
+        # A single dimension is shown by its fields alone, as in the schema.
         "shape": shapes[dimensions[0].name] if len(shapes) == 1 else several,
     }
 
@@ -180,8 +180,7 @@ def _fenced(text: str, mark: str) -> str:
 
 
 def _mark(draft: Draft) -> str:
-    """A mark that does not occur in the data."""
-    # No text can close its fence, then.
+    """A mark that does not occur in the data, so that no text can close its fence."""
     # Made of task and sources alone: it is the same in every round, so that a prefix cache serves
     # what a revision left alone.
     texts = (f"{number} {draft.evidence}" for number in itertools.count())
@@ -192,7 +191,7 @@ def _mark(draft: Draft) -> str:
 
 # For draft and sources, however long the instructions are.
 _LEAST_ROOM_CHARS = 2_000
-# Of that room, what a long draft leaves to sources that need it.
+# The share of that room that a long draft leaves to sources, if they need it.
 _LEAST_SOURCES_SHARE = 0.25
 
 

@@ -426,15 +426,13 @@ class _ReplyReader:
         self._turns.append(position)
 
     def _state(self, name: str, number: re.Match[str], start: int, **kind: bool) -> None:
-        """Takes in a number as a statement on a dimension, if that was asked for."""
         # Among several dimensions, a total belongs to the whole.
         if name not in self._rules_by_name or (kind.get("is_total") and not self._only_dimension):
             return
         if stated := reply_numbers.score_in(number, self._scales_by_name[name]):
             score, ends = stated
             span = (start, number.start("number"), number.end())
-            statement = _Statement(name, *span, Judgement(score=score), ends, **kind)
-            self.statements.append(statement)
+            self.statements.append(_Statement(name, *span, Judgement(score=score), ends, **kind))
 
     def _explained(self, statement: _Statement) -> _Statement:
         """The statement with its reason: the text around the score, between two turns."""

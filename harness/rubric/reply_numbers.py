@@ -52,10 +52,7 @@ _OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
 def score_in(
     number: re.Match[str] | None, scale: Scale, ends: Sequence[float] = ()
 ) -> tuple[float, Sequence[float]] | None:
-    """The score, and the ends of its scale: the one that stands with the number, else `ends`.
-
-    None if there is no number, or if it cannot be a score on this kind of scale.
-    """
+    """A score, and the ends of its scale: what stands with it, else `ends`; None for no score."""
     if number is None:
         return None
     word = number["number"].casefold()

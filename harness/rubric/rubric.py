@@ -156,9 +156,9 @@ class Shortening(BaseModel):
     evaluate_over: int = Field(default=6_000, ge=1_000)
     """The evaluator sees a longer draft condensed to this: all headings, picked sentences."""
     payload_over: int | None = Field(default=None, ge=2_000)
-    """Of a longer evaluation prompt, instructions, sources and draft together, the evaluator sees
-    the sources condensed toward what the draft says, so that all is within this. 24,000 if left
-    out, or four times `evaluate_over` if that is more."""
+    """The evaluator sees sources condensed toward what the draft says if its prompt, with
+    instructions, sources and draft, would be longer than this. 24,000 if left out, or four times
+    `evaluate_over` if that is more."""
     revise_over: int = Field(default=5_000, ge=1_000)
     """The reviser sees a longer draft as an outline, with the criticized sections in full."""
     cap: int | None = Field(default=20_000, ge=2_000)
@@ -361,7 +361,7 @@ class Rubric(BaseModel):
     """The language of drafts, by ISO 639-1, such as `de`: checks then read its sentences, figures
     and names, and phrases with `forms: true` other forms of their words."""
     scale: Scale = Scale()
-    """Of the composite, and of dimensions without one of their own."""
+    """The scale of the composite, and of dimensions without a scale of their own."""
     pass_at: float = Field(default_factory=lambda data: data["scale"].at(0.8))
     """The composite from which a draft passes; 8 of 10 by default, and as high on other scales."""
     focus_below: float = Field(default_factory=lambda data: data["scale"].at(0.7))
@@ -465,10 +465,8 @@ class Rubric(BaseModel):
     def without_judges(self) -> Rubric:
         """The same with its judged dimensions optional."""
         dimensions = tuple(
-            dimension.model_copy(
-                update={"optional": dimension.optional or dimension.judge is not None}
-            )
-            for dimension in self.dimensions
+            d.model_copy(update={"optional": d.optional or d.judge is not None})
+            for d in self.dimensions
         )
         return self.model_copy(update={"dimensions": dimensions})
 

@@ -19,7 +19,7 @@ def answers_in(
     places: Iterable[Mapping[str, Value]], rules: Mapping[str, str]
 ) -> Iterator[tuple[str, bool]]:
     """The rules that objects call true or false, by key or by their words in any joining."""
-    by_words: dict[str, str] = {}
+    by_words: dict[str, str] = {}  # joined words → the rule's key
     for rule, statement in rules.items():
         by_words.setdefault(_joined(rule), rule)
         by_words.setdefault(_joined(statement), rule)
@@ -27,13 +27,13 @@ def answers_in(
         inner = (members.get(key) for key in _RULE_HOLDERS)
         for part in (members, *(value for value in inner if isinstance(value, dict))):
             for label, value in part.items():
-                named, answer = by_words.get(_joined(label)), _answer(value)
-                if named is not None and answer is not None:
-                    yield named, answer
+                answer = _answer(value)
+                if _joined(label) in by_words and answer is not None:
+                    yield by_words[_joined(label)], answer
 
 
 def _answer(value: Value) -> bool | None:
-    """Of `true`, `1`, `yes, it names none` and `{"value": true}`; None if it says both."""
+    """Whether `true`, `1`, `yes, it names none` or `{"value": true}` agrees; None if in doubt."""
     if isinstance(value, dict):
         answers = {_answer(value[key]) for key in _ANSWER_KEYS if key in value}
         return answers.pop() if len(answers) == 1 else None

@@ -22,11 +22,9 @@ _ALIKE = ("accept", "evaluator", "group", "human", "outdated", "rubric_sha256", 
 
 
 def is_evaluation(fields: Mapping[str, object]) -> bool:
-    """Whether rows with these columns are of an evaluation."""
+    """Whether rows with these columns are of an evaluation; one that failed has no scores."""
     columns = {name.partition(".")[0] for name in fields}
-    # A row that failed has inputs but no scores.
-    has_results = not columns.isdisjoint({"scores", "inputs"})
-    return "epoch" in columns and "draft" not in columns and has_results
+    return "epoch" in columns and "draft" not in columns and bool(columns & {"scores", "inputs"})
 
 
 class PairNames:
@@ -59,9 +57,7 @@ def _cell(value: object) -> str:
 
 
 def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:
-    """One `Sample` for each row that is not marked outdated.
-
-    The sample's `row` is its name from `PairNames`, the same in two evaluations of that row.
+    """One `Sample` for each row that is not outdated, named so that two evaluations pair up.
 
     Raises:
         InvalidInput: A row cannot be read, its `scores` are no object, or a score is no number.

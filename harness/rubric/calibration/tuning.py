@@ -112,7 +112,7 @@ class Tuning:
 
     @property
     def labels_sha256(self) -> str:
-        """Of what people said of the drafts that count."""
+        """The digest of what people said of the drafts that count."""
         texts = sorted(rated.labeled.said for rated in self.counted)
         return hashlib.sha256("".join(texts).encode()).hexdigest()
 
@@ -136,7 +136,8 @@ def tune(
     """
     # 1. Drafts with a composite and a decision. Those that count are independent.
     everything = scored_drafts(drafts, rubric, accept_at=accept_at)
-    scored, dropped = [], dict[str, list[str]]()
+    scored: list[Rated] = []
+    dropped: dict[str, list[str]] = {}  # reason → ids of drafts
     for rated in everything:
         if rated.lacks:
             dropped.setdefault(rated.lacks, []).append(rated.labeled.id)
