@@ -40,8 +40,8 @@ _BEFORE_NUMBER = re.compile(
     r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*\Z",
     re.IGNORECASE,
 )
-# Of German, in texts whose language is unknown: a number before a month, and one behind an article
-# or a preposition, unless a new sentence seems to begin. Its other ordinals look like other ends.
+# An ordinal ends no sentence before a month, nor, in a text of unknown language, behind a German
+# article or preposition, unless a new sentence seems to begin. Other ordinals look like ends.
 _MONTH = re.compile(
     r"(?:Januar|Jänner|Februar|Feber|März|April|Mai|May|Ju[nl][iey]|August|September|O[kc]tober"
     r"|November|De[zc]ember)\b"
