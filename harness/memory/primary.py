@@ -410,7 +410,7 @@ class PrimaryStore:
             return int(row[0]), int(row[1])
 
     def size_bytes(self) -> int:
-        """Of the tables that are not in `directory`."""
+        """The size of the tables that are not in `directory`."""
         return self._database.size_bytes()
 
     def __len__(self) -> int:
@@ -497,7 +497,7 @@ class _Changes:
         else:
             tags = [(tag, sequence) for tag in tags_of(passage)]
             self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", tags)
-        # Of all embedders: no vector is without its passage.
+        # From the vectors of every embedder: none may be without its passage.
         for table in _vector_tables(self.db).values():
             self.db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # constants
 

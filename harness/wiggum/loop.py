@@ -359,7 +359,7 @@ class _RunningLoop:
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
     reason = otherwise
-    # Of either model: the limit is the loop's, and no fault of who met it.
+    # Whichever model's call met the limit: it is the loop's limit, not that model's fault.
     if isinstance(error, LimitReached):
         reason = "budget"
     elif isinstance(error, EvaluatorAbstained):

@@ -90,7 +90,7 @@ class Selection:
 
 
 Rank = tuple[bool, bool, float]
-"""Of a draft by the checks, as `Checked.rank` has it: the higher, the better."""
+"""The rank of a draft by the checks, as in `Checked.rank`: the higher, the better."""
 
 Put = Callable[[Mapping[int | None, str]], str]
 """Makes the draft with these texts in place of its sections; `InvalidInput` if they do not fit."""
@@ -119,7 +119,7 @@ def select(
     drafts: dict[str, Finalist] = {}
     for climb in climbs:
         if climb.finalist.taken:
-            # Of equal texts, the best climb's.
+            # If several climbs make the same text, the best climb's finalist stays.
             drafts.setdefault(climb.finalist.text, climb.finalist)
     return Selection(
         finalists=tuple(drafts.values()),
