@@ -171,7 +171,7 @@ def lengthened(draft: Draft, *, tokens: int) -> Draft:
 class _Judged:
     finalist: Finalist
     verdict: Verdict
-    span: int  # of its evaluation
+    span: int  # id of the span of its evaluation
 
 
 @dataclass(slots=True, kw_only=True)

@@ -125,8 +125,8 @@ class Reviser:
         # 1. By section, if every finding names one.
         if requests := self._section_requests(failed):
             return await self._with_sections(failed, requests)
-        # 2. By the edits of one reply. Candidates without gain are an answer too, a plateau; a
-        #    reply that cannot be used is none.
+        # 2. By the edits of one reply. Candidates without gain are a result too, a plateau; after a
+        #    reply that cannot be used, the draft is written again.
         if self._has_sections(failed.draft):
             edited = await self._edited(failed)
             if edited.best.text or any(trial.outcome == "no_gain" for trial in edited.tried):
