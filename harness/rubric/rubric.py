@@ -258,7 +258,7 @@ def _text_after_colon(text: object, info: ValidationInfo) -> object:
     return text
 
 
-_OptionalText = Annotated[str | None, Field(min_length=1), BeforeValidator(_text_after_colon)]
+OptionalText = Annotated[str | None, Field(min_length=1), BeforeValidator(_text_after_colon)]
 
 
 class Dimension(BaseModel):
@@ -280,11 +280,11 @@ class Dimension(BaseModel):
     """Checks by code, whose mean is the score."""
     gate: bool = False
     """Under its floor, no model is asked and the draft fails. For checked dimensions."""
-    judge: _OptionalText = None
+    judge: OptionalText = None
     """The question put to the evaluator model."""
     anchors: dict[float, str] = {}
     """What a given score looks like, for the evaluator model."""
-    feedback: _OptionalText = None
+    feedback: OptionalText = None
     """What the evaluator model should say about it, so that an author can act on it."""
     caps: tuple[Cap, ...] = ()
     """Rules that hold the score down."""
@@ -349,7 +349,7 @@ class Rubric(BaseModel):
     """The file's name without its ending; filled in on loading."""
     sha256: str = ""
     """Digest of all values, with those from the rubrics it extends; filled in on loading."""
-    extends: _OptionalText = None
+    extends: OptionalText = None
     """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
     """Dimensions of the extended rubric to leave out."""
