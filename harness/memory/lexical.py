@@ -242,7 +242,8 @@ class LexicalIndex:
         """Reads the primary store from a position on, and commits: all or nothing."""
         with _translated(self._directory), self._writer(index) as writer:
             # An index that has read nothing has nothing to drop.
-            if position and (gone := self._primary.removed_between(position, last)):
+            gone = self._primary.removed_between(position, last) if position else ()
+            if gone:
                 # Not `delete_documents_by_term`, which finds no unsigned number.
                 writer.delete_documents_by_query(self._schema.numbered(gone))
             for sequence, passage in self._primary.passages_between(position, last):

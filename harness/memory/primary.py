@@ -370,7 +370,8 @@ class PrimaryStore:
             query = f"{_SELECT} WHERE sequence > ?{unembedded} ORDER BY sequence LIMIT ?"
             # In parts: damaged ones must not hide those behind them.
             while len(lacking) < limit and (rows := db.execute(query, (after, limit)).fetchall()):
-                lacking += [(row[0], p) for row in rows if (p := _passage_of(row)) is not None]
+                passages = ((row[0], _passage_of(row)) for row in rows)
+                lacking += [(number, p) for number, p in passages if p is not None]
                 after = rows[-1][0]
         return lacking[:limit]
 

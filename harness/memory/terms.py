@@ -197,7 +197,8 @@ class LexicalSchema:
         """Sequence number to BM25 score of the passages that have any of the words."""
         scores = dict.fromkeys(passages, 0.0)
         for field, words_of in (("body", self._body_words), ("title", self._title_words)):
-            if not (matches := [clause for clause in clauses if clause.field == field]):
+            matches = [clause for clause in clauses if clause.field == field]
+            if not matches:
                 continue
             words = {sequence: words_of(passage) for sequence, passage in passages.items()}
             average = self._average_length(matches, searcher) or fmean(map(len, words.values()))

@@ -232,7 +232,7 @@ class Prompts(BaseModel):
     def of_judging(self) -> dict[PromptName, str]:
         """Those of the evaluator that differ from what ships."""
         shipped = shipped_prompts()
-        return {name: text for name in OF_JUDGING if (text := self.template(name)) != shipped[name]}
+        return {n: self.template(n) for n in OF_JUDGING if self.template(n) != shipped[n]}
 
     @property
     def sha256(self) -> str:

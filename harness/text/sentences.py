@@ -62,7 +62,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 def sentences_of(text: str, language: Language | None = None) -> list[str]:
     """The sentences of a text, without the white space around them; code is not recognized."""
-    return [sentence for piece in sentence_pieces(text, language) if (sentence := piece.strip())]
+    return [piece.strip() for piece in sentence_pieces(text, language) if piece.strip()]
 
 
 def ends_sentence(text: str) -> bool:
