@@ -378,7 +378,7 @@ def _of_another_scale(file: Written, base: Written, merged: Written) -> Iterator
 
 
 def _ends_of_scale(*levels: Written) -> tuple[object, object]:
-    """Of the first that has a scale: a dimension's own, or its rubric's."""
+    """The ends of the first scale that `levels` have: a dimension's own, or its rubric's."""
     scales = (level.fields["scale"].plain() for level in levels if "scale" in level.fields)
     scale: Any = next(scales, {})
     usual = Scale()
