@@ -41,11 +41,11 @@ def _messages(path: Path) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Call) and (code := _code(node)) and (text := _text(node)):
             yield f"{code}: {text}"
-        elif isinstance(node, ast.FunctionDef) and "Found" in called:
-            found = filter(_text, _calls(node, "Found"))
+        elif isinstance(node, ast.FunctionDef) and "Observation" in called:
+            found = filter(_text, _calls(node, "Observation"))
             yield from (f"{_rule(node.name)}: {_text(one)}" for one in found)
         elif isinstance(node, ast.Call) and _last_name(node) == "rule" and len(node.args) > 1:
-            said = [node.args[1], *(one.args[0] for one in _calls(node, "Advice"))]
+            said = [node.args[1], *(one.args[0] for one in _calls(node, "Remedy"))]
             if isinstance(code := node.args[0], ast.Constant):
                 texts = (_template(one) for one in said if not isinstance(one, ast.Starred))
                 yield from (f"{_rule(code.value)}: {text}" for text in texts)

@@ -90,7 +90,8 @@ def advise(
     """
     log_to_stderr()
     with failures_told(as_json=as_json, arguments_are_journals=True):
-        endpoint, settings = None, Settings()
+        endpoint = None
+        settings = Settings()
         if measured is not None:
             settings = settings_for_calls(options["config"])
             endpoints = endpoints_of(settings)
@@ -203,7 +204,7 @@ def _measure(
 
 
 def _device_of(endpoint: Endpoint) -> str | None:
-    """That of a model from a file; None for the first GPU, as of a server on this machine."""
+    """The device of a model from a file; None for the first GPU, also for a server here."""
     if endpoint.path is not None:
         return None if endpoint.device == AUTO else next(iter(endpoint.shares))
     if all(replica.url and is_here(replica.url) for replica in endpoint.replicas.values()):
@@ -294,6 +295,6 @@ def _shape(model: str) -> ModelShape:
 
 
 def _loads_of_run(run: str, settings: Settings) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """By the tag of each model, its roles and what a run asked of it."""
+    """Tag of each model → its roles, and what a run asked of it."""
     spans = Journal(find_journal(run, settings.traces)).items(SpanRecord)
     return loads_of(calls_of(span for span in spans if isinstance(span, SpanRecord)))

@@ -25,7 +25,7 @@ from harness.hardware.footprint import parse_bytes
 from harness.hardware.machine import read_gpus
 from harness.inference.endpoint import MACHINE
 
-# Less memory, or a second's bytes, is a number whose unit was forgotten.
+# A smaller figure for memory or bytes a second is a number whose unit was forgotten.
 _LEAST_BYTES: Final = 2**20
 # What names of a model's variants end with, of the same size.
 _VARIANT: Final = re.compile(r"(-(instruct|chat|it|hf|base|v0\.\d|\d{4}))+$")
@@ -40,25 +40,25 @@ class DeviceSpec:
     memory_bytes_per_s: float = 0.0
     """0 if unknown."""
     flops_per_s: float | None = None
-    """Of dense products with 16-bit factors; None if unknown."""
+    """For dense products with 16-bit factors; None if unknown."""
     fp8_flops_per_s: float | None = None
-    """With 8-bit factors; None if unknown or if it has no units for them."""
+    """For dense products with 8-bit factors; None if unknown or if it has no units for them."""
     has_int8: bool = False
     """Whether it multiplies 8-bit integers twice as fast as 16 bits; unknown of one by hand."""
     link_bytes_per_s: float = 0.0
-    """To its neighbors, one way, by NVLink or what it has, else by PCIe; 0 if unknown."""
+    """The speed to its neighbors, one way, by NVLink or what it has, else by PCIe; 0 if unknown."""
     usd_per_hour: float | None = None
     room_bytes: int | None = None
-    """Of a budget; None for the usual share of the memory."""
+    """The room that a budget gives; None for the usual share of the memory."""
     is_gpu: bool = True
     count: int = 1
-    """Alike ones in the machine."""
+    """How many devices of this kind the machine has."""
     source: str
-    """Of the figures: `measured`, `nominal`, `by hand`, or a data sheet."""
+    """The source of the figures: `measured`, `nominal`, `by hand`, or a data sheet."""
 
     @property
     def room(self) -> int:
-        """What models may take of the memory; of a GPU vLLM's default."""
+        """The memory that models may take: vLLM's default share of a GPU's."""
         return self.room_bytes or round(
             self.memory_bytes * (0.92 if self.is_gpu else machine.MACHINE_SHARE)
         )
@@ -75,7 +75,7 @@ class DeviceSpec:
 
 
 def rows(table: str) -> list[dict[str, str]]:
-    """Of a packaged table, each with its source and its date."""
+    """The rows of a packaged table, each with its source and its date."""
     return list(csv.DictReader(io.StringIO(_text(f"{table}.csv"))))
 
 
@@ -166,7 +166,7 @@ def this_gpu(name: str) -> DeviceSpec:
 def product(name: str) -> DeviceSpec | None:
     """The GPU that a driver calls so; None if it is not in the table."""
     for row in rows("devices"):
-        # As whole words: A10 is a part of A100, too.
+        # Names are compared as whole words: A10 is a part of A100, too.
         if f" {row['product']} " in f" {name} ":
             return known_device(row["name"])
     return None
@@ -222,7 +222,7 @@ def quantization_of(name: str) -> Quantization:
 
 @cache
 def known_models() -> Mapping[str, Mapping[str, Any]]:
-    """By name, their published configurations and sizes."""
+    """Name of each model → its published configuration and size."""
     return {row["name"]: row for row in json.loads(_text("models.json"))}
 
 
@@ -230,7 +230,7 @@ def known_models() -> Mapping[str, Mapping[str, Any]]:
 def known_shape(model: str) -> ModelShape:
     """A model of the table by its name, also as a hub or Ollama has it, or of a size: `7B`."""
     models = known_models()
-    # As a hub has it: `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
+    # A name as on a hub: `meta-llama/Meta-Llama-3.1-8B-Instruct` is Llama-3.1-8B.
     plain = _VARIANT.sub("", model.lower().rpartition("/")[2]).removeprefix("meta-")
     for name, row in models.items():
         if _letters(name) == _letters(plain):

@@ -34,7 +34,7 @@ ONLY: Final = "model"
 """The role of a model that has none."""
 # Columns of words.
 _LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
-# Of a table without --explain.
+# The most rows of a table without --explain.
 _ROWS: Final = 12
 _FIRST_PORT: Final = 8080
 # Bits of a precision that most roles take.
@@ -294,7 +294,7 @@ def ports_of(places: Sequence[Place]) -> list[int | None]:
 def servings(
     place: Place, row: Layout, device: DeviceSpec, *, port: int | None
 ) -> dict[BackendName, Serving]:
-    """By backend, the settings of the servers that take a layout."""
+    """Backend → the settings of its server, if it takes the layout."""
     load, shape = place.goal.load, place.goal.shape
     # Nothing has to be packed: models come in 16 bits and in MXFP4, or this one is as it is.
     is_whole = row.bits > 15 or row.precision == "MXFP4"
@@ -309,7 +309,8 @@ def servings(
         is_packed = not (is_own or is_whole)
         if is_packed and server["packs_loaded"] and not _can_be_packed(place, row, device):
             continue
-        model, online = place.goal.model, None
+        model = place.goal.model
+        online = None
         if of_gguf and not (shape.is_local and is_own):
             name = model if shape.is_local else model.rpartition("/")[2]
             model = f"{name.removesuffix('.gguf')}-{row.precision}.gguf"
@@ -348,29 +349,29 @@ class Serving:
     """The settings to start a server with."""
 
     model: str
-    """Its file, folder or name, as the server takes it."""
+    """The model's file, folder or name, as the server takes it."""
     context_tokens: int
-    """Of one sequence: its prompt and its reply."""
+    """The tokens of one sequence: its prompt and its reply."""
     sequences: int = 1
     """Answered at once by one copy."""
     kv_bits: KvBits = 16
     quantization: str | None = None
-    """To pack 16-bit weights in as they are loaded; None to leave them as they are."""
+    """The format to pack 16-bit weights in as they are loaded; None to leave them as they are."""
     on_gpu: bool = True
     tensor_parallel: int = 1
     stages: int = 1
     copies: int = 1
     gpu_share: float | None = None
-    """Of the GPU's memory, from 0 to 1, for each server; None for its default."""
+    """Each server's share of the GPU's memory, from 0 to 1; None for its default."""
     port: int | None = None
-    """None for the server's usual one."""
+    """None for the server's usual port."""
     first_gpu: int | None = None
     """The number of the first that it uses; None if it is to use all that there are."""
 
 
 @cache
 def servers() -> dict[BackendName, dict[str, str]]:
-    """By backend, its column of the table `flags`: its command, flags, usual port and packing."""
+    """Backend → its column of the table `flags`: its command, flags, usual port and packing."""
     table = rows("flags")
     # Servers whose commands were never run here have no column.
     return {
@@ -409,7 +410,7 @@ def command_of(backend: BackendName, serving: Serving) -> list[tuple[str, str]]:
             if row[backend] and values.get(row["name"])
         ]
         parts += [("&", "and beside it")] if copy else []
-        # As a shell wants them: variables (`CUDA_…=`), the program, its flags.
+        # In the order that a shell wants: variables (`CUDA_…=`), the program, its flags.
         parts += sorted(settings, key=lambda part: (part[0][:2] == "--", not part[0][0].isupper()))
     return parts
 
@@ -435,5 +436,5 @@ def toml(value: object) -> str:
 
 
 def quoted(path: str) -> str:
-    """As a shell takes it; a `~` at its beginning stays the home folder."""
+    """The text as a shell takes it; a `~` at its beginning stays the home folder."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

@@ -28,7 +28,7 @@ Target = Literal["places", "TTFT", "ITL", "rate"]
 
 # A model with fewer for each weight comes in a precision of its own, in which it is served.
 _WHOLE_BITS: Final = 15
-# For each layer. In less, starting kernels and sending between GPUs take most of the time.
+# If a layer takes less time, most of that is starting kernels and sending between GPUs.
 _SHORT_S: Final = 1e-4
 # The same with many small experts: DeepSeek-V3 wrote 30 to 60 tokens a second for one user on eight
 # H200s (sgl-project/sglang issue 3956), 0.27 ms a layer and more.
@@ -39,7 +39,7 @@ _MOST_RANKS: Final = 8  # GPUs that divide a layer: those of one machine, as a r
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What is asked of a model."""
+    """The load that a model has to serve."""
 
     users: int = 1
     prompt_tokens: int = 2000
@@ -47,20 +47,20 @@ class Load:
     rate_per_s: float | None = None
     """Requests that come in a second, at random; None if all users ask at the same moment."""
     cached_tokens: int = 0
-    """Of a prompt, in a prefix cache."""
+    """The tokens of a prompt that a prefix cache has."""
     calls: int | None = None
-    """Of the run that the load is from."""
+    """The calls of the run that the load is from."""
     ttft_s: float = 2.0
     itl_s: float = 0.05
 
     @property
     def context_tokens(self) -> int:
-        """Of one sequence, in whole blocks."""
+        """The tokens of one sequence, in whole blocks."""
         return padded_tokens(self.prompt_tokens + self.output_tokens)
 
     @property
     def middle_tokens(self) -> int:
-        """Of one sequence, when half of its reply is written."""
+        """The tokens of one sequence when half of its reply is written."""
         return self.prompt_tokens + self.output_tokens // 2
 
 
@@ -71,17 +71,17 @@ class ServingGoal:
     role: str
     shape: ModelShape
     model: str
-    """Its file, folder or name, as a server takes it."""
+    """The model's file, folder or name, as a server takes it."""
     load: Load
     quantization: str | None = None
     """The only precision to consider; None for the model's own, or all from 16 bits down."""
     kv_bits: KvBits = 16
     measured: Factors | None = None
-    """Of its device; None for the usual ones."""
+    """The factors of its device; None for the usual ones."""
 
     @property
     def factors(self) -> Factors:
-        """Of the device as measured; else the usual ones for the model's shape."""
+        """The factors that were measured, or else the usual ones for the model's shape."""
         return self.measured or usual_factors(self.shape)
 
 
@@ -106,19 +106,19 @@ class Layout:
     stages: int
     copies: int
     weight_bytes: int
-    """Of a copy, as the next."""
+    """The weights of one copy, as `sequence_bytes` are of one copy."""
     sequence_bytes: int
     device_bytes: int
-    """On each device, with the sequences of the load that have a place."""
+    """The bytes on each device, with the sequences of the load that have a place."""
     sequences: int
     decode_limit: float | None
     prefill_limit: float | None
     """Tokens of a prompt that a copy reads in a second, at best."""
     ttft_s: float | None
-    """Of the last, if all users ask at once; the mean, if requests come at a rate."""
+    """That of the last user if all ask at once; the mean if requests come at a rate."""
     itl_s: float | None
     tokens_per_s: float | None
-    """Of all replies together, while prompts are read; while none is, if that speed is unknown."""
+    """Of all replies together, while prompts are read, or while none is if that is unknown."""
     is_bound: bool
     """Whether most of a step is in no figure: times are at least so long."""
     usd_per_hour: float | None
@@ -126,12 +126,12 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """How many it takes."""
+        """How many devices the layout takes."""
         return self.tensor_parallel * self.stages * self.copies
 
 
 def layouts(goal: ServingGoal, device: DeviceSpec, *, taken_bytes: int = 0) -> list[Layout]:
-    """Those that fit: most targets met first, then the highest precision, then the least cost.
+    """The layouts that fit: most targets met first, then highest precision, then least cost.
 
     `taken_bytes` is what other models take of each device.
     """
@@ -192,7 +192,7 @@ def divisions(shape: ModelShape, count: int) -> list[tuple[int, int]]:
 
 
 def loads_of(calls: Sequence[Call]) -> dict[str, tuple[tuple[str, ...], Load]]:
-    """By the tag of each model: its roles, the evaluator's first, and what the run asked of it."""
+    """Tag of each model → its roles, the evaluator's first, and what the run asked of it."""
     loads = {}
     for model, group in answered_by_model(calls).items():
         read = [call.input_tokens or 0 for call in group]
@@ -229,7 +229,7 @@ def _needs(rates: Rates, load: Load) -> tuple[int, int, int]:
 
 
 def _layout(load: Load, rates: Rates, taken_bytes: int, copies: int) -> Layout | None:
-    """With so many copies; None if not a sequence fits."""
+    """The layout with so many copies; None if not a single sequence fits."""
     shape, device = rates.model, rates.device
     fixed, sequence, whole = _needs(rates, load)
     places = (device.room - taken_bytes - fixed) // sequence
@@ -284,7 +284,7 @@ def short_s(shape: ModelShape) -> float:
 def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, float]:
     """TTFT, ITL and requests a second of one copy with n sequences at once."""
     first_s = rates.prefill_s(load.prompt_tokens, cached=load.cached_tokens)
-    # From one prompt to the next: the stages of a pipeline read several.
+    # The time from one prompt to the next: the stages of a pipeline read several at once.
     between_s = (first_s or 0.0) / rates.stages_at_once
     step_s = rates.step_s(tokens=load.middle_tokens, sequences=n)
     at = {"sequences": n, "output_tokens": load.output_tokens}
@@ -294,7 +294,7 @@ def _speeds(rates: Rates, load: Load, n: int) -> tuple[float | None, float, floa
     )
     if first_s is None:  # the processor's speed is unknown
         return None, itl_s, requests
-    # Who finds no place waits until others' replies are written.
+    # A user without a place waits until the replies of others are written.
     rounds, before = divmod(load.users - 1, n)
     waiting_s = rounds * (n * between_s + load.output_tokens * step_s) + before * between_s
     if load.rate_per_s is not None:
@@ -311,7 +311,7 @@ class Place:
     """The number of its first device, from 0."""
     count: int
     models: int
-    """How many share its devices, itself included."""
+    """How many models share its devices, itself included."""
     layouts: tuple[Layout, ...]
     """As `layouts` has them; empty if it does not fit there."""
 
@@ -328,9 +328,12 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
     shared if there are fewer than models. The order is that of `goals`.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
-    alone, first, places = min(len(order), device.count), 0, list[Place]()
+    places: list[Place] = []
+    alone = min(len(order), device.count)
+    first = 0
     for number in range(alone):
-        is_last, cap = number == alone - 1, device.count - first - (alone - number - 1)
+        is_last = number == alone - 1
+        cap = device.count - first - (alone - number - 1)
         tries = [(n, layouts(order[number], replace(device, count=n))) for n in range(1, cap + 1)]
         met = [n for n, rows in tries if rows and not rows[0].misses]
         # The fewest that meet its targets, else the fewest on which it fits.
@@ -338,9 +341,9 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
         group, part = order[number:] if is_last else [order[number]], replace(device, count=count)
         sizes = _least_bytes(group, part)
         for at, goal in enumerate(group):
-            # Beside the least that those after it need.
+            # `sizes` has what the models before it take, and the least that those after it need.
             rows = tuple(layouts(goal, part, taken_bytes=sum(sizes) - sizes[at]))
-            # From here on with what its layout takes, for the models after it.
+            # From now on `sizes` has what its layout takes.
             sizes[at] = rows[0].device_bytes if rows else sizes[at]
             places.append(
                 Place(goal=goal, first=first, count=count, models=len(group), layouts=rows)
@@ -352,7 +355,7 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
 def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
     """What each takes of a device in its coarsest precision."""
     sizes: list[int] = []
-    # With all users of each if there is room for that, else with half of them, and so on.
+    # With all users of each model if there is room for them, else with half of them, and so on.
     for halved in range(max(model.load.users for model in group).bit_length()):
         sizes = [
             min(
@@ -373,7 +376,7 @@ def enough_devices(
     """Which devices of the table meet all targets of all models: this one first, then by cost."""
     remedies = []
     counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
-    # What was measured is of this device alone.
+    # The measured factors are of this device alone.
     usual = [replace(model, measured=None) for model in goals]
     for name, spec in known_devices().items():
         kind, models = (device, goals) if name == device.name else (spec, usual)

@@ -45,16 +45,16 @@ class MeasuredBurst:
 
     burst: Burst
     prompt_tokens: float
-    """Of each call on average, without those from a cache."""
+    """The mean over the calls, without tokens from a cache."""
     prefill_tokens_per_s: float | None
-    """Of all together, while any prompt was read; with its queue unless the server reports it."""
+    """Over all prompts, while any was read; with its queue unless the server reports it."""
     ttft_s: float
-    """Of the call that waited longest."""
+    """The time of the call that waited longest."""
     at_once: float
     context_tokens: float
-    """Of each of them, in the middle of that time."""
+    """The context of each such call, in the middle of the time when all were written."""
     step_s: float | None
-    """How long a token of each took, by our clock, while all were written, or some if never all."""
+    """How long a token of each took, by our clock, while all were written, or at least some."""
 
 
 async def measure_speed(
@@ -66,7 +66,7 @@ async def measure_speed(
     limit_s: float | None,
 ) -> tuple[str, list[MeasuredBurst]]:
     """The run's id, and the bursts, one after the other, that ended within `limit_s`."""
-    # No other endpoint and no cache stands in for it.
+    # No other endpoint and no cache may answer in place of the measured one.
     alone = endpoint.model_copy(update={"fallback": ()})
     only = {"endpoints": {alone.tag: alone}, "roles": {}, "cache": None, "seed": None}
     settings = settings.model_copy(update=only)
@@ -129,7 +129,8 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
     from_ns, to_ns = max((at[0] for _, at in written), default=0), min(ends_ns)
     if (to_ns - from_ns) * 4 < max(ends_ns) - from_ns:
         from_ns, to_ns = 0, max(ends_ns)
-    tokens, contexts, writing = 0.0, [], []
+    tokens = 0.0
+    contexts, writing = [], []
     for usage, at in written:
         inside = [n for n, ns in enumerate(at) if from_ns <= ns <= to_ns]
         if not inside:
@@ -164,15 +165,15 @@ class LearnedRates(BaseModel):
     runtime: str
     family: str
     weights_bytes_per_s: _Rate | None
-    """With the overhead of a step in it."""
+    """The rate of reading weights, with the overhead of a step in it."""
     cache_bytes_per_s: _Rate | None
     flops_per_s: _Rate | None
-    """As many as it would do with weights of 16 bits."""
+    """The rate that it would have with weights of 16 bits."""
     model: str
     run_id: str
 
     def factors_on(self, device: DeviceSpec) -> Factors:
-        """As shares of what is known of the device now: this machine is measured each time."""
+        """The rates as shares of the device's, which for this machine are measured each time."""
         memory, flops = device.memory_bytes_per_s, device.flops_per_s
         return Factors(
             bandwidth=self.weights_bytes_per_s / memory if self.weights_bytes_per_s else 1.0,
@@ -227,7 +228,7 @@ def learn(
 
 
 def predicted_of(measured: MeasuredBurst, rates: Rates) -> dict[str, tuple[float, float]]:
-    """By figure, `(predicted, measured)`: the arithmetic's value for a burst, and the burst's."""
+    """Figure → `(predicted, measured)`: the arithmetic's value for a burst, and the burst's."""
     tokens, at_once = round(measured.prompt_tokens), max(1, round(measured.at_once))
     step_s = rates.step_s(tokens=round(measured.context_tokens), sequences=at_once)
     figures = {}
@@ -245,7 +246,7 @@ _STORED = TypeAdapter(dict[str, LearnedRates])
 
 
 def learned_factors(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
-    """All that was measured on this machine; of a damaged file nothing, with a warning."""
+    """All that was measured on this machine; nothing, with a warning, if its file is damaged."""
     path = cache_folder(environment) / _FILE
     try:
         return _STORED.validate_json(path.read_bytes())
@@ -260,7 +261,7 @@ def learned_factors(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
 def learned_for(
     environment: Mapping[str, str], device: DeviceSpec, model: ModelShape, *, runtime: str | None
 ) -> LearnedRates | None:
-    """What was measured of the model's family there, with this runtime or any; else of another."""
+    """What was measured there of the model's family, with this runtime or any; else of another."""
     candidates = [
         learned
         for learned in learned_factors(environment).values()

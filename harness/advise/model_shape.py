@@ -27,7 +27,7 @@ Packing = Literal["gguf", "safetensors"]
 
 PROMPT_TOKENS_AT_ONCE: Final[dict[Packing, int]] = {"gguf": 512, "safetensors": 8192}
 """A server's batch: llama.cpp's and vLLM's."""
-# Of a KV cache of safetensors in 8 bits; in 16, a computation's, also for models of 32.
+# A KV cache of safetensors in 8 bits. In 16 it is a computation's, also for models of 32 bits.
 _FP8: Final = BlockFormat(name="FP8", block_elements=1, block_bytes=1)
 _COUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([BM])", re.IGNORECASE | re.ASCII)
 
@@ -49,12 +49,12 @@ class ModelShape:
     family: str
     """Its architecture, such as `llama`; empty if unknown."""
     quantization: str | None
-    """Such as `Q4_K_M` or `AWQ-4BIT`; None if unknown."""
+    """The name of the format, such as `Q4_K_M` or `AWQ-4BIT`; None if unknown."""
     packing: Packing
     is_local: bool = True
     """Whether it was read from files; else it is known by name or size, and comes in both."""
     parameters: int
-    """Of a configuration without norms and biases: within 2 %."""
+    """Counted from the configuration without norms and biases: within 2 %."""
     active_parameters: int
     """Those that one token is multiplied with: without the input's table and idle experts."""
     weight_bytes: int
@@ -63,17 +63,17 @@ class ModelShape:
     active_bytes: int
     """Those that one token passes: with experts, only the ones it uses."""
     expert_share: float = 1.0
-    """Of a layer's experts, those that one token uses; 1 for a dense model."""
+    """The share of a layer's experts that one token uses; 1 for a dense model."""
     table_parameters: int = 0
-    """Of the input's table, unless it is the output's too: no token is multiplied with them."""
+    """Those of the input's table, with which no token is multiplied; 0 if it is the output's."""
     output_parameters: int = 0
-    """Of the output's table, which only the last token of a prompt passes; 0 if unknown."""
+    """Those of the output's table, which only a prompt's last token passes; 0 if unknown."""
     fine_parameters: int = 0
     """Those that quantizations of safetensors leave in 16 bits, such as tables and routers."""
     heads: int = 0
-    """Of queries; GPUs divide them evenly. 0 if unknown."""
+    """The heads of queries, which GPUs divide evenly; 0 if unknown."""
     compute_bytes: int = 0
-    """Of each token computed at once, between layers and within them, at the peak: an allowance."""
+    """An allowance for each token computed at once, between and within layers, at the peak."""
     caches: tuple[LayerCache, ...]
     """What each layer keeps of the tokens it has seen."""
     exact_caches: bool
@@ -83,7 +83,7 @@ class ModelShape:
 
     @property
     def layers(self) -> int:
-        """How many it has."""
+        """How many layers the model has."""
         return len(self.caches)
 
     def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
@@ -100,7 +100,7 @@ class ModelShape:
         )
 
     def quantized(self, to: Quantization) -> ModelShape:
-        """The same with weights of so many bits each, scales included: an estimate."""
+        """The model with weights of so many bits each, scales included: an estimate."""
         fine = self.fine_parameters if to.packing == "safetensors" else 0
         fine_bits = max(to.bits, 16) if fine else to.bits
         size = ((self.parameters - fine) * to.bits + fine * fine_bits) / 8
@@ -116,7 +116,7 @@ class ModelShape:
         )
 
     def on_rank(self, ranks: int) -> ModelShape:
-        """With the caches that one of so many GPUs has of each layer (tensor parallel)."""
+        """The model with the part of each cache that one of so many GPUs has (tensor parallel)."""
         # Key-value heads are divided, and repeated if there are fewer than GPUs: a latent (MLA),
         # one head for all, is on each of them whole.
         caches = (
@@ -188,7 +188,7 @@ def _tensor_bytes(folder: Path, *, expected_bytes: int) -> int | None:
     places = _json(index).get("weight_map") if index.is_file() else None
     paths = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     if isinstance(places, dict):
-        # By name only: an index must not lead out of its folder.
+        # Only the file's name counts: an index must not lead out of its folder.
         paths = [folder / Path(str(name)).name for name in sorted(set(places.values()))]
     size = 0
     for path in paths:
@@ -219,7 +219,7 @@ def _json(path: Path) -> Mapping[str, Any]:
     return values
 
 
-# Where multimodal models keep the shape of their language model.
+# The tables in which multimodal models keep the shape of their language model.
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
 # A gated delta net, as in Qwen 3-Next.
@@ -267,7 +267,7 @@ class _Config(NamedTuple):
         return value
 
     def product(self, *names: str) -> int:
-        """Of counts that are 0 if missing."""
+        """The product of counts that are 0 if missing."""
         return math.prod(self.count(name, default=0) for name in names)
 
     def unusable(self, name: str, problem: str) -> ModelFileInvalid:
@@ -296,7 +296,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     shared = config.product("shared_expert_intermediate_size")
     shared = shared or config.product("n_shared_experts") * length
     step = config.count("decoder_sparse_step", "interleave_moe_layer_step", default=1) or 1
-    # In Llama 4 one expert is for all tokens.
+    # Llama 4 has one expert that is for all tokens.
     if llama_4 := config.product("intermediate_size_mlp"):
         dense_length, shared = llama_4, length
     experts = config.count(*_EXPERTS, default=0)
@@ -348,7 +348,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
 
 
 def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCache, ...], bool]:
-    """Of each layer, and whether the configuration describes them all."""
+    """The cache of each layer, and whether the configuration describes them all."""
     full = _full_cache(config, width)
     window = config.count("sliding_window", "attention_chunk_size", default=0)
     # Qwen 2 names a window that it does not use.
@@ -375,7 +375,7 @@ def _caches(config: _Config, *, layers: int, width: int) -> tuple[tuple[LayerCac
     period = config.get("sliding_window_pattern", "_sliding_window_pattern")
     if type(period) is not int or period < 1:
         return (full,) * layers, False
-    # As in Gemma 3: the last layer of each period sees all.
+    # In Gemma 3, the last layer of each period sees all tokens.
     return tuple(full if n % period == period - 1 else narrow for n in range(layers)), True
 
 
@@ -432,14 +432,14 @@ def _delta_state(config: _Config) -> int:
 
 
 def _quantization(config: _Config) -> tuple[str | None, bool]:
-    """Its name, and whether attention is quantized too."""
+    """The name of the quantization, and whether attention is quantized, too."""
     settings = config.get("quantization_config", "compression_config")
     if not isinstance(settings, dict):
         return None, True
     left_out = settings.get("modules_to_not_convert") or settings.get("ignore") or ()
     has_attention = not any("self_attn" in str(module) for module in left_out)
     groups = settings.get("config_groups")
-    # As compressed-tensors says it.
+    # The form of compressed-tensors.
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
         if isinstance(weights, dict) and type(weights.get("num_bits")) is int:

@@ -42,9 +42,9 @@ class PlannedModel:
 
     tag: str
     roles: tuple[str, ...]
-    """Those in which nodes ask it."""
+    """The roles in which nodes ask it."""
     layout: Layout | None
-    """Of a file that fits, as the endpoint has it: its device, context and slots."""
+    """The layout of a file that fits, with the endpoint's device, context and slots."""
     need: Mapping[str, int]
     """Bytes by device; empty if its server decides that, or if there is a problem."""
     problem: str | None
@@ -168,7 +168,7 @@ def _roles_by_tag(
             roles.required({role: node})
         for tag in tags:
             roles_of.setdefault(tag, []).append(role)
-    # Of a node that does not say whom it asks, any endpoint may be asked.
+    # A node that does not say whom it asks may ask any endpoint.
     is_unknown = None in demand.values()
     for tag, endpoint in endpoints.items():
         if is_unknown or tag in roles.in_use or (endpoint.pin and is_managed(endpoint)):
@@ -193,13 +193,13 @@ async def _sized(
 
 
 def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
-    """Of a model from a file, as the endpoint loads it; None if it does not fit so."""
+    """The layout of a model from a file as the endpoint loads it; None if it does not fit so."""
     names = [*endpoint.shares]
     if endpoint.path is None:
         return None
     try:
         spec = this_machine() if names[0] == MACHINE else this_gpu(names[0])
-    # In the settings, and unknown to the driver.
+    # A device of the settings that the driver does not know.
     except InvalidInput:
         spec = DeviceSpec(name=names[0], memory_bytes=0, source="settings")
     room = min(devices[name].room_bytes for name in names)
@@ -210,6 +210,6 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)
     goal = ServingGoal(role=endpoint.tag, shape=shape, model=str(endpoint.path), load=load)
-    # As the file is: other precisions would be other files.
+    # In the precision of the file: other precisions would be other files.
     rows = [row for row in layouts(goal, spec) if row.weight_bytes == shape.weight_bytes]
     return next((row for row in rows if row.stages == len(names)), None)

@@ -23,7 +23,7 @@ class Factors(NamedTuple):
     bandwidth: float = 1.0
     compute: float = 1.0
     cache: float | None = None
-    """Of the bandwidth for KV caches; None for that of weights. On a CPU attention costs more."""
+    """The bandwidth's for KV caches; None for that of weights. On a CPU attention costs more."""
 
 
 CEILING: Final = Factors()

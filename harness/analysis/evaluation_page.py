@@ -71,7 +71,7 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
             raise row.refusal("it is no row of an evaluation", code="evaluation.not-rows")
         shared = {name: fields[name] for name in ("target", "inputs")}
         shared["group"] = fields.get("group", "")
-        if (name := names.of(row, fields["inputs"] or {})) != row.id:
+        if (name := names.assign(row, fields["inputs"] or {})) != row.id:
             shared["name"] = name
         entry = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
         scores = {name: float(score) for name, score in (fields["scores"] or {}).items()}

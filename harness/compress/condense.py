@@ -70,8 +70,9 @@ def condense(
     cut = len(markdown) - keep_tail_chars
     sections = split_of(sections_of(markdown), cut=cut)
     kept_texts: dict[int, str] = {}
-    # Headings and marks of more than half the budget: short marks leave more for text.
-    if 2 * (bare := _shown_chars(sections)) > budget_chars:
+    bare = _shown_chars(sections)
+    # If headings and marks alone take more than half the budget, short marks leave more for text.
+    if 2 * bare > budget_chars:
         sections = split_of(sections_of(markdown), cut=cut, plain=True)
         bare = _shown_chars(sections)
 
@@ -137,15 +138,17 @@ def _shown_chars(sections: Sequence[SplitSection]) -> int:
     return sum(len(section.shown({})) for section in sections)
 
 
-# So many words of a section, the most characteristic ones, weigh 1 on average.
+# The number of characteristic words of a section; these weigh 1 on average.
 _CHARACTERISTIC = 20
-# The weight of a word of the focus: numbers must not outweigh it.
-_WANTED = 2.0
-# Numbers and quotations begin so. All quotations of a section together weigh no more than its
-# characteristic words: dialogue is no evidence.
+# Numbers must not outweigh the words of the focus.
+_FOCUS_WEIGHT = 2.0
+_NUMBER_WEIGHT = 2.0
+# All quotations of a section together weigh no more than its characteristic words: dialogue is no
+# evidence.
+_QUOTATION_WEIGHT = 3.0
+# The first signs of numbers and quotations among the words.
 _NO_WORD = frozenset('"0123456789')
-_NUMBER, _QUOTATION = 2.0, 3.0
-# Spare room is filled with repetitions.
+# What a part weighs that says nothing new, so that spare room is filled with repetitions.
 _NOTHING_NEW = 0.01
 # The share of a mark that a part costs beside its own characters, on average.
 _MARK_CHARS = 30
@@ -158,13 +161,11 @@ QUOTED = re.compile(r"“[^”]{8,}”|\"[^\"\n]{8,}\"|«[^»]{8,}»|„[^“”
 
 @dataclass(frozen=True, slots=True)
 class _RankedPart:
-    """A part that can be kept."""
-
     part: Part
     says: frozenset[str]
-    """See `_said`."""
+    """Its words, numbers and quotations, from `_said`."""
     factor: float
-    """What the weight of all that it says new is multiplied by."""
+    """Multiplies the weight of what the part says and no kept part of its section does."""
 
 
 class BestFirst:
@@ -175,7 +176,7 @@ class BestFirst:
     """
 
     def __init__(self, parts: Sequence[Sequence[Part]], *, focus: str, texts: Kept) -> None:
-        self._texts = texts  # which grows
+        self._texts = texts  # the caller adds to it
         words = [[_said(part) for part in section] for section in parts]
         focus_words = frozenset(words_in(" ".join(_MATTER.findall(focus))))
         self._unsaid = _weights(words, focus_words)
@@ -187,8 +188,8 @@ class BestFirst:
         for candidate in candidates:
             if texts.get(candidate.part.start) == candidate.part.text:
                 self._say(candidate)
-        # By falling value, then in order. The value of a part falls when others say the same, and
-        # never rises: only the first has to be checked.
+        # Sorted by falling value, then by place. The value of a part falls when others say the
+        # same, and never rises: only the first has to be checked.
         self._heap = [
             (-self._worth(candidate), candidate.part.start, candidate)
             for candidate in candidates
@@ -204,7 +205,7 @@ class BestFirst:
             _, start, candidate = first = heapq.heappop(self._heap)
             takes = added_chars(candidate.part, candidate.part.text, self._texts)
             if takes > room:
-                # Set aside: parts often take less than was counted, so the next turn may have room.
+                # It waits: parts often take less than was counted, so the next turn may have room.
                 too_long.append(first)
                 continue
             worth = self._worth(candidate)
@@ -220,7 +221,7 @@ class BestFirst:
 
     def _worth(self, candidate: _RankedPart) -> float:
         unsaid = self._unsaid[candidate.part.section]
-        # Exact, since the order of a set differs between processes.
+        # `fsum` is exact: in a plain sum the order would count, which differs between processes.
         new = math.fsum(unsaid[word] for word in candidate.says if word in unsaid)
         return (new + _NOTHING_NEW) * candidate.factor
 
@@ -235,7 +236,7 @@ def _candidate(part: Part, words: Sequence[str], focus_words: frozenset[str]) ->
     common = len(says & focus_words)
     # The beginning and the end of a section count up to three times.
     place = 1 + 0.5 / (1 + part.before) + 1.5 / (1 + part.after)
-    # And a part that shares words with the focus up to four times; the first of them count most.
+    # A part that shares words with the focus counts up to four times; the first words count most.
     relevance = 1 + 3 * common / (common + 2)
     factor = place * relevance / (len(part.text) + _MARK_CHARS)
     return _RankedPart(part=part, says=says, factor=factor)
@@ -257,11 +258,12 @@ def _weights(
         }
         best = heapq.nlargest(_CHARACTERISTIC, tf_idf.values())
         scale = len(best) / math.fsum(best) if best else 0.0
-        quotation = min(_QUOTATION, _CHARACTERISTIC / max(1, sum(w[0] == '"' for w in count)))
+        quotations = sum(word[0] == '"' for word in count)
+        quotation_weight = min(_QUOTATION_WEIGHT, _CHARACTERISTIC / max(1, quotations))
         weights.append(
-            {word: quotation if word[0] == '"' else _NUMBER for word in count}
+            {word: quotation_weight if word[0] == '"' else _NUMBER_WEIGHT for word in count}
             | {word: score * scale for word, score in tf_idf.items()}
-            | dict.fromkeys(focus_words & tf_idf.keys(), _WANTED)
+            | dict.fromkeys(focus_words & tf_idf.keys(), _FOCUS_WEIGHT)
         )
     return weights
 

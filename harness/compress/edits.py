@@ -81,13 +81,13 @@ def edits_in(reply: str, document: str, *, allowed: Collection[int] | None = Non
 
 
 def _lines(body: str) -> list[str]:
-    """A body without differences that are no change: line ends, trailing white space."""
+    """The lines of a body for comparison: line ends and trailing white space are no change."""
     return [line.rstrip() for line in unpadded(body).splitlines()]
 
 
 def _is_usable(body: str, *, instead_of: str = "") -> bool:
-    """Whether it has a text, and no mark that stands for text left out but those of the other."""
-    # Another mark was copied from a shortened text.
+    """Whether `body` has a text, and no more marks for text left out than `instead_of` has."""
+    # A further mark was copied from a shortened text.
     marks = len(MARK.findall(body)) - len(MARK.findall(instead_of))
     return bool(body.strip(BLANK)) and marks <= 0
 
@@ -104,7 +104,8 @@ def _is_one_more(returned: Sequence[Section], sections: Sequence[Section]) -> bo
 def _added(
     returned: Sequence[Section], sections: Sequence[Section], matches: Mapping[int, int]
 ) -> dict[int, list[str]]:
-    indexes: dict[int, list[str]] = {}
+    """The new sections, by the index of the section that each follows."""
+    insertions: dict[int, list[str]] = {}
     # New sections before the first match go before it.
     follows = matches[min(matches)] - 1 if matches else len(sections) - 1
     for number, section in enumerate(returned):
@@ -115,8 +116,8 @@ def _added(
             deeper = (later.level > section.level for later in sections[follows + 1 :])
             follows += sum(takewhile(bool, deeper))
             text = f"{'#' * section.level} {section.title}\n\n{section.body}"
-            indexes.setdefault(follows, []).append(text)
-    return indexes
+            insertions.setdefault(follows, []).append(text)
+    return insertions
 
 
 # Tried in this order after a text that would run on into the next section: the blank line that a
@@ -241,7 +242,7 @@ def matches_of(
     # From the surest likeness on, each with whether only one section may be meant.
     likenesses: tuple[tuple[Callable[[Section], Hashable], bool], ...] = (
         (_alike, True),
-        # Of another level, and then with other numbers.
+        # The heading may have another level, and then other numbers.
         (lambda section: plain_title(section.title), True),
         (lambda section: _unnumbered(section.title), True),
         (_alike, False),
@@ -289,13 +290,11 @@ def unwrapped(reply: str, *, titles: Collection[str]) -> str:
     The fence must say Markdown or begin with one of these headings, and none may be outside it.
     """
     lines = lines_of(reply)
-    candidates = (
-        (number, match) for number, line in enumerate(lines) if (match := _FENCE.fullmatch(line))
-    )
-    start, opening = next(candidates, (0, None))
+    fences = ((number, _FENCE.fullmatch(line)) for number, line in enumerate(lines))
+    start, opening = next((fence for fence in fences if fence[1]), (0, None))
     if opening is None or opening["label"].casefold() not in {"", "md", "markdown"}:
         return reply
-    # The parser cannot find its end: to it, a nested fence of as many backticks ends it.
+    # The parser cannot find the fence's end: it takes a nested fence of as many backticks for it.
     closing = [n for n, line in enumerate(lines) if n > start and _closes(line, opening["fence"])]
     end = closing[-1] if closing else len(lines)
     inside = "".join(lines[start + 1 : end])

@@ -21,10 +21,10 @@ from harness.compress.condense import (
 from harness.compress.markdown import Block, Section, blocks_of, pieces_of, sections_of
 from harness.text.sentences import sentences_of
 
-# Of the room, the most for evidence that is not quoted: a reader must also see what the documents
-# say and the text does not.
+# The most of the room that evidence takes which is not quoted: a reader must also see what the
+# documents say and the text does not.
 _NEAR_SHARE = 2 / 3
-# Of what the evidence leaves, the most for the headings of other sections.
+# The most of the room left by the evidence that the headings of other sections take.
 _OUTLINE_SHARE = 1 / 2
 # Longer tables, code, list items and sentences are kept in pieces.
 _PART_CHARS = 1_000
@@ -127,11 +127,11 @@ def _joined(texts: Sequence[str]) -> str:
     return "".join("".join(run) if has_text else _GAP for has_text, run in runs)
 
 
-# Fewer may be common by chance.
+# A run of fewer words may be common by chance.
 _RUN_WORDS = 5
-# More than all the words of a sentence have.
+# The weight of a quoted run is more than that of all the words of a sentence.
 _QUOTED_WEIGHT = 1_000.0
-# How many parts a sentence gets that it does not quote, each for words that others lack.
+# The most parts for a sentence that it does not quote, each for words that the others lack.
 _NEAREST = 3
 _MARK_CHARS = 15
 
@@ -146,34 +146,35 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
         {*words, *(run for length in lengths for run in _runs(words, length))}
         for words in (words_in(part.text) for part in parts)
     ]
-    places: dict[str, list[int]] = defaultdict(list)
-    for number, its_features in enumerate(features):
-        for feature in its_features:
-            places[feature].append(number)
+    parts_by_feature: dict[str, list[int]] = defaultdict(list)
+    for number, part_features in enumerate(features):
+        for feature in part_features:
+            parts_by_feature[feature].append(number)
 
-    served: dict[int, float] = defaultdict(float)
+    served: dict[int, float] = defaultdict(float)  # part → weight of what it has of the claims
     for words in claims:
         # Inverse document frequency, parts being the documents: Spärck Jones, "A statistical
         # interpretation of term specificity and its application in retrieval", 1972.
-        lacks = {w: math.log(1 + len(parts) / len(places[w])) for w in words if w in places}
-        runs = dict.fromkeys((r for r in _runs(words, _RUN_WORDS) if r in places), _QUOTED_WEIGHT)
-        lacks |= runs
+        # Feature of the claim that no part has served so far → weight.
+        lacks = {
+            word: math.log(1 + len(parts) / len(parts_by_feature[word]))
+            for word in words
+            if word in parts_by_feature
+        }
+        quoted_runs = [run for run in _runs(words, _RUN_WORDS) if run in parts_by_feature]
+        lacks |= dict.fromkeys(quoted_runs, _QUOTED_WEIGHT)
         for turn in count():
-            # Up to three parts for its words, as many as it takes for what it quotes.
-            if not (lacks if turn < _NEAREST else runs.keys() & lacks):
+            # Up to three parts for the claim's words, and as many as it takes for its quotations.
+            if not (lacks if turn < _NEAREST else lacks.keys() & quoted_runs):
                 break
             weights: dict[int, float] = defaultdict(float)
             for feature, weight in lacks.items():
-                for number in places[feature]:
+                for number in parts_by_feature[feature]:
                     weights[number] += weight
-            # Of equals, the first in the documents, so that the result is always the same.
+            # Of equal parts, the first in the documents is taken: the result is always the same.
             best = min(weights, key=lambda n: (-weights[n], n))
             served[best] += weights[best]
-            lacks = {
-                feature: weight
-                for feature, weight in lacks.items()
-                if feature not in features[best]
-            }
+            lacks = {feature: w for feature, w in lacks.items() if feature not in features[best]}
 
     def order(number: int) -> tuple[bool, float, int]:
         value = served[number] / (len(parts[number].text) + _MARK_CHARS)
@@ -183,6 +184,6 @@ def _evidence(draft: str, parts: Sequence[Part]) -> list[tuple[Part, bool]]:
 
 
 def _runs(words: Sequence[str], length: int) -> list[str]:
-    """So many words in a row, from each on; all words, if there are fewer than that but two."""
+    """Each `length` words in a row; all words if there are fewer, but at least two."""
     starts = range(max(1, len(words) - length + 1)) if len(words) > 1 else ()
     return [" ".join(words[start : start + length]) for start in starts]

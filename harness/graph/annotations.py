@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 _UNIONS = (Union, types.UnionType)
 _UNKNOWN = (Any, object, inspect.Parameter.empty, collections.abc.Callable)
-# What else may be given for a number, by PEP 484.
+# The types that may be given in place of a number's, by PEP 484.
 _PROMOTED: Mapping[type, tuple[type, ...]] = {float: (int,), complex: (int, float)}
 # Without items, or without an order of items that is the same in every process.
 _NOT_LIST_LIKE = (

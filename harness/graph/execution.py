@@ -75,7 +75,7 @@ class _Running:
         plan = plan_of(graph)
         renamed = {}
         if shared.earlier is not None:
-            # 1. What earlier parts of the run have of these nodes, perhaps under other names.
+            # 1. The names that earlier parts of the run had for these nodes, if they differ.
             codes = {prefix + step.node.name: step.code.digest for step in plan}
             renamed = shared.earlier.renamed(codes)
         self._outputs = Outputs(
@@ -111,7 +111,7 @@ class _Running:
             self._schedule.begin()
             self._end_if_over()
             await self._over
-        # The caller was cancelled, or a call raised what ends all (`_run_call`).
+        # The caller was cancelled, or a call raised an error that ends the run (`_run_call`).
         except BaseException:
             self._interrupt()
             try:
@@ -130,12 +130,12 @@ class _Running:
         }
         # Their circular references would keep them alive until the next garbage collection.
         self._schedule.states.clear()
-        # Told once, of the whole run: ten thousand nested graphs would copy it as often.
+        # Only the outermost graph returns the log: ten thousand nested graphs would each copy it.
         log = self._shared.log if self._parent is None else Log()
         return Execution(
             outputs={name: whole for name, whole in wholes.items() if type(whole) is not Blocked},
             failures=tuple(self._failures),
-            skips=(*log.skips, *self._unnoticed(log)),
+            skips=(*log.skips, *self._caught_failures(log)),
             questions=tuple(self._questions),
             reused=tuple(log.reused),
             renamed=dict(log.renamed),
@@ -143,11 +143,11 @@ class _Running:
             stopped_by=self._stopped_by,
         )
 
-    def _unnoticed(self, log: Log) -> Iterator[NodeSkip]:
-        noticed = {failure.node for failure in self._failures}
+    def _caught_failures(self, log: Log) -> Iterator[NodeSkip]:
+        listed = {failure.node for failure in self._failures}
         for failure in log.failed_inside:
-            if failure.node not in noticed:
-                noticed.add(failure.node)
+            if failure.node not in listed:
+                listed.add(failure.node)
                 reason = f"failed, and its caller did not: {describe(failure.error)}"
                 yield NodeSkip(node=failure.node, reason=reason)
 
@@ -193,10 +193,10 @@ class _Running:
                 self._settle(call, outcome, outcome_digest)
                 self._end_if_over()
         except BaseException as error:
-            # The run must end by it, and not wait for this call for ever.
+            # The error must end the run, which would otherwise wait for this call for ever.
             self._calls.remove(call)
             if not isinstance(error, LeftBehind) and not self._over.done():
-                # Raised here as well, SystemExit would break off the loop, and all else with it.
+                # Not raised here: SystemExit would break off the loop, and all else with it.
                 self._over.set_exception(error)
             elif not isinstance(error, Exception | SystemExit):
                 this_task().add_done_callback(forget)
@@ -245,7 +245,8 @@ class _Running:
         return stored
 
     def _is_wanted(self, call: StepCall) -> bool:
-        if (when := call.step.node.when) is None:
+        when = call.step.node.when
+        if when is None:
             return True
         condition = self._schedule.taken(call.state, call.item, when.parameters)
         call.decided_by = condition.needs
@@ -255,7 +256,7 @@ class _Running:
             raise CallFailed(error, 0) from error
 
     async def _perform(self, call: StepCall) -> CallOutput:
-        # `_stop` cancels only calls that are made, and not one that was looking for its output.
+        # `_stop` has not cancelled a call that was still looking for a stored output.
         if self._stopping is not None:
             raise asyncio.CancelledError
         handle = NodeCall(call, shared=self._shared, nested=self._nest, parent=self._parent)
@@ -270,14 +271,14 @@ class _Running:
             call.is_made = False
 
     async def _hand_on(self, call: StepCall, item: int, value: object, data: bytes) -> None:
-        """An item of a generating node, for the nodes that take items as they come."""
+        """Gives an item of a generating node to the nodes that take items as they come."""
         state = call.state
         part = StepCall(state, item, call.taken)
         part.uses = call.uses
         # Before `add_item`, which may start followers: what they took has to be in the journal.
         await self._outputs.write(part, record_of(part, data))
         if state.outcome is not PENDING:
-            raise asyncio.CancelledError  # it was left behind, and its followers have gone on
+            raise asyncio.CancelledError  # the call was left behind, and its followers went on
         self._schedule.add_item(state, item, value, digest_of_value(value))
         self._end_if_over()
 
@@ -294,10 +295,11 @@ class _Running:
         error = failed.error
         if self._stopping is not None:
             return self._stopping, NO_DIGEST  # what it raised on its way out is no failure
-        # What follows only writes records.
+        # The place is free from here on, since what follows only writes records.
         self._calls.give_back(call)
         detail = "; ".join([describe(error) or "", *failed.beside])
-        # After a limit nothing is written: the call is made when the run goes on with a higher one.
+        # After a limit nothing is written, so that the call is made when the run goes on with a
+        # higher limit.
         is_limit = isinstance(error, RunLimitReached)
         if isinstance(error, RunLimitReached):
             self._stopped_by = self._stopped_by or error
@@ -339,7 +341,7 @@ class _Running:
         """What stands in place of the output of a call whose task was cancelled."""
         if self._stopping is not None:
             return self._stopping
-        # By whom is unknown; the loop is being closed, perhaps.
+        # Who cancelled the task is unknown: perhaps the loop is being closed.
         what = asyncio.CancelledError("its task was cancelled")
         return self._given_up(call, CallFailed(what, 1))
 
@@ -405,7 +407,7 @@ class _Calls:
             self._take_place(call)
         else:
             state.places.take(partial(self._take_place, call))
-            # With waits it has its node's place already: `_take_place` noted the other wait.
+            # A call with `waits` has its node's place already: `_take_place` noted its other wait.
             if not call.has_place and not call.waits:
                 call.waits = (("node", self._shared.tracer.now_ns()),)
 
@@ -450,11 +452,11 @@ class _Calls:
     def _start(self, call: StepCall) -> None:
         call.has_place = True
         if self._is_over:
-            # Not at once: it would start the next call within this one, and so on down the line.
+            # Not given back at once: that would start the next call within this one, and so on.
             self._loop.call_soon(self.give_back, call)
             return
         context = self._context.copy()
         context.run(INNERMOST.set, call)
         # Not in a task group, which would wait for ever for a call that ignores its cancellation.
-        # Not by the loop's own factory either: an eager one would run it within what began it.
+        # Not by the loop's own factory either: an eager one would run it inside its beginner.
         self._tasks[call] = asyncio.Task(self._run(call), loop=self._loop, context=context)

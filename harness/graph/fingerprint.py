@@ -46,7 +46,7 @@ from harness.graph.code_text import Import, code_text
 _MISSING = object()
 _MOST = 3
 """Changed parts named in one message."""
-# They say where a module is, and not what it does.
+# These names say where a module is, and not what it does.
 _OF_THE_MODULE = frozenset({"__builtins__", "__file__", "__name__", "__package__", "__spec__"})
 
 
@@ -93,9 +93,10 @@ def code_of(function: object) -> Fingerprint:
 
 
 def code_without_state(function: object) -> Fingerprint:
-    """The same without the contents of what may change that it closes over or is bound to.
+    """The same without the state of what the function closes over or is bound to.
 
-    Of such a list or object only the class counts: a call may change it, and is the same call.
+    A list or an object that a call may change counts by its class alone: after the change, it is
+    still the same call.
     """
     if isinstance(function, FunctionType) and not function.__closure__:
         return code_of(function)
@@ -107,13 +108,13 @@ def digest_of_parts(value: object) -> str | None:
     writer = _FingerprintWriter()
     writer.add(value)
     code = writer.finished().code
-    # What has no parts counts by its class alone: another of the class would have the same digest.
+    # An object without parts counts by its class alone: all of its class have the same digest.
     return code.digest if writer.is_whole else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckedFingerprint:
-    """A fingerprint, and the names that it rests on."""
+    """A fingerprint, and the names and cells whose values it was made from."""
 
     code: Fingerprint
     names: tuple[tuple[Mapping[str, object], str, object], ...]
@@ -150,29 +151,28 @@ class _FingerprintWriter:
     def __init__(self, *, with_state: bool = True) -> None:
         self._with_state = with_state
         self._is_held = False
-        """Whether a closure or a bound method holds what is being written."""
-        self._held: set[int] = set()
+        """Whether a closure or a bound method holds the value that is being written."""
+        self._held: set[int] = set()  # the numbers of values that were met so
         self.is_whole = True
-        """Whether no value counts by its class alone, but for those that functions refer to."""
+        """Whether no value counts by its class alone, except values that functions refer to."""
         self._is_in_code = False
         self._words: list[str] = []
         self._words_of_parts: dict[str, list[str]] = {}
         self._part = "its code"
-        # By `id`; the list keeps the values alive, and so their ids.
-        self._numbers: dict[int, int] = {}
-        self._met: list[object] = []
+        self._numbers: dict[int, int] = {}  # `id` of a value → its index in `_met`
+        self._met: list[object] = []  # keeps the values alive, and so their ids
+        # (`id` of a scope, name) → the scope, the name and its value
         self._names: dict[tuple[int, str], tuple[Mapping[str, object], str, object]] = {}
         self._cells: list[tuple[CellType, object]] = []
         self._places: dict[str, str] = {}
-        # By number, the first names that lead to values without a name of their own.
-        self._called: dict[int, str] = {}
+        self._met_in: dict[int, str] = {}  # number of a value → the part that first mentions it
 
     def mention(self, value: object) -> None:
         """Writes the number of a value that is written by itself."""
         number = self._numbers.setdefault(id(value), len(self._met))
         if number == len(self._met):
             self._met.append(value)
-            self._called[number] = self._part
+            self._met_in[number] = self._part
             if self._is_held:
                 self._held.add(number)
         self._write(f"#{number}")
@@ -187,9 +187,8 @@ class _FingerprintWriter:
                 self.mention(value)
             else:  # by its code's name, since decorators give a wrapper the name of what it wraps
                 home = value.__globals__.get("__name__")
-                called = library_name(home, value.__code__.co_qualname)
-                self._write(f"function {called}")
-                # A library's decorator may wrap one's own function.
+                self._write(f"function {library_name(home, value.__code__.co_qualname)}")
+                # A library's decorator may wrap a function of the user's own.
                 self.add(getattr(value, "__wrapped__", None))
         elif isinstance(value, type):
             module = sys.modules.get(value.__module__)
@@ -225,12 +224,12 @@ class _FingerprintWriter:
             self._is_held = around
 
     def finished(self) -> _CheckedFingerprint:
-        """Writes everything that was met, and everything that leads to."""
-        for number, value in enumerate(self._met):  # which grows meanwhile
+        """Writes every value that was mentioned, and all that these values refer to."""
+        for number, value in enumerate(self._met):  # `_met` grows meanwhile
             self._is_in_code = isinstance(value, FunctionType | type)
-            # Of other objects no attribute is asked for: some raise what they like.
+            # Other objects are not asked for an attribute: they may raise anything.
             named = getattr(value, "__qualname__", None) if self._is_in_code else None
-            self._part = named or self._called[number]
+            self._part = named or self._met_in[number]
             self._is_held = number in self._held and not self._is_in_code
             if isinstance(value, FunctionType):
                 self._write_function(value)
@@ -325,36 +324,38 @@ class _FingerprintWriter:
         self._write(f"file {blake2b(path.read_bytes()).hexdigest()}")
 
 
+# `id` of an object → the object, and its attributes when it was first looked at.
 _FIRST_ATTRIBUTES: dict[int, tuple[weakref.ref[object], Mapping[str, object]]] = {}
 
 
 def _attributes(value: object) -> list[tuple[str, object]]:
-    """The public attributes of an object of one's own class; the code of a jinja2 template.
+    """The public attributes of an object of the user's own class; the code of a jinja2 template.
 
-    Without lists and the like, which the run may fill. Texts and numbers are those that the object
-    had when it was first looked at, mostly as a run began: the run may set others, and whoever
-    edits them makes another object. Empty for other objects.
+    Lists and the like, which the run may fill, are left out. Texts and numbers are those that the
+    object had when it was first looked at, mostly as a run began: the run may set others, but a
+    person who edits them makes another object. Empty for other objects.
     """
-    key, home = id(value), type(value).__module__
+    key = id(value)
+    home = type(value).__module__
     if home == "jinja2.environment":
         names = "blocks", "root_render_func"
         return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
     is_own_class = home not in sys.modules or is_own_module(sys.modules[home])
-    # Only then: a library's proxy may be bound to nothing yet, and raise.
+    # Only own objects are read: a library's proxy may be bound to nothing yet, and raise.
     if not is_own_class or not hasattr(type(value), "__weakref__"):
         return []
-    now = {**getattr(value, "__dict__", {})}
+    current = {**getattr(value, "__dict__", {})}
     reference, first = _FIRST_ATTRIBUTES.get(key, (None, {}))
     if reference is None or reference() is not value:
-        # Nothing that may lead back to the object, which would keep it alive.
+        # Only plain values are stored: others may lead back to the object, and keep it alive.
         first = {
             name: part if type(part) in PLAIN else _MISSING
-            for name, part in sorted(now.items())
+            for name, part in sorted(current.items())
             if not name.startswith("_") and not _may_change(part)
         }
         reference = weakref.ref(value, lambda _: _FIRST_ATTRIBUTES.pop(key, None))
         _FIRST_ATTRIBUTES[key] = reference, first
-    return [(name, now.get(name) if part is _MISSING else part) for name, part in first.items()]
+    return [(name, current.get(name) if part is _MISSING else part) for name, part in first.items()]
 
 
 def _may_change(value: object) -> bool:
@@ -375,7 +376,7 @@ def _assigns(code: CodeType, name: str) -> bool:
 def _contents(cell: CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # nothing yet
+    except ValueError:  # the cell has no contents yet
         return _MISSING
 
 
@@ -428,7 +429,7 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
         case enum.Enum():
             return Parts(f"member {value.name}", (type(value),))
         case tuple():
-            # With its type: it may be a named tuple.
+            # The type counts, too: it may be a named tuple.
             return Parts("tuple", (type(value), *value))
         case frozenset():
             return Parts("frozenset", (*sorted(value, key=_place),))
@@ -479,10 +480,10 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
 
 
 def _fields(value: object) -> Iterable[tuple[object, object]] | None:
-    """Of an object with fields, or with `code_parts()`."""
-    made_of = getattr(type(value), "code_parts", None)
-    if made_of is not None:
-        return enumerate(made_of(value))
+    """(name, value) of each field, or the numbered `code_parts()`; None for other objects."""
+    code_parts = getattr(type(value), "code_parts", None)
+    if code_parts is not None:
+        return enumerate(code_parts(value))
     if isinstance(value, FieldInfo):
         return [(name, getattr(value, name, None)) for name in _FIELD_SETTINGS]
     if isinstance(value, BaseModel):
@@ -490,7 +491,7 @@ def _fields(value: object) -> Iterable[tuple[object, object]] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
     if type(value).__module__ == "pydantic._internal._fields":
-        return sorted(vars(value).items())  # what Field() was told, such as a pattern
+        return sorted(vars(value).items())  # the arguments of Field(), such as a pattern
     return None
 
 
@@ -498,7 +499,7 @@ def parts_of_class(cls: type) -> Parts:
     """A class: its bases, fields in their order, and its constants and methods in any order."""
     label = f"class {cls.__name__}"
     document = vars(cls).get("__doc__")
-    # The one that dataclasses make up repeats the fields.
+    # The docstring that a dataclass generates only repeats the fields.
     if isinstance(document, str) and not document.startswith(f"{cls.__name__}("):
         label += f" {inspect.cleandoc(document)!r}"  # as Python 3.13 keeps it
     parts: list[object] = [cls.__bases__, _annotations(cls)]
@@ -567,7 +568,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 @functools.lru_cache(maxsize=4096)
 def is_own(filename: str) -> bool:
     """Whether a file is neither Python's, nor installed, nor of this package."""
-    # What was typed in, such as `<stdin>`, is one's own.
+    # Code that was typed in, such as `<stdin>`, is the user's own.
     if filename.startswith("<"):
         return not filename.startswith("<frozen ")
     path = Path(filename).resolve()
@@ -575,7 +576,7 @@ def is_own(filename: str) -> bool:
 
 
 def is_own_module(module: ModuleType) -> bool:
-    """The same for a module; one without a file is built in, unless it is the main module."""
+    """As `is_own`; a module without a file is built in, unless it is the main module."""
     filename = getattr(module, "__file__", None)
     return is_own(filename) if filename else module.__name__ == "__main__"
 
@@ -595,15 +596,15 @@ def imported_files(imported: Import, package: str) -> list[Path]:
         places = getattr(sys.modules.get(parent), "__path__", [])
     else:
         try:
-            # Of the first name alone: for `a.b`, `find_spec` would import `a`.
+            # Only the first name is looked up: for `a.b`, `find_spec` would import `a`.
             spec = importlib.util.find_spec(parts[0])
-        except (ImportError, ValueError):  # one that was not imported as others are
+        except (ImportError, ValueError):  # a module that was not imported in the usual way
             return []
         if spec is not None and spec.submodule_search_locations is not None:
             places, parts = spec.submodule_search_locations, parts[1:]
         elif spec is not None and spec.has_location:
             places = [Path(spec.origin or "").parent]
-        else:  # none of this name, or built in
+        else:  # no such module, or a built-in one
             return []
     names = [parts, *([*parts, name] for name in imported.names)]
     paths = [Path(place, *name) for name in names for place in places]

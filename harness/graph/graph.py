@@ -208,7 +208,7 @@ class Graph(Generic[ResultT]):
                 + did_you_mean(self.result, self.nodes),
                 code="pipeline.result-unknown",
             )
-        # What `Pipeline[Answer](…)` makes gets it only after `__init__`, so it is read here.
+        # `Pipeline[Answer](…)` sets `__orig_class__` only after `__init__`, so it is read here.
         if (types := get_args(getattr(self, "__orig_class__", None))) and self.nodes:
             _check_result(self.nodes[self.result_node], types[0])
         for node in self.nodes.values():
@@ -379,8 +379,8 @@ def graph_inputs(graph: Graph) -> dict[str, GraphInput]:
 
 
 def _agreed(first: GraphInput, second: GraphInput) -> GraphInput:
-    """The one with a default, or else with a type."""
-    # Of equals, the first: sorting keeps their order, reversed too.
+    """The input with a default, or else the input with a type."""
+    # Sorting keeps the order of equals, also in reverse: the first of them is chosen.
     chosen, second_choice = sorted(
         (first, second),
         key=lambda candidate: (candidate.has_default, candidate.annotation not in _ANY),

@@ -136,14 +136,15 @@ class Node:
         return PipelineInvalid(message, code=code, path=self.path, line=self.line)
 
     def annotation(self, name: str) -> object:
-        """The type of a parameter, of its `when` too, or of `return`; `object` without annotation.
+        """The type of a parameter, or of `return`; `object` without annotation.
 
         Raises:
             PipelineInvalid: The annotation names something that does not exist.
         """
+        # A name that both have is the function's own parameter; "return" is always the function's.
         function = self.function
-        names = {parameter.name for parameter in self.parameters}
-        if self.when and name in {parameter.name for parameter in self.when.parameters} - names:
+        is_own = any(parameter.name == name for parameter in self.parameters)
+        if self.when and not is_own and any(p.name == name for p in self.when.parameters):
             function = self.when.function
         try:
             return annotation_of(inspect.unwrap(function), name)
@@ -189,7 +190,7 @@ def _read_annotation(function: Callable[..., object], name: str) -> object:
     annotations = inspect.get_annotations(function)
     if name not in annotations:
         return object
-    # Of this one alone: the other types need not exist at run time.
+    # Only this annotation is resolved: the other types need not exist at run time.
     holder = SimpleNamespace(__annotations__={name: annotations[name]})
     return typing.get_type_hints(holder, function.__globals__, include_extras=True)[name]
 
@@ -225,7 +226,7 @@ def read_node(
         PipelineInvalid: It is not written with `def`, its signature cannot be a node's, or `each`
             or `takes` names a parameter that it does not have.
     """
-    # Of what a decorator wraps: mistakes are to name the node's own file and line.
+    # The function that decorators wrap has the file and line that mistakes have to name.
     code = getattr(inspect.unwrap(function), "__code__", None)
     if code is None:
         raise PipelineInvalid(

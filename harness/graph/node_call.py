@@ -129,7 +129,7 @@ class NodeCall:
     @property
     def variation(self) -> int:
         """0, or the number of this attempt's replies, if the same replies would fail again."""
-        # So that an inner and an outer repetition never have the same number.
+        # An inner and an outer repetition must never have the same number.
         return self._variations + (0 if self._parent is None else 100 * self._parent.variation)
 
     def begin_again(self) -> None:
@@ -416,7 +416,7 @@ class NodeCall:
         # the first, and finished steps are found, as in a resumed run.
         self._repeats = attempt - 1
         if self._counts:
-            # What the attempt before left out is done again, or left out again.
+            # Work that the attempt before left out is done again, or left out again.
             log, inside = self._shared.log, f"{self.label}/"
             log.skips[:] = [skip for skip in log.skips if not skip.node.startswith(inside)]
             log.failed_inside[:] = [

@@ -287,7 +287,7 @@ class _OnRay(OnWorkers):
 
 
 def task_options(on: Resources, *, asks: bool) -> dict[str, Any]:
-    """What Ray is told of a node's calls; `asks`: they may ask the driver."""
+    """The options of a node's calls for Ray; `asks` says whether they may ask the driver."""
     return {
         "num_cpus": on.cpus,
         "num_gpus": on.gpus,
@@ -296,7 +296,7 @@ def task_options(on: Resources, *, asks: bool) -> dict[str, Any]:
         "accelerator_type": on.accelerator_type,
         "runtime_env": None if on.runtime_env is None else dict(on.runtime_env),
         "scheduling_strategy": "SPREAD" if on.placement == "spread" else "DEFAULT",
-        # What was answered to a lost call is answered again by the driver, which so has to know.
+        # The driver has to answer again what it answered to a lost call, so it has to know.
         "max_retries": 0 if asks else on.max_retries,
     }
 
@@ -310,7 +310,7 @@ def _perform(call: PackedCall, board: _RayBoard | None, /, **large: bytes) -> Pe
         from ray._private.worker import global_worker  # noqa: PLC0415 - an optional library
 
         tries = global_worker.core_worker.get_current_task_attempt_number()
-        performed = performed._replace(lost=tries)
+        performed = performed._replace(workers_lost=tries)
     return performed
 
 

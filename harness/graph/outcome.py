@@ -114,7 +114,7 @@ class Execution:
 
     @property
     def error(self) -> NodeFailed:
-        """Of the first failure, to be raised."""
+        """The error to raise for the first failure."""
         first, *rest = self.failures
         failed = NodeFailed(
             first.node,

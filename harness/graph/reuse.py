@@ -90,7 +90,7 @@ class Earlier:
 
     @property
     def uses(self) -> list[Mapping[str, str]]:
-        """What the calls used, each set once."""
+        """The uses of the calls, each set once."""
         sets = (
             output.uses for outputs in self._outputs.values() for output in outputs if output.uses
         )
@@ -244,7 +244,7 @@ class Outputs:
         """Writes a call's output, of `record_of`, with the parts of what it used."""
         parts: list[Fingerprint | Use] = [call.step.code, *call.uses.values()]
         for used in parts:
-            # Once a run, since many calls use the same and the parts are long.
+            # Written once a run, since many calls use the same and the parts are long.
             if used.parts and used.digest not in self.shared.log.codes:
                 self.shared.log.codes.add(used.digest)
                 self.shared.tracer.instant(events.CodeEvent(code=used.digest, parts=used.parts))

@@ -40,7 +40,7 @@ class Schedule:
     before the nodes' names.
 
     Attributes:
-        states: By node.
+        states: The state of each node, by its name without `prefix`.
         failures: Failures of nodes that could not be called at all.
     """
 
@@ -58,20 +58,21 @@ class Schedule:
         self.states = {step.node.name: StepState(step, prefix + step.node.name) for step in plan}
         self.failures: list[NodeFailure] = []
         self._inputs = inputs
-        # Taken now, before any node can change them.
+        # Computed now, before any node can change the inputs.
         self._input_digests = {name: digest_of_value(value) for name, value in inputs.items()}
         self._start = start
         self._on_skip = on_skip
         self._on_total = on_total
         self._on_end = on_end
-        # A queue in place of recursion: a chain of skipped nodes may be longer than Python's stack.
+        # Nodes and items that have settled, but whose followers were not looked at yet. A queue in
+        # place of recursion: a chain of skipped nodes may be longer than Python's stack.
         self._settled: deque[tuple[StepState, int | None]] = deque()
-        self._left = len(self.states)
+        self._unsettled_nodes = len(self.states)
 
     @property
     def is_over(self) -> bool:
         """Whether every node has an outcome: an output, `Skipped` or `Blocked`."""
-        return not self._left
+        return not self._unsettled_nodes
 
     def begin(self) -> None:
         """Starts every node that waits for nothing."""
@@ -93,7 +94,7 @@ class Schedule:
         self._pass_on()
 
     def add_item(self, state: StepState, item: int, value: object, digest: str) -> None:
-        """Records an item of a generating node, which continues."""
+        """Records an item of a generating node, which goes on to generate more."""
         if state.items is None:
             state.items = []
         self._settle_item(state, item, value, digest)
@@ -103,17 +104,18 @@ class Schedule:
         """The arguments of a call that can begin."""
         arguments: dict[str, Any] = {}
         digests: dict[str, str] = {}
-        needs: dict[int | str, None] = {}
+        needs: dict[int | str, None] = {}  # an ordered set
         for parameter in parameters:
-            name, source = parameter.name, self.states.get(parameter.source)
+            name = parameter.name
+            source = self.states.get(parameter.source)
             if parameter.is_mapped:
                 assert item is not None
                 index, items = _source_item(state, parameter, item)
                 arguments[name], digests[name] = items.item(index), items.digests[index]
                 if source is not None:
-                    # If the list came as a whole, the span of the whole.
-                    of_item = source.spans.get(index) if source.step.gives_items else None
-                    needs[of_item or source.span or source.label(index)] = None
+                    # An item of a list that came as a whole was made by the span of the whole.
+                    item_span = source.spans.get(index) if source.step.gives_items else None
+                    needs[item_span or source.span or source.label(index)] = None
             elif source is None:
                 arguments[name] = self._inputs[parameter.source]
                 digests[name] = self._input_digests[parameter.source]
@@ -127,7 +129,7 @@ class Schedule:
                     needs[source.span or source.path] = None
                 if item is None:
                     needs |= dict.fromkeys(source.spans.values())
-                elif source.spans:  # one of many arrows to each of many items is enough
+                elif source.spans:  # each of many items gets one arrow, not one from each span
                     needs[next(reversed(source.spans.values()))] = None
         return Taken(arguments, digests, tuple(needs))
 
@@ -177,9 +179,9 @@ class Schedule:
         self._end_items(state)
 
     def _obstacle_of_lists(self, state: StepState) -> Blocked | Skipped | None:
-        """Why a mapped node has no further items, once known; records it.
+        """Why a mapped node gets no further items; None while nothing stands against them.
 
-        Otherwise finds how many items there will be.
+        Records the reason, or else how many items there will be, once known.
         """
         # Sources that ended before it was known how many items they would have.
         states = [source for source in state.sources if isinstance(source, StepState)]
@@ -197,7 +199,7 @@ class Schedule:
                 self._on_total(state, total)
             state.total = total
         elif all(source.has_ended for source in state.sources):  # else another may still fail
-            # Even if it asks for skipped items: a skipped list has none.
+            # This holds even if the node asks for skipped items: a skipped list has none.
             skipped = Skipped(reason=f"'{cut_short[0].path}' was skipped")
             self._on_skip(state, None, skipped.reason, cut_short[0].path)
             return skipped
@@ -213,7 +215,7 @@ class Schedule:
         ]
         if any(value is PENDING for value in values):
             return
-        # Before it starts or settles: `_end_items` compares the two counts.
+        # Added before the item starts or settles: `_end_items` compares `settled` with `begun`.
         state.begun.add(item)
         if any(type(value) in _NO_VALUES for value in values):
             obstacle = self._obstacle(state, state.step.mapped, item)
@@ -278,13 +280,13 @@ class Schedule:
             # A list from the journal settles its items here; `add_item` did it for a live one.
             self._complete(state, outcome)
         state.outcome, state.digest = outcome, _digest_of(outcome, digest)
-        self._left -= 1
+        self._unsettled_nodes -= 1
         if self._on_end is not None:
             self._on_end(state.path, None)
         self._settled.append((state, None))
 
     def _complete(self, state: StepState, values: list[object]) -> None:
-        """Settles all items of a generating node, with those it gave before."""
+        """Settles the items of a generating node that it did not give before."""
         for item in range(state.settled, len(values)):
             if state.items is None:
                 state.items = []
@@ -298,7 +300,8 @@ class Schedule:
             if item is not None:
                 for step in state.step.followers:
                     follower = self.states[step.node.name]
-                    # Else it still waits for a whole output, and looks at all items when it begins.
+                    # A follower without sources still waits for a whole output; it looks at all
+                    # items when it begins.
                     if follower.sources:
                         self._begin_item(follower, item)
                 continue
@@ -318,7 +321,7 @@ class Schedule:
 
 def _digest_of(outcome: object, digest: str) -> str:
     if type(outcome) is Skipped:
-        return value_digest(f"skipped: {outcome.reason}".encode())  # as no value has it
+        return value_digest(f"skipped: {outcome.reason}".encode())  # no value has this form
     return NO_DIGEST if type(outcome) is Blocked else digest
 
 

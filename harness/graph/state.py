@@ -145,7 +145,7 @@ class ListSource(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many items."""
+        """The number of items."""
         return len(self.values)
 
     @property
@@ -280,9 +280,11 @@ class Places:
             # 4. In line twice: for any free place, and for that of the lender. Deeper calls go
             #    first, and nodes that follow another item by item: what is begun ends before more
             #    begins.
-            depth, around = 0, call
+            depth = 0
+            around = call
             while around is not None:
-                depth, around = depth + 1, around.around
+                depth += 1
+                around = around.around
             queued = _QueuedCall(call, start)
             is_first = call is None or not call.state.step.follows
             heappush(self._waiting, (-depth, is_first, next(self._count), queued))
@@ -295,7 +297,7 @@ class Places:
         if call.loan is None and call.has_place:
             call.loan = Loan()
         if (loan := call.loan) is None:
-            yield  # the call is over, and a task of its goes on
+            yield  # the call is over, and one of its tasks goes on
             return
         loan.tasks += 1
         try:
@@ -322,7 +324,7 @@ class Places:
                 self.give_back()
             return
         lender.borrower = borrower
-        # A call that has begun elsewhere stays in the line, and takes nothing.
+        # A call that has begun with another place stays in this line, and takes nothing from it.
         while lender.borrower is None and lender.waiting:
             self._begin(lender.waiting.popleft(), lender)
 
@@ -361,7 +363,7 @@ _JSON = frozenset({str, int, float, bool, type(None), list, dict})
 
 def digest_of_value(value: object) -> str:
     """The digest of a value that a call takes, the same for equal values; `NO_DIGEST` for some."""
-    # Such as a handle of a database.
+    # An object with parts, such as a handle of a database.
     if hasattr(type(value), "code_parts"):
         return digest_of_parts(value) or NO_DIGEST
     if isinstance(value, Iterator | AsyncIterator):

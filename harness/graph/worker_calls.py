@@ -36,7 +36,7 @@ from harness.trace import ContentPolicy, Record, Span, Tracer, describe, events
 from harness.trace.clock import boot_id
 from harness.trace.records import CounterSet, SpanEnded, SpanStarted, joined
 
-# What a node may ask of its run in a worker.
+# The methods of its run that a node may call in a worker.
 _IN_DRIVER = {"ask", "chat", "embed", "evaluate", "novelty", "recall", "remember", "wiggum"}
 _BEAT_S = 0.1  # signs of life are sent no more often
 
@@ -55,24 +55,24 @@ class PackedCall(NamedTuple):
 
 
 class PerformedCall(NamedTuple):
-    """What became of a call."""
+    """How a call ended on its worker."""
 
     value: bytes  # what was returned, or raised
     traceback: str | None  # None if it returned
     records: list[Record]  # the first and the last are of a span around the call
     boot_id: str | None
-    lost: int = 0  # workers that were lost before, if the engine itself made the call again
+    workers_lost: int = 0  # before this one, if the engine itself made the call again
 
 
 class WorkerQuestion(NamedTuple):
-    """What a worker asks of the run."""
+    """A question of a worker to the run."""
 
     data: bytes
     answer: Callable[[bytes], object]  # called with the answer, once
 
 
 Questions = asyncio.Queue[WorkerQuestion | None]
-"""What the worker of a call asks; None for a sign of life."""
+"""The questions of a call's worker; None is a sign of life."""
 
 AnyRun = Any  # a session's `Run`, which this layer does not know
 
@@ -112,9 +112,9 @@ class OnWorkers(InProcess):
         self._give_again = give_again
         self._numbers = count()
         self._functions: dict[Callable[..., Any], bytes] = {}  # pickled
-        # By machine (`boot_id`): the least and the most that its clock is behind.
+        # `boot_id` of a machine → the least and the most that its clock is behind.
         self._clocks: dict[str | None, tuple[int, int]] = {}
-        self._questions: dict[int, Questions] = {}  # by call
+        self._questions: dict[int, Questions] = {}  # number of a call → its questions
 
     @abstractmethod
     async def send(self, call: PackedCall, on: Resources) -> PerformedCall:
@@ -171,7 +171,7 @@ class OnWorkers(InProcess):
             # Once, since a mapped node sends it with every item.
             self._functions[work.function] = self._packed(work, work.function)
         call = PackedCall(
-            # Another for each try: what a lost worker still asks goes nowhere.
+            # A new number for each try, so that `hear` finds no queue for what a lost worker asks.
             number=next(self._numbers),
             label=work.label,
             function=self._functions[work.function],
@@ -186,22 +186,15 @@ class OnWorkers(InProcess):
             performed = await self.send(call, on)
         else:
             performed = await self._send_and_serve(call, on, work, run)
-        self._record_retries(work, performed.lost, "its worker was lost")
+        self._record_retries(work, performed.workers_lost, "its worker was lost")
         self._record(performed, sent_ns)
-        value = pickle.loads(performed.value)  # noqa: S301 - from a worker
-        if performed.traceback is None:
-            return value
-        if isinstance(value, self.lost):
-            raise WorkerLost(f"the way to its worker was lost ({value})") from value
-        # A pickled error has no traceback.
-        value.add_note(f"In a worker:\n{performed.traceback}")
-        raise value
+        return _result_of(performed, self.lost)
 
     async def _send_and_serve(
         self, call: PackedCall, on: Resources, work: Work, run: AnyRun
     ) -> PerformedCall:
         questions = self._questions[call.number] = asyncio.Queue()
-        # Not raised in the group, which would hide which error it was.
+        # Not raised inside the group, which would hide it in a group of errors.
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
@@ -210,7 +203,7 @@ class OnWorkers(InProcess):
                     performed = await self.send(call, on)
                 except (WorkerLost, ConfigurationInvalid) as error:
                     failure = error
-                # It would wait for further questions for ever.
+                # `_serve` would wait for further questions for ever.
                 serving.cancel()
         finally:
             del self._questions[call.number]
@@ -241,7 +234,7 @@ class OnWorkers(InProcess):
         # Processes of one machine, since its boot, share a clock.
         low, high = 0, 0
         if performed.boot_id is None or performed.boot_id != boot_id():
-            # It was sent before it began there, and came after it had ended there.
+            # The call was sent before it began there, and came back after it had ended there.
             bounds = sent_ns - first.time_ns, tracer.now_ns() - last.time_ns
             low, high = clock_bounds(self._clocks.get(performed.boot_id), bounds)
             self._clocks[performed.boot_id] = low, high
@@ -260,6 +253,18 @@ def _place_of(work: Work) -> dict[str, Any]:
 
 
 # Not methods: a subclass is an executor of somebody else, which may have methods of these names.
+
+
+def _result_of(performed: PerformedCall, lost_errors: tuple[type[BaseException], ...]) -> object:
+    """What the function returned; raises its error, or `WorkerLost` for one of `lost_errors`."""
+    value = pickle.loads(performed.value)  # noqa: S301 - from a worker
+    if performed.traceback is None:
+        return value
+    # Then `value` is the error. Pickling has taken its traceback, so a note shows that.
+    if isinstance(value, lost_errors):
+        raise WorkerLost(f"the way to its worker was lost ({value})") from value
+    value.add_note(f"In a worker:\n{performed.traceback}")
+    raise value
 
 
 async def _serve(work: Work, run: AnyRun, questions: Questions, pickler: str) -> None:
@@ -329,7 +334,7 @@ def _culprit(function: Callable[..., Any], pickler: str) -> list[str]:
 @contextmanager
 def own_modules_by_value(pickler: str) -> Iterator[None]:
     """Around a run: the user's own modules, as imported before it, are sent by value."""
-    # A worker could not import them. Runs side by side share the registration.
+    # A worker could not import these modules. Runs side by side share the registration.
     cloudpickle = import_module(pickler)
     with _LOCK:
         _RUNS[pickler] += 1
@@ -360,7 +365,8 @@ def perform(call: PackedCall, board: Board | None) -> PerformedCall:
     """Makes a call, in a worker; `board` may be None for one that does not ask."""
     records: list[Record] = []
     tracer = Tracer(records.append, content=call.content)
-    track, trace_back = f"worker {socket.gethostname()}", None
+    track = f"worker {socket.gethostname()}"
+    trace_back = None
     try:
         with tracer.span(events.Worker(call.label, track, os.getpid())):
             arguments = {
@@ -392,7 +398,7 @@ def _pickled(value: object, pickler: str) -> bytes:
 def _picklable(error: BaseException, pickler: str) -> BaseException:
     """The error, or one that says the same."""
     try:
-        # Some cannot be made again of what they keep.
+        # Some errors cannot be made again from their arguments.
         pickle.loads(_pickled(error, pickler))  # noqa: S301 - its own
     except Exception:  # noqa: BLE001 - whatever its class raises
         return RuntimeError(describe(error))

@@ -35,7 +35,8 @@ _ACCEPTED = "write a number of bytes, or a number with a unit: 512 MiB, 8 GiB, 1
 
 def format_bytes(count: int) -> str:
     """A byte count for people, in binary units with one decimal: `1.2 GiB`."""
-    size, power = float(count), 0
+    size = float(count)
+    power = 0
     # Rounded first: 1023.96 KiB is 1.0 MiB, not 1024.0 KiB.
     while round(size, 1) >= 1024 and power < len(_BINARY_UNITS):
         size /= 1024
@@ -55,7 +56,7 @@ def parse_bytes(size: int | str) -> int:
     if match is None:
         raise ValueError(f"{size!r} is not a size; {_ACCEPTED}")
     number, unit = match.groups()
-    # Not as a float, by which `1.005 KB` is 1,004 bytes.
+    # Read as a decimal: as a float, `1.005 KB` would be 1,004 bytes.
     return int(Fraction(number) * _UNITS[unit.upper()])
 
 
@@ -75,7 +76,7 @@ class Loading:
     """The settings with which llama.cpp loads a model."""
 
     context_tokens: int
-    """Of each slot (llama.cpp's `n_ctx` is this times slots)."""
+    """The context of each slot (llama.cpp's `n_ctx` is this times slots)."""
     slots: int = 1
     """Requests served at once (`n_parallel`), each with a cache of its own."""
     cache_type_k: CacheType = "f16"
@@ -105,7 +106,7 @@ class Footprint:
 
     weights_bytes: int
     kv_bytes: int
-    """For the whole context of all slots; allocated when the model is loaded."""
+    """The bytes for the whole context of all slots, allocated when the model is loaded."""
     compute_bytes: int
     """Intermediate results of one micro-batch, and the logits."""
 
@@ -242,7 +243,7 @@ def split_footprint(
     """
     caches = layer_cache_bytes(header, loading)
     weights = header.weights
-    # As b11434 splits it (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the
+    # The split of b11434 (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the
     # last back, after the output; a layer's cache goes with it.
     first = first_gpu_layer(header, gpu_layers)
     # The input's tables stay in the machine; of one that is also the output's matrix, the GPU has a

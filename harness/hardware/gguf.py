@@ -34,7 +34,7 @@ class GgufHeader:
     file_type: int
     """`general.file_type`; see `file_type_name`."""
     parameters: int
-    """Over all parts of a split model, as are the weights; 0 if a server does not say."""
+    """The sum over all parts of a split model, as for the weights; 0 if a server does not say."""
     block_count: int
     """Layers."""
     context_length: int
@@ -115,7 +115,8 @@ def gguf_header_from_values(
 def _header(file: GgufFile, *, parameters: int, weights: Weights) -> GgufHeader:
     embedding_length = file.count(".embedding_length")
 
-    # By default: as many key-value heads as heads, each as wide as its share of the embedding.
+    # By default there are as many key-value heads as heads, each as wide as its share of the
+    # embedding.
     head_count = ".attention.head_count"
     if file.is_untold(head_count):
         raise file.unusable(head_count, "was left out; ask the server for all there is")
@@ -201,7 +202,7 @@ class Weights:
     input_bytes: int
     """Tables in which tokens are looked up, a few rows for each token."""
     layer_bytes: tuple[int, ...]
-    """Without the layers that only draft (NextN)."""
+    """The bytes of each layer, without the layers that only draft (NextN)."""
     output_bytes: int
     shared_bytes: int
     """The part of the input that is also the output's matrix; 0 if the output has its own."""
@@ -249,7 +250,7 @@ def weights_of(
 
 
 def even_weights(size: int, *, layers: int) -> Weights:
-    """For a model of which only the size is known: all of it in its layers, evenly."""
+    """The stand-in for a model of which only the size is known: all in its layers, evenly."""
     # The last layer has the rest, so that the sum is exact.
     share, rest = divmod(size, layers)
     return Weights(

@@ -144,7 +144,7 @@ def _upper_bounds(file: GgufFile, full: Sequence[LayerCache], state: int) -> lis
 
 
 def _own_layers(file: GgufFile) -> int:
-    """How many layers, from the first, have a cache of their own."""
+    """How many layers, counted from the first, have a cache of their own."""
     if file.architecture == "gemma3n":
         return min(_GEMMA3N_OWN_LAYERS, file.layers)
     if file.architecture == "gemma4":

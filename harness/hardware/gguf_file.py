@@ -23,7 +23,7 @@ from harness.hardware.quantization import TENSOR_FORMATS
 # count cannot become a tuple of 2^32 elements.
 MAX_LAYERS: Final = 4096
 
-# Of a key, by the format; longer values are not kept.
+# The longest key that the format allows; longer texts are not kept as values.
 _MAX_TEXT_BYTES: Final = 65535
 # ggml's `GGML_MAX_DIMS`.
 _MAX_DIMENSIONS: Final = 4
@@ -69,7 +69,7 @@ class GgufFile:
     tensors: dict[str, int]
     """Bytes of each tensor by its own type, without the padding between them."""
     elements: int
-    """Of all its tensors; 0 if a server reports it."""
+    """The sum over all tensors; 0 if a server reports the model."""
 
     @cached_property
     def architecture(self) -> str:
@@ -78,7 +78,7 @@ class GgufFile:
 
     @cached_property
     def layers(self) -> int:
-        """How many its model has."""
+        """How many layers the model has."""
         layers = self.count(".block_count")
         if not 0 < layers <= MAX_LAYERS:
             raise self.unusable(
@@ -125,7 +125,7 @@ class GgufFile:
 
     def any_begins(self, *beginnings: str) -> bool:
         """Whether a key begins so and is not 0."""
-        # By 0 a converter says "none".
+        # A converter writes 0 for "none".
         set_keys = [key for key, value in self.values.items() if value.content != 0]
         return any(key.startswith(tuple(map(self._whole, beginnings))) for key in set_keys)
 
@@ -207,7 +207,7 @@ class _Cursor:
         """Moves past the next `size` bytes; returns where they begin."""
         start = self.at
         rest = len(self.data) - start
-        # Before a length is used: a damaged header is an error and nothing worse.
+        # Checked before a length is used: a damaged header is an error and nothing worse.
         if size > rest:
             raise self.invalid(f"{size:,} bytes should follow, {rest:,} do; {_DAMAGED}")
         self.at += size
@@ -290,7 +290,7 @@ def _read_value(cursor: _Cursor) -> GgufValue:
         length = cursor.number(_U64)
         if item in _NUMBER_CODES:
             content = _read_numbers(cursor, _NUMBER_CODES[item], length)
-        # Such as the vocabulary, which is most of a header.
+        # Texts are skipped: the vocabulary is most of a header.
         elif item == _STRING:
             _skip_strings(cursor, length)
         else:
@@ -333,7 +333,7 @@ def _skip_strings(cursor: _Cursor, length: int) -> None:
 
 
 def _read_tensor(cursor: _Cursor) -> tuple[str, int, int]:
-    """Its name, its bytes and its elements."""
+    """The tensor's name, bytes and elements."""
     name = cursor.text()
     dimensions: int = cursor.number(_U32)
     if dimensions > _MAX_DIMENSIONS:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 MACHINE_SHARE: Final = 0.8
-"""Of the machine's memory, what models may take unless told otherwise."""
+"""The share of the machine's memory that models may take by default."""
 
 # Far more than a processor's caches hold, and little beside a model.
 _BYTES: Final = 128 << 20
@@ -58,7 +58,7 @@ def products_per_s() -> float:
         np.matmul(factor, factor)
         return time.perf_counter() - start_s
 
-    # Of each product a multiplication and an addition; the best time, since others only slow it.
+    # Each product is a multiplication and an addition. The best time counts: others only slow it.
     return 2 * _WIDTH**3 / min(once_s() for _ in range(_ROUNDS))
 
 
@@ -86,23 +86,23 @@ def _round(parts: list[np.ndarray[tuple[int], np.dtype[np.int64]]]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU; what it does not tell is None."""
+    """One GPU; a value that it does not tell is None."""
 
     name: str
     """`gpu0`, `gpu1`, …: NVML's numbers, which are `nvidia-smi`'s. CUDA numbers GPUs otherwise,
     unless CUDA_DEVICE_ORDER is PCI_BUS_ID, and only those in CUDA_VISIBLE_DEVICES."""
     capacity_bytes: int | None
-    """None for one that shares the machine's own memory."""
+    """None for a GPU that shares the machine's own memory."""
     memory_bytes_per_s: int | None
     """Nominal, from the width of its bus and the highest clock of its memory, which moves data
     twice a cycle."""
     product: str = ""
-    """Such as `NVIDIA H100 80GB HBM3`."""
+    """The name of the GPU, such as `NVIDIA H100 80GB HBM3`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """What a GPU does at a moment; what it does not tell is None."""
+    """The state of a GPU at a moment; a value that it does not tell is None."""
 
     busy: float | None
     """The share of the driver's last sampling period, up to a second, in which anything ran."""
@@ -147,7 +147,7 @@ class Gpus:
         self.found = tuple(map(self._described, range(count)))
 
     def state(self, number: int) -> GpuState:
-        """Of one GPU now; takes some milliseconds."""
+        """The state of one GPU now; asking takes some milliseconds."""
         nvml, handle = self._nvml, self._handles[number]
         rates = self._told(nvml.nvmlDeviceGetUtilizationRates, handle)
         memory = self._told(nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -184,19 +184,18 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUse:
-    """Since a process began."""
+    """The use of a process since it began."""
 
     cpu_s: float
-    """Of all its threads together."""
-    resident_bytes: int
-    """Now."""
+    """The time of all its threads together."""
+    resident_bytes: int  # now
     page_faults: int
     """How often it waited for a page from disk: major faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreUse:
-    """Of all cores together, since the machine was started."""
+    """The time of all cores together since the machine was started."""
 
     busy_s: float
     total_s: float

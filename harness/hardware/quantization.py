@@ -22,7 +22,7 @@ class BlockFormat:
     """A tensor type: blocks of elements, each block of the same size."""
 
     name: str
-    """As ggml writes it: `F16`, `Q4_K`."""
+    """The name as ggml writes it: `F16`, `Q4_K`."""
     block_elements: int
     """A row is a whole number of blocks."""
     block_bytes: int
@@ -60,7 +60,7 @@ CACHE_FORMATS: Final[dict[CacheType, BlockFormat]] = {
     name: next(block for block in TENSOR_FORMATS.values() if block.name.lower() == name)
     for name in get_args(CacheType)
 }
-"""Of KV caches, by llama.cpp's names (`-ctk`, `-ctv`)."""
+"""The formats of KV caches, by llama.cpp's names (`-ctk`, `-ctv`)."""
 
 _FILE_TYPES: Final[dict[int, str]] = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -85,7 +85,7 @@ ROLE_FLOORS: Final = {"evaluator": 8.0, "judge": 8.0, "code": 5.5, "coder": 5.5}
 
 
 def role_floor(role: str) -> float:
-    """Of `judge-b` and `judge2` that of `judge`; of a role that has none, four bits."""
+    """The fewest bits: `judge-b` and `judge2` have that of `judge`; an unlisted role has four."""
     return ROLE_FLOORS.get(role.partition("-")[0].rstrip("0123456789"), 4.0)
 
 
@@ -104,7 +104,7 @@ def label_bits(label: str) -> float | None:
 def weight_bits(label: str) -> float:
     """Bits of a weight in safetensors: those of the label, four with their scales; 16 if unsaid."""
     bits = label_bits(label) or 16
-    # By their blocks: 4.25 for MXFP4 and for AWQ (a scale and a zero for 128), 4.5 for NVFP4.
+    # The bits by their blocks: 4.25 for MXFP4 and AWQ (a scale and a zero for 128), 4.5 for NVFP4.
     return bits if bits != 4 else 4.5 if "NVFP4" in label.upper() else 4.25
 
 

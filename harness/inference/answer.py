@@ -31,7 +31,7 @@ the rest, asked for and joined to it. `continue` is for a cut reply; a filtered 
 
 _MOST_CALLS_FOR_THE_REST = 4  # a model that goes on for ever is stopped after this many
 _REMINDER = "\n\n[Your last reply had no text. Give your answer as text.]"
-# Of a greedy call that is repeated: the same request would bring the same reply.
+# For a greedy call that is repeated: at temperature 0 it would get the same reply.
 _TEMPERATURE_AGAIN = 0.3
 
 
@@ -39,8 +39,7 @@ class ChatOptions(TypedDict, total=False):
     """What every form of `chat` takes; those without a word here are as in `ChatRequest`."""
 
     max_output_tokens: int | None
-    """Where the reply is cut. When left out, where the model's context or a limit of the run ends
-    it."""
+    """Where the reply is cut; when left out, the model's context or a limit of the run ends it."""
     on_cut: OnCut
     """What becomes of a reply that was cut or filtered: `error` raises, `keep` takes it as it is,
     and `continue` asks for the rest, a few times at most, and joins it."""
@@ -48,8 +47,8 @@ class ChatOptions(TypedDict, total=False):
     """Whether a reply without visible text is an answer. By default the model is asked once more,
     and a second such reply is an error."""
     attempts: int
-    """Most replies until one is of the type of `returns`; the model is told what was wrong with the
-    last. 1 when left out."""
+    """The most replies until one is of the type of `returns`; each failure is explained to the
+    model. 1 when left out."""
     temperature: float
     top_p: float | None
     top_k: int | None
@@ -105,8 +104,7 @@ async def answer(
 ) -> Any:  # noqa: ANN401 - a completion, or a value of the type
     """The reply to a call, whole unless `on_cut` is `keep`; with a type, the reply as its value.
 
-    Raises `InvalidInput` for a wrong `on_cut` or `attempts`, `ReplyCut`, `ReplyInvalid`, and as
-    `ask` does.
+    Raises `InvalidInput` for a wrong `on_cut` or `attempts`, `ReplyCut`, `ReplyInvalid`, as `ask`.
     """
     if on_cut not in get_args(OnCut):
         raise InvalidInput(
@@ -228,7 +226,7 @@ async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Complet
         sent_ns=cut.sent_ns,
         first_token_ns=cut.first_token_ns,
         phases=(*cut.phases, *rest.phases),
-        # Of two replies these do not add up.
+        # These do not add up over two replies.
         itl=None,
         structured=cut.structured,
         cost_usd=_sum(cut.cost_usd, rest.cost_usd),

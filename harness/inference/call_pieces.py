@@ -68,8 +68,8 @@ def _place(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
 
 def _joined(call: CallPiece, piece: CallPiece) -> CallPiece:
     begun, more = call.arguments, piece.arguments
-    # No JSON goes on with its own beginning: that is all of it so far, or all of it again. An
-    # empty object stands for none yet.
+    # No JSON goes on with its own beginning: such a piece repeats all of it so far. An empty
+    # object stands for no arguments yet.
     is_again = begun.startswith("{") and more.startswith(begun)
     is_first = begun == "{}" and more.startswith("{")
     return replace(

@@ -74,7 +74,7 @@ def conversation_text(messages: Iterable[Message]) -> str:
 
 
 _LABEL = re.compile(r"(?:\A|\n\n)\[(?:system|user|assistant|tool)(?: [^\]\n]*)?\]\n")
-"""What `conversation_text` writes before a message."""
+"""The text that `conversation_text` writes before a message."""
 
 
 def most_tokens_of_conversation(text: str) -> int:
@@ -127,7 +127,7 @@ def _told(completion: Completion, span: Span, kv_bytes: KvBytes | None) -> Itera
     }
     span.set(**{name: fact for name, fact in facts.items() if fact is not None})
     if completion.from_cache:
-        # What it once took was told of the call that took it.
+        # Its usage and times are on the span of the call that once took them.
         span.set(from_cache=True)
     elif completion.usage is not None:
         span.set(**token_counts(completion.usage))

@@ -51,7 +51,8 @@ class Charges:
 
     def most(self, request: Request) -> Spent:
         """The most that a request takes."""
-        prompt_tokens, written = self._most_asked(request), 0
+        prompt_tokens = self._most_asked(request)
+        written = 0
         if isinstance(request, ChatRequest):
             written = request.max_output_tokens or _AMPLE_TOKENS
         usd = self._priced(request.model, prompt_tokens, written)
@@ -118,12 +119,13 @@ class Charges:
             answered = most_tokens_in(written) if usage is None else usage.output_tokens
             reported_usd = answer.cost_usd
         else:
-            counted, answered, endpoint, reported_usd = answer.input_tokens, 0, None, None
+            counted, answered = answer.input_tokens, 0
+            endpoint = reported_usd = None
         prompt_tokens = estimated if counted is None else counted
         # Later prompts are taken to be as much longer than their estimate as any was.
         longest = max(self._longer.get(request.model, 1.0), prompt_tokens / estimated)
         self._longer[request.model] = longest
-        # Of a stand-in's reply, the stand-in's price.
+        # A fallback's reply has the fallback's price.
         priced = self._priced(endpoint or request.model, prompt_tokens, answered)
         cost = reported_usd if priced is None else priced
         return Spent(

@@ -55,7 +55,7 @@ class Route:
     """The way to one endpoint's model."""
 
     endpoint: Endpoint
-    # Of its replicas, in the order that the gate has them; not closed by the client.
+    # One for each replica, in the gate's order. The client does not close them.
     backends: tuple[Backend, ...]
     gate: Gate
     # How its server treats schemas; None if that is not tested.
@@ -94,10 +94,10 @@ class Client:
     before_call: Callable[[], None] | None = None  # raises if no further call may be made
     # Raises if this reply may not be used.
     after_reply: Callable[[ChatRequest, Completion], None] | None = None
-    # Hears once for each endpoint of what cannot be: counts, and requests taken no notice of.
+    # Gets each notice once for each endpoint, such as of impossible counts or of another model.
     warn: Callable[[Notice], None] | None = None
-    noticed: set[tuple[str, str]] = field(default_factory=set)  # what it has heard: tags and codes
-    # The name of the model that answered last, by tag and replica.
+    noticed: set[tuple[str, str]] = field(default_factory=set)  # (tag, code) of each notice so far
+    # (tag, replica) → the name of the model that answered last.
     served: dict[tuple[str, int], str] = field(default_factory=dict)
     randomness: random.Random = field(default_factory=random.Random)
 
@@ -137,12 +137,12 @@ class Client:
         async with self._slot(request, caller) as slot:
             # 1. Replay
             stored = slot.known
-            # One without text may be of a call that allowed it.
+            # A stored reply may lack text because the earlier call allowed that.
             if stored and isinstance(request, ChatRequest) and not lacks_text(request, stored):
                 return stored
             if self.before_call is not None:
                 self.before_call()
-            # An endpoint that was down for too long ends the run, whichever a call is for.
+            # An endpoint that was down for too long ends the run, also at a call to another.
             for route in self.routes.values():
                 route.gate.check()
             while True:
@@ -171,7 +171,7 @@ class Client:
         self, request: Request, admission: Admission | None, caller: CallSource
     ) -> Any:  # noqa: ANN401
         """Asks until there is an answer or no way; raises the first endpoint's last error."""
-        whole = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
+        whole_call = Deadline(request.timeout_s or math.inf, clock=self.tracer.now_ns)
         was_heard = False
         if isinstance(request, ChatRequest) and (on_text := request.on_text) is not None:
 
@@ -183,48 +183,51 @@ class Client:
 
             request = replace(request, on_text=hear)
         routes = self._routes(request)
-        failed: list[tuple[str, HarnessError]] = []
+        failed: list[tuple[str, HarnessError]] = []  # (tag, its last error) of each endpoint
         try:
             for route in routes:
-                tag, limit_s = route.endpoint.tag, route.endpoint.timeout_s
-                deadline = Deadline(limit_s, clock=self.tracer.now_ns, outer=whole)
+                endpoint, tag = route.endpoint, route.endpoint.tag
+                deadline = Deadline(endpoint.timeout_s, clock=self.tracer.now_ns, outer=whole_call)
                 if failed:
-                    meant, error = failed[-1]
-                    reason, detail = type(error).__name__, self.tracer.excerpt(str(error))
-                    fallback = events.Fallback(model=meant, reason=reason, detail=detail, to=tag)
-                    self.tracer.instant(fallback)
+                    failed_tag, error = failed[-1]
+                    reason = type(error).__name__
+                    detail = self.tracer.excerpt(str(error))
+                    self.tracer.instant(
+                        events.Fallback(model=failed_tag, reason=reason, detail=detail, to=tag)
+                    )
                     request = replace(request, model=tag)
                 call = _EndpointCall(
                     request, route, admission, caller, deadline, may_wait=route is routes[-1]
                 )
                 while True:
-                    failures = len(call.tried)
+                    tried_before = len(call.tried)
                     try:
                         answer = await self._attempt(call)
                     except HarnessError as error:
                         _keep_secrets_out_of(error, self.tracer.redactor.clean)
-                        # Who heard a part of one answer must not hear another behind it.
+                        # A caller that heard a part of this answer must not hear another after it.
                         if was_heard:
                             raise
-                        delay_s = self._again(call, error, elsewhere=len(call.tried) > failures)
+                        delay_s = self._again(call, error, elsewhere=len(call.tried) > tried_before)
                         if delay_s is None:
-                            # After a stand-in the next is asked, whatever failed, but at a limit.
-                            goes_on = not isinstance(error, LimitReached)
+                            # After a fallback, any error but a limit leads to the next one.
+                            asks_next = not isinstance(error, LimitReached)
                             if not failed:
-                                goes_on = len(routes) > 1 and another_may_answer(error)
-                            if not goes_on:
+                                asks_next = len(routes) > 1 and another_may_answer(error)
+                            if not asks_next:
                                 raise
                             failed.append((tag, error))
                             break
                     else:
                         return replace(answer, endpoint=tag) if failed else answer
                     await asyncio.sleep(delay_s)
-            (_, first), *further = failed
-            for tag, its in further:
-                first.add_note(f"'{tag}', asked instead: {type(its).__name__}: {its}")
-            raise first
+            (_, first_error), *of_fallbacks = failed
+            for tag, its_error in of_fallbacks:
+                note = f"'{tag}', asked instead: {type(its_error).__name__}: {its_error}"
+                first_error.add_note(note)
+            raise first_error
         finally:
-            failed.clear()  # its errors hold this frame, which would hold them
+            failed.clear()  # the errors hold this frame, which must not hold them
 
     def _again(self, call: _EndpointCall, error: HarnessError, *, elsewhere: bool) -> float | None:
         """How long until the next attempt, in seconds; None for no further one.
@@ -233,8 +236,8 @@ class Client:
         replica failed that the call had not tried.
         """
         route, request = call.route, call.request
-        # `counts`: how many of the call's attempts this was.
-        retry, gate, attempt, counts = route.endpoint.retry, route.gate, call.attempt, 1
+        retry, gate, attempt = route.endpoint.retry, route.gate, call.attempt
+        counted = 1  # how many of the call's attempts this one counts as
         delay_s = retry_delay_s(
             error,
             attempt=attempt,
@@ -242,23 +245,26 @@ class Client:
             jitter=self.randomness.random(),
             left_s=call.deadline.left_s,
         )
-        # 1. The model is told of its empty reply.
+        # 1. After an empty reply, the model is reminded to answer; once, or not again.
         is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
         if is_empty and isinstance(request, ChatRequest):
-            again = reminded(request)
-            call.request, delay_s = again or request, None if again is None else 0.0
+            reminder = reminded(request)
+            if reminder is None:
+                delay_s = None
+            else:
+                call.request, delay_s = reminder, 0.0
         # 2. Another replica is asked at once.
         if elsewhere and len(call.tried) < len(route.backends):
-            delay_s, counts = 0.0, 0
+            delay_s, counted = 0.0, 0
         else:
             call.tried.clear()
-            # 3. The gate holds it, and lets it through when its server is back.
+            # 3. The gate holds the call, and lets it through when its server is back.
             if not call.may_wait:
                 delay_s = None if gate.is_down else delay_s
             elif 0 < gate.max_outage_s < (getattr(error, "retry_after_s", None) or 0):
-                delay_s = None  # it says itself that waiting is in vain
+                delay_s = None  # the server itself says that waiting is in vain
             elif gate.holds(error, answers=call.answers, is_last=delay_s is None):
-                delay_s, counts = 0.0, 0
+                delay_s, counted = 0.0, 0
         if delay_s is not None:
             pause = events.RetryEvent(
                 model=route.endpoint.tag,
@@ -268,7 +274,8 @@ class Client:
                 delay_s=delay_s,
             )
             self.tracer.instant(pause)
-        call.attempt, call.answers = attempt + counts, gate.answers
+        call.attempt = attempt + counted
+        call.answers = gate.answers
         return delay_s
 
     async def _attempt(self, call: _EndpointCall) -> Any:  # noqa: ANN401
@@ -284,12 +291,12 @@ class Client:
             request = heard(request, span)
             async with self._cached(request, route) as cached:
                 reply = cached.known or await self._reply(request, call, span)
-                # Before it is looked at: a reply of no use has taken its time and tokens, too.
+                # Recorded before the checks: a useless reply has taken time and tokens, too.
                 record_answer(reply, span, kv_bytes=route.kv_bytes)
                 check_text(request, reply)
                 check_typed(request, reply)
                 if cached.known is None:
-                    cached.reply = reply  # only now: what is of no use does not enter the cache
+                    cached.reply = reply  # after the checks: a useless reply is not cached
             return reply
 
     async def _reply(self, request: ChatRequest, call: _EndpointCall, span: Span) -> Completion:
@@ -325,7 +332,7 @@ class Client:
         """One request, once the gate and the meter let it through; its time begins here."""
         route, deadline = call.route, call.deadline
         if route.error is not None:
-            # Else each call would leave its frames in the one error, and what they hold with them.
+            # Otherwise the route's one error would hold the frames of every call.
             raise route.error.with_traceback(None)
         # 4. Gate
         admission = call.admission
@@ -336,8 +343,7 @@ class Client:
             if place.name:
                 span.set(replica=place.name, replica_reason=place.reason)
             sent = request if sending is None else sending.request
-            # The call's time begins when it is sent: neither the wait for a place nor that for the
-            # end of an outage is part of it.
+            # The call's time begins here, after the waits for a place and for an outage's end.
             deadline.begin(again=place.was_held)
             if (left_s := deadline.left_s) <= 0:
                 raise timed_out("timeout_s", route.endpoint)
@@ -366,14 +372,14 @@ class Client:
             except InferenceError as error:
                 if not was_connected(error):
                     span.set(was_connected=False)
-                # What fails behind the first piece of a reply was no refusal, whatever it says.
+                # An error after the first piece of a reply is no refusal, whatever it says.
                 if was_refused(error) and not (sending and sending.pieces):
                     span.set(took_no_tokens=True)
                 raise
-            answer, wrong = possible(answer, request)
-            if wrong:
+            answer, impossible = possible(answer, request)
+            if impossible:
                 message = (
-                    f"'{request.model}' reports what a call cannot have taken ({wrong}): such "
+                    f"'{request.model}' reports what a call cannot have taken ({impossible}): such "
                     "calls are counted by the length of their texts"
                 )
                 self._notice(request.model, Notice(code="call.counts-impossible", message=message))
@@ -440,11 +446,11 @@ def _asker(backend: Backend, request: Request) -> Callable[[Any], Awaitable[Any]
 
 def with_defaults(request: ChatRequest, endpoint: Endpoint) -> ChatRequest:
     """The call with the endpoint's settings where it has none of its own."""
-    settings = {
-        name: value
-        for name in ("top_k", "presence_penalty", "reasoning_effort")
-        if getattr(request, name) is None and (value := getattr(endpoint, name)) is not None
-    }
+    settings: dict[str, Any] = {}
+    for name in ("top_k", "presence_penalty", "reasoning_effort"):
+        default = getattr(endpoint, name)
+        if getattr(request, name) is None and default is not None:
+            settings[name] = default
     if endpoint.extra_body:
         settings["extra_body"] = merged(endpoint.extra_body, request.extra_body or {})
     return replace(request, **settings) if settings else request
@@ -457,15 +463,16 @@ class _EndpointCall:
     admission: Admission | None
     caller: CallSource
     deadline: Deadline
-    # Whether it waits for the end of an outage: no other endpoint is asked in its place.
+    # Whether it waits for the end of an outage, since no other endpoint is left to ask.
     may_wait: bool
-    tried: set[int] = field(default_factory=set)
+    tried: set[int] = field(default_factory=set)  # replicas that have failed it
     attempt: int = 1
     answers: int | None = None  # how many the endpoint had given when it last failed
 
 
 def _keep_secrets_out_of(error: HarnessError, clean: Callable[[str], str]) -> None:
-    """Servers quote wrong keys, and a program may print an error with all its causes."""
+    """Redacts the error's texts, and drops its causes if one of them quotes a secret."""
+    # Servers quote wrong keys, and a program may print an error with all its causes.
     error.args = tuple(clean(arg) if isinstance(arg, str) else arg for arg in error.args)
     cause = error.__cause__ or error.__context__
     while cause is not None:

@@ -66,8 +66,7 @@ class Usage:
     output_tokens: int
     """The reply, reasoning included."""
     cached_tokens: int | None
-    """Prompt tokens read from the server's cache; None if the server does not report it, which is
-    not the same as 0."""
+    """Prompt tokens read from the server's cache; None, which is not 0, if unreported."""
     reasoning_tokens: int | None = None
     """Tokens of reasoning in the reply; None if the server does not report it."""
     draft_tokens: int | None = None
@@ -127,8 +126,7 @@ class Completion:
     cost_usd: float | None = None
     """The provider's charge for the call; None if its prices are unknown."""
     cache_saved_usd: float | None = None
-    """How much the provider's prompt cache saved; negative if writing to it cost more. None if it
-    reported no cache."""
+    """What the provider's prompt cache saved, less the cost of writing; None if unreported."""
     structured: StructuredMode | None = None
     """How the reply's schema was treated; None without a schema."""
     dropped: tuple[str, ...] = ()
@@ -136,8 +134,7 @@ class Completion:
     endpoint: str | None = None
     """Tag of the endpoint that answered, if not the requested one."""
     attempts: int = 1
-    """Requests sent: more than one if a field was refused, or if the server had closed the
-    connection."""
+    """Requests sent: more than one after a refused field, or a connection closed by the server."""
     connecting_ns: int | None = None
     """For a new connection; None of one that was kept open."""
     cut_by: Literal["tokens", "cost"] | None = None
@@ -145,7 +142,7 @@ class Completion:
     from_cache: bool = False
     """Whether the reply was reused from an earlier call, without asking a model."""
     extra: Mapping[str, object] = field(default_factory=dict, hash=False)
-    """What the server wants back with the reply as a turn; see `Message.extra`."""
+    """The fields that the server wants back with the reply as a turn; see `Message.extra`."""
     source: str | None = None
     """The server, as the one that gets `extra` back; None without."""
 
@@ -183,7 +180,7 @@ def is_visible(text: str) -> bool:
 
 
 def why_no_text(reply: Completion) -> str:
-    """What came in place of an answer."""
+    """Why there is no text: what came in place of an answer."""
     tokens = "" if reply.usage is None else f" ({reply.usage.output_tokens} tokens)"
     if reply.tool_calls:
         was_offered = reply.tools is not None
@@ -201,7 +198,7 @@ class Embeddings:
     vectors: NDArray[np.float32]
     """One row per text, in their order: `(n, d) float32`."""
     input_tokens: int | None
-    """Of all texts together; None if the server does not report it."""
+    """The sum over all texts; None if the server does not report it."""
     model_id: str
     """The model's name as the server gave it."""
 
@@ -227,7 +224,8 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
         prompt_tokens = most_prompt_tokens(request)
     else:
         prompt_tokens = sum(map(most_tokens_in, request.texts))
-    highest, wrong = _MOST_BEYOND + _MOST_TIMES * prompt_tokens, ""
+    highest = _MOST_BEYOND + _MOST_TIMES * prompt_tokens
+    wrong = ""
     if not isinstance(answer, Completion):
         count = _at_most(answer.input_tokens, highest)
         wrong = "" if count == answer.input_tokens else f"{answer.input_tokens!s:.20} tokens in"
@@ -238,7 +236,8 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
         # A text takes tokens: zeros are of a server that does not count.
         is_uncounted = answer.text and not read and not written
         if is_uncounted or None in (_at_most(read, highest), _at_most(written, highest)):
-            wrong, usage = f"{read!s:.20} tokens in, {written!s:.20} out", None
+            wrong = f"{read!s:.20} tokens in, {written!s:.20} out"
+            usage = None
         else:
             thought = _at_most(usage.reasoning_tokens, highest)
             usage = replace(
@@ -260,9 +259,9 @@ def possible(answer: A, request: Request) -> tuple[A, str]:
 
 
 _LEAST_SHARE = 0.7
-"""Of the words of a text, as tokens: some tokenizers join two common words to one."""
+"""The fewest tokens per word of a text: some tokenizers join two common words to one."""
 _FEWEST_TO_JUDGE = 500
-"""Words of a prompt: hardly a server has so short a context that it cuts a shorter one."""
+"""Prompts of fewer words are not judged: hardly a server has so short a context."""
 _AS_WORDS = bytes(ord("a" if byte > 127 or chr(byte).isalnum() else " ") for byte in range(256))
 """For UTF-8: `a` for the bytes of letters and digits, a blank for those of other ASCII."""
 

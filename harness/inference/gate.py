@@ -40,12 +40,12 @@ from harness.trace import Tracer, describe, events
 # How many times the mean load a replica takes at most, rounded up: `c` in the paper.
 LEEWAY = 1.25
 
-# Of a text that does not say what other calls share: how much of it stands for the prefix.
+# How much of a text is taken for its prefix, if the text does not say what other calls share.
 _PREFIX_CHARS = 2048
 
 ReplicaReason = Literal["prefix", "load", "failed over"]
-"""Why a replica got a call: it is the one for calls that begin alike; that one had too many calls
-or no place; that one is left out, or has failed the call."""
+"""Why a replica got a call. `prefix`: it is the home of calls that begin alike. `load`: their home
+had too many calls, or no place. `failed over`: their home is left out, or has failed the call."""
 
 Lease = Callable[[Request], AbstractAsyncContextManager[object]]
 """Gives the lease held while a call is sent, such as the model's place in memory."""
@@ -64,7 +64,7 @@ class ReplicaState:
 
     @property
     def load(self) -> int:
-        """Our calls, sent or not."""
+        """The number of our calls, sent or not."""
         return self.under_way + self.waiting
 
 
@@ -83,7 +83,7 @@ class Replica:
     outage: OutageReason | None = None
 
     def state(self, now_ns: int, waiting: int) -> ReplicaState:
-        """For a choice. After a failure it is tried again with one call at a time."""
+        """This replica at a choice. After a failure it is tried again with one call at a time."""
         is_tried = self.failures > 0 and self.under_way > 0
         is_out = is_tried or now_ns < self.out_until_ns
         return ReplicaState(
@@ -101,7 +101,7 @@ class ReplicaPlace:
 
     replica: int
     reason: ReplicaReason
-    name: str  # the replica's; empty for an only one
+    name: str  # the name of the replica; empty for an endpoint's only one
     is_probe: bool = False  # whether the call tries a replica that is down
     was_held: bool = False  # whether the call waited because none answered
 
@@ -136,7 +136,7 @@ class Gate:
         self._place_of: events.PlaceOf = "endpoint"
         self._reason = f"max_parallel = {self.max_parallel}"
         # A stated limit leaves nothing to ask.
-        self._asked = FoundOnce(True if self.max_parallel is not None else None)
+        self._slots_asked = FoundOnce(True if self.max_parallel is not None else None)
         self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
             tracer=self.tracer, serve=self._serve, why=self._why, take_back=self._give_back
         )
@@ -144,7 +144,7 @@ class Gate:
         self._down_since_ns: int | None = None
         self._outage_error: HarnessError | None = None
         self._tag = ""
-        self._end: RunLimitReached | None = None
+        self._final_error: RunLimitReached | None = None  # once it was down for too long
 
     @asynccontextmanager
     async def passed(
@@ -156,8 +156,8 @@ class Gate:
         fails, too. Without `may_wait`, a call does not wait for the end of an outage.
         """
         self.check()
-        if self._asked.known is None:
-            await self._asked.found(self._ask_for_slots)
+        if self._slots_asked.known is None:
+            await self._slots_asked.found(self._ask_for_slots)
         tried = set() if tried is None else tried
         place = await self._place(request, tried, may_wait=may_wait)
         replica = self.replicas[place.replica]
@@ -167,7 +167,7 @@ class Gate:
             replica.failures = 0
             self.answers += 1
             self.note_answer(place)
-        # Not for a cancellation, which says nothing of the server.
+        # A cancellation is no failure: it says nothing of the server.
         except HarnessError as error:
             is_fault = len(self.replicas) > 1 and is_replicas_fault(error)
             if is_fault:
@@ -178,14 +178,15 @@ class Gate:
             self._give_back(place)
 
     def try_again(self) -> None:
-        """For a further run: the outage that ended another is waited for anew."""
-        if self._end is not None:
-            self._end, self._down_since_ns = None, self.tracer.now_ns()
+        """Lets a further run wait again for the end of an outage that ended an earlier run."""
+        if self._final_error is not None:
+            self._final_error = None
+            self._down_since_ns = self.tracer.now_ns()
 
     def check(self) -> None:
         """Raises `RunLimitReached` once the endpoint was down for too long: the run is to end."""
-        if self._end is not None:
-            raise self._end.with_traceback(None)
+        if self._final_error is not None:
+            raise self._final_error.with_traceback(None)
 
     def holds(self, error: HarnessError, *, answers: int | None, is_last: bool) -> bool:
         """Whether a call that failed waits here for the end of an outage, as one more attempt.
@@ -194,13 +195,14 @@ class Gate:
         says whether it would otherwise not be attempted again.
         """
         reason = outage_of(error)
-        # If others were answered since it failed, the call may be what their server fails by.
+        # If other calls were answered since it failed, this call itself may break the server.
         if reason is None or answers not in {None, self.answers} or not self.max_outage_s:
             return False
-        # A server that is loading, or full, is there; an address may be wrong until it answers.
+        # A server that is loading or full does exist; an address that never answered may be wrong.
         if is_last and not self.is_down and (self.answers or isinstance(error, Overloaded)):
             for replica in self.replicas:
-                replica.outage, replica.out_until_ns = reason, 0
+                replica.outage = reason
+                replica.out_until_ns = 0
                 self._leave_out(replica, error)
         return self.is_down
 
@@ -210,12 +212,14 @@ class Gate:
         return all(replica.outage for replica in self.replicas)
 
     def note_answer(self, place: ReplicaPlace) -> None:
-        """Lets the calls go on that wait for a replica, which answers, or begins to."""
+        """Lets the calls that wait for a replica go on, since it answers or begins to."""
         replica = self.replicas[place.replica]
         if replica.outage is None:
             return
-        was_down, since_ns = self.is_down, self._down_since_ns
-        replica.outage, replica.failures, replica.out_until_ns = None, 0, 0
+        was_down = self.is_down
+        since_ns = self._down_since_ns
+        replica.outage = None
+        replica.failures = replica.out_until_ns = 0
         if was_down and since_ns is not None:
             down_s = round((self.tracer.now_ns() - since_ns) / 1e9, 1)
             self._down_since_ns = None
@@ -226,7 +230,7 @@ class Gate:
                 after_s=down_s,
             )
             for waiter in self._waiting:
-                waiter.changed.set()  # from now on it waits for a place
+                waiter.changed.set()  # from now on `_why` says that it waits for a place
         self._serve()
 
     async def _place(self, request: Request, tried: set[int], *, may_wait: bool) -> ReplicaPlace:
@@ -241,7 +245,7 @@ class Gate:
             is_held=self.is_down,
         )
         already = self._waiting.join(waiter)
-        # Only now: it may have got a place at once.
+        # Refused only after `join`, which may have given it a place at once.
         is_full = self.max_queue is not None and already >= self.max_queue
         if waiter.place is None and self.is_down and not may_wait:
             self._waiting.settle(waiter, refusal=self._outage_error)
@@ -270,7 +274,7 @@ class Gate:
     def _serve(self) -> None:
         waiting = [*self._waiting]
         states = self._states() if waiting else []
-        # Until a place is granted, the choice is the same for all calls of an order.
+        # Until a place is granted, the choice is the same for all calls with the same order.
         refused: set[tuple[int, ...]] = set()
         for waiter in waiting:
             if not any(state.has_place and not state.is_down for state in states):
@@ -292,13 +296,14 @@ class Gate:
 
     def _note_failure(self, replica: Replica, error: HarnessError, *, is_fault: bool) -> None:
         reason = outage_of(error)
-        # Nobody listens at an address that has answered; or it was down already, and gives any sign
-        # of it.
+        # It is down if nobody listens any more at an address that has answered, or if it was down
+        # before and this error, too, is a sign of an outage.
         if self.max_outage_s and (
             (reason == "unreachable" and self.answers) or (reason and replica.outage)
         ):
             if replica.outage is None:
-                replica.out_until_ns = 0  # of failures that were none, which wakes no call
+                # A pause after other failures has no timer that wakes calls: `_leave_out` sets one.
+                replica.out_until_ns = 0
             replica.outage = reason
         if is_fault or (reason and replica.outage):
             self._leave_out(replica, error)
@@ -310,12 +315,12 @@ class Gate:
             return  # calls that fail together are one failure
         replica.failures += 1
         is_outage = replica.outage is not None
-        wish_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
+        retry_after_s = (error.retry_after_s or 0.0) if isinstance(error, Overloaded) else 0.0
         next_try_s = pause_s(
             replica.failures,
             is_outage=is_outage,
             jitter=self.randomness.random() if is_outage else 0.0,
-            asked_s=min(wish_s, self.max_outage_s),
+            asked_s=min(retry_after_s, self.max_outage_s),
         )
         if is_outage:
             since_ns = now_ns if self._down_since_ns is None else self._down_since_ns
@@ -330,7 +335,7 @@ class Gate:
 
     def _note_outage(self, error: HarnessError, now_ns: int) -> None:
         """Says that no replica answers, when that begins; ends the run when it has lasted."""
-        self._outage_error = copy.copy(error)  # whose frames hold the call
+        self._outage_error = copy.copy(error)  # the frames of `error` itself hold the call
         if self._down_since_ns is None:
             self._down_since_ns = now_ns
             self._tag = error.endpoint if isinstance(error, InferenceError) else ""
@@ -353,14 +358,14 @@ class Gate:
                 failed, remedy = "refused calls (HTTP 429)", "wait until the account may call again"
             elif isinstance(error, Overloaded):
                 failed, remedy = "took no calls", "wait until its server is ready"
-            self._end = RunLimitReached(
+            self._final_error = RunLimitReached(
                 f"endpoint '{self._tag}' {failed} for {self.max_outage_s:g} s (max_outage_s): "
                 f"{str(error).rstrip('.')}; {remedy}, and go on with the run",
                 limit="outage",
                 code="run.endpoint-down",
             )
             for waiter in self._waiting:
-                self._waiting.settle(waiter, refusal=self._end)
+                self._waiting.settle(waiter, refusal=self._final_error)
 
     async def _ask_for_slots(self) -> bool:
         replicas = [replica for replica in self.replicas if replica.slots is not None]
@@ -369,7 +374,7 @@ class Gate:
                 counts = await asyncio.gather(*(r.slots() for r in replicas if r.slots))
                 reported = [slots for slots in counts if slots is not None]
                 for replica, slots in zip(replicas, counts, strict=True):
-                    # One that does not answer now has as many as the least of the others.
+                    # A server that does not say counts with as few as any other has.
                     replica.places = slots or min(reported, default=None)
                 span.set(slots=sum(reported) if reported else None)
             self._place_of = "slots"
@@ -384,9 +389,9 @@ def stable_prefix(request: Request) -> str:
     """The beginning that a call shares with those that should be answered by the same replica."""
     if not isinstance(request, ChatRequest):
         return request.texts[0][:_PREFIX_CHARS]
-    # Up to where the first message says that other calls differ: an evaluator's rubric and sources,
-    # not the draft. Else the system prompt and the beginning of what follows, which stay the same
-    # while a conversation grows.
+    # It ends where the first message says that calls differ: after an evaluator's rubric and
+    # sources, before the draft. Without such a mark, it is the system prompt and the beginning of
+    # the next message, which stay the same while a conversation grows.
     parts = []
     for message in request.messages:
         if message.shared_chars:
@@ -401,14 +406,14 @@ def stable_prefix(request: Request) -> str:
 
 def preference(prefix: str, names: Sequence[str]) -> tuple[int, ...]:
     """The replicas by their places in `names`, the one for this prefix first."""
-    # So that one more name moves only those prefixes that come to it.
+    # Rendezvous hashing: a further name moves only the prefixes that it now comes first for.
     digest = hashlib.sha256(prefix.encode("utf-8", "replace")).digest()
     weights = [hashlib.sha256(digest + name.encode()).digest() for name in names]
     return tuple(sorted(range(len(names)), key=lambda n: weights[n], reverse=True))
 
 
 def most_for_one(loads: Collection[int]) -> int:
-    """The bound: what one of so many may have of the sum of these loads."""
+    """The bound: the highest load that one of the replicas with these loads may have."""
     return math.ceil(LEEWAY * sum(loads) / len(loads))
 
 
@@ -419,19 +424,20 @@ def choice(
     up = [number for number in order if not states[number].is_down]
     if not up:
         return None
-    # All may have failed it, or be left out: then any is better than none.
+    # If all have failed the call, or all are left out, any of them is better than none.
     untried = [number for number in up if number not in tried] or up
     usable = [number for number in untried if not states[number].is_out] or untried
     home = usable[0]
-    is_new = int(home != order[0])  # of the load of its home, where it does not wait
-    # The call is in the `waiting` of the first of its order.
-    bound = most_for_one([states[number].load + is_new * (number == home) for number in usable])
-    stays = states[home].load + is_new <= bound
-    # While it may wait at home, only one that does nothing takes it from there.
+    is_away = home != order[0]
+    # The call is counted in the `waiting` of `order[0]`; another home does not count it yet.
+    home_load = states[home].load + is_away
+    bound = most_for_one([home_load, *(states[number].load for number in usable[1:])])
+    stays = home_load <= bound
+    # While the call may wait at home, only an idle replica takes it from there.
     highest = 0 if stays else bound - 1
     spare = [n for n in usable[1:] if states[n].has_place and states[n].load <= highest]
     if states[home].has_place and (stays or not spare):
-        return home, "failed over" if is_new else "prefix"
+        return home, "failed over" if is_away else "prefix"
     if not spare:
         return None
-    return spare[0], "failed over" if is_new else "load"
+    return spare[0], "failed over" if is_away else "load"

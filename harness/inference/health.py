@@ -28,8 +28,7 @@ from harness.errors import (
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PROBE_PAUSE_S = 1.0, 60.0, 15.0
 
 _AT_WORK = frozenset({408, 424})
-"""Statuses of a request that took too long, and (TGI's) of one that failed while it was answered:
-both may come after the prompt was read."""
+"""Statuses that may come after the prompt was read: too slow, or (TGI) failed while answering."""
 
 OutageReason = Literal["unreachable", "unavailable", "cut"]
 """How a server shows that it is down: nobody listens; it is loading, or a proxy before it says so;
@@ -80,8 +79,7 @@ def another_may_answer(error: HarnessError) -> bool:
             return True
         case ServerError():
             return error.status is None or error.status >= 500
-        # A mistake that a person has to correct must be seen, not covered up by another model's
-        # answer.
+        # A person has to see and correct a mistake: another model's answer must not hide it.
         case _:
             return False
 

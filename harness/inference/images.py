@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from harness.errors import InvalidInput
 
 MOST_BYTES = 20 << 20
-"""Of one image; most providers take less."""
+"""The most bytes of one image; most providers take less."""
 _KINDS = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -30,8 +30,8 @@ _KINDS = {
 class Image:
     """An image for a model: its bytes, or an address from which the provider fetches it.
 
-    Made by `from_path`, `from_bytes` and `from_url`, which raise `InvalidInput` unless it is a PNG,
-    JPEG, WebP or GIF of up to 20 MiB.
+    `from_path`, `from_bytes` and `from_url` make it from a PNG, JPEG, WebP or GIF of up to 20 MiB;
+    otherwise they raise `InvalidInput`.
     """
 
     # As an output of a node, in the journal.

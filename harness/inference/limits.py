@@ -97,7 +97,7 @@ class Limits:
                 )
 
     def left(self, limit: LimitName, used: Spent) -> float | None:
-        """What is left of a limit; None without one."""
+        """The rest of a limit; None without a limit."""
         maximum: float | None = getattr(self, FIELD_OF[limit])
         amounts = {
             "tokens": used.tokens,
@@ -115,7 +115,7 @@ class Limits:
 
 
 def merged(*limits: Limits | None) -> Limits:
-    """Of each kind the first that is given: `merged(command_line, pipeline, settings)`."""
+    """The first limit given for each kind: `merged(command_line, pipeline, settings)`."""
     together = Limits()
     for level in limits:
         open_fields = [n for n in FIELD_OF.values() if getattr(together, n) is None]

@@ -85,7 +85,7 @@ class MarkSplitter:
 
     def feed(self, piece: str) -> tuple[str, str]:
         """What the piece adds to the reasoning, and what to the answer."""
-        # What may become a mark is held back until the rest of it is here.
+        # A text that may become a mark is held back until the rest of it is here.
         self._held += piece
         thought = ""
         while self._state in {"begin", "between", "reasoning"}:
@@ -107,7 +107,7 @@ class MarkSplitter:
         return thought, answer
 
     def rest(self) -> tuple[str, str]:
-        """What is still held back, once the reply is whole."""
+        """The text that is still held back, once the reply is whole."""
         held, self._held = self._held, ""
         if self._state == "calls":
             self.calls = held
@@ -213,7 +213,7 @@ def calls_in(text: str, tools: Sequence[ToolSpec]) -> list[tuple[str, str]]:
         with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             if calls := [*read(text, types)]:
                 return [(name, _dumped(arguments)) for name, arguments in calls]
-    # What cannot be read is a call as well, so that the model is told of its slip.
+    # A mark that cannot be read is a call as well, so that the model learns of its slip.
     name = next((tool.name for tool in tools if tool.name in text), "unreadable")
     return [(name, text)]
 

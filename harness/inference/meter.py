@@ -72,7 +72,7 @@ class Meter:
         self._laps = self.before
         self._lap = NOTHING
         self._lap_began_ns = self.began_ns
-        # What requests that are under way take at most.
+        # The most that the requests under way may take.
         self._under_way = NOTHING
         # The same of calls that were admitted, and have sent nothing yet.
         self._awaited = NOTHING
@@ -216,7 +216,7 @@ class Meter:
         self, request: Request, *, call: Admission | None = None
     ) -> tuple[Request, Spent]:
         """The request with the room for its reply, and its highest use, once that fits."""
-        # 1. At once, if it fits, and its room is not a share that depends on other calls. Without a
+        # 1. At once, if it fits and its room is no share that depends on other calls. Without a
         #    `call`, it is not admitted yet.
         sized, need = self._sized(request, call)
         turns = [scope._turn if call is None else scope._turn_to_send for scope in self.chain]
@@ -301,7 +301,7 @@ class Meter:
 
     def _held(self, call: Admission | None) -> Spent:
         """The most that the calls take that this one waits for."""
-        # One that was admitted does not wait for others that were: they may wait for it, as for a
+        # An admitted call does not wait for other admitted calls: they may wait for it, as for a
         # probe of the model that they ask, too.
         return self._under_way if call else self._under_way + self._awaited
 

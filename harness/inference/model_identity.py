@@ -52,11 +52,11 @@ class ModelIdentity:
     quantization: str | None = None
     """How its weights are packed; None if unknown."""
     fingerprint: str | None = None
-    """Of its file, or of its weights if the server tells it."""
+    """The digest of its file, or of its weights if the server tells it."""
     server: str | None = None
     """The address it is served at, the same however it was written."""
     replicas: frozenset[str] = frozenset()
-    """Such addresses, if there are several."""
+    """The addresses, if it is served at several."""
     served: str | None = None
     """The model that the server says it serves; for a path, its last part that says something."""
 
@@ -95,7 +95,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
     stated = [name for name in map(parse_model_name, report.names) if name.has_size]
     if endpoint.path is not None:
         own_name = parse_model_name(endpoint.path.name)
-        # Of a file called `model.gguf`, a folder above it may tell.
+        # For a file called `model.gguf`, a folder above it may have the name.
         if not own_name.words:
             own_name = parse_model_name(str(endpoint.path))
         names = (*stated, own_name)
@@ -111,7 +111,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         called=endpoint.model_id if endpoint.path is None else endpoint.path.name,
         source=source,
         names=names,
-        # What a person has written down overrules every other source.
+        # The name that a person has written down overrules every other source.
         family=declared_family(endpoint.family)
         or first_family(map(parse_model_name, report.base_models))
         or first_family((*map(parse_model_name, report.names), *names, own_name))
@@ -210,7 +210,7 @@ class ModelMetadata:
     path: str | None = None
     """A file or a folder on the server's machine, or the name of a repository."""
     fingerprint: str | None = None
-    """Of its weights, if the server tells it; models that share it are the same."""
+    """The digest of its weights, if the server tells it; models that share it are the same."""
 
 
 def metadata_from(keys: Mapping[str, object], *, quantization: str | None) -> ModelMetadata:

@@ -90,7 +90,7 @@ def parse_model_name(text: str) -> ModelName:
     name = _parse_part(text, last)
     if name.words:
         return name
-    # Of a file called `ggml-model-q8_0.gguf`, a folder above it counts, if it looks like a model's.
+    # For a file called `ggml-model-q8_0.gguf`, the name is that of a folder that looks like one's.
     for folder in reversed(folders):
         above = _parse_part(text, folder)
         if above.has_size:

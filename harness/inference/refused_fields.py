@@ -34,7 +34,7 @@ _THINKING = ("think", "thinking", "enable_thinking", "reasoning", "chat_template
 
 
 class RefusedFields:
-    """What is not sent to one model: `dropped` fields, and `droppable` ones that it refuses."""
+    """The fields that one model is not sent: `dropped`, and `droppable` ones that it refuses."""
 
     def __init__(self, dropped: Iterable[str] = (), *, droppable: Iterable[str] = ()) -> None:
         self._droppable = (*get_args(SamplingField), *_THINKING, *droppable)

@@ -87,7 +87,8 @@ class ReplyInProgress:
         """The completion, now that the reply has ended as it should."""
         if not self._comes_apart:
             self._split(*self._splitter.rest())
-        text, unopened, marked = "".join(self._text), "", self._splitter.calls
+        text, unopened = "".join(self._text), ""
+        marked = self._splitter.calls
         if not marked:
             unopened, text, marked = split_whole(
                 text, is_thought_out=bool(self._reasoning), tools=self.request.tools

@@ -54,8 +54,7 @@ VARIATION = "~"  # in the label of a call, before the number of its variation
 class ReplyCache:
     """Replies to calls that are meant to be answered alike every time: greedy or seeded ones.
 
-    It does not notice when a server comes to serve other weights by the same name. The store is
-    closed with it.
+    It does not notice if a server gets other weights of the same name. It closes the store, too.
     """
 
     def __init__(self, store: TextStore) -> None:
@@ -73,7 +72,7 @@ class ReplyCache:
             yield slot
             return
         key, asked_ns = call_key(request, identity=identity), clock()
-        # Of equal calls at the same time one asks. If it is cancelled, the next one does.
+        # One of several equal calls at the same time asks. If it is cancelled, the next one asks.
         while (leader := self._under_way.get(key)) is not None:
             await asyncio.wait([leader])  # awaited by itself, it would be cancelled with this call
             # It has its reply, which is stored now, or none that is: then each asks for itself.
@@ -211,7 +210,7 @@ class KeptReplies:
 
     def _keep(self, key: str, reply: Completion) -> None:
         # The resumed run asks again for what a limit cut: it may have a higher one.
-        # What a filter ended is nothing to give a further attempt.
+        # A reply that a filter ended is of no use to a further attempt.
         if reply.cut_by is not None or reply.finish_reason == "content_filter":
             return
         texts = {key: _completion_as_text(reply)}
@@ -316,7 +315,7 @@ class ReplyLog:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self._size = os.fstat(self._descriptor).st_size
             if self._size and os.pread(self._descriptor, 1, self._size - 1) != b"\n":
-                # What a kill cut off must not spoil the next line.
+                # A line that a kill cut off must not spoil the next line.
                 self._size += os.write(self._descriptor, b"\n")
         return self._descriptor
 
@@ -397,7 +396,7 @@ def reply_settings(endpoint: Endpoint) -> dict[str, object]:
 
 def reply_identity(endpoint: Endpoint) -> str:
     """A text that two endpoints share only if they would reply alike; raises `ModelFileInvalid`."""
-    # What another server has under the same name may be packed in another way.
+    # Another server may have the same name's weights packed in another way.
     settings = reply_settings(endpoint) | {"url": endpoint.url}
     return orjson.dumps(settings, option=orjson.OPT_SORT_KEYS).decode()
 

@@ -48,8 +48,8 @@ class ToolCall:
     @property
     def sendable(self) -> ToolCall:
         """The call in a form that servers and their templates read, whatever the model wrote."""
-        # llama-server answers a history with broken arguments with 500 from then on, and OpenAI one
-        # with a strange name with 400.
+        # llama-server answers every history with broken arguments with 500, OpenAI one with a
+        # strange name with 400.
         name = _NOT_IN_NAMES.sub("_", self.name)[:_MOST_NAME_CHARS] or "unknown"
         try:
             is_object = isinstance(orjson.loads(self.arguments), dict)
@@ -79,7 +79,7 @@ class ToolSpec:
 
 
 Layout = tuple[tuple[int, bool, Mapping[str, Any]], ...]
-"""Of content in parts: from which character on each stands, whether it is the next image, and
+"""The parts of a content: the character that each begins at, whether it is the next image, and
 further fields of its JSON, such as `detail` and `cache_control`."""
 
 
@@ -96,9 +96,9 @@ class Message:
     role: Role
     content: str
     tool_calls: tuple[ToolCall, ...] = ()
-    """Of an assistant: the calls it asks for."""
+    """The calls that an assistant's turn asks for."""
     answers: str | None = None
-    """Of a tool: the id of the call whose result the content is."""
+    """For a tool's turn: the id of the call whose result the content is."""
     images: tuple[Image, ...] = ()
     """Sent before the content, or where `layout` has them; a tool's, in a user's turn behind the
     results."""
@@ -354,7 +354,8 @@ class ChatRequest:
     def sampling(self) -> dict[str, float]:
         """Settings that are left out unless they are set, by the names all servers use."""
         names = ("top_p", "top_k", "min_p", "presence_penalty")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        values = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in values.items() if value is not None}
 
     @property
     def images(self) -> tuple[Image, ...]:
@@ -506,11 +507,10 @@ def _check(request: Request) -> None:
             raise InvalidInput(f"{name} is {value!r:.80}; give {hint}", code=code)
 
 
-# Low, so that it is an upper bound: in English there are about four, and a letter of Chinese, which
-# has three bytes, is a token or less.
+# Low, for an upper bound: English has about four; a Chinese letter, with three, is at most one.
 _BYTES_PER_TOKEN = 3
 _PER_MESSAGE = 8  # what a chat template puts around a message: five or six
-# What it puts before the first, a system prompt of its own: 26 in Qwen 2.5, 60 in gpt-oss.
+# What it puts before the first message, its own system prompt: 26 in Qwen 2.5, 60 in gpt-oss.
 _PER_CALL = 64
 # Claude's largest takes 1,600, GPT-4o's 1,445; a model that scales no image may take more.
 _PER_IMAGE = 2048

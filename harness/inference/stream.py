@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from harness.errors import HarnessError, InvalidInput
 from harness.inference.completion import Completion
@@ -15,12 +15,14 @@ from harness.inference.completion import Completion
 T = TypeVar("T")
 R = TypeVar("R")
 
+_PIECES: Final = "pieces"  # the one key of all pieces of a text, so that those that wait are joined
+
 
 class Told(Generic[T]):
-    """What was told and is not read yet. Any thread may tell.
+    """A queue of the items that were told and are not read yet. Any thread may tell.
 
-    `join` makes one of two that were told under one key. Beyond `most` that wait the oldest are
-    dropped, and `missed` makes what is read in place of so many.
+    `join` makes one item of two that were told under one key. If more than `most` items wait, the
+    oldest are dropped, and the reader gets `missed(number of dropped items)` in their place.
     """
 
     def __init__(
@@ -169,13 +171,13 @@ def text_stream(
 async def _listened(
     ask: Callable[..., Coroutine[Any, Any, Completion]], told: Told[str]
 ) -> Completion:
+    """Runs `ask`, tells each piece, and notes on an error how much the reader had before it."""
     chars = 0
 
     def hear(text: str) -> None:
         nonlocal chars
         chars += len(text)
-        # Under one key, so that pieces that wait are joined.
-        told.tell(text, key=ask)
+        told.tell(text, key=_PIECES)
 
     try:
         return await ask(on_text=hear)

@@ -58,8 +58,7 @@ _ABOUT_SCHEMAS = re.compile(
     r"|\bpattern\b|\benum|\$ref|recursi|context=|[a-z](?:Of|Items|Length)\b",
     re.IGNORECASE,
 )
-_KEPT = f'{{"word":"{_WORD}"}}'
-
+_KEPT = f'{{"word":"{_WORD}"}}'  # what the probe's schema allows
 
 _SCALARS = {"string", "integer", "number", "boolean"}
 _FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*\s*\n(.*)\n\s*\1$", re.DOTALL)
@@ -70,7 +69,7 @@ class ReplyType(Generic[T]):
     """A type that replies are asked for in; raises `ConfigurationInvalid` without a JSON Schema."""
 
     def __init__(self, python_type: type[T]) -> None:
-        # Of a function, pydantic would take the type of its arguments.
+        # For a function, pydantic would take the type of its arguments.
         if isinstance(python_type, str) or isroutine(python_type):
             raise _unusable(python_type, "it is no type")
         try:
@@ -92,37 +91,29 @@ class ReplyType(Generic[T]):
     def parse(self, completion: Completion, *, endpoint: str) -> T:
         """The reply as a value; raises `ReplyInvalid`, which says if the token limit cut it."""
         text = completion.text
-        # A model that is only told of the schema likes to put its JSON into a fence, between two
-        # sentences, or behind a schema that it quotes: of the objects in the text, the only one of
-        # the type counts. The value itself has to be of the type, to the letter.
+        # 1. The only object of the type among several. A model that is only told of the schema
+        #    likes to put its JSON into a fence, between two sentences, or behind a schema that it
+        #    quotes. The value itself has to be of the type, to the letter.
         objects = objects_in(text)
         fitting = []
         for candidate in objects if len(objects) > 1 else ():
             with suppress(ValidationError):
                 fitting.append(self._adapter.validate_json(candidate))
+        if len(fitting) == 1:
+            return self._unwrapped(fitting[0])
+        # 2. The only object, or else the whole text.
         try:
-            if len(fitting) == 1:
-                parsed = fitting[0]
-            else:
-                parsed = self._adapter.validate_json(objects[0] if len(objects) == 1 else text)
-                if not objects:  # pydantic takes the last of two equal keys
-                    DECODER.decode(text)
+            parsed = self._adapter.validate_json(objects[0] if len(objects) == 1 else text)
+            if not objects:
+                DECODER.decode(text)  # refuses two equal keys; pydantic takes the last
+            return self._unwrapped(parsed)
         except ValueError as error:
-            bare: list[T] = []
-            if self._wrapped and completion.finish_reason == "stop" and not fitting:
-                bare = self._bare_values(text)
-                if len(bare) == 1:
-                    return bare[0]
-            why = str(error)
-            if isinstance(error, ValidationError):
-                faults = self._faults_of_bare(text) or error.errors()
-                why = "; ".join(f"{_path(e['loc'])}{e['msg']}" for e in faults[:3])
-            if several := len(fitting or bare):
-                why = f"it holds {several} different values of the type"
-            elif completion.finish_reason == "length":
-                why = "max_output_tokens cut it short; raise it"
-            elif not is_visible(text):
-                why = f"it has no text: {why_no_text(completion)}"
+            # 3. A value without the `{"answer": …}` that was asked for.
+            may_be_bare = self._wrapped and completion.finish_reason == "stop" and not fitting
+            bare = self._bare_values(text) if may_be_bare else []
+            if len(bare) == 1:
+                return bare[0]
+            why = self._mismatch(completion, error, candidates=len(fitting or bare))
             raise ReplyInvalid(
                 f"the reply does not match the type asked for: {why}. It begins: {text[:160]!r}"
                 + _UNENFORCED.get(completion.structured, ""),
@@ -131,11 +122,26 @@ class ReplyType(Generic[T]):
                 problem=why,
                 from_cache=completion.from_cache,
             ) from error
+
+    def _unwrapped(self, parsed: Any) -> T:  # noqa: ANN401 - of the type, or with it as `answer`
         value: T = parsed.answer if self._wrapped else parsed
         return value
 
+    def _mismatch(self, completion: Completion, error: ValueError, *, candidates: int) -> str:
+        """Why the reply is no value of the type; `candidates` counts the values that could be."""
+        if candidates:
+            return f"it holds {candidates} different values of the type"
+        if completion.finish_reason == "length":
+            return "max_output_tokens cut it short; raise it"
+        if not is_visible(completion.text):
+            return f"it has no text: {why_no_text(completion)}"
+        if not isinstance(error, ValidationError):
+            return str(error)
+        faults = self._faults_of_bare(completion.text) or error.errors()
+        return "; ".join(f"{_path(fault['loc'])}{fault['msg']}" for fault in faults[:3])
+
     def _faults_of_bare(self, text: str) -> list[ErrorDetails]:
-        """What is wrong in a value without `{"answer": …}`: not that, since such values count."""
+        """The faults of a value without `{"answer": …}`; its lack is none, as such values count."""
         value, raw = next(values_in(text), (None, text))
         if not self._wrapped or (isinstance(value, dict) and "answer" in value):
             return []
@@ -143,7 +149,7 @@ class ReplyType(Generic[T]):
             self._bare.validate_json(raw)
         except ValidationError as error:
             faults = error.errors()
-            # An object where the type has none lacks its answer.
+            # An object, where the type is none, is faulty because it lacks `answer`.
             return faults if faults[0]["loc"] or not isinstance(value, dict) else []
         return []
 
@@ -154,7 +160,7 @@ class ReplyType(Generic[T]):
             return [self._bare.validate_json(text)]
         values: dict[str, T] = {}
         for value, raw in values_in(text):
-            # As the value itself, or as the only object of a list.
+            # The value itself may be of the type, or the only object of a list.
             is_list = isinstance(value, list) and len(value) == 1
             items = value if is_list and isinstance(value[0], dict) else []
             for candidate in (raw, *map(json.dumps, items)):
@@ -165,7 +171,7 @@ class ReplyType(Generic[T]):
         return [*values.values()] or [*islice(self._from_words(text), 1)]
 
     def _from_words(self, text: str) -> Iterator[T]:
-        """A text or another scalar that is a whole reply, and no JSON."""
+        """The reply as a text or another scalar, if it is a scalar as a whole and no JSON."""
         whole = _FENCED.sub(r"\2", text.strip()).strip()
         # JSON of another shape is no text, whatever it holds.
         is_json = whole.startswith(("{", "[")) or objects_in(whole)
@@ -188,7 +194,7 @@ class FoundOnce(Generic[T]):
         self._search: asyncio.Future[None] | None = None
 
     async def found(self, find: Callable[[], Awaitable[T]]) -> T:
-        """What is known, or what `find` returns: calls side by side share it, and its error."""
+        """`known`, or what `find` returns: calls side by side share its result, or its error."""
         while self.known is None:
             if (search := self._search) is not None:
                 # `wait`, since a call that gives up waiting must not end the search of the others.
@@ -205,23 +211,23 @@ class FoundOnce(Generic[T]):
                 raise
             finally:
                 self._search = None
-                search.cancel()  # the others go on; nothing, if it has failed
+                search.cancel()  # wakes the calls that wait; does nothing after an error
         return self.known
 
 
 class SchemaKnowledge:
     """What one model's server does with schemas, found out once; its tags share it.
 
-    `mode` is what is known without a probe, which says nothing of other schemas: a refused one is
-    told in words from then on. `strict` is for servers that enforce schemas by OpenAI's rules.
+    `mode` is given if it is known without a probe. A schema that the server refuses is put in words
+    from then on. `strict` is for servers that enforce schemas by OpenAI's rules.
     """
 
     def __init__(self, mode: StructuredMode | None = None, *, strict: bool = False) -> None:
         self._mode: FoundOnce[StructuredMode] = FoundOnce(mode)
         self._strict = strict
-        # Whether the server answers the probe's schema with an error: then it is sent none.
+        # Whether the server refuses the probe's schema with an error: then it is sent no schema.
         self._refuses_all = False
-        self._refused: set[bytes] = set()
+        self._refused: set[bytes] = set()  # the schemas that it refused, as JSON
 
     async def fit(
         self, request: ChatRequest, ask: Ask, *, tracer: Tracer
@@ -238,20 +244,20 @@ class SchemaKnowledge:
                 return replace(request, reply_schema=strict), mode
         # The model is told of it in words, at the very end of the prompt.
         described = replace(request, messages=_with_schema(request.messages, schema))
-        # Of this schema, whatever the server does with others.
+        # This call's schema is only advice, even if the server enforces other schemas.
         mode = "advisory" if mode == "enforced" else mode
         return (replace(described, reply_schema=None) if is_refused else described), mode
 
     def learn(self, error: ServerError, request: ChatRequest, sent: ChatRequest) -> bool:
-        """Whether the schema of a call may be what was refused: it is then told in words."""
+        """Whether the schema may be what the server refused; it is put in words from then on."""
         key = orjson.dumps(request.reply_schema)
         if sent.reply_schema is None:
-            # It fails without its schema, too: that was not to blame, and is sent again next time.
+            # It fails without the schema, too. So the schema was not to blame, and is sent again.
             self._refused.discard(key)
             return False
-        is_clear = _ABOUT_SCHEMAS.search(str(error)) is not None
-        may_be = error.status in _REFUSALS and self._mode.known != "enforced"
-        if not may_be and not (is_clear and error.status in {*_REFUSALS, 500}):
+        is_about_schemas = _ABOUT_SCHEMAS.search(str(error)) is not None
+        may_be_about = error.status in _REFUSALS and self._mode.known != "enforced"
+        if not may_be_about and not (is_about_schemas and error.status in {*_REFUSALS, 500}):
             return False
         self._refused.add(key)
         return True
@@ -264,7 +270,8 @@ class SchemaKnowledge:
             except ServerError as error:
                 if error.status not in _REFUSALS:
                     raise
-                self._refuses_all, mode = True, "advisory"
+                self._refuses_all = True
+                mode = "advisory"
             span.set(schema=mode)
         return mode
 
@@ -287,7 +294,7 @@ async def probed(
     prompt: str,
     **fields: Any,  # noqa: ANN401 - of a request
 ) -> Completion:
-    """The reply to a probe before a request; the span has what it took."""
+    """The reply to a probe that precedes a request; `span` gets its usage and cost."""
     messages = (Message("user", prompt),)
     reply = await ask(
         ChatRequest(model=request.model, role=request.role, messages=messages, **fields)
@@ -302,7 +309,7 @@ def mode_of(reply: Completion) -> StructuredMode:
     """What a server made of the probe's schema."""
     letters = "".join(reply.text.split())
     if reply.finish_reason == "length" and not letters:
-        return "advisory"  # it thought all the while, which tells nothing
+        return "advisory"  # the model thought all the while, which proves nothing
     # Blanks between the tokens of JSON may have used up the limit.
     if letters == _KEPT or (reply.finish_reason == "length" and _KEPT.startswith(letters)):
         return "enforced"

@@ -39,7 +39,7 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """What is left, in seconds; less than 0 when it is over."""
+        """The time that is left, in seconds; below 0 when it is over."""
         outer_s = math.inf if self.outer is None else self.outer.left_s
         if self.began_ns is None:
             return min(outer_s, self.seconds)

@@ -29,7 +29,7 @@ _BEGIN = Message("user", "Begin.")
 
 
 class TurnKnowledge:
-    """What an endpoint's server refuses of conversations."""
+    """Which shapes of conversations an endpoint's server refuses."""
 
     def __init__(self) -> None:
         self._folds: frozenset[Fold] = frozenset()
@@ -46,14 +46,14 @@ class TurnKnowledge:
         if error.status not in _REFUSALS:
             return False
         message = str(error)
-        # Extras first: without them the conversation says the same.
+        # Extras are left out first: without them the conversation says the same.
         if any(name in message for turn in sent.messages for name in turn.extra_names):
             self._folds |= {"extras"}
             return True
         if not _ABOUT_TURNS.search(message):
             return False
         further = next((name for name in _TRIED if _FOLDS[name](sent) != sent), None)
-        # If no shape pleases the server, what is wrong is something else.
+        # If the server refuses every shape, something else is wrong.
         self._folds = self._folds & {"extras"} if further is None else self._folds | {further}
         return further is not None
 
@@ -63,7 +63,7 @@ def _without_extras(request: ChatRequest) -> ChatRequest:
 
 
 def _without_system(request: ChatRequest) -> ChatRequest:
-    """The system's text before the first user's."""
+    """The call with the system's text put before the first user's."""
     instructions = [message for message in request.messages if message.role == "system"]
     rest = [message for message in request.messages if message.role != "system"]
     if not instructions:

@@ -45,7 +45,7 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
     _waiters: list[WaiterT] = field(default_factory=list, init=False)
 
     def __iter__(self) -> Iterator[WaiterT]:
-        """Those that wait now; they may be settled meanwhile."""
+        """The waiters of this moment; some may be settled during the iteration."""
         return iter(tuple(self._waiters))
 
     def join(self, waiter: WaiterT) -> int:
@@ -64,11 +64,11 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
         waiter.changed.set()
 
     async def place_of(self, waiter: WaiterT) -> PlaceT:
-        """The place of a waiter, as soon as it has one; raises what it was refused with."""
+        """The place of a waiter, as soon as it has one; raises its refusal."""
         try:
             while waiter.place is None and waiter.refusal is None:
                 waiter.changed.clear()
-                # A new span whenever it waits for something else.
+                # A new span begins whenever the call waits for something else.
                 with self.tracer.span(self.why(waiter)):
                     await waiter.changed.wait()
         except BaseException:  # a call that is abandoned is thrown more than cancellations
@@ -79,6 +79,6 @@ class WaitingLine(Generic[WaiterT, PlaceT]):
                 self.serve()
             raise
         if waiter.refusal is not None:
-            # Others raise the same error; none should keep the frames of another.
+            # Other waiters raise the same error; none should keep the frames of another.
             raise waiter.refusal.with_traceback(None)
         return cast("PlaceT", waiter.place)

@@ -59,7 +59,7 @@ class Database(Protocol):
         """Gives the room of removed rows back, to the disk or the server."""
 
     def size_bytes(self) -> int:
-        """Of the tables that are not in `directory`."""
+        """The size of the tables that are not in `directory`."""
 
     def close(self) -> None:
         """Closes it; every later call raises."""

@@ -31,8 +31,8 @@ _WRITER_HEAP_BYTES = 50_000_000
 _TURN_WAIT_S = 30.0
 _TURN_POLL_S = 0.005
 
-# So many unread passages are scored one by one, since a commit of tantivy takes 70 to 115 ms; with
-# more, a search waits for it.
+# The most unread passages that are scored one by one, since a commit of tantivy takes 70 to 115 ms;
+# with more, a search waits for a commit.
 MOST_RECENT = 32
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class LexicalIndex:
         self._directory = directory
         self._primary = primary
         self._schema = LexicalSchema(primary.language)
-        # Re-entrant: who finds the index damaged while reading on makes it again.
+        # Re-entrant: a thread that finds the index damaged while it reads on makes it again.
         self._reading_on = RLock()
         self._index: tantivy.Index
         self.position = 0
@@ -95,9 +95,9 @@ class LexicalIndex:
         wanted = self._schema.any_of(clauses)
         if where is not None:
             wanted = self._schema.both(wanted, self._schema.tagged(where))
-        # Before the search: a commit in between does no harm.
+        # Read before the search, so that a commit in between does no harm.
         recent, removed = self._unread(until)
-        # The removed are in the index still; they are left out below.
+        # Removed passages are still in the index; they are left out below.
         scores = self._mended(lambda: self._found(wanted, limit + len(removed)))
         if recent:
             with _translated(self._directory):
@@ -121,7 +121,7 @@ class LexicalIndex:
         return dict(self._primary.passages_between(low, high)), removed
 
     def ceiling(self, query: str) -> float:
-        """The most that a passage of a query's words alone can score, without stop words."""
+        """The highest score that a passage can have for a query's words other than stop words."""
         # Words that are in no passage count as the rarest there are: a small store cannot tell stop
         # words from rare ones by itself.
         with _translated(self._directory):
@@ -140,19 +140,19 @@ class LexicalIndex:
             ctypes.CDLL(None).malloc_trim(0)
 
     def __len__(self) -> int:
-        # Its position is a document, too.
+        # The index's position is a document, too.
         return int(self._index.searcher().num_docs) - (1 if self.position else 0)
 
     # --- making it ---------------------------------------------------------------------------
 
     def _prepare(self, progress: Progress | None) -> None:
         """Opens the index if it is usable; makes it if it is not."""
-        # 1. As it is on disk, with nothing to read.
+        # 1. Take the index as it is on disk, if there is nothing to read.
         is_loaded = self._loads()
         if is_loaded and self.position == self._primary.last_sequence() and self._agrees():
             return
         with self._turn(_TURN_WAIT_S):
-            # 2. With new writes to read. Another process may have repaired it meanwhile, too.
+            # 2. Read new writes. Another process may have repaired the index meanwhile, too.
             if self._loads():
                 try:
                     self._advance(progress)
@@ -161,20 +161,21 @@ class LexicalIndex:
                 except _Unreadable as error:
                     if error.is_of_the_disk:
                         raise
-            # 3. Made again: it holds nothing that the primary store does not have.
+            # 3. Make it again: it holds nothing that the primary store does not have.
             self._make_again(progress)
 
     def _make_again(self, progress: Progress | None) -> None:
-        """Beside the old one, in which searches go on until the new one is done."""
+        """Makes a new index beside the old one, which serves searches until the new one is done."""
         new, old = (self._directory.with_suffix(suffix) for suffix in (".new", ".old"))
         with _translated(self._directory):
-            for directory in (new, old):  # by a process that was killed here
+            for directory in (new, old):  # a process that was killed here has left them
                 shutil.rmtree(directory, ignore_errors=True)
             try:
                 new.mkdir(mode=0o700)
                 index = self._opened(new)
                 self._write(index, 0, self._primary.last_sequence(), progress)
-                # Aside in one step: opening it would leave lock files in what is being emptied.
+                # Renamed in one step: a process that opens a folder while it is emptied would leave
+                # lock files there.
                 if self._directory.is_dir():
                     self._directory.rename(old)
                 new.rename(self._directory)
@@ -241,7 +242,8 @@ class LexicalIndex:
         """Reads the primary store from a position on, and commits: all or nothing."""
         with _translated(self._directory), self._writer(index) as writer:
             # An index that has read nothing has nothing to drop.
-            if position and (gone := self._primary.removed_between(position, last)):
+            gone = self._primary.removed_between(position, last) if position else ()
+            if gone:
                 # Not `delete_documents_by_term`, which finds no unsigned number.
                 writer.delete_documents_by_query(self._schema.numbered(gone))
             for sequence, passage in self._primary.passages_between(position, last):
@@ -250,19 +252,19 @@ class LexicalIndex:
                     progress("reading words", sequence, last)
             if progress:
                 progress("reading words", last, last)
-            # How far it reaches is a document of its own: one commit, no way to disagree.
+            # The position is a document of its own: in the same commit, it cannot disagree.
             writer.delete_documents_by_query(self._schema.positions())
             writer.add_document(self._schema.position(last))
 
     @contextmanager
     def _writer(self, index: tantivy.Index) -> Iterator[tantivy.IndexWriter]:
-        """What is written inside is committed, or all forgotten."""
+        """Commits all that is written inside, or nothing if that raises."""
         try:
             writer = index.writer(heap_size=_WRITER_HEAP_BYTES, num_threads=1)
         except ValueError as error:
             if "LockBusy" not in str(error):
                 raise
-            # Not a process of ours: those take turns.
+            # The lock is of a program that is not ours: our processes take turns.
             raise self._busy("program") from error
         try:
             yield writer
@@ -276,7 +278,7 @@ class LexicalIndex:
         writer.wait_merging_threads()
 
     def _refresh(self) -> None:
-        """Sees the last commit, ours or another process's, and how far it reaches."""
+        """Loads the last commit, of this or another process, and the position that it has."""
         with _translated(self._directory):
             self._index.reload()
         self.position = next(iter(self._found(self._schema.positions(), 1)), 0)

@@ -66,7 +66,7 @@ class Passage:
     metadata: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
     """Anything else to return, or to filter by; never searched."""
     turn: Turn | None = None
-    """Of which conversation it is a turn; None if of none."""
+    """Its conversation and place there; None if it is no turn of a conversation."""
     id: str = ""
     """If left out: 32 hexadecimal digits made from source, title, text and turn, so that equal
     content has an equal id."""
@@ -402,4 +402,4 @@ class Stats:
     vector_bytes: int
     """Memory that the vector index takes."""
     disk_bytes: int
-    """Of all files in the directory; of a PostgreSQL store, its tables and the indexes here."""
+    """The size of all files in the directory; for PostgreSQL, its tables and the indexes here."""

@@ -180,7 +180,7 @@ class PostgresDatabase:
         """PostgreSQL's autovacuum does that."""
 
     def size_bytes(self) -> int:
-        """Of the tables and their indexes, on the server."""
+        """The size of the tables and their indexes, on the server."""
         query = (
             "SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class "
             "WHERE relkind = 'r' AND relnamespace = to_regnamespace(?)"
@@ -264,7 +264,7 @@ class PostgresDatabase:
             except MemoryStoreFailed as error:
                 if not self._is_open or time.monotonic() > end_s:
                     raise
-                # Of the threads that wait at once, the first logs it.
+                # Many threads may wait at once: the first logs it.
                 with self._noting:
                     was_away, self._is_away = self._is_away, True
                 if not was_away:

@@ -370,7 +370,8 @@ class PrimaryStore:
             query = f"{_SELECT} WHERE sequence > ?{unembedded} ORDER BY sequence LIMIT ?"
             # In parts: damaged ones must not hide those behind them.
             while len(lacking) < limit and (rows := db.execute(query, (after, limit)).fetchall()):
-                lacking += [(row[0], p) for row in rows if (p := _passage_of(row)) is not None]
+                passages = ((row[0], _passage_of(row)) for row in rows)
+                lacking += [(number, p) for number, p in passages if p is not None]
                 after = rows[-1][0]
         return lacking[:limit]
 
@@ -410,7 +411,7 @@ class PrimaryStore:
             return int(row[0]), int(row[1])
 
     def size_bytes(self) -> int:
-        """Of the tables that are not in `directory`."""
+        """The size of the tables that are not in `directory`."""
         return self._database.size_bytes()
 
     def __len__(self) -> int:
@@ -422,7 +423,7 @@ _COUNT = "SELECT count(*) FROM passage"
 
 
 def _settled(database: Database, language: str | None) -> str:
-    """The store's language; an empty store takes the one that is asked for."""
+    """The store's language; an empty store takes `language`."""
     with database.reading() as db:
         (made_with,) = db.execute("SELECT language FROM state").fetchone()
         empty = db.execute("SELECT 1 FROM passage LIMIT 1").fetchone() is None
@@ -441,14 +442,15 @@ def _settled(database: Database, language: str | None) -> str:
 
 def copy(source: PrimaryStore, target: PrimaryStore, progress: Progress) -> int:
     """Copies passages and vectors, oldest first; returns how many passages were new."""
-    last, new = source.last_sequence(), 0
+    last = source.last_sequence()
+    new = 0
     rows = source.passages_between(0, last)
     while part := list(islice(rows, _ROWS_AT_A_TIME)):
         passages = [passage for _, passage in part]
         # What the target has stays as it is, so that an interrupted copy can be made again.
         added = target.add([(passage, None) for passage in passages], embedder=None, merge=False)
         new += len(added.new)
-        # Vectors of these alone: a known id may be another text's.
+        # Vectors are copied for new passages only: a known id may belong to another text.
         ids = set(added.new)
         fresh = target.known([passage for passage in passages if passage.id in ids])
         copies = {number: fresh.get(passage.id, 0) for number, passage in part}
@@ -497,7 +499,7 @@ class _Changes:
         else:
             tags = [(tag, sequence) for tag in tags_of(passage)]
             self.db.executemany("DELETE FROM tag WHERE tag = ? AND sequence = ?", tags)
-        # Of all embedders: no vector is without its passage.
+        # From the vectors of every embedder: none may be without its passage.
         for table in _vector_tables(self.db).values():
             self.db.execute(f"DELETE FROM {table} WHERE sequence = ?", (sequence,))  # noqa: S608  # constants
 
@@ -535,7 +537,7 @@ def _fields_of(passage: Passage) -> dict[str, object]:
 
 
 def _passage_of(row: StoredRow) -> Passage | None:
-    """None for a damaged one: SQLite itself notices damage of its own pages alone."""
+    """The passage of a row; None if it is damaged, as SQLite notices only damage of its pages."""
     _, id_, text, title, source, quality, created, metadata, checksum = row
     if checksum_of(row[:-1]) != checksum:
         return None
@@ -584,7 +586,7 @@ def _sequences(db: Statements, passages: Sequence[Passage]) -> dict[str, int]:
 
 
 def _oldest(db: Statements, words_numbers: Sequence[int]) -> dict[int, Passage]:
-    """The oldest passage with each of these numbers."""
+    """Words number → the oldest passage with it."""
     query = f"{_SELECT} WHERE reading = ? ORDER BY sequence LIMIT 1"
     results = db.each(query, [(number,) for number in words_numbers])
     return {
@@ -603,7 +605,7 @@ def _number(db: Statements, query: str) -> int:
 
 
 def _vector_tables(db: Statements) -> dict[int, str]:
-    """The tables of vectors, by the numbers of their embedders."""
+    """Embedder's number → its table of vectors."""
     rows = db.execute("SELECT number FROM embedder").fetchall()
     return {number: f"vector_{number}" for (number,) in rows}
 

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Mode = Literal["hybrid", "lexical", "vector"]
-"""By words and meaning, by words, by meaning."""
+"""Whether passages are found by words and meaning, by words, or by meaning."""
 
 # --- ranking: which candidates to return, and in what order ----------------------------------
 
-# How much of what is possible a passage must have, 0 to 1. By words, 0.1 is a little more than a
-# fifth of the query's, by weight, each once in a passage of average length (once is worth
-# 1 / (k1 + 1) of the ceiling); by meaning, a tenth of the way from unrelated to equal.
+# The share of the possible score that a passage must have, 0 to 1. By words, 0.1 is a little more
+# than a fifth of the query's words, by weight, each once in a passage of average length (once is
+# worth 1 / (k1 + 1) of the ceiling); by meaning, a tenth of the way from unrelated to equal.
 _FLOOR = 0.1
 
 _QUALITY_WEIGHT = 0.3  # quality's share of the score; the rest is relevance
@@ -25,7 +25,7 @@ _UNKNOWN_QUALITY = 0.5  # what counts for a passage that was not judged, 0 to 1
 
 
 def score(relevance: float, quality: float | None) -> float:
-    """Relevance, 0 to 1, and quality, 0 to 10 or None, as one, 0 to 1."""
+    """One score, 0 to 1, of relevance, 0 to 1, and quality, 0 to 10 or None."""
     share = _UNKNOWN_QUALITY
     if quality is not None:
         share = quality / 10 if quality >= _LOW_QUALITY else quality / 20
@@ -33,7 +33,7 @@ def score(relevance: float, quality: float | None) -> float:
 
 
 def recency(created: datetime | None, *, half_life_days: float | None, now: datetime) -> float:
-    """Halved by each half-life since `created`; 1 if age does not count or is unknown."""
+    """Factor that each half-life since `created` halves; 1 if age does not count or is unknown."""
     if half_life_days is None or created is None:
         return 1.0
     days = max(0.0, (now - created) / timedelta(days=1))
@@ -57,7 +57,7 @@ def is_relevant(
         measures.append((lexical or 0) / ceiling)
     if cosine is not None:
         measures.append(max(0, cosine - unrelated) / (1 - unrelated))
-    # The mean and not the better one: unrelated text has some of the words, or is a little alike in
+    # The mean and not the greater: unrelated text has some of the words, or is a little alike in
     # meaning, but seldom both.
     return bool(measures) and sum(measures) / len(measures) > _FLOOR
 

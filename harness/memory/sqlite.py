@@ -36,7 +36,7 @@ _IDLE_CONNECTIONS = 16
 # Tags and readings go to random places, so a writer works on many pages at a time.
 _WRITER_CACHE_KIB = 65_536
 
-# Of the log that stays behind once its pages are in the file.
+# The most of the write-ahead log that stays on the disk once its pages are in the file.
 _LOG_BYTES = 67_108_864
 
 # Processes that may create one file at once.

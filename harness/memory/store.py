@@ -161,11 +161,11 @@ class MemoryStore:
             MemoryStoreFailed: They cannot be written.
             InvalidInput: The embedder did not return vectors.
         """
-        # 1. Before anything is locked: the iterable may take long, or search here.
+        # 1. Read them before anything is locked: the iterable may take long, or search here.
         accepted, refused = self._filtered(passages)
-        # 2. Vectors for all that are new.
+        # 2. Make vectors for all that are new.
         vector_of = {} if self._embeds_later else self._vectors_of_new(accepted)
-        # 3. Into the primary store; the indexes read it there at the next search.
+        # 3. Write into the primary store, from which the indexes read at the next search.
         added = self._primary.add(
             [(passage, vector_of.get(passage.id)) for passage in accepted],
             embedder=self._embedder,
@@ -327,15 +327,15 @@ class MemoryStore:
     ) -> Hits:
         # 1. What each index proposes, if it is available.
         lexical, vector, fallback = self._scores(query, mode, limit=limit, where=where)
-        # 2. One score of both, and what else counts for the best. An old passage may be among them
-        # though many are more relevant, if age counts.
+        # 2. Fuse both scores, and read the best passages; all if age counts, since a passage may
+        #    then be among the best though many are more relevant.
         mean, unrelated = (0.0, 0.0) if vector is None else self._unrelated
         fused = fuse(lexical, vector, least_cosine=mean)
         count = _candidates_for(limit) if half_life_days is None else len(fused)
         best = nsmallest(count, fused, key=lambda sequence: (-fused[sequence], sequence))
-        # With their texts, since each question to a server takes longer than what it reads.
+        # Texts are read too, since each question to a server takes longer than what it reads.
         rows = self._primary.rows(best)
-        # 3. The best of these by relevance, age and quality, of equals the older first.
+        # 3. Rank these by relevance, age and quality; of equals, the older goes first.
         ceiling = 0.0 if lexical is None else self._lexical.ceiling(query)
         words, cosines = lexical or {}, vector or {}
         now = datetime.now(UTC)
@@ -363,11 +363,11 @@ class MemoryStore:
     def _scores(
         self, query: str, mode: Mode, *, limit: int, where: WantedTags | None
     ) -> tuple[dict[int, float] | None, dict[int, float] | None, str | None]:
-        """Scores by words, by meaning (None if not asked), and why there are none by meaning."""
-        # More than are returned: only scores that both indexes propose can be fused.
+        """Scores by words and by meaning (None if not asked), and why there are none by meaning."""
+        # Each index proposes more than are returned: only what both propose can be fused.
         depth = max(_candidates_for(limit), _PROPOSALS)
-        # All that this store has written counts. In this order, so that the vector index scores
-        # all that the lexical index proposes.
+        # All that this store has written counts. The lexical index goes first, so that the vector
+        # index can score all that it proposes.
         by_words = partial(
             self._lexical.search, query, limit=depth, where=where, until=self._written
         )

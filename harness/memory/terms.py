@@ -33,7 +33,7 @@ _FORMAT = 6
 
 K1, B = 1.2, 0.75  # tantivy's
 
-# Different words of a query: all of a megabyte of text would take seconds, and find no more.
+# The most different words of a query: all words of a megabyte would take seconds, and find no more.
 _MOST_WORDS = 1024
 
 _MOST_PHRASES = 16
@@ -113,7 +113,7 @@ class LexicalSchema:
         return document
 
     def _body_words(self, passage: Passage) -> list[str]:
-        # As the index has them, filler included.
+        # The filler words count too, as they do in the index.
         return self.analyzer.analyze(self._body(passage))
 
     def _title_words(self, passage: Passage) -> list[str]:
@@ -197,7 +197,8 @@ class LexicalSchema:
         """Sequence number to BM25 score of the passages that have any of the words."""
         scores = dict.fromkeys(passages, 0.0)
         for field, words_of in (("body", self._body_words), ("title", self._title_words)):
-            if not (matches := [clause for clause in clauses if clause.field == field]):
+            matches = [clause for clause in clauses if clause.field == field]
+            if not matches:
                 continue
             words = {sequence: words_of(passage) for sequence, passage in passages.items()}
             average = self._average_length(matches, searcher) or fmean(map(len, words.values()))
@@ -224,7 +225,7 @@ class LexicalSchema:
         hits = searcher.search(query, limit=1, count=False).hits
         if not hits:
             return None
-        # tantivy tells it nowhere else.
+        # tantivy tells the average length nowhere else.
         explanation = query.explain(searcher, hits[0][1]).to_json()
         average = re.search(r'"value": ([\d.]+),\s*"description": "avgdl', explanation)
         return float(average[1]) if average else None
@@ -249,7 +250,8 @@ def _each_of(words: Iterable[str]) -> list[Clause]:
 
 def ceiling(searcher: tantivy.Searcher, clauses: Iterable[Clause]) -> float:
     """The score of a document with nothing but these clauses: no document has more."""
-    # Not `num_docs`: until it merges their segment tantivy counts the deleted, here as there.
+    # Not `num_docs`: tantivy's scores count deleted documents until their segment is merged, and so
+    # do these frequencies.
     count = sum(searcher.doc_freq("tag", kind) for kind in (_PASSAGE, _POSITION))
     score = 0.0
     for clause in clauses:
@@ -277,12 +279,12 @@ def analyzer(language: str, *, stop_words: bool = True) -> tantivy.TextAnalyzer:
         .filter(tantivy.Filter.remove_long(256))  # they are encoded data
         .filter(tantivy.Filter.lowercase())
     )
-    # In texts they stay: BM25 already weighs them near zero, and "to be" is findable.
+    # Stop words stay in texts: BM25 already weighs them near zero, and "to be" can be found.
     if not stop_words and language in _WITH_STOP_WORDS:
         builder = builder.filter(tantivy.Filter.stopword(language))
     if language != "none":
         builder = builder.filter(tantivy.Filter.stemmer(language))
-    # After stemming, since endings have accents, too.
+    # Accents are removed after stemming, since endings have accents, too.
     return builder.filter(tantivy.Filter.ascii_fold()).build()
 
 
@@ -320,6 +322,6 @@ def read_query(text: str) -> Asked:
 
 
 def _first_of(phrases: Iterable[str]) -> tuple[str, ...]:
-    """Different ones that a person may have meant; not a megabyte of quotes."""
+    """The first different phrases that a person may have meant; not a megabyte of quotes."""
     meant = (phrase for phrase in phrases if len(phrase) <= _LONGEST_PHRASE)
     return tuple(islice(dict.fromkeys(meant), _MOST_PHRASES))

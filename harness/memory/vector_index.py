@@ -18,7 +18,7 @@ from harness.memory.primary import Numbers, PrimaryStore, Progress
 
 _READ_AT_A_TIME = 4_000
 
-# With more missing, passages that have a vector would be found for that alone.
+# If more passages lack a vector, the others would be found only because they have one.
 _MOST_MISSING_SHARE = 0.1
 
 
@@ -129,9 +129,9 @@ class VectorIndex:
     # --- reading the primary store -----------------------------------------------------------
 
     def _read(self, held: Matrix, position: int) -> tuple[Matrix, int]:
-        """What to hold after reading, and up to where: before the first that lacks a vector."""
+        """The matrix after reading, and its position, before the first passage without a vector."""
         last = self._primary.last_sequence()
-        # Before the vectors are read: what is embedded in between is there by then.
+        # Noted before the vectors are read, so that what is embedded in between is read too.
         self._note_missing(position, last)
         last = min(last, self._complete_up_to)
         if position:
@@ -151,7 +151,7 @@ class VectorIndex:
             self._complete_up_to, self.missing = last, 0
             return
         first, _ = lacking[0]
-        # Counting them takes much longer than finding the first: only if that is another one now.
+        # Counting takes much longer than finding the first, so it is done only for another first.
         if not self.missing or first > self._complete_up_to + 1:
             self.missing = max(1, self._primary.count_without_vector(self._embedder))
         self._complete_up_to = first - 1
@@ -183,7 +183,7 @@ class Matrix:
     buffer: Vectors
     """(capacity, d): n vectors, and room for more. Rows beyond n are written to as it grows."""
     dead: Numbers
-    """Rows that are not to be found any more."""
+    """Rows of removed passages, which no search returns."""
     axes: Vectors | None = None
     """(64, d): what the first pass compares by; None while one pass is quick enough."""
     projected: Vectors | None = None
@@ -191,7 +191,7 @@ class Matrix:
 
     @classmethod
     def empty(cls, dimensions: int) -> Self:
-        """One without vectors, for those of so many numbers."""
+        """A matrix without vectors, for vectors of so many dimensions."""
         none = np.empty(0, dtype=np.int64)
         return cls(sequences=none, buffer=np.empty((0, dimensions), dtype=np.float32), dead=none)
 
@@ -210,14 +210,14 @@ class Matrix:
         sample = self._vectors[:: max(1, count // _SAMPLE)]
         axes = main_axes(sample, _AXES)
         if np.square(products(sample, axes)).sum() < _LEAST_SHARE * np.square(sample).sum():
-            # The axes stay, so that they are not computed again at each write.
-            return replace(self, axes=axes)  # of no use
+            # These axes hold too little. They stay, so that they are not computed at each write.
+            return replace(self, axes=axes)
         projected = np.empty((len(self.buffer), _AXES), dtype=np.float32)
         projected[:count] = products(self._vectors, axes)
         return replace(self, axes=axes, projected=projected)
 
     def with_more(self, sequences: Numbers, vectors: Vectors) -> Self:
-        """These too, whose numbers are all greater. Only the newest matrix may be extended."""
+        """The same with more vectors, whose numbers are all greater; only for the newest matrix."""
         count = len(self.sequences)
         total = count + len(sequences)
         if total > len(self.buffer):
@@ -228,7 +228,7 @@ class Matrix:
         return replace(self, sequences=np.concatenate([self.sequences, sequences]))
 
     def without(self, sequences: Iterable[int]) -> Self:
-        """All but these, as far as they are here."""
+        """The same without the vectors that it has of these numbers."""
         gone = _rows_of(self.sequences, sequences)
         if not len(gone):
             return self
@@ -263,11 +263,12 @@ class Matrix:
                 taken to be among them.
         """
         if within is None:
-            limit, count = min(limit, len(self)), len(self.sequences)
+            limit = min(limit, len(self))
             rows = self._first_pass(query, limit)
             scores = self._cosines(query, rows)
             # Rows are places among the scores only if all were compared.
-            scores[self.dead if len(rows) == count else np.isin(rows, self.dead)] = -np.inf
+            all_rows = len(rows) == len(self.sequences)
+            scores[self.dead if all_rows else np.isin(rows, self.dead)] = -np.inf
         else:
             rows = self._alive(within)
             scores = self._cosines(query, rows)
@@ -295,7 +296,7 @@ class Matrix:
         return self.buffer[: len(self.sequences)]
 
     def _first_pass(self, query: Vectors, limit: int) -> Numbers:
-        """The rows to compare by all numbers."""
+        """The rows that the second pass compares, by all dimensions."""
         count, candidates = len(self.sequences), max(_SECOND_PASS, 5 * limit)
         if self.axes is None or self.projected is None or candidates >= count:
             return np.arange(count)
@@ -315,7 +316,7 @@ class Matrix:
 
 
 def _rows_of(ascending: Numbers, sequences: Iterable[int]) -> Numbers:
-    """The rows of these numbers in `ascending`; without those not there."""
+    """The rows of these numbers in `ascending`, without numbers that it does not have."""
     if isinstance(sequences, np.ndarray):
         numbers = np.unique(sequences)
     else:

@@ -111,7 +111,7 @@ class KeepAliveBudget:
 
     @property
     def forecast(self) -> Forecast:
-        """What all runs expect."""
+        """The uses that all runs expect."""
         # That no more will come is only known of a single run, and if no other follows.
         if len(self._runs) == 1 and not self._outlives_runs:
             return next(iter(self._runs.values())).forecast
@@ -315,7 +315,7 @@ class KeepAliveBudget:
                 share.lend(lent)
 
     def _note_change(self, refused: Mapping[str, Exception]) -> None:
-        """What is in memory has changed; `refused` has the errors of models that will not come."""
+        """Notes a change of the models in memory; `refused` has the errors of failed loads."""
         for model, error in refused.items():
             self._refuse(model, error)
         self._refuse_what_cannot_fit()

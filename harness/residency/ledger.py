@@ -44,7 +44,7 @@ class Tenant:
 
     model: str
     need: Need
-    """Of weights, KV cache and compute buffers."""
+    """The bytes of weights, KV cache and compute buffers."""
     load_s: float = 1.0
     """Measured, or else expected."""
     call_s: float = 0.0
@@ -54,11 +54,11 @@ class Tenant:
     slots: int | None = None
     """Calls that it answers at once; None for any number."""
     load_timeout_s: float = 600.0
-    """Of loading, and of unloading."""
+    """The timeout of loading, and of unloading."""
     pin: bool = False
     """Whether it is loaded at the start and stays."""
     priority: int = 0
-    """Of two models that need the same room, the higher is loaded first and evicted last."""
+    """A model with a higher priority is loaded before others, and evicted after them."""
 
     @property
     def need_bytes(self) -> int:
@@ -80,7 +80,7 @@ class Resident:
     """Calls that use it now."""
     since_ns: int = 0
     idle_since_ns: int = 0
-    """When its last call ended, or else its load; meaningless while it has leases."""
+    """When its last call ended, or else when its load did; meaningless while it has leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class Strand:
     """Models that are used one after another, such as by one call of a node."""
 
     name: str
-    """No other strand of the forecast has it."""
+    """Unlike that of any other strand of the forecast."""
     uses: tuple[str, ...]
     """Tags, the present or next one first; calls of one model in a row count as one use."""
     after: frozenset[str] = frozenset()
@@ -170,7 +170,7 @@ class WaitingCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetState:
-    """All that a decision rests on. Equal states make equal decisions."""
+    """All that a decision depends on: equal states make equal decisions."""
 
     now_ns: int
     ledger: Ledger
@@ -284,12 +284,13 @@ def place(
     needs_taken: Iterable[Need],
 ) -> dict[str, str]:
     """Devices for models, the first choosing first: the GPU with most room, else the machine."""
-    # By name, since of GPUs with equal room the first counts: a set's order is that of a process.
+    # Sorted by name, since the first of GPUs with equal room wins, and a set's order may change.
     gpus = sorted(devices.keys() - {MACHINE})
-    needs, places = [*needs_taken], dict[str, str]()
+    needs = [*needs_taken]
+    places: dict[str, str] = {}
 
     def free_bytes(device: str) -> int:
-        # On GPUs all have room side by side; in the machine they take turns.
+        # On GPUs all models have room side by side; in the machine they take turns.
         rivals = () if device == MACHINE else needs
         return devices[device].room_bytes - sum(need.get(device, 0) for need in rivals)
 

@@ -29,7 +29,7 @@ from harness.trace.events import PlaceOf
 # How long an idle model stays after a call: the next call comes soon, and may be for a model that
 # has room beside it.
 _MOMENT_NS: Final = 50_000_000
-# In longest waits: how long a model stays at most while calls wait too long for others.
+# How long a model stays at most, in longest waits, while calls wait too long for others.
 _LONGEST_TURN: Final = 2
 
 
@@ -59,7 +59,7 @@ def decide(state: BudgetState) -> Decision:
 
 
 def why_it_waits(call: WaitingCall, state: BudgetState) -> tuple[PlaceOf, str]:
-    """What a call is waiting for now, and a sentence about it."""
+    """What a call is waiting for now, with a sentence about it."""
     ledger = state.ledger
     resident = ledger.residents.get(call.model)
     if resident is not None:
@@ -93,7 +93,7 @@ def _grantable(state: BudgetState, urgent: LoadModel | None) -> Iterator[int]:
     leases = {model: resident.leases for model, resident in state.ledger.residents.items()}
     for call in state.waiting:
         if urgent is not None and due is None and call.model == urgent.model:
-            # Those before it have been waiting longer, and go first.
+            # The calls before it have been waiting longer, and go first.
             due = call
         if call.model in held_up or call.model not in leases:
             continue
@@ -126,7 +126,8 @@ def _urgent(state: BudgetState) -> LoadModel | None:
     if state.now_ns < due_ns:
         return None
     model, call = next(iter(needed.items()))
-    choice, why = Choice(state), {model: f"it has been waited for {_seconds(state, call)} s"}
+    choice = Choice(state)
+    why = {model: f"it has been waited for {_seconds(state, call)} s"}
     # Rather at the cost of idle models, for which no call has to end.
     return choice.best(why, going=choice.idle) or choice.best(why)
 
@@ -271,7 +272,7 @@ def _may_go(model: str, state: BudgetState) -> bool:
 
 def _release(state: BudgetState) -> UnloadModel | None:
     """A model that is not called again."""
-    # Without it, its memory is free for other programs.
+    # Without the model, its memory is free for other programs.
     forecast = state.forecast
     if not forecast.is_complete or state.waiting:
         return None
@@ -400,16 +401,16 @@ class Choice:
         cost_s = math.fsum(self._tenants[needed_model].load_s for needed_model in to_load) + max(
             busy_s, default=0.0
         )
-        # Of equal ways: one that need not wait, for how long calls take is not known at first; the
-        # one that leaves the fewest different sequences of uses, since equal ones go side by side;
-        # the higher priority.
+        # Among equal costs a way without a wait wins, since the time of calls is unknown at first;
+        # then the way that leaves the fewest different sequences of uses, since equal ones go side
+        # by side; then the higher priority.
         remaining = {uses[n:] for uses, n in zip(self._uses, at, strict=True)}
         return cost_s, bool(busy_s), len(remaining), -self._tenants[model].priority
 
     def _missed(self, resident: Resident) -> tuple[float, bool, int, float, float, str]:
         """How much a resident is missed; the smallest goes first."""
-        # By what its return and its present calls take; else the lower priority, the later next
-        # use, and what is cheap to load again, large, and long unused.
+        # First counts how long its return and its present calls take; then the lower priority, the
+        # later next use, and what is cheap to load again, large, and long unused.
         model, tenant = resident.model, self._tenants[resident.model]
         is_busy = resident.leases > 0
         cost_s = (tenant.call_s if is_busy else 0.0) + (
@@ -434,8 +435,9 @@ class Choice:
 
     def _run(self, at: Sequence[int], residents: Collection[str]) -> list[int]:
         """How many uses each strand has behind it when all has run that these models let run."""
-        # In rounds, until no strand ends that others wait for.
-        at, has_ended = list(at), True
+        # This goes in rounds, until no strand ends that others wait for.
+        at = list(at)
+        has_ended = True
         while has_ended:
             has_ended = False
             for n in self._begun(at):

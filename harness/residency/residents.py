@@ -39,7 +39,7 @@ class Residents:
     """
 
     tenants: dict[str, Tenant]
-    """By tag, with what is learned of them."""
+    """Tag → the tenant, with what was learned of it."""
     hosts: Mapping[str, Host]
     devices: Mapping[str, Device]
     tracer: Tracer
@@ -68,7 +68,7 @@ class Residents:
 
     @property
     def entries(self) -> Mapping[str, Resident]:
-        """By tag, the models in memory, with the calls that use them."""
+        """Tag → the model in memory, with the calls that use it."""
         return {
             model: replace(resident, leases=self._leases[model])
             for model, resident in self._there.items()
@@ -153,7 +153,7 @@ class Residents:
             return _NO_ERRORS
         if not move.evict:
             return await self._bring_in(move)
-        # One goes; then the policy is asked again: another model may have become idle.
+        # Only one model is evicted before the policy is asked again: another may have become idle.
         error = await self._take_out(f"room for {move.model}: {move.reason}", room_for=move.model)
         if error is None:
             return _NO_ERRORS
@@ -232,7 +232,7 @@ class Residents:
         if report is not None and not report.resident:
             if loads < _LOADS:
                 return await self._bring_in(move, loads=loads + 1)
-            # Its call may have it loaded by the server, or says itself why not.
+            # The call itself may make the server load the model, or say why it cannot.
             report = None
             log_warning(
                 "a model was gone as soon as it was loaded: other programs use its server, and its "
@@ -293,7 +293,7 @@ class Residents:
             for device, bytes_ in tenant.need.items()
         }
         may_fit = any(larger[device] > free[device] for device in larger)
-        # Else the estimate is as good as before: other programs may have been in its place.
+        # Otherwise the old estimate stays: other programs may have taken its place.
         need = larger if may_fit else self._estimates[model].need
         self.tenants[model] = replace(tenant, need=need)
         return may_fit
@@ -315,7 +315,7 @@ class Residents:
 
     async def adopt(self) -> None:
         """Adds the models that were in memory from the start."""
-        # All at once: a host that does not answer costs its time limit.
+        # All hosts at once: one that does not answer costs its time limit.
         models = list(self.hosts)
         reports = await asyncio.gather(*map(self._report, models))
         for model, report in zip(models, reports, strict=True):
@@ -347,7 +347,7 @@ class Residents:
             return
         moves = self._moves[model]
         report = await self._report(model)
-        # If it moved while its host was asked, the report is of the past.
+        # If the model moved while its host was asked, the report is of the past.
         if report is None or self._moves[model] != moves:
             return
         if report.resident and model not in self._there:
@@ -374,7 +374,7 @@ class Residents:
         devices = self._estimates[model].need
         gpus = [device for device in devices if device != MACHINE]
         if len(gpus) == 1 and report.gpu_bytes is not None:
-            # What had no room on the GPU is in the machine's memory.
+            # The rest, which had no room on the GPU, is in the machine's memory.
             bytes_by_device = {
                 gpus[0]: report.gpu_bytes,
                 MACHINE: report.total_bytes - report.gpu_bytes,

@@ -44,10 +44,10 @@ def advice_on(rubric: Rubric, written: Written | None = None) -> tuple[RubricAdv
 
 
 def _on_cut_texts(written: Written) -> Iterator[RubricAdvice]:
-    """Texts that may go on behind their end."""
+    """Remarks on unquoted YAML texts that a ` #` has cut short, probably by mistake."""
     for inner in (*written.fields.values(), *written.items):
         yield from _on_cut_texts(inner)
-    # YAML takes ` #` for the beginning of a comment.
+    # YAML takes ` #` for a comment. `cut` is empty for `# `: a comment that somebody meant.
     if written.cut:
         yield RubricAdvice(
             path=written.path,

@@ -208,7 +208,7 @@ def visible_text(blocks: Iterable[Block]) -> str:
 
 
 ENOUGH_BYTES = 100
-"""Of letters, in UTF-8: about 17 words of English, 33 characters of Chinese."""
+"""Bytes of letters in UTF-8: about 17 words of English, or 33 characters of Chinese."""
 # Near enough to each other to be taken for each other, in a text of any length.
 _ALIKE = (frozenset({"bs", "hr", "sr"}), frozenset({"nn", "no"}), frozenset({"id", "ms"}))
 

@@ -315,7 +315,7 @@ def is_judged_enough(verdict: Verdict, rubric: Rubric) -> bool:
 def _half_width(
     values: Sequence[Sequence[float]], *, near: float, is_measured: bool = False
 ) -> float:
-    """Of the interval around what values amount to; `near` when each judge is heard once."""
+    """Half the width of the interval around a mean; `near` if each judge is heard once."""
     width = near / math.sqrt(max(map(len, values)))
     repeated = [of_judge for of_judge in values if len(of_judge) > 1]
     # Beside what was measured, these few values say nothing more.

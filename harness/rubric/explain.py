@@ -146,7 +146,6 @@ _WORDS = {
     "greater than or equal to": "at least",
     "less than or equal to": "at most",
 }
-_UNKNOWN = ("extra_forbidden", "invalid_key")
 _DECIMAL_COMMA = re.compile(r"(\d+),(\d+)")
 _LIST = Notice(
     code="rubric.not-a-list",
@@ -202,14 +201,13 @@ _EXAMPLES = {
 
 
 def _follows(problem: ErrorDetails, problems: Sequence[ErrorDetails]) -> bool:
-    """Whether it only follows from another problem."""
     place = problem["loc"]
     # A list whose one item is wrong counts as empty.
     if problem["type"] == "too_short":
         return any(p["loc"][: len(place)] == place and p["loc"] != place for p in problems)
     # Where `titel` is unknown, `title` is missing.
     return problem["type"] == "missing" and any(
-        p["type"] in _UNKNOWN
+        p["type"] in {"extra_forbidden", "invalid_key"}
         and p["loc"][:-1] == place[:-1]
         and nearest_names(str(p["loc"][-1]), [str(place[-1])])
         for p in problems

@@ -105,7 +105,7 @@ def _read(
         raise refusal([*problems, *wrong]) from None
     if problems:
         raise refusal(problems)
-    named = rubric.model_copy(update={"id": path.stem, "sha256": _digest(rubric)})
+    named = rubric.model_copy(update={"id": path.stem, "sha256": _sha256(_scoring_values(rubric))})
     return RubricFile(named, written)
 
 
@@ -140,7 +140,7 @@ def with_prompts(rubric: Rubric, prompts: Mapping[str, str]) -> Rubric:
             for notice in notices
         ) from None
     changed = rubric.model_copy(update={"prompts": chosen})
-    return changed.model_copy(update={"sha256": _digest(changed)})
+    return changed.model_copy(update={"sha256": _sha256(_scoring_values(changed))})
 
 
 def _with_prompts(file: Written) -> Written:
@@ -178,13 +178,9 @@ def _with_checks(written: Written, refuse: Refuse | None) -> Written:
 _NO_PART_OF_SCORING = {"extends", "without", "candidates", "finalists", "prompts"}
 
 
-def _digest(rubric: Rubric) -> str:
-    """Of what the rubric says, not of how it is put together."""
-    return _hashed(_said_by(rubric))
-
-
-def _said_by(rubric: Rubric) -> dict[str, Any]:
-    # A rubric that says nothing of it has the digest that it had before the field was there.
+def _scoring_values(rubric: Rubric) -> dict[str, Any]:
+    """The values that scores depend on, whatever files the rubric is put together from."""
+    # A rubric without a language has the digest that it had before there was this field.
     left_out = {"language"} if rubric.language is None else set()
     values = rubric.model_dump(mode="json", exclude={*FILLED_IN, *_NO_PART_OF_SCORING, *left_out})
     for dimension in values["dimensions"]:
@@ -195,18 +191,21 @@ def _said_by(rubric: Rubric) -> dict[str, Any]:
     return values
 
 
-def _hashed(values: Mapping[str, Any]) -> str:
+def _sha256(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def at_any_threshold(rubric: Rubric) -> dict[str, float]:
-    """Each threshold that composites can have, by the digest of the rubric with it."""
+    """Digest → `pass_at`, for every possible `pass_at`: finds rubrics that differ only there."""
     scale = rubric.scale
-    steps = round((scale.max - scale.min) / scale.composite_step)
-    ends = ((scale.min + n * scale.composite_step) for n in range(steps + 1))
-    grid = [half_up(composite, scale.composite_step, start=scale.min) for composite in ends]
-    values = _said_by(rubric)
-    return {_hashed(values | {"pass_at": at}): at for at in grid}
+    values = _scoring_values(rubric)
+    thresholds = {}
+    for step in range(round((scale.max - scale.min) / scale.composite_step) + 1):
+        candidate = scale.min + step * scale.composite_step
+        # Removes the float noise of the product, so that the digests match.
+        pass_at = half_up(candidate, scale.composite_step, start=scale.min)
+        thresholds[_sha256(values | {"pass_at": pass_at})] = pass_at
+    return thresholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +378,7 @@ def _of_another_scale(file: Written, base: Written, merged: Written) -> Iterator
 
 
 def _ends_of_scale(*levels: Written) -> tuple[object, object]:
-    """Of the first that has a scale: a dimension's own, or its rubric's."""
+    """The ends of the first scale that `levels` have: a dimension's own, or its rubric's."""
     scales = (level.fields["scale"].plain() for level in levels if "scale" in level.fields)
     scale: Any = next(scales, {})
     usual = Scale()

@@ -33,7 +33,7 @@ class Noise(BaseModel):
     """Standard deviation of one draft's composites, pooled over the drafts."""
     drafts: int = Field(ge=1)
     judgements: int = Field(ge=2)
-    """Of all drafts together."""
+    """The number of judgements of all drafts together."""
     between: float | None = Field(default=None, ge=0)
     """Standard deviation of the drafts' mean composites; None for a single draft."""
 

@@ -40,7 +40,7 @@ FENCED = re.compile(
 """Data between its marks, which models copy into their replies; up to the end if it is not
 closed."""
 
-# How much of an unreadable reply is sent back: its end, where the scores are due.
+# How much of an unreadable reply is sent back.
 _REPLY_SHOWN_CHARS = 2_000
 
 
@@ -61,7 +61,7 @@ def _judge_values(
     mark, scale = _mark(draft), rubric.scale
     sources = (
         _source_text(rubric, number, text, mark)
-        # Of several, one that was shortened to nothing is left out; the others keep their numbers.
+        # A source that was shortened to nothing is left out; the others keep their numbers.
         for number, text in enumerate(shown.sources, start=1)
         if text or not shown.sources_shortened
     )
@@ -91,8 +91,9 @@ def _source_text(rubric: Rubric, number: int, text: str, mark: str) -> str:
 def repair_messages(
     rubric: Rubric, dimensions: Sequence[Dimension], *, asked: Sequence[Message], reply: str
 ) -> tuple[Message, ...]:
-    """The conversation so far, and a request for the scores alone that could not be read."""
-    # Some templates have no turn without text.
+    """The conversation so far, then a request for only the scores that could not be read."""
+    # The end of the reply is sent, because its scores are due there. Some chat templates reject an
+    # empty turn, hence "(no answer)".
     excerpt = reply.strip()[-_REPLY_SHOWN_CHARS:] or "(no answer)"
     question = rubric.prompts.filled("judge_repair", **_asked(rubric, dimensions, explained=False))
     return (*asked, Message("assistant", excerpt), Message("user", question))
@@ -155,7 +156,7 @@ def _asked(
     return {
         "asked": ", ".join(shapes),
         "part": len(shapes) < len(rubric.judged),
-        # Of one alone, its fields, as in the schema.
+        # A single dimension is shown by its fields alone, as in the schema.
         "shape": shapes[dimensions[0].name] if len(shapes) == 1 else several,
     }
 
@@ -179,8 +180,7 @@ def _fenced(text: str, mark: str) -> str:
 
 
 def _mark(draft: Draft) -> str:
-    """A mark that does not occur in the data."""
-    # No text can close its fence, then.
+    """A mark that does not occur in the data, so that no text can close its fence."""
     # Made of task and sources alone: it is the same in every round, so that a prefix cache serves
     # what a revision left alone.
     texts = (f"{number} {draft.evidence}" for number in itertools.count())
@@ -191,7 +191,7 @@ def _mark(draft: Draft) -> str:
 
 # For draft and sources, however long the instructions are.
 _LEAST_ROOM_CHARS = 2_000
-# Of that room, what a long draft leaves to sources that need it.
+# The share of that room that a long draft leaves to sources, if they need it.
 _LEAST_SOURCES_SHARE = 0.25
 
 

@@ -1,7 +1,7 @@
 """Numbers in an evaluator's reply: what is a score, on which scale, and what takes it back.
 
 A score is a figure, a word such as `seven`, or `pass`. Its scale stands with it (`7/10`), or is the
-one named nearest. `reply.py` reads from labels and keys whose score it is.
+one that the text names nearest to it. `reply.py` finds the dimension that a score is for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.rubric.rubric import Scale
 _WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _WORD = rf"(?:{'|'.join(_WORDS)})\b"
 DIGITS = (
-    # Between commas, `7,5` is two cells of a row.
+    # `7,5` is 7.5, but between commas it is two cells of a row.
     r"[-\u2212]?(?:(?<![,;])\d{1,3},\d{1,2}(?![\d,])|\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})"
 )
 _PASS = {"pass", "passed", "passes", "yes", "true"}
@@ -27,10 +27,10 @@ _PLAIN = (
     rf"(?P<number>{DIGITS}|(?:{'|'.join(sorted(_PASS | _FAIL, reverse=True))})\b"
     rf"|{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b)))"
 )
-"""A score; `pass` and its like are scores of pass and fail alone."""
+"""A score. `pass` and the like are scores only on a scale of pass and fail."""
 _UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[\u70b9\u5206\uc810]))"
 _STARS = rf"(?:{_UNIT}|[ ]stars?\b)"
-"""With stars, of which there are five, unless a reply says of how many."""
+"""What may stand between a score and its scale. Stars alone may be of five, so they are no unit."""
 _OF_WORD = r"\b(?:of|von|sur|de|su|van|av|z|\u0438\u0437)\b"
 _BEST = r"\b(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
 _SCALE = (
@@ -52,15 +52,16 @@ _OF = rf"{_STARS}?[*_ \t]{{0,6}}(?:[(\uff08\[][ \t]*)?{_SCALE}"
 def score_in(
     number: re.Match[str] | None, scale: Scale, ends: Sequence[float] = ()
 ) -> tuple[float, Sequence[float]] | None:
-    """A number, and where its scale ends: as it says, else as `ends` do."""
+    """A score, and the ends of its scale: what stands with it, else `ends`; None for no score."""
     if number is None:
         return None
-    word, end = number["number"].casefold(), number["most"]
+    word = number["number"].casefold()
     if word in _PASS | _FAIL:
         return (scale.at(float(word in _PASS)), [scale.max]) if scale.is_pass_fail else None
-    if number["percent"]:  # 80 % of 1 to 100 is not 80
+    if number["percent"]:
+        # On a scale from 1 to 100, 80 % of the way is not a score of 80.
         return None if scale.min else (_number(word), [100.0])
-    return _number(word), [_number(end)] if end else ends
+    return _number(word), [_number(number["most"])] if number["most"] else ends
 
 
 def _number(text: str) -> float:
@@ -69,43 +70,46 @@ def _number(text: str) -> float:
     return float(text.replace(",", ".").replace("\u2212", "-"))
 
 
-# Elsewhere, `3 of 5` counts something else, but `Overall: 3.5/5`, where it ends a line.
+# Behind a number it names no scale, since `3 of 5` counts something else, unless a fraction such as
+# `Overall: 3.5/5` ends the line.
 _LIMIT = re.compile(
     rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
 )
-_NEAR = 8  # on each side, so that reading takes linear time
+_MOST_NEAR = 8  # ends to look at on each side, so that reading takes linear time
 _USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
 
 
 def ends_named(text: str) -> list[tuple[int, float]]:
-    """Where a text names what may be the end of a scale, and the end."""
+    """The highest scores of scales that a text seems to name, each as (position, end)."""
     limits = ((limit.start(), _number(limit["most"])) for limit in _LIMIT.finditer(text))
-    return [(at, end) for at, end in limits if end in _USUAL_ENDS]
+    return [(position, end) for position, end in limits if end in _USUAL_ENDS]
 
 
-def end_near(named: Sequence[tuple[int, float]], at: int, score: float) -> list[float]:
-    """The end of a bare number's scale, of those `named` before it, else behind it."""
-    place = bisect_left(named, (at, 0.0))
-    near = [*named[max(0, place - _NEAR) : place][::-1], *named[place : place + _NEAR]]
-    # Not by an end below it: `7: sections 1-5 are thin`.
-    return [end for _, end in near if end >= score][:1]
+def end_near(named: Sequence[tuple[int, float]], position: int, score: float) -> list[float]:
+    """The nearest of the `named` ends before a bare score, else behind it; empty if none fits."""
+    place = bisect_left(named, (position, 0.0))
+    before = named[max(0, place - _MOST_NEAR) : place]
+    behind = named[place : place + _MOST_NEAR]
+    # An end below the score belongs to something else: `7: sections 1-5 are thin`.
+    return [end for _, end in (*reversed(before), *behind) if end >= score][:1]
 
 
 # --- where a score stands ------------------------------------------------------------------------
 
-# Not the beginning of a list: `1. Intro`, and the anchors `9: Yes. 3: No.`
+# Refuses the beginning of a list: `1. Intro`, or anchors such as `9: Yes. 3: No.`
 _NO_LIST = r"(?!1[.)][ \t]+\w)(?!\d{1,3}:[^\n]{1,300}?[ \t(;]\d{1,3}:[ \t])"
 _BECAUSE = r"because|since|due|as|but|although|though|given|instead|now|reason(?:ing)?(?=[ \t*]*:)"
 _END = (
     r"(?=[ \t]*+(?:\Z|[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]|[*_]+(?![*_ \t]*/)"
-    # Ticks, crosses, lights: neither stars, which may be four of five, nor arrows or signs of sums.
+    # Ticks, crosses and lights may follow a score. Stars may not, as four may be of five, nor may
+    # arrows and signs of sums.
     r"|[\u2705\u2713\u2714\u2717\u2718\u26a0\u274c\U0001f44d\U0001f44e\U0001f534\U0001f7e0-\U0001f7e2]"
-    # Not in a list: `clear, useful: 7, 5`.
+    # A comma ends no score in a list: `clear, useful: 7, 5`.
     r"|\|(?!\w)|[.:](?!\d)|,(?!\d|[ \t]\d[\d.]*[ \t]*(?:[,;\r\n]|and\b|\Z))"
     r"|[-\u2013\u2014](?![ \t]*{range}|-*>[ \t]*\d)|(?:{words})\b))"
 )
-# A number of ten is a score too in `8/10 for style and …`, in `8/10 It is clear.`, and in
-# `8/10 - 2 parts are missing`, where `8/10 - 9` is a range.
+# A fraction is also a score in `8/10 for style and …`, in `8/10 It is clear.`, and in
+# `8/10 - 2 parts are missing`; but `8/10 - 9` is a range.
 _END_OF_FRACTION = _END.replace(
     "{words}", f"{_BECAUSE}|and|for|in|on|with|here|overall|(?-i:[A-Z])\\w*"
 ).replace("{range}", r"\d[\d.]*+[ \t]*+(?:/|out\b|[^ \t\w]|\Z)")
@@ -120,7 +124,7 @@ _FILLER = (
     r"(?>(?:[ \t:\uff1a=|>*_({\[\]\u2192\u2705\u2713\u2714]|[,;](?=\d)|[-\u2013\u2014](?=[ \t>])"
     r"|[\u274c\u2717\u2718](?=[ \t*]{0,3}(?:fail|no))|\b(?:scored?|rated|is|of|a|an|at)\b){0,40})"
 )
-# A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash by a digit is a minus.
+# A score behind a label: `: 8`, `(0-10): 8`, `(8/10): because`. A dash before a digit is a minus.
 STATED = re.compile(rf"(?:{_ASIDE}{_FILLER}|{_FILLER}){_NO_LIST}{_PLAIN}{_BEHIND}", re.IGNORECASE)
 MENTIONED = re.compile(
     r"(?>(?:[ \t:\uff1a=|>*_({\[\u2192]|[-\u2013\u2014](?=[ \t])|\bfrom[ \t]\d{1,3}[ \t]to\b"
@@ -139,9 +143,9 @@ CORRECTED = re.compile(
     rf"[ \t,:*_]{{0,4}}(?:(?:to|a|an|at|is|now)\b[ \t]{{0,3}})?{_PLAIN}{_BEHIND}",
     re.IGNORECASE,
 )
-"""A correction behind a score, without a name."""
+"""Another score behind a score, which corrects it without repeating the name."""
 _REDUCED = re.compile(r"[ \t,;(-]{0,4}(?:minus|plus|less)\b[ \t]{0,3}\d", re.IGNORECASE)
-# What is wished or denied: neither of the words is said.
+# In a wish or a denial, `pass` and `fail` say nothing about the draft.
 _CONDITION = re.compile(
     r"\b(?:to|would|could|might|can|may)[ \t]+(?:pass|fail)\w*|\bnot[ \t]+fail\w*", re.IGNORECASE
 )

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, LiteralString, Self, cast
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -155,9 +156,9 @@ class Shortening(BaseModel):
     evaluate_over: int = Field(default=6_000, ge=1_000)
     """The evaluator sees a longer draft condensed to this: all headings, picked sentences."""
     payload_over: int | None = Field(default=None, ge=2_000)
-    """Of a longer evaluation prompt, instructions, sources and draft together, the evaluator sees
-    the sources condensed toward what the draft says, so that all is within this. 24,000 if left
-    out, or four times `evaluate_over` if that is more."""
+    """The evaluator sees sources condensed toward what the draft says if its prompt, with
+    instructions, sources and draft, would be longer than this. 24,000 if left out, or four times
+    `evaluate_over` if that is more."""
     revise_over: int = Field(default=5_000, ge=1_000)
     """The reviser sees a longer draft as an outline, with the criticized sections in full."""
     cap: int | None = Field(default=20_000, ge=2_000)
@@ -231,7 +232,7 @@ class Prompts(BaseModel):
     def of_judging(self) -> dict[PromptName, str]:
         """Those of the evaluator that differ from what ships."""
         shipped = shipped_prompts()
-        return {name: text for name in OF_JUDGING if (text := self.template(name)) != shipped[name]}
+        return {n: self.template(n) for n in OF_JUDGING if self.template(n) != shipped[n]}
 
     @property
     def sha256(self) -> str:
@@ -248,6 +249,16 @@ class Prompts(BaseModel):
         template = self.template(name)
         shared = shared_chars(template, values)
         return Message("user", filled(template, values), shared_chars=shared)
+
+
+def _text_after_colon(text: object, info: ValidationInfo) -> object:
+    # In a file, a name with nothing behind it is a forgotten text; in Python, None means no text.
+    if text is None and info.context is not None:
+        raise ValueError("nothing is there")  # put into words by `explain`
+    return text
+
+
+OptionalText = Annotated[str | None, Field(min_length=1), BeforeValidator(_text_after_colon)]
 
 
 class Dimension(BaseModel):
@@ -269,11 +280,11 @@ class Dimension(BaseModel):
     """Checks by code, whose mean is the score."""
     gate: bool = False
     """Under its floor, no model is asked and the draft fails. For checked dimensions."""
-    judge: str | None = Field(default=None, min_length=1)
+    judge: OptionalText = None
     """The question put to the evaluator model."""
     anchors: dict[float, str] = {}
     """What a given score looks like, for the evaluator model."""
-    feedback: str | None = Field(default=None, min_length=1)
+    feedback: OptionalText = None
     """What the evaluator model should say about it, so that an author can act on it."""
     caps: tuple[Cap, ...] = ()
     """Rules that hold the score down."""
@@ -283,11 +294,6 @@ class Dimension(BaseModel):
     """Whether a draft may pass without its score, which the verdict then says: a judged dimension's
     if there is no evaluator, a checked one's if there is nothing to check it by, such as
     sources."""
-
-    @field_validator("judge", "feedback", mode="before")
-    @classmethod
-    def _refuse_empty(cls, text: object, info: ValidationInfo) -> object:
-        return _text_after_colon(text, info)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -343,7 +349,7 @@ class Rubric(BaseModel):
     """The file's name without its ending; filled in on loading."""
     sha256: str = ""
     """Digest of all values, with those from the rubrics it extends; filled in on loading."""
-    extends: str | None = Field(default=None, min_length=1)
+    extends: OptionalText = None
     """Another rubric, by name or path, from which missing fields are inherited."""
     without: tuple[Name, ...] = ()
     """Dimensions of the extended rubric to leave out."""
@@ -355,7 +361,7 @@ class Rubric(BaseModel):
     """The language of drafts, by ISO 639-1, such as `de`: checks then read its sentences, figures
     and names, and phrases with `forms: true` other forms of their words."""
     scale: Scale = Scale()
-    """Of the composite, and of dimensions without one of their own."""
+    """The scale of the composite, and of dimensions without a scale of their own."""
     pass_at: float = Field(default_factory=lambda data: data["scale"].at(0.8))
     """The composite from which a draft passes; 8 of 10 by default, and as high on other scales."""
     focus_below: float = Field(default_factory=lambda data: data["scale"].at(0.7))
@@ -383,11 +389,6 @@ class Rubric(BaseModel):
     """Templates of the prompts, or the name of a file of templates beside this one."""
     dimensions: tuple[Dimension, ...] = Field(min_length=1)
     """In the order they are reported."""
-
-    @field_validator("extends", mode="before")
-    @classmethod
-    def _refuse_empty(cls, name: object, info: ValidationInfo) -> object:
-        return _text_after_colon(name, info)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -464,10 +465,8 @@ class Rubric(BaseModel):
     def without_judges(self) -> Rubric:
         """The same with its judged dimensions optional."""
         dimensions = tuple(
-            dimension.model_copy(
-                update={"optional": dimension.optional or dimension.judge is not None}
-            )
-            for dimension in self.dimensions
+            d.model_copy(update={"optional": d.optional or d.judge is not None})
+            for d in self.dimensions
         )
         return self.model_copy(update={"dimensions": dimensions})
 
@@ -475,14 +474,6 @@ class Rubric(BaseModel):
     def checked(self) -> tuple[Dimension, ...]:
         """The dimensions that code scores."""
         return tuple(d for d in self.dimensions if d.checks)
-
-
-def _text_after_colon(text: object, info: ValidationInfo) -> object:
-    # In a file, a name with nothing behind it is a text that was forgotten; in Python, None says
-    # that there is none.
-    if text is None and info.context is not None:
-        raise ValueError("nothing is there")  # put into words by `explain`
-    return text
 
 
 def _off_scale(

@@ -1,4 +1,4 @@
-"""What an evaluator's reply says of the rules of caps: which it calls true, and which false."""
+"""Reads from an evaluator's reply which rules of caps it calls true, and which false."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _ANSWER = re.compile(
 def answers_in(
     places: Iterable[Mapping[str, Value]], rules: Mapping[str, str]
 ) -> Iterator[tuple[str, bool]]:
-    """The rules that objects call true or false, by key or by their words in any joining."""
-    by_words: dict[str, str] = {}
+    """(rule, answer) for each rule that an object answers under its key or its words."""
+    by_words: dict[str, str] = {}  # joined words → the rule's key
     for rule, statement in rules.items():
         by_words.setdefault(_joined(rule), rule)
         by_words.setdefault(_joined(statement), rule)
@@ -27,22 +27,23 @@ def answers_in(
         inner = (members.get(key) for key in _RULE_HOLDERS)
         for part in (members, *(value for value in inner if isinstance(value, dict))):
             for label, value in part.items():
-                named, answer = by_words.get(_joined(label)), _answer(value)
-                if named is not None and answer is not None:
-                    yield named, answer
+                answer = _answer(value)
+                if _joined(label) in by_words and answer is not None:
+                    yield by_words[_joined(label)], answer
 
 
 def _answer(value: Value) -> bool | None:
-    """Of `true`, `1`, `yes, it names none` and `{"value": true}`; None if it says both."""
+    """Whether `true`, `1`, `yes, it names none` or `{"value": true}` agrees; None if in doubt."""
     if isinstance(value, dict):
         answers = {_answer(value[key]) for key in _ANSWER_KEYS if key in value}
         return answers.pop() if len(answers) == 1 else None
-    if not isinstance(value, str) or (word := _ANSWER.match(value)) is None:
+    word = _ANSWER.match(value) if isinstance(value, str) else None
+    if word is None:
         return None
-    is_true, rest = bool(word["true"]), value[word.end() :]
+    is_true = bool(word["true"])
     # Not any `no`: `true, it names no date` is true.
     opposite = r"\bfalse\b|^\W*(?:or|and|but)\W+no\b" if is_true else r"\b(?:true|yes)\b"
-    return None if re.search(opposite, rest, re.IGNORECASE) else is_true
+    return None if re.search(opposite, word.string[word.end() :], re.IGNORECASE) else is_true
 
 
 def _joined(label: str) -> str:
@@ -52,7 +53,7 @@ def _joined(label: str) -> str:
 def answers_in_lines(
     text: str, rule: str, statement: str
 ) -> Iterator[tuple[bool | None, tuple[int, int]]]:
-    """What lines of a text say of one rule, None if they say both, and where they do."""
+    """(answer, span) for each line that answers a rule; the answer is None if it says both."""
     for line in _rule_pattern(rule, statement).finditer(text):
         start, at = line.start("rule"), line.start("answer")
         word = _ANSWER.match(text, at)

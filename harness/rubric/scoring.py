@@ -231,8 +231,8 @@ def _one_of(
         of_judge.setdefault(judge, []).append(value)
     return replace(
         lowest,
-        # Of one judge always the mean: a median of samples is further from what people say. `how`
-        # is between judges.
+        # The samples of one judge are always averaged, as their median is further from what people
+        # say; `how` is for the judges' averages.
         score=half_up(_AVERAGES[how]([*map(statistics.fmean, of_judge.values())]), 0.01),
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),

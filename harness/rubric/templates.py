@@ -84,7 +84,6 @@ FIELDS: Mapping[PromptName, Fields] = {
 OF_JUDGING = tuple(name for name in FIELDS if name.startswith("judge"))
 OF_WRITING: tuple[PromptName, ...] = ("draft", "section", "afresh", "edits", "whole")
 
-
 # Fields that change with every round of a loop; `sources` does where it is shortened.
 _OF_A_ROUND = {
     *("draft", "draft_chars", "sources_chars", "history", "findings", "cut"),

@@ -21,7 +21,6 @@ Combine = Literal["mean", "median", "majority"]
 """How several evaluators' judgements become one: the mean or the median of each dimension's scores;
 or the medians, with the draft passed when more than half of the evaluators would pass it."""
 
-
 # Not written while empty: a verdict that an earlier version kept has the same digest, and is not
 # reached again.
 _IF_ANY = Field(exclude_if=not_)
@@ -247,7 +246,7 @@ def reach_verdict(
     # Words of the loop fail a draft as a floor does, whatever its composite.
     below_floor += tuple(echo)
     gates = shut_gates(rubric, by_name.values())
-    # Of what a draft must have, nothing is known: the composite is not of the whole rubric.
+    # Without the score of a required check, the composite is not of the whole rubric.
     missing = tuple(d.name for d in rubric.checked if d.name in unjudged and not d.optional)
     passed = composite >= rubric.pass_at and not below_floor
     if judges is not None and judges.combine == "majority" and judges.pass_share is not None:

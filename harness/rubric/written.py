@@ -33,11 +33,11 @@ class Written:
     """Fields as `dict[str, Written]`, items as `list[Written]`, anything else as YAML reads it."""
     path: Path
     line: int
-    """Of the field's name, or of the item's beginning; counted from 1."""
+    """The line of the field's name, or of the item's beginning; counted from 1."""
     cut: str = ""
     """What follows a text from a '#' without a space behind it: it may belong to the text."""
     text_line: int | None = None
-    """Of the first line of a text below a '|'."""
+    """The line on which a text below a '|' begins; None for other values."""
 
     @property
     def fields(self) -> Mapping[str, Written]:
@@ -126,7 +126,7 @@ def read_written(path: Path, *, begin: str = _BEGIN) -> Written:
     if not isinstance(root.value, dict):
         holds = "nothing, or comments only" if root.value is None else "no fields"
         raise invalid(f"it holds {holds}; {begin}", line=1, code="rubric.no-fields")
-    # Of a name that stands twice, which one is meant is unknown.
+    # If a name stands twice, it is unknown which of the two is meant.
     if reading.problems:
         raise refusal(reading.problems)
     return root

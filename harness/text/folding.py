@@ -22,8 +22,8 @@ _PIECE = re.compile(rf"(?s).{{1,{_PIECE_CHARS}}}(?=[^\W\u1160-\u11ff]|\s|\Z)|.[\
 _JOINED = "\u0600-\u08ff\u0900-\u0dff\u1780-\u18af"
 _JOINERS = re.compile(f"[\u200c\u200d](?:(?<![{_JOINED}].)|(?![{_JOINED}]))")
 _WRAPPED = re.compile(f"\n(?<=[{UNSPACED}]\n)[ \t]*(?=[{UNSPACED}])")
-_KEPT = ("<super>", "<sub>", "<fraction>", "<circle>")
-_SAME = {
+_LEFT_AS_THEY_ARE = ("<super>", "<sub>", "<fraction>", "<circle>")
+_VARIANTS = {  # plain sign → signs that are written in its place
     "'": "´ʹʻʼˈ׳‘’‚‛′‵‹›ꞌ",
     '"': "«»ʺ״“”„‟″‶〝〞〟",
     "-": "־᠆‐‑‒–—―−﹘",
@@ -43,15 +43,15 @@ _COMPOSING = re.compile("[\u0300-\u036f\u0f71\u1160-\u11ff\u3099\u309a]")
 
 @cache
 def _forms() -> tuple[re.Pattern[str], dict[str, str]]:
-    """Finds the letters that have another form, and tells it."""
-    forms = {letter: form for form, letters in _SAME.items() for letter in letters}
+    """A pattern of the letters that are replaced, and letter → form in its place."""
+    forms = {letter: form for form, letters in _VARIANTS.items() for letter in letters}
     # Up to the squared words, then compatibility forms, and the letters of formulas.
     for code in (*range(0xA0, 0x3400), *range(0xF900, 0x10000), *range(0x1D400, 0x1D800)):
         letter = chr(code)
         tag = unicodedata.decomposition(letter).partition(" ")[0]
         if letter.isdecimal():
             forms[letter] = str(unicodedata.decimal(letter))
-        elif letter not in forms and tag.startswith("<") and tag not in _KEPT:
+        elif letter not in forms and tag.startswith("<") and tag not in _LEFT_AS_THEY_ARE:
             plain = _DROPPED.sub("", unicodedata.normalize("NFKC", letter))
             forms[letter] = "".join(forms.get(sign, sign) for sign in plain)
     # One range for what is not in the basic plane: single letters of it are slow in a class.
@@ -71,16 +71,17 @@ def composed(text: str) -> str:
 def folded(text: str, language: str | None = None) -> str:
     """The text in the form in which it is searched, in lower case.
 
-    The same for typographic and plain quotation marks, dashes and digits, full and half width,
-    ligatures, letters with their marks apart, with vowel points or without, with soft hyphens or
-    signs without width, on one line or several.
+    Two texts have the same form if they differ only in typographic or plain quotation marks, dashes
+    and digits, in full or half width, ligatures, letters with their marks apart, vowel points, soft
+    hyphens, signs without width, or line breaks.
     """
     has_gaps = False
     if not text.isascii():
         text = composed(text)
-        # And a line that was wrapped where no blank belongs.
+        # Also joins lines that were wrapped where no blank belongs.
         spaceless = _WRAPPED.sub("", _JOINERS.sub("", _DROPPED.sub("", text)))
-        has_gaps, text = len(spaceless) < len(text), spaceless
+        has_gaps = len(spaceless) < len(text)
+        text = spaceless
         other_forms, forms = _forms()
         text = other_forms.sub(lambda letter: forms.get(letter[0], letter[0]), text)
     if language in {"tr", "az"}:
@@ -94,7 +95,7 @@ def folded(text: str, language: str | None = None) -> str:
     return " ".join(text.split())
 
 
-# What begins a word in Arabic and Hebrew though it is another: and, the, in, for, as.
+# First letters of a script → words that it attaches to the next one: and, the, in, for, as.
 _ATTACHED = {"[\u0620-\u06d3]": "(?:[وف]?(?:[بك]?ال|لل|[بكل])?)", "[א-ת]": "(?:ו?[הבכלמש]?)"}
 # Scripts that write words without blanks, or particles onto words, have no inside.
 _INSIDE = f"(?:[^\\W{UNSPACED}{HANGUL}]|[{re.sub(f'[{UNSPACED}]', '', MARKS)}\u200c\u200d])"

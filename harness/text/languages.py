@@ -49,7 +49,7 @@ def _table() -> dict[str, tuple[str, list[str], list[str]]]:
 
 
 def has_trait(language: str | None, trait: Trait) -> bool:
-    """Whether a language has it; none has what we do not know of it."""
+    """Whether a language has it; False if the language or its trait is not known."""
     return language in _table() and trait in _table()[language][1]
 
 
@@ -63,7 +63,7 @@ def stemmers() -> tuple[str, ...]:
     return tuple(sorted(name for name, _, _ in _table().values() if name))
 
 
-# By the first word of its letters' names in Unicode, the languages that a script writes.
+# First word of the Unicode names of a script's letters → the languages that it writes.
 _WRITES: dict[str, str] = {
     "CJK": "zh ja ko",
     "HIRAGANA": "ja",
@@ -92,10 +92,10 @@ _WRITES: dict[str, str] = {
     "MYANMAR": "my sa",
     "KHMER": "km",
 }
-# Languages of these scripts that are as well written in Latin letters.
+# Languages of these scripts that are also written in Latin letters.
 _ALSO_LATIN = "az ba bs ha kk ku ky mn ms om ro sr sw tg tk tt ug uz"
-# Letters: fewer may be a name, or a brand, in any language.
-_LEAST_LATIN = 12
+# Fewer Latin letters may be a name or a brand in a text of any language.
+_LEAST_LATIN_LETTERS = 12
 
 
 def fits_script(text: str, language: Language) -> bool | None:
@@ -111,7 +111,7 @@ def fits_script(text: str, language: Language) -> bool | None:
         return None
     if script == "LATIN":
         is_other = language in " ".join(_WRITES.values()).split() and language not in _ALSO_LATIN
-        return False if is_other and count >= _LEAST_LATIN else None
+        return False if is_other and count >= _LEAST_LATIN_LETTERS else None
     languages = _WRITES.get(script, language).split()
     if language not in languages:
         return False
@@ -122,6 +122,6 @@ _UNSPACED = re.compile(f"[{UNSPACED}]+")
 
 
 def has_blanks(text: str) -> bool:
-    """Whether blanks part its words, but for a tenth of the letters at most."""
+    """Whether blanks part its words; a tenth of its letters may be of scripts without blanks."""
     unspaced = sum(map(len, _UNSPACED.findall(text)))
     return not unspaced or unspaced * 10 <= sum(map(str.isalnum, text))

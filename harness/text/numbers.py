@@ -1,8 +1,8 @@
 """Numbers as texts of many places write them, compared by value, sign and unit.
 
-`2,5` is 2.5, `12 000` is one number or two, `1.200` is 1,200 or 1.2: as the other numbers of the
-text are written, else as its language writes, else each reading counts. Not read: `1/2`, `10^2`,
-一千二百.
+`2,5` is 2.5, and `12 000` is one number or two. `1.200` is 1,200 or 1.2: the other numbers of the
+text and its language decide, or else both readings count. Fractions such as `1/2`, powers such as
+`10^2` and numerals such as 一千二百 are not read.
 """
 
 # ruff: noqa: RUF001 - signs of several scripts are meant
@@ -25,7 +25,7 @@ Value = Decimal | str
 _DECIMAL_MARKS = ".,\u066b"
 _GROUP_MARKS = "'\u2019\u066c\u00a0\u2009\u202f"
 _NUMBER = re.compile(
-    # A minus stands behind nothing that a range, a name or a date may end with.
+    # A minus, unless something is before it that a range, a name or a date may end with.
     rf"(?<![\w)\]%.,])[-\u2212\u2013\uff0d](?=[{NO_WIDTH}]*\d)"
     rf"|(?<!\d)(?:\d{{4}}(?:-\d\d-\d\d(?!\d)|年\d\d?月\d\d?日)|\d\d?/\d\d?/\d{{4}})"
     rf"|(?:\d+|(?<![\w.,])\.\d+)(?:[{_DECIMAL_MARKS}{_GROUP_MARKS}]\d+|[ ]\d{{3}}(?!\d))*"
@@ -41,8 +41,10 @@ _WIDE_COMMA = re.compile("(?<=[０-９])，(?=[０-９])")
 _TIME_OF_DAY = re.compile(r"(\bklo |\bkl\. ?)?\b(\d\d?)\.([0-5]\d)\b(?(1)|(?=\s?Uhr\b))")
 # Groups of digits: 1-000-000, or as in India 1-00-000.
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
-WORD, TIMES = "word", "times"
-"""In place of a unit: a number before a word that is none that we know, before `million`."""
+WORD = "word"
+"""In place of the unit of a number before a word that is no unit we know."""
+TIMES = "times"
+"""In place of the unit of a number before a power of ten, such as `million`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,100 +53,108 @@ class Number:
 
     text: str
     readings: frozenset[tuple[Value, str]]
-    """What it may amount to, each with its unit or an empty text; none if it is several numbers."""
+    """(value, unit or an empty text) for each way to read it; empty if it is several numbers."""
     parts: frozenset[Value] = frozenset()
-    """The numbers that it may be instead: `1,2,3`, `12 000`, a date."""
+    """The numbers that it may be instead, if it may be several: `1,2,3`, `12 000`, a date."""
 
 
 def values_in(text: str) -> frozenset[Value]:
-    """What the numbers of a text most likely amount to: 1,024 is rather 1024 than 1.024."""
-    matches = numbers(text, "en")
-    return frozenset({v for n in matches for v in (*(value for value, _ in n.readings), *n.parts)})
+    """The likeliest values of the numbers in a text: 1,024 is rather 1024 than 1.024."""
+    values: set[Value] = set()
+    for number in numbers(text, "en"):
+        values.update(value for value, _ in number.readings)
+        values.update(number.parts)
+    return frozenset(values)
 
 
-class _Behind(NamedTuple):
-    """Words that may stand behind a number."""
+class _WordsBehind(NamedTuple):
+    """Patterns of words that may stand behind a number."""
 
     percent: re.Pattern[str]
     powers: re.Pattern[str]
-    """Of ten, in groups by the exponent: `e6`."""
+    """Powers of ten; the name of each group is `e` and the exponent: `e6`."""
     units: re.Pattern[str]
-    """In groups by their Latin letters."""
+    """The name of each group is the unit in Latin letters."""
 
 
 @cache
-def _behind() -> _Behind:
+def _words_behind() -> _WordsBehind:
     lines = files("harness.text").joinpath("number_words.tsv").read_text(encoding="utf-8")
     percent, *rows = (line.split("\t") for line in lines.splitlines() if line[0] != "#")
     powers = "|".join(f"(?P<e{name}>{words})" for name, words in rows if name.isdecimal())
     units = "|".join(f"(?P<{name}>{words})" for name, words in rows if not name.isdecimal())
     patterns = percent[1], rf"\s?(?:{powers})", rf"\s?(?:{units})"
-    return _Behind(*(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
+    return _WordsBehind(*(re.compile(pattern, re.IGNORECASE) for pattern in patterns))
 
 
 def numbers(text: str, language: str | None = None) -> list[Number]:
-    """The numbers that claim something: not the marks of list items and references."""
+    """The numbers in a text, without the numbers of list items and references."""
     lines = [line for line in _MARK.sub(" ", text).split("\n") if re.search(r"\d", line)]
     plain = (_WIDE_COMMA.sub(",", line.replace("．", ".")) for line in lines)
-    matches = [list(_NUMBER.finditer(_TIME_OF_DAY.sub(r"\1\2:\3", line))) for line in plain]
-    mark = _decimal_mark((match[0] for line in matches for match in line), language)
-    values = []
-    for line in matches:
-        percent, sign = bool(_behind().percent.search(line[0].string)), ""
-        for match in line:
+    matches_by_line = [list(_NUMBER.finditer(_TIME_OF_DAY.sub(r"\1\2:\3", line))) for line in plain]
+    mark = _decimal_mark((match[0] for line in matches_by_line for match in line), language)
+    read_numbers = []
+    for matches in matches_by_line:
+        # In `5 to 10 percent`, the word behind the 5 does not stand for a unit.
+        has_percent = bool(_words_behind().percent.search(matches[0].string))
+        sign = ""
+        for match in matches:
             written = "".join(str(int(c)) if c.isdecimal() else c for c in match[0])
-            # A minus is a match of its own, before that of its number.
+            # A minus is a match of its own, before the match of its number.
             if not written[-1].isalnum():
                 sign = written
                 continue
             dates = _dates(written)
             readings = dates or _readings(written, mark)
-            several = dates or " " in written or not readings
-            parts = _parts(written) if several else frozenset[Value]()
-            if not readings and not parts:  # marks that no place writes like this
+            may_be_several = dates or " " in written or not readings
+            parts = _parts(written) if may_be_several else frozenset[Value]()
+            if not readings and not parts:  # marks in an order that no place writes
                 readings = {written}
             if sign:
                 readings = {-value if isinstance(value, Decimal) else value for value in readings}
-            units = frozenset(_with_units(readings, match, percent=percent))
-            values.append(Number(sign + match[0], units, parts))
+            with_units = frozenset(_with_units(readings, match, has_percent=has_percent))
+            read_numbers.append(Number(sign + match[0], with_units, parts))
             sign = ""
-    return values
+    return read_numbers
 
 
 def _with_units(
-    readings: Collection[Value], match: re.Match[str], *, percent: bool
+    readings: Collection[Value], match: re.Match[str], *, has_percent: bool
 ) -> Iterator[tuple[Value, str]]:
-    line, behind = match.string, match.end()
-    before = line[max(0, match.start() - 2) : match.start()].strip()[-1:]
-    money = before if before and before in "€$£¥₽₹₩" else ""
-    if exponent := _exponent(line, behind, is_money=bool(money)):
+    """(value, unit) for each reading, by the signs and words around the number."""
+    line = match.string
+    end = match.end()
+    sign_before = line[max(0, match.start() - 2) : match.start()].strip()[-1:]
+    money = sign_before if sign_before and sign_before in "€$£¥₽₹₩" else ""
+    if exponent := _exponent(line, end, is_money=bool(money)):
+        # `3 million` is 3,000,000, and also a three before a word.
         yield from ((v.scaleb(exponent), "") for v in readings if isinstance(v, Decimal))
         yield from ((value, TIMES) for value in readings)
         return
-    unit = _UNIT.match(line, behind)
-    is_word = not percent and line[behind : behind + 2].strip()[:1].isalpha()
-    name = money or (WORD if is_word else "")
-    if before in {"%", "٪"} or _behind().percent.match(line[behind : behind + 20].lstrip()):
-        name = "%"
-    elif unit:
-        name = "".join(unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
-    elif spelt := _behind().units.match(line, behind):
-        name = str(spelt.lastgroup)
-    yield from ((value, name) for value in readings)
+    unit = money
+    if sign_before in {"%", "٪"} or _words_behind().percent.match(line[end : end + 20].lstrip()):
+        unit = "%"
+    elif short_unit := _UNIT.match(line, end):
+        unit = "".join(short_unit[1].split()).replace("KB", "kB").replace("\u03bc", "\u00b5")
+    elif spelt_unit := _words_behind().units.match(line, end):
+        unit = str(spelt_unit.lastgroup)
+    elif not money and not has_percent and line[end : end + 2].strip()[:1].isalpha():
+        unit = WORD
+    yield from ((value, unit) for value in readings)
 
 
-def _exponent(line: str, behind: int, *, is_money: bool) -> int:
-    """Of the power of ten that follows a number: `3 million`, `$5m`, `7B`; 0 for none."""
-    letter = re.match(r"[mMbB](?!\w)", line[behind : behind + 2])
+def _exponent(line: str, end: int, *, is_money: bool) -> int:
+    """The exponent of a power of ten behind a number: `3 million`, `$5m`, `7B`; 0 for none."""
+    letter = re.match(r"[mMbB](?!\w)", line[end : end + 2])
     # Without money, `5m` are meters.
     if letter and (is_money or letter[0].isupper()):
         return {"m": 6, "b": 9}[letter[0].lower()]
-    power = _behind().powers.match(line, behind)
+    power = _words_behind().powers.match(line, end)
     return int(str(power.lastgroup)[1:]) if power else 0
 
 
 def _dates(written: str) -> set[Value]:
-    """`2024-04-03` for that, for `3.4.2024` and for `2024年4月3日`; for `3/4/2024` two."""
+    """`2024-04-03` for `2024-04-03`, `3.4.2024` or `2024年4月3日`; for `3/4/2024`, both orders."""
     groups = re.split(r"\D", written.rstrip("日"))
     if len(groups) != 3 or written.count(",") or max(map(len, groups)) != 4:
         return set()
@@ -154,11 +164,12 @@ def _dates(written: str) -> set[Value]:
 
 
 def _decimal_mark(numbers: Iterable[str], language: str | None) -> str:
-    """The mark before fractions, if the language and the numbers without doubt agree on one."""
+    """The mark before fractions, if the language and all unambiguous numbers agree; else empty."""
     marks_seen = {"." if has_trait(language, "decimal-point") else ","} if language else set()
     for number in numbers:
-        marks, groups = re.findall(f"[{_DECIMAL_MARKS}]", number), re.split(r"\D", number)
-        # A mark tells what it is beside another one, and where it cannot part thousands.
+        marks = re.findall(f"[{_DECIMAL_MARKS}]", number)
+        groups = re.split(r"\D", number)
+        # A number is unambiguous if it has both marks, or if its mark cannot part thousands.
         parts_no_thousands = len(groups[-1]) != 3 or groups[0] == "0"
         if len(set(marks)) == 2 or (len(marks) == 1 and parts_no_thousands):
             marks_seen.add(marks[-1])
@@ -166,7 +177,7 @@ def _decimal_mark(numbers: Iterable[str], language: str | None) -> str:
 
 
 def _parts(written: str) -> frozenset[Value]:
-    """The numbers between marks that may part several."""
+    """The numbers between marks that may part several; of a date, the year and a certain day."""
     if dates := _dates(written):
         orders = [{Decimal(date[:4]), Decimal(date[-2:])} for date in map(str, dates)]
         return frozenset(set.intersection(*orders))
@@ -175,8 +186,9 @@ def _parts(written: str) -> frozenset[Value]:
 
 
 def _readings(written: str, mark: str = "") -> set[Value]:
-    """What a number may amount to, with this mark before fractions, or with any."""
-    groups, marks = re.split(r"\D", written), re.findall(r"\D", written)
+    """The values that a number may have; `mark` stands before fractions, or is not known."""
+    groups = re.split(r"\D", written)
+    marks = re.findall(r"\D", written)
     whole = Decimal("".join(groups))
     if not marks:
         return {whole}

@@ -40,8 +40,8 @@ _BEFORE_NUMBER = re.compile(
     r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec)\.\s*\Z",
     re.IGNORECASE,
 )
-# Of German, in texts whose language is unknown: a number before a month, and one behind an article
-# or a preposition, unless a new sentence seems to begin. Its other ordinals look like other ends.
+# An ordinal ends no sentence before a month, nor, in a text of unknown language, behind a German
+# article or preposition, unless a new sentence seems to begin. Other ordinals look like ends.
 _MONTH = re.compile(
     r"(?:Januar|Jänner|Februar|Feber|März|April|Mai|May|Ju[nl][iey]|August|September|O[kc]tober"
     r"|November|De[zc]ember)\b"
@@ -62,7 +62,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 def sentences_of(text: str, language: Language | None = None) -> list[str]:
     """The sentences of a text, without the white space around them; code is not recognized."""
-    return [sentence for piece in sentence_pieces(text, language) if (sentence := piece.strip())]
+    return [piece.strip() for piece in sentence_pieces(text, language) if piece.strip()]
 
 
 def ends_sentence(text: str) -> bool:

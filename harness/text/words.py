@@ -10,8 +10,8 @@ from harness.text.languages import HANGUL, MARKS, UNSPACED
 
 _LETTERS = rf"[^\W_]+(?:[{MARKS}\u200c\u200d]+[^\W_]*)*"
 _TERM = re.compile(rf"\w[\w{MARKS}\u200c\u200d]*")
-# An address is one word.
-# One mark between letters or digits does not part a word: `don't`, `1,024`, `e.g`, `and/or`, `a_b`.
+# An address is one word. One mark between letters or digits does not part a word: `don't`, `1,024`,
+# `e.g`, `and/or`, `a_b`.
 _WORD = re.compile(rf"https?://[^\s()<>\[\]]+|{_LETTERS}(?:[-'\u2019\u2010.,/_]{_LETTERS})*")
 _RUN = re.compile(f"[{UNSPACED}{HANGUL}]+")
 # Texts without these need no search for runs, which takes longer than all the rest.
@@ -28,7 +28,7 @@ def words(text: str) -> list[str]:
 
 
 def terms(text: str, language: str | None = None) -> list[str]:
-    """Words as they are compared, folded; each two neighbors where no blanks part words."""
+    """Words as they are compared, folded; pairs of letters in scripts without blanks."""
     return _TERM.findall(in_twos(folded(text, language)).replace("_", " "))
 
 

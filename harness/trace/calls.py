@@ -81,7 +81,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
     waits: dict[tuple[int, str], tuple[Interval, ...]] = {}
     unreliable: dict[int, set[str]] = {}
-    # One pass: a span comes after its parent, and a call's phases after the call.
+    # One pass is enough: a span comes after its parent, and a call's phases after the call.
     for span in spans:
         # 1. A phase of a call; most spans are.
         if span.name in PHASES:
@@ -118,7 +118,7 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 node_span=outermost.get(span.id),
             )
     for (number, name), parts in waits.items():
-        # Only now, since phases may come after the call was read.
+        # Computed only now, since phases may come after the call was read.
         calls[number].learn(**{name: parts})
     for number, figures in unreliable.items():
         calls[number].learn(unreliable=frozenset(figures))
@@ -144,7 +144,7 @@ LEAST_FOR_TAILS = 20  # fewest values for percentiles beside the median
 
 
 def percentiles_of(values_ns: Iterable[int | None]) -> Percentiles | None:
-    """Of the known values; None if there are none."""
+    """The percentiles of the known values; None if there are none."""
     values = sorted(value for value in values_ns if value is not None)
     if not values:
         return None
@@ -257,7 +257,8 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     cached = known_sum(call.cached_tokens for call in done)
     drafted = known_sum(call.draft_tokens for call in done)
     accepted = known_sum(call.accepted_tokens for call in done)
-    saved = [usd for call in done if (usd := call.cache_saved_usd) is not None]
+    saved_usd = [call.cache_saved_usd for call in done]
+    saved = [usd for usd in saved_usd if usd is not None]
     schemas = [call.schema for call in done]
     return CallGroup(
         name=name,
@@ -292,19 +293,18 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
 
 
 def _decode_rate(done: Sequence[Call]) -> float | None:
-    timed = [
-        (decode_ns, tokens)
-        for call in done
-        if (decode_ns := call.phase_ns("decode")) > 0
-        and "decode" not in call.unreliable
-        and (tokens := call.decode_tokens) is not None
-    ]
+    timed: list[tuple[int, int]] = []  # (decode time, decoded tokens) of each call
+    for call in done:
+        decode_ns = call.phase_ns("decode")
+        tokens = call.decode_tokens
+        if decode_ns > 0 and "decode" not in call.unreliable and tokens is not None:
+            timed.append((decode_ns, tokens))
     seconds = sum(decode_ns for decode_ns, _ in timed) / 1e9
     return sum(tokens for _, tokens in timed) / seconds if timed else None
 
 
 def known_sum(counts: Iterable[int | None]) -> int | None:
-    """Of those that some server reports; None if none does."""
+    """The sum of the counts that some server reports; None if none does."""
     reported = [count for count in counts if count is not None]
     return sum(reported) if reported else None
 
@@ -358,7 +358,7 @@ def cost_of(
         for model in dict.fromkeys(call.model for call in calls)
     )
     priced = [m for m in models if m.usd is not None]
-    # Not 0: a run of unknown price is not for nothing.
+    # None and not 0: a run of unknown price is not free.
     usd = sum(m.usd or 0.0 for m in priced) if priced else None
     return RunCost(
         models=models,
@@ -405,7 +405,7 @@ def _model_cost(
 def charges_of_replies(
     replies: Iterable[ReplyAgain], endpoints: Iterable[EndpointEvent]
 ) -> Iterator[float]:
-    """What replies cost that are used again, as `charges_of`."""
+    """The cost of the replies that are used again, as in `charges_of`."""
     prices = {price.model: price for price in endpoints}
     for reply in replies:
         charge = _charge(reply, prices.get(reply.model))

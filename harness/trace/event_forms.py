@@ -75,7 +75,7 @@ def words_of(cls: type) -> str:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 class Event:
-    """What happened, in the words of the journal."""
+    """An event, in the words of the journal."""
 
     NAME: ClassVar[str]
     RECORDS: ClassVar[tuple[type, ...]] = ()
@@ -88,13 +88,13 @@ class Event:
 
     @classmethod
     def of(cls, record: object) -> Self | None:
-        """What a span or an instant says; None if it is of another event."""
+        """The event of a span or an instant; None if it is another event's."""
         is_one = isinstance(record, cls.RECORDS) and cast("Instant", record).name == cls.NAME
         return cls.read(cast("Instant", record)) if is_one else None
 
     @classmethod
     def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:
-        """The same of a record of any name, with what else is known of the event."""
+        """The event of a record of any name, with what else is known of it."""
         event, (_, empty, types) = object.__new__(cls), _form(cast("Any", cls))
         # 1. The record's own fields. 2. Its attributes, so far as they have a field of their type.
         values = record._asdict() | known
@@ -121,7 +121,7 @@ class Event:
 
 
 class SpanEvent(Event, Interval):
-    """One that takes time; the times are of the run's clock, and set where it was read."""
+    """An event that takes time; its times, by the run's clock, are set where it was read."""
 
     RECORDS = (SpanRecord, SpanStarted)
     id: int = field(init=False, default=0)
@@ -151,7 +151,7 @@ class SpanEvent(Event, Interval):
 
 
 class InstantEvent(Event):
-    """One at a moment; of the span that it happened in."""
+    """An event at a moment, in the span that it happened in."""
 
     RECORDS = (Instant,)
     span: int | None = field(init=False, default=None)

@@ -94,7 +94,7 @@ class NodeAttempt(SpanEvent, name="node"):
     label: str
     node: str = ""
     item: int | None
-    # For a place among those of its node, and below among those of the pipeline.
+    # The wait for a place among those of its node; below, among those of the pipeline.
     concurrency_wait_ns: int | None = None
     place_wait_ns: int | None = None
     attempt: int | None = None
@@ -142,7 +142,7 @@ class QuestionEvent(InstantEvent):
 
     @staticmethod
     def form_of(choices: Iterable[str]) -> str:
-        """Of a question that only these answer."""
+        """The form of a question that only these choices answer."""
         return _ONE_OF + ", ".join(choices)
 
     @staticmethod
@@ -182,7 +182,7 @@ class Request(SpanEvent):
     was_connected: bool = True  # whether its server was reached, as far as is known
     # Whether its server refused a request of it before it did any work.
     took_no_tokens: bool = False
-    # Of the error that ended it, such as `call.unreachable`; None in older journals.
+    # The code of the error that ended it: `call.unreachable`; None in older journals.
     error_code: str | None = None
 
     @property
@@ -293,7 +293,7 @@ class Queue(SpanEvent):
 
 
 def place_of(phase: Attributes) -> object:
-    """What a wait was for; None for a phase that is no wait for a place."""
+    """What a wait was for; None for a phase that does not wait for a place."""
     reason = phase.get("reason")
     if "place_of" in phase or reason is None:
         return phase.get("place_of")
@@ -314,7 +314,7 @@ class RetryEvent(InstantEvent):
 
     @property
     def pause(self) -> Interval:
-        """Until the next attempt."""
+        """The time until the next attempt."""
         return Interval(start_ns=self.time_ns, end_ns=self.time_ns + round(self.delay_s * 1e9))
 
 
@@ -328,14 +328,14 @@ class Fallback(InstantEvent):
 
 
 class EndpointEvent(InstantEvent):
-    """What is left at its default is not there."""
+    """A field that is left at its default is not there."""
 
     model: str
     backend: str = "openai"
     model_id: str | None = None
     url: str | None = None
     file: str | None = None  # name of the GGUF file of a model
-    # Of an embedded model; None for all cores but one, and all to read prompts with.
+    # For an embedded model; None for all cores but one, and all cores to read prompts.
     threads: int | None = None
     usd_per_hour: float | None = None
     usd_per_million_input_tokens: float | None = None
@@ -438,12 +438,12 @@ class RoundEvent(InstantEvent):
 
     @property
     def id(self) -> int:
-        """Of the loop's span."""
+        """The id of the loop's span."""
         return self.span or 0
 
     @property
     def duration_ns(self) -> int:
-        """Of writing the draft and judging it."""
+        """How long writing the draft and judging it took."""
         return round(self.seconds * 1e9)
 
 
@@ -496,7 +496,7 @@ class ClientLag(SpanEvent):
 
     track: str
     longest_ns: int
-    # Where it was, as `file.py:12`; None of a short one, or if the process did not run at all.
+    # Where it stood, as `file.py:12`; None for a short one, or if the process did not run.
     at: str | None = None
     function: str | None = None
 
@@ -539,7 +539,7 @@ Worker = NamedTuple("Worker", [("label", str), ("track", str), ("process", int)]
 
 # --- reading --------------------------------------------------------------------------------------
 
-# Not those of calls, of which there may be millions: `calls_of` keeps them.
+# Spans of calls are left out, since there may be millions: `calls_of` keeps them.
 _KEPT = NAMES - {Chat.NAME, Queue.NAME}
 
 
@@ -562,7 +562,7 @@ class Events:
                     yield item
 
     def __getitem__(self, kind: type[E]) -> list[E]:
-        """Of a kind with kinds of its own, those too."""
+        """All events of a kind, with those of its subclasses."""
         if kind not in self._read:
             kinds = {event.NAME: event for event in (*kind.__subclasses__(), kind)}
             read_events = [

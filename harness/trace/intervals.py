@@ -29,7 +29,7 @@ def length_ns(intervals: Iterable[Interval]) -> int:
 
 
 def common(some: Iterable[Interval], beside: Iterable[Interval]) -> list[Interval]:
-    """Where one of the first overlaps with one of the second."""
+    """The stretches where one of the first overlaps with one of the second."""
     return [part for parts in parts_within(union(some), beside) for part in parts]
 
 
@@ -85,12 +85,12 @@ def depths(intervals: Iterable[Interval]) -> list[tuple[Interval, int]]:
 
 
 def most_at_once(intervals: Iterable[Interval]) -> int:
-    """How many of them lie over one moment, at most."""
+    """The most intervals that lie over one moment."""
     return max((depth for _, depth in depths(intervals)), default=0)
 
 
 def mean_depths(intervals: Sequence[Interval]) -> list[float]:
-    """For each interval, how many of them lie over it on average, itself included: 1 at least."""
+    """For each interval, the mean number that lies over it, itself included: 1 at least."""
     levels = depths(intervals)
     starts = [stretch.start_ns for stretch, _ in levels]
     areas = [0, *accumulate(stretch.duration_ns * depth for stretch, depth in levels)]

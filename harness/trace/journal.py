@@ -35,7 +35,7 @@ OnFailure = Literal["stop", "continue"]
 call, or continue without it."""
 
 
-# If shorter, the thread would disturb a busy event loop.
+# With a shorter pause, the thread would disturb a busy event loop.
 _EVERY_S = 0.025
 # Entries taken together: a span that begins and ends among them becomes one record.
 _BATCH = 4096
@@ -128,7 +128,7 @@ class JournalWriter:
 
     def _write_for_waiting(self) -> None:
         by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-        # All of them: `persisted` has this called for the first that waits alone.
+        # Wakes all of them: `persisted` has this called only for the first that waits.
         with suppress(IndexError):
             while True:
                 future = self._waiting.popleft()
@@ -138,7 +138,7 @@ class JournalWriter:
             if by_loop:
                 self._sync()
         finally:
-            # All of a loop at once: waking it is what takes long.
+            # All waiters of a loop at once: waking the loop is what takes long.
             for loop, futures in by_loop.items():
                 # The loop may be closed by now.
                 with suppress(RuntimeError):
@@ -188,7 +188,7 @@ class JournalWriter:
                 return
             data = self._lines(records[start : start + _BREATH_WRITTEN])
             try:
-                # One call may write only a part, as before a disk is full.
+                # One call may write only a part of it, such as before a disk is full.
                 while data:
                     data = data[os.write(self._descriptor, data) :]
                 if not os.fstat(self._descriptor).st_nlink:

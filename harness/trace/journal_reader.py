@@ -68,13 +68,13 @@ _GZIP = b"\x1f\x8b"
 
 
 class _Packed(gzip.GzipFile):
-    """Where its text is damaged, a line ends, which so is no record, and nothing follows."""
+    """At damage in its text a line ends, so that it is no record, and nothing follows."""
 
     _is_over = False
 
     def read(self, size: int | None = -1) -> bytes:
         try:
-            # What comes before the damage is not lost with it, as by `read`.
+            # Unlike `read`, this does not lose what comes before the damage.
             return b"" if self._is_over else self.read1(-1 if size is None else size)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             self._is_over = True
@@ -130,7 +130,7 @@ class Journal:
         self.ended = files[-1].ended
         self.parts = len(files)
         self._files = files
-        # From the clock of each part to that of the first, which is the run's.
+        # The shift from the clock of each part to that of the first, which is the run's.
         self._shifts_ns = [0, *((f.started.joined_ns or 0) - f.started.time_ns for f in files[1:])]
         self.resumed_ns = files[-1].started.joined_ns if len(files) > 1 else None
         self.flows = tuple(
@@ -247,8 +247,9 @@ class JournalFile:
         self.path = path
         self.ended: RunEnded | None = None
         self.flows: list[Flow] = []
-        self._ends = array("q")  # by span id: where the line of its end begins, or 0
-        # Of a packed file, in which a seek reads it from its beginning; none begins at 0.
+        # Span id → where the line of its end begins; 0 without an end, since no end begins there.
+        self._ends = array("q")
+        # The lines of ends of a packed file, in which each seek would read from its beginning.
         self._end_lines = bytearray(b"\n") if is_packed(path) else None
         self._last_ns: int | None = None
         with open_journal(path) as file:
@@ -377,7 +378,11 @@ def next_part(journal: Path) -> int:
 def paths_beside(journal: Path) -> list[Path]:
     """The files beside a journal that may be further parts of its run, in order."""
     paths = journal.parent.glob(f"{escape(journal.stem)}.*{JOURNAL_SUFFIX}")
-    parts = {path: part for path in paths if (part := part_of(path, journal))}
+    parts: dict[Path, int] = {}
+    for path in paths:
+        part = part_of(path, journal)
+        if part:
+            parts[path] = part
     return sorted(parts, key=parts.__getitem__)
 
 

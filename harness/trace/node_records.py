@@ -54,7 +54,7 @@ class NodeRecord:
     input_tokens: int
     output_tokens: int
     cost_usd: float | None  # of the calls whose price is known; None when there is none
-    # By role, the models that were asked, as `tag` or `tag (what the server calls it)`.
+    # Role → the models that were asked, as `tag` or `tag (the server's name of it)`.
     models: Mapping[str, tuple[str, ...]]
     digest: str | None  # of what it returned, as the graph has it; None when not recorded
     inputs: Mapping[str, str]  # the digest of each argument, by parameter; empty if not recorded
@@ -147,11 +147,11 @@ class _NodeParts:
 
     def begin(self, span: NodeAttempt) -> None:
         self.spans.append(span)
-        # What the attempt before had given does not count any more.
+        # The items of the attempt before do not count any more.
         self.output = self.skipped = None
 
     def keep(self, output: NodeOutput) -> None:
-        # Without the value: there may be many, and large ones.
+        # The value is left out: there may be many, and large ones.
         self.output = output._replace(value=None)
         self.skipped = output.skipped
 
@@ -282,7 +282,7 @@ def critical_path(
 
 
 def sources_of(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> dict[int, list[NodeAttempt]]:
-    """By span, the calls whose outputs it was given, and its own attempt before."""
+    """Span → the calls whose outputs it took, and its own attempt before."""
     by_id = {span.id: span for span in nodes}
     sources: dict[int, list[NodeAttempt]] = {}
     # 1. What this part of the run made.
@@ -320,5 +320,5 @@ def _chain(nodes: Sequence[NodeAttempt], flows: Iterable[Flow]) -> list[NodeAtte
 
 
 def _last(spans: Iterable[NodeAttempt]) -> NodeAttempt | None:
-    """The one that ended last; of several that were cut off together, the one that ran longest."""
+    """The record that ended last; among several cut off together, the one that ran longest."""
     return max(spans, key=lambda span: (span.end_ns, -span.start_ns, -span.id), default=None)

@@ -89,7 +89,7 @@ _SHORT = 40
 
 _ROOT = 1
 """The uuid of the group around all others."""
-# Of one kind; with it, ranks still have 32 bits.
+# The most tracks of one kind; with so many, ranks still have 32 bits.
 _MOST_TRACKS = 10**8
 
 # TracePacket: trusted_packet_sequence_id 1, and sequence_flags that say whether numbers of texts
@@ -245,7 +245,7 @@ class _Tracks:
         self._uuids = count(_ROOT + 1)
         self._groups: dict[str, int] = {}
         self.uuid_fields: list[bytes] = []
-        """By lane: the field `track_uuid` of its events."""
+        """The field `track_uuid` of the events on each lane, by the lane's number."""
 
     def root(self, name: str) -> bytes:
         """The packet of the group around all others: viewers sort tracks without one by name."""
@@ -301,7 +301,7 @@ class _Interned:
 
 
 def _scalar(value: object) -> bytes:
-    # Before integers, since a bool is one.
+    # Bools come before integers, since a bool is an integer, too.
     if isinstance(value, bool):
         return _integer(2, value)
     if isinstance(value, int) and _INT64.start <= value < _INT64.stop:

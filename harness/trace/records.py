@@ -31,7 +31,7 @@ can go on. `stopped`: a limit was reached. What is done is kept in either case, 
 """
 
 RunState = RunEnd | Literal["unfinished"]
-"""The same of a run that may have no end: `unfinished` when it was killed, or is still going."""
+"""The status of a run that may have no end: `unfinished` if it was killed or is still going."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,15 +190,15 @@ class NodeOutput(NamedTuple):
     """The value as JSON, or as an `orjson.Fragment` of it where it is written; None when the run
     records no texts, and when the node was skipped."""
     inputs: Mapping[str, str] = _NO_INPUTS
-    """By parameter, the digest of its value; empty when the run records no digests."""
+    """Parameter → the digest of its value; empty when the run records no digests."""
     code: str | None = None
     skipped: str | None = None
     """Why there is no value: the node was skipped."""
     digest: str | None = None
-    """Of the value before secrets were taken out of it. A recorded value with another digest, or
-    none, is not what the node returned, and no resumed run can use it."""
+    """Digest of the value before secrets were taken out of it. If it is None, or not the digest of
+    the recorded value, that is not what the node returned, and no resumed run can use it."""
     uses: Mapping[str, str] | None = None
-    """By name, the digests of models, rubrics and settings that the call used; None if it could not
+    """Name → digest of each model, rubric and setting that the call used; None if it could not
     use any, or an earlier version wrote the record."""
 
 
@@ -304,8 +304,8 @@ class OpenSpan:
     name: str
     """The span's fixed phrase."""
     title: str
-    """As in the timeline."""
+    """The title in the timeline."""
     start_ns: int
-    """Its beginning, from the run's start."""
+    """The time from the run's start to the beginning."""
     open_ns: int
     """How long it had taken by the last record."""

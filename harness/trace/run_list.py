@@ -57,9 +57,9 @@ class AuditLine(BaseModel):
     wiggum_scores: tuple[float, ...] = ()
     """The composite of each round of the last loop."""
     evaluation: dict[str, float] = {}
-    """Of an evaluation, the mean of each score."""
+    """Name of each score of an evaluation → its mean."""
     tenant: str | None = None
-    """For whom a session made it."""
+    """The tenant that a session made the run for."""
     stop_reason: str | None = None
     """Why that loop ended."""
     final: str | None = None
@@ -174,7 +174,7 @@ def _with_unended(listed: list[AuditLine], directory: Path, *, since: str) -> li
             )
         except (JournalInvalid, OSError):
             continue  # not a run's, or `trace check` has more to say of it
-        # Its last part has no end: the line of an earlier part does not count.
+        # The run's last part has no end, so the line of an earlier part does not count.
         listed = [other_line for other_line in listed if other_line.run_id != line.run_id]
         began = line.timestamp or ""
         listed.insert(sum((line.timestamp or "") <= began for line in listed), line)

@@ -39,7 +39,7 @@ TIMELINES: dict[TimelineFormat, tuple[str, Callable[[Journal, Path], None]]] = {
     "chrome": (".json", write_chrome_trace),
     "perfetto": (".pftrace", write_perfetto_trace),
 }
-"""By format: how a file of it ends, and what writes one."""
+"""Format → the ending of its files, and the function that writes one."""
 
 _held: WeakSet[RunLock] = WeakSet()
 
@@ -108,11 +108,11 @@ class RunTrace(Tracer):
             started = started._replace(run_id=f"{moment:{ID_TIME}}-{token_hex(6)}")
             self.journal_path = directory / f"{started.run_id}{JOURNAL_SUFFIX}"
             self._begin(self.journal_path, started, observers)
-            # Now that the file exists; nothing else knows its name yet.
+            # Locked only now that the file exists; nothing else knows its name yet.
             self._lock = RunLock(self.journal_path)
         else:
             self.journal_path = resume
-            # Before it is read: another process may be resuming it.
+            # Locked before it is read, since another process may be resuming it.
             self._lock = RunLock(resume)
             try:
                 earlier = Journal(resume)
@@ -120,7 +120,7 @@ class RunTrace(Tracer):
             except BaseException:
                 self._lock.release()
                 raise
-            # By wall clocks, which may have been set in the meantime.
+            # Measured by wall clocks, which may have been set in the meantime.
             away_s = max(0, started.wall_ns - earlier.last_wall_ns) / 1e9
             self._take(
                 Instant(None, "resumed", started.time_ns, {"part": self.part, "away_s": away_s})
@@ -246,7 +246,7 @@ class RunLock:
     """
 
     def __init__(self, journal: Path) -> None:
-        # For writing, although nothing is written: over NFS, no other file can be locked.
+        # Opened for writing, although nothing is written: over NFS, no other file can be locked.
         self._descriptor: int | None = os.open(journal, os.O_RDWR)
         self.is_certain = True
         """Whether the file could be locked."""

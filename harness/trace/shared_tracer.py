@@ -25,9 +25,9 @@ class SharedTracer(Tracer):
         """When each was opened."""
         self._has_runs = asyncio.Event()
         self._counters: dict[tuple[str, str], tuple[float, str]] = {}
-        """By track and name, the latest value and its unit."""
+        """(track, name) → the latest value of the counter, and its unit."""
         self._copies: dict[Span, dict[Tracer, Span]] = {}
-        """Of each of its own spans that are open."""
+        """Each open span of this tracer → its copies in the other tracers."""
 
     @contextmanager
     def heard_by(self, run: Tracer) -> Iterator[None]:
@@ -131,7 +131,7 @@ class SharedTracer(Tracer):
         if not isinstance(entry, Span):
             return
         if entry.end_ns is None:
-            # One that has ended may be asked for until the next begins.
+            # The copies of a span that has ended may be asked for until the next span begins.
             self._copies = {span: of for span, of in self._copies.items() if span.end_ns is None}
             self._copies[entry] = {}
             return

@@ -9,7 +9,7 @@ from harness.trace.clock import Clock
 from harness.trace.records import Interval
 
 BEAT_NS = 10_000_000
-"""From one beat to the next."""
+"""The time from one beat to the next."""
 
 # A beat that comes so much late was held up: by the loop, and not by the timer.
 LEAST_STALL_NS = 8_000_000
@@ -63,7 +63,7 @@ class Stalls:
         return doubt_ns > _MOST_DOUBT * measured.duration_ns
 
     def falsify_gaps(self, measured: Interval, *, longest_ns: int) -> bool:
-        """The same of the longest wait between two of the arrivals in this time."""
+        """Whether the longest wait between two arrivals in this time may be wrong by as much."""
         stalls = self._known()
         first = bisect_right(stalls, measured.start_ns - _AFTERWARDS_NS, key=attrgetter("end_ns"))
         until = bisect_right(stalls, measured.end_ns, key=attrgetter("start_ns"))
@@ -84,7 +84,7 @@ class Stalls:
         return 0
 
     def _known(self) -> list[Interval]:
-        """With the one that goes on, if the next beat is overdue."""
+        """All stalls, with the one that goes on if the next beat is overdue."""
         overdue_ns, last_ns = self.overdue_ns, self._last_ns
         if last_ns is None or overdue_ns < LEAST_STALL_NS:
             return self._stalls

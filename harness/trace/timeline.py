@@ -27,7 +27,7 @@ _NOWHERE = -1
 
 _ITEM = re.compile(r"\[\d+\]\Z")
 
-# One list for all slices that end no other: most of them.
+# All slices that end no other slice, which are most, share this one list.
 _OVER: list[int] = []
 
 _SHOWN = {"share": ("%", 100), "bytes": ("MB", 1e-6)}
@@ -86,7 +86,7 @@ class Lanes:
         own_track = attributes.get("track")
         placed = _Slice(number, start_ns, end_ns)
         lane = None if parent is None else self.lane_of(parent)
-        # Without a track of its own, it is drawn where its parent is, or beside it.
+        # A span without a track of its own is drawn where its parent is, or beside it.
         if lane is not None and (own_track is None or own_track == lane.track):
             track, is_nested = lane.track, _nest(lane, placed, start_ns, parent)
         else:
@@ -105,7 +105,7 @@ class Lanes:
         return lane
 
     def lane_of(self, span: int) -> Lane | None:
-        """Where a span was placed, by its id; None if it was not."""
+        """The place of the span with this id; None if it has no place."""
         number = self._lane_of[span] if span < len(self._lane_of) else _NOWHERE
         return None if number == _NOWHERE else self._lanes[number]
 
@@ -171,11 +171,11 @@ class ArrowEnd(NamedTuple):
     """One end of an arrow, at the beginning of the slice that is drawn or on a mark."""
 
     number: int
-    """Of the arrow, from 1; both ends have it."""
+    """The number of the arrow, from 1; both of its ends have it."""
     name: str
     leaves: bool
     mark: Lane | None = None
-    """Where it leaves from a mark of its own instead, at the moment the slice begins."""
+    """The lane of the mark that it leaves from, when the slice begins; None for the slice."""
 
 
 class TimelineDrawing:
@@ -223,7 +223,7 @@ class TimelineDrawing:
             # Perfetto draws an arrow from the end of its source. So one that leaves while its
             # source goes on, as every call does, leaves from a mark of its own.
             if name == _CALL or (goes_on and lane is not own_lane):
-                # With a number of its own: the one that left with its source leads nowhere.
+                # This arrow gets a new number: the one that left with its source leads nowhere.
                 number += len(self._journal.flows)  # noqa: PLW2901
                 yield ArrowEnd(number, name, leaves=True, mark=lane)
             yield ArrowEnd(number, name, leaves=False)
@@ -287,7 +287,7 @@ def on_lane(name: str, lane: Lane) -> str:
 
 
 def shown_counter(counter: CounterSet) -> CounterSet:
-    """As people read it: percent in place of a share, MB in place of bytes."""
+    """The value as people read it: percent in place of a share, MB in place of bytes."""
     if counter.unit not in _SHOWN:
         return counter
     unit, factor = _SHOWN[counter.unit]

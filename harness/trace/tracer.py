@@ -204,7 +204,7 @@ class Tracer:
             self.calls_under_way -= 1
 
     def check_written(self) -> None:
-        """Before what costs: raises `RunLimitReached` if the run cannot be recorded any more."""
+        """Called before what costs: raises `RunLimitReached` if the run cannot be recorded."""
 
     @property
     def current_id(self) -> int | None:
@@ -443,12 +443,12 @@ class RecordMaker:
         )
 
     def _without_quotation(self, error: str | None) -> str | None:
-        # Its message might quote a text.
+        # The error's message might quote a text.
         return error if error is None or self._content == "full" else error_class(error)
 
     def _plain(self, attributes: Attributes) -> tuple[Attributes, Sequence[Content]]:
         """The attributes with hashes in place of texts, and the texts not recorded yet."""
-        # Most records refer to no text: no copy for these.
+        # Most records refer to no text, and are not copied.
         if Text not in map(type, attributes.values()):
             return attributes, ()
         plain = dict(attributes)

@@ -32,7 +32,7 @@ async def write_first_draft(
     base_seed: int,
 ) -> tuple[Selection, int]:
     """The drafts of a task that the rubric's checks rank first, and the id of their span."""
-    # 1. How much it may use: it must leave room for its evaluation and the other rounds.
+    # 1. Find how much it may use: it must leave room for its evaluation and the other rounds.
     prompt_tokens = most_prompt_tokens(request)
 
     def most_tokens(room: int) -> int:
@@ -45,12 +45,12 @@ async def write_first_draft(
         # An equal part for each round, half of it for the evaluation, which reads the draft.
         room = max(_LEAST_DRAFT_TOKENS, tokens_left // (2 * max_rounds * candidates))
         while room > _LEAST_DRAFT_TOKENS and most_tokens(room) > tokens_left:
-            # Halved in place of solved for: what an evaluation takes is no formula of the room.
+            # Found by halving: no formula gives what an evaluation takes.
             room = max(_LEAST_DRAFT_TOKENS, room // 2)
         reserve = tokens_left - candidates * (prompt_tokens + room)
     meter.check_room(most_tokens(room), what="the first draft and its evaluation")
 
-    # 2. Sample drafts, until one has full scores by the checks: they rank no other higher.
+    # 2. Sample drafts until one has full scores by the checks, which then rank no other higher.
     def read(reply: Completion) -> tuple[str, bool]:
         is_cut = reply.finish_reason == "length"
         if not is_cut:

@@ -171,7 +171,7 @@ def lengthened(draft: Draft, *, tokens: int) -> Draft:
 class _Judged:
     finalist: Finalist
     verdict: Verdict
-    span: int  # of its evaluation
+    span: int  # id of the span of its evaluation
 
 
 @dataclass(slots=True, kw_only=True)
@@ -359,7 +359,7 @@ class _RunningLoop:
 
 def _stop_for(error: HarnessError, *, otherwise: StopReason) -> Stop:
     reason = otherwise
-    # Of either model: the limit is the loop's, and no fault of who met it.
+    # Whichever model's call met the limit: it is the loop's limit, not that model's fault.
     if isinstance(error, LimitReached):
         reason = "budget"
     elif isinstance(error, EvaluatorAbstained):

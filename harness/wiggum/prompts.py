@@ -43,7 +43,7 @@ class FailedDraft:
 
     @property
     def by_section(self) -> dict[int, tuple[str, ...]] | None:
-        """See `located`."""
+        """Section index → the findings about it, from `located`."""
         return located(self.focus, self.draft.sections)
 
 
@@ -77,7 +77,7 @@ class RevisionPrompts:
         """One prompt for each section with findings, by index."""
         outline = ""
         if findings and len(failed.draft.text) > self.shorten_over:
-            # Around all of them at once: then the calls begin alike.
+            # One outline around all of these sections, so that the calls begin alike.
             outline = self._outline(failed.draft, findings).strip()
         return {
             index: self._section(failed, index, messages, outline=outline)
@@ -95,7 +95,7 @@ class RevisionPrompts:
             sources=_section_sources(failed, index),
             task=draft.task,
             requirements=_bullets(self.requirements),
-            # A small model takes a list for what to write about.
+            # A small model takes a list of requirements for a list of topics to write about.
             requirements_in_a_line=" ".join(dict.fromkeys(sentences)),
             outline=outline,
             section=section.title or self.prompts.filled("opening"),
@@ -158,18 +158,18 @@ class RevisionPrompts:
 def without_criticized(body: str, messages: Sequence[str]) -> str:
     """A section's text without the sentences that a finding quotes."""
     remarks = " ".join(" ".join(message.split()) for message in messages)
-    return "".join(
-        piece
-        for piece in sentence_pieces(body)
-        if len(quotation := " ".join(piece.split())[:_QUOTED_CHARS]) < _SHORT_CHARS
-        or quotation not in remarks
-    ).strip()
+    remaining = []
+    for piece in sentence_pieces(body):
+        quotation = " ".join(piece.split())[:_QUOTED_CHARS]
+        if len(quotation) < _SHORT_CHARS or quotation not in remarks:
+            remaining.append(piece)
+    return "".join(remaining).strip()
 
 
 def _first_version(failed: FailedDraft, index: int) -> Section:
     """The section as it was first written: sources are chosen by this text in every round."""
-    # Others may be nearer to its new text, but then no two prompts would begin alike.
-    # By title and its occurrence, since earlier rounds may have more or fewer sections.
+    # Other sources may be nearer to its new text, but then no two prompts would begin alike.
+    # It is found by title and occurrence, since earlier rounds may have more or fewer sections.
     sections = failed.draft.sections
     title = sections[index].title
     number = sum(section.title == title for section in sections[:index])
@@ -288,7 +288,7 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     result is about `limit_chars` long at most.
     """
     every = list(dict.fromkeys(sources))
-    # In their order, so that prompts begin alike for a prefix cache.
+    # If all fit, they stay in their order, so that prompts begin alike for a prefix cache.
     if sum(len(source) for source in every) <= limit_chars:
         return "\n\n".join(every)
     matters = [matter_of(text) for text in to]
@@ -296,7 +296,7 @@ def nearest_sources(sources: Sequence[str], *, to: Sequence[str], limit_chars: i
     chosen: list[str] = []
     for source in by_nearness:
         room = limit_chars - sum(len(text) for text in chosen)
-        # Whole: fragments of many mislead a small model more than the whole of one.
+        # Only whole sources: fragments of many mislead a small model more than the whole of one.
         if len(source) <= room:
             chosen.append(source)
         elif not chosen:

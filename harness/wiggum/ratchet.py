@@ -31,8 +31,8 @@ Outcome = Literal["taken", "finalist", "outdone", "no_gain", "unusable", "failed
 class Candidate:
     """A text that was sampled for a draft or for one of its sections."""
 
-    # Counted from 1 for each section; 0 for its text without the sentences that checks criticized,
-    # which nobody was asked for.
+    # Counted from 1 for each section; 0 for the section's text without the sentences that checks
+    # criticized, which takes no call.
     number: int
     section: int | None = None  # index of the section to replace; None for the whole draft
     text: str = ""  # empty if the reply could not be used
@@ -69,7 +69,7 @@ class Finalist:
 
 
 How = Literal["sections", "edits", "whole"]
-"""Made by calls for single sections, by one call that returned sections, or as a whole."""
+"""Whether drafts are made by calls for single sections, by one for several, or as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +78,19 @@ class Selection:
 
     # The drafts to evaluate, best first; none, or one without text, if no reply is taken.
     finalists: tuple[Finalist, ...]
-    # All candidates, with the outcomes as if the first finalist is the round's draft; empty for a
-    # single candidate, which is always taken.
+    # All candidates, with their outcomes if the first finalist becomes the round's draft; empty for
+    # a single candidate, which is always taken.
     tried: tuple[Tried, ...] = ()
     how: How = "whole"
 
     @property
     def best(self) -> Finalist:
-        """The first finalist; one without text if there is none."""
+        """The first finalist; a finalist without text if there is none."""
         return self.finalists[0] if self.finalists else Finalist(text="")
 
 
 Rank = tuple[bool, bool, float]
-"""Of a draft by the checks, as `Checked.rank` has it: the higher, the better."""
+"""The rank of a draft by the checks, as in `Checked.rank`: the higher, the better."""
 
 Put = Callable[[Mapping[int | None, str]], str]
 """Makes the draft with these texts in place of its sections; `InvalidInput` if they do not fit."""
@@ -119,7 +119,7 @@ def select(
     drafts: dict[str, Finalist] = {}
     for climb in climbs:
         if climb.finalist.taken:
-            # Of equal texts, the best climb's.
+            # If several climbs make the same text, the best climb's finalist stays.
             drafts.setdefault(climb.finalist.text, climb.finalist)
     return Selection(
         finalists=tuple(drafts.values()),

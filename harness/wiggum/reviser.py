@@ -125,8 +125,8 @@ class Reviser:
         # 1. By section, if every finding names one.
         if requests := self._section_requests(failed):
             return await self._with_sections(failed, requests)
-        # 2. By the edits of one reply. Candidates without gain are an answer too, a plateau; a
-        #    reply that cannot be used is none.
+        # 2. By the edits of one reply. Candidates without gain are a result too, a plateau; after a
+        #    reply that cannot be used, the draft is written again.
         if self._has_sections(failed.draft):
             edited = await self._edited(failed)
             if edited.best.text or any(trial.outcome == "no_gain" for trial in edited.tried):
@@ -186,6 +186,7 @@ class Reviser:
         return self._request(self.prompts.whole(failed), failed, room=room)
 
     def _request(self, prompt: Message, failed: FailedDraft, *, room: int) -> ChatRequest:
+        next_round = failed.rounds[-1].number + 1
         return ChatRequest(
             model=self._model,
             role="producer",
@@ -193,7 +194,8 @@ class Reviser:
             max_output_tokens=room,
             temperature=_TEMPERATURE,
             frequency_penalty=_FREQUENCY_PENALTY,
-            seed=self._first_seed + failed.rounds[-1].number + 1,
+            # Each round has a seed of its own, which is the same when the loop is resumed.
+            seed=self._first_seed + next_round,
         )
 
     # --- what is made of the replies -------------------------------------------------------------

@@ -13,10 +13,10 @@ from harness.rubric import Ask
 from harness.trace import Tracer, events
 from harness.wiggum.ratchet import Candidate
 
-# Between the seeds of two candidates; a loop has fewer rounds.
+# The distance between the seeds of two candidates; a loop has fewer rounds.
 _SEED_STEP = 1_000
 
-# Between the first seeds of loops in runs with successive seeds.
+# The distance between the first seeds of loops in runs with successive seeds.
 _SEEDS_OF_A_LOOP = 1_000 * _SEED_STEP
 
 # The temperature of all candidates but the first, so that they differ.
@@ -57,10 +57,11 @@ async def sample(
     Raises `InferenceError` if all calls failed, or one did where each is made once, and
     `LimitReached` without room for them.
     """
-    # Further places wait: the prompts of one begin with the same sources, which a cache then has.
+    # Further places wait: all prompts for a place begin with the same sources, so that a prefix
+    # cache serves them.
     room = asyncio.Semaphore(at_once or len(places) or 1)
-    # So many at a time of each place that all places together keep the model busy, and that one
-    # which is enough saves the others.
+    # The calls for a place are made in waves. A wave is so large that all places together keep the
+    # model busy; a candidate that is enough saves the waves after it.
     wave = times if at_once is None else max(1, at_once // max(1, len(places)))
     errors: list[HarnessError] = []
 
@@ -73,7 +74,7 @@ async def sample(
         async with room:
             while (
                 len(candidates) < times
-                # The next call would meet the same, at any place.
+                # The next call would fail in the same way, at any place.
                 and not any(isinstance(error, LASTING) for error in errors)
                 and not any(map(place.is_enough, latest))
             ):
@@ -120,7 +121,7 @@ async def _only(place: SampledPlace, ask: Ask) -> _Result:
 
 async def _one_of_several(place: SampledPlace, number: int, ask: Ask, tracer: Tracer) -> _Result:
     request = place.request
-    # The first is what a single candidate would be; the others must differ from it.
+    # The first candidate is as a single one would be; the others must differ from it.
     if number > 1:
         seed = place.base_seed + (number - 1) * _SEED_STEP
         request = replace(request, seed=seed, temperature=_VARIED_TEMPERATURE)

@@ -26,9 +26,8 @@ class StackingClient(httpx2.AsyncClient):
     Its connections live in one event loop, and share `verify`, an SSL context.
     """
 
-    # With a `transport` of ours it would not look for proxies in the environment. The two methods
-    # and the attribute are not public: if one is renamed, httpx2's own pool is used, which a test
-    # notices.
+    # With a `transport` of ours, httpx2 would not look for proxies in the environment. If one of
+    # these private names changes, httpx2's own pool is used; a test notices that.
     def _init_transport(self, **settings: Any) -> httpx2.AsyncBaseTransport:  # type: ignore[override]  # noqa: ANN401
         return _stacked(super()._init_transport(**settings | _LIMITS))
 

@@ -32,7 +32,7 @@ class Reading:
     name: str
     unit: str  # a `share` lies between 0 and 1
     value: float = 0.0
-    total: bool = False  # whether it only ever counts up, from the server's start
+    is_total: bool = False  # whether it only ever counts up, from the server's start
 
     def of(self, *samples: float) -> Reading:
         """The same quantity with another value: of the samples the largest share, or their sum."""
@@ -46,12 +46,12 @@ METRICS: Mapping[str, Reading] = {
     "running": Reading(name="running", unit="requests"),
     "waiting": Reading(name="waiting", unit="requests"),
     "kv_cache": Reading(name="KV cache", unit="share"),
-    "preemptions": Reading(name="preempted", unit="requests", total=True),
-    "prompt": Reading(name="prompt", unit="tokens", total=True),
-    "cached": Reading(name="cached prompt", unit="tokens", total=True),
-    "generated": Reading(name="generated", unit="tokens", total=True),
-    "drafted": Reading(name="drafted", unit="tokens", total=True),
-    "accepted": Reading(name="accepted drafts", unit="tokens", total=True),
+    "preemptions": Reading(name="preempted", unit="requests", is_total=True),
+    "prompt": Reading(name="prompt", unit="tokens", is_total=True),
+    "cached": Reading(name="cached prompt", unit="tokens", is_total=True),
+    "generated": Reading(name="generated", unit="tokens", is_total=True),
+    "drafted": Reading(name="drafted", unit="tokens", is_total=True),
+    "accepted": Reading(name="accepted drafts", unit="tokens", is_total=True),
     # Where a server tells no totals; of lately, for all its replies.
     "acceptance": Reading(name="drafts accepted", unit="share"),
 }
@@ -75,12 +75,12 @@ def prometheus(*, from_the_start: bool = True, **samples_of: str | tuple[str, ..
 
     def readings(body: bytes) -> tuple[Reading, ...]:
         text = body.decode(errors="replace")
-        # By name; of one name there are several, which differ by their labels, such as engines.
+        # Name → its values, one for each set of labels, such as one for each engine.
         samples: dict[str, list[float]] = {}
         for name, value in _SAMPLE.findall(text):
             if name in names:
                 samples.setdefault(name, []).append(float(value))
-        # Another page, if the server has them before its first call.
+        # If the server has them before its first call, this is another page.
         if not samples and (from_the_start or not _PROMETHEUS.match(text)):
             raise ValueError(f"none of {', '.join(sorted(names))} in it")
         values = {
@@ -109,9 +109,9 @@ class MetricsSource:
         self._paths = dict(paths)
         bounded = endpoint.model_copy(update={"max_reply_bytes": _LARGEST_BYTES})
         self._connection = HttpConnection(bounded, api_key=api_key)
-        # That of a server which the run starts, None while it does not run; else the endpoint's.
+        # Gives the address of a server that the run starts, None while it does not run.
         self._address = address or (lambda: self._connection.root)
-        self._known = None if address else self._connection.root
+        self._last_address = None if address else self._connection.root
         self._totals = RunTotals()
         self._last: tuple[Reading, ...] = ()
 
@@ -121,7 +121,7 @@ class MetricsSource:
         if address is None:
             # A server that has been shut down runs nothing and holds nothing.
             self.pause_s = 0.0
-            return tuple(replace(r, value=0.0) for r in self._last if not r.total)
+            return tuple(replace(r, value=0.0) for r in self._last if not r.is_total)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 answers = [await self._ask(address, path) for path in tuple(self._paths)]
@@ -131,8 +131,8 @@ class MetricsSource:
             return ()
         self.pause_s = self._usual_pause_s
         self._last = tuple(itertools.chain.from_iterable(answers))
-        fresh, self._known = address != self._known, address
-        return self._totals.counted(self._last, fresh=fresh)
+        is_new_server, self._last_address = address != self._last_address, address
+        return self._totals.counted(self._last, fresh=is_new_server)
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -145,7 +145,7 @@ class MetricsSource:
                 del self._paths[path]
                 return ()
             return self._paths[path](response.raise_for_status().content)
-        # One warning: a page of another kind is not asked for again.
+        # There is one warning: a page of another kind is not asked for again.
         except (ValueError, BodyTooLong) as error:
             del self._paths[path]
             log_warning(
@@ -162,31 +162,35 @@ class RunTotals:
     """Counts totals from the beginning of the run: the server may have run for days before."""
 
     def __init__(self) -> None:
-        self._asked = False
-        self._seen: dict[str, float] = {}
-        self._grown: dict[str, float] = {}
+        self._was_read = False
+        self._last_values: dict[str, float] = {}  # name → the server's total at the last read
+        self._grown: dict[str, float] = {}  # name → what it has grown by since the run began
 
     def counted(self, readings: Iterable[Reading], *, fresh: bool) -> tuple[Reading, ...]:
         """The readings, totals since the run began; `fresh` if the server was started since."""
         since = [self._since(reading, fresh=fresh) for reading in readings]
-        self._asked = True
+        self._was_read = True
         return (*since, *self._hits())
 
     def _since(self, reading: Reading, *, fresh: bool) -> Reading:
-        if not reading.total:
+        if not reading.is_total:
             return reading
-        name, total = reading.name, reading.value
-        # Some totals appear only when there is something to count.
-        last = 0.0 if fresh else self._seen.get(name, 0.0 if self._asked else total)
+        name, value = reading.name, reading.value
+        last = self._last_values.get(name)
+        if fresh:
+            last = 0.0
+        elif last is None:
+            # The first read counts from now. A total that appears later was 0 until then.
+            last = 0.0 if self._was_read else value
         # A total that has fallen belongs to a server that was started again.
-        self._grown[name] = self._grown.get(name, 0.0) + (total - last if total >= last else total)
-        self._seen[name] = total
+        growth = value - last if value >= last else value
+        self._grown[name] = self._grown.get(name, 0.0) + growth
+        self._last_values[name] = value
         return replace(reading, value=self._grown[name])
 
     def _hits(self) -> tuple[Reading, ...]:
-        # The share of the last interval would mean little: llama.cpp counts cached tokens when a
-        # prompt begins, and the others as they are computed. Over the run, it is right whenever a
-        # prompt ends.
+        # Over the run, the share is right whenever a prompt ends. That of an interval is not:
+        # llama.cpp counts cached tokens when a prompt begins, the others as they are computed.
         prompt, cached = (self._grown.get(METRICS[key].name) for key in ("prompt", "cached"))
         if not prompt or cached is None:
             return ()

@@ -78,7 +78,7 @@ class EmbeddedLlamaCpp(Engine):
 
     @property
     def process_id(self) -> int | None:
-        """Of the engine; None while there is none."""
+        """The process id of the engine; None while there is no engine."""
         child = self._child
         return child.process_id if child is not None and child.is_alive else None
 
@@ -269,7 +269,7 @@ def _params(endpoint: Endpoint, loading: Loading) -> Fields:
     cores = os.cpu_count() or 2
     return {
         "model.path": str(endpoint.path),
-        # Else replies would name the model by its path on this machine.
+        # Otherwise replies would name the model by its path on this machine.
         "model_alias": [endpoint.model_id],
         # llama.cpp divides the context between the slots; an endpoint states it per call.
         "n_ctx": loading.context_tokens * loading.slots,

@@ -54,9 +54,8 @@ def _gpus() -> int:
 
 
 def _end_with_standard_input() -> None:
-    # By the kernel: a load holds the interpreter's lock, so no thread could notice. Linux ends a
-    # process that does not handle SIGIO; elsewhere the end of standard input is seen once the load
-    # is over.
+    # The kernel has to do it: a load holds the interpreter's lock, so no thread could notice. Linux
+    # ends a process that does not handle SIGIO; elsewhere the end is seen once the load is over.
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 

@@ -34,7 +34,7 @@ _OVERFLOW = re.compile(
     r"|\bn_keep\b|when context the overflows",  # LM Studio
     re.IGNORECASE,
 )
-# Of the reply. It may as well be a rate that was exceeded: with 429, that is what is meant.
+# There is no room for the reply, or a rate was exceeded: with status 429, it is the rate.
 _NO_ROOM = re.compile(
     r"input.{0,40}max_(?:new_)?tokens.{0,80}(?:exceed|context)",  # Together, with 403
     re.IGNORECASE,
@@ -124,8 +124,7 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
             code="call.quota-spent",
         )
     # Before the model's absence: Triton says that it does not know a model that it is loading.
-    # A gateway that says when to come again (502, 504) speaks of a server that is not there yet; a
-    # 500 is a failure whatever it says.
+    # A gateway's 502 or 504 that says how long to wait is of a server not up yet; a 500 is not.
     wait = "" if wait_s is None else f"; it says to wait {wait_s:g} s"
     later = status in {503, 529} or (status > 500 and wait_s is not None)
     if later or _FULL.search(text):

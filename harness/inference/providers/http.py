@@ -45,8 +45,7 @@ PACKED_AS = "gzip"  # the one encoding that servers may use
 _END_TIMEOUT_S = 0.05
 _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _STEP_BYTES = 64 << 10
-# How much of an error's body is read. litellm searches all of it, 4 seconds a megabyte, and blocks
-# the event loop meanwhile.
+# The most of an error's body that is read: litellm's search blocks the event loop 4 s a megabyte.
 _REFUSAL_BYTES = 64 << 10
 _BROKEN = (httpx2.RemoteProtocolError, httpx2.ReadError, httpx2.WriteError)
 _GONE = "disconnected without sending a response"
@@ -148,8 +147,7 @@ class Access:
     # Sent with every request, as a bearer token where the server has no other way.
     api_key: str | None = field(default=None, repr=False)
     clock: Clock = monotonic
-    # Told where a request is about to go, by a provider that picks the address itself; raises
-    # `NotTrusted` to prevent it.
+    # Called with a request's address by providers that pick it; raises `NotTrusted` to prevent it.
     check_address: Callable[[str], None] = lambda _url: None
 
 
@@ -161,7 +159,7 @@ class HttpConnection:
     `ConfigurationInvalid` for a key that cannot stand in an HTTP header.
     """
 
-    # Of httpx2. litellm takes httpx's, which have the same arguments and methods.
+    # The classes of httpx2. litellm takes httpx's, which have the same arguments and methods.
     new_client: Callable[..., Any] = StackingClient
     new_body: type[BoundedBody] = BoundedBody
     new_tls = staticmethod(httpx2.create_ssl_context)
@@ -173,7 +171,7 @@ class HttpConnection:
         self.base = base_of(str(url))
         self.root = self.base.removesuffix("/v1")
         key = bearer(api_key, endpoint=endpoint.tag)
-        # What still has a variable is left out: pages that are asked for without credentials.
+        # Headers with a variable are left out, as pages are asked for without credentials.
         query = {name: value for name, value in endpoint.query.items() if "${" not in value}
         headers = {
             name.lower(): bearer(value, endpoint=endpoint.tag) or ""
@@ -183,7 +181,7 @@ class HttpConnection:
         self._redactor = Redactor([key or "", *headers.values(), *query.values()])
         authorization = {"authorization": f"Bearer {key}"} if key else {}
         self.client = self.new_client(
-            # Else httpx2 offers all that is installed; `BoundedBody` unpacks only this.
+            # Otherwise httpx2 offers all that is installed; `BoundedBody` unpacks only this.
             headers={"accept-encoding": PACKED_AS} | authorization | headers,
             params=url.params.merge(query),
             event_hooks={"response": [self._bounded]},
@@ -218,7 +216,7 @@ class HttpConnection:
 
     def odd(self, value: object) -> InferenceError:
         """The error of a part of a reply that is not of the protocol."""
-        # Broken JSON may be the rest of a broken reply, and another attempt may succeed. JSON of
+        # Broken JSON may come from a broken reply, so that another attempt may succeed. JSON of
         # another shape will come again.
         kind = StreamCut if isinstance(value, str) else ServerError
         # Without the key, which would not be found once it is cut in two.
@@ -356,13 +354,15 @@ class Exchange(AsyncExitStack):
         self, url: str, fields: Mapping[str, object], on_sent: Callable[[], None] | None
     ) -> httpx2.Response:
         client, endpoint = self._connection.client, self._connection.endpoint
-        is_new, since_ns = False, 0  # a new connection, and when it was begun
+        is_new = False  # whether a new connection was begun
+        since_ns = 0  # when it was begun
 
         async def watch(event: str, _details: Mapping[str, object]) -> None:
             nonlocal is_new, since_ns
             # httpcore's names, such as `connection.connect_tcp.started`.
             if event.endswith("connect_tcp.started"):
-                is_new, since_ns = True, time.perf_counter_ns()
+                is_new = True
+                since_ns = time.perf_counter_ns()
             elif event.endswith(("connect_tcp.complete", "start_tls.complete")):
                 self.connecting_ns = time.perf_counter_ns() - since_ns
             if on_sent and event.endswith("send_request_body.complete"):
@@ -383,13 +383,11 @@ class Exchange(AsyncExitStack):
                 if client.is_closed:
                     how = "the connections were closed on this side"
                     raise self._connection.cut(how) from error
-                # On a new connection, it is the server's answer to this request; likewise if
-                # something did come, and was no HTTP.
+                # On a new connection, or if no HTTP came, the error is the answer to this request.
                 is_no_http = isinstance(error, httpx2.RemoteProtocolError)
                 if is_new or (is_no_http and _GONE not in str(error)):
                     raise
-                # The server had closed the pooled connection that we chose. No reply has begun, so
-                # sending again cannot repeat any of it.
+                # The server had closed the pooled connection before a reply began: sending is safe.
                 self.requests += 1
                 return await client.send(request, stream=True)
         except _BROKEN as error:
@@ -401,7 +399,7 @@ class Exchange(AsyncExitStack):
             raise not_connected(error, url) from error
 
 
-# Of all that is done for a request, reading its address takes longest.
+# Cached, since parsing its address takes longest of all that is done for a request.
 _address = lru_cache(maxsize=64)(httpx2.URL)
 
 
@@ -437,7 +435,7 @@ class HttpBackend(ABC):
                     values = json_values(self._connection.chunks(reply))
                     completion = await self._read(values, progress, reply.headers)
                 except ServerError as error:
-                    # Who has heard a part of the reply must not hear it again.
+                    # A caller that heard a part of the reply must not hear it again.
                     if progress.was_heard or not self._refused.learn(error, fields):
                         raise
                 else:

@@ -18,21 +18,22 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Every line without its end, and the last one even if its end is missing."""
     # Lines end with LF, CRLF or CR only. Splitting decoded text instead would also cut at U+2028,
     # which servers send unescaped inside JSON strings, and within characters that span two chunks.
-    begun: list[bytes] = []
-    mark = codecs.BOM_UTF8  # some proxies begin a stream with one
-    half = b""
+    # The line so far, joined once: adding each chunk to a text takes minutes for a long line.
+    line_parts: list[bytes] = []
+    bom = codecs.BOM_UTF8  # some proxies begin a stream with one
+    held_cr = b""
     async for chunk in chunks:
-        joined = half + chunk if half else chunk
-        half = b"\r" if joined.endswith(b"\r") else b""  # perhaps that of a CRLF
-        ended = joined.removesuffix(half).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        rest, *further = ended.split(b"\n")
-        for following in further:
-            # Joined once: to add each chunk to what came before takes minutes for a long line.
-            begun.append(rest)
-            yield b"".join(begun).removeprefix(mark)
-            begun, rest, mark = [], following, b""
-        begun.append(rest)
-    if last := b"".join(begun).removeprefix(mark):
+        joined = held_cr + chunk if held_cr else chunk
+        # A CR at a chunk's end is held back: the next chunk may begin with its LF.
+        held_cr = b"\r" if joined.endswith(b"\r") else b""
+        text = joined.removesuffix(held_cr).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *line_ends, unfinished = text.split(b"\n")
+        for line_end in line_ends:
+            line_parts.append(line_end)
+            yield b"".join(line_parts).removeprefix(bom)
+            line_parts, bom = [], b""
+        line_parts.append(unfinished)
+    if last := b"".join(line_parts).removeprefix(bom):
         yield last
 
 
@@ -69,7 +70,7 @@ async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
 
 
 def _values(pieces: list[bytes]) -> Iterator[Any]:
-    """What these lines of one event say, together or, if that is no JSON, each."""
+    """The value of one event's lines together, or of each line if together they are no JSON."""
     if not pieces:
         return  # mostly: blank lines follow values that were given at once
     together = _value(b"\n".join(pieces))

@@ -193,8 +193,7 @@ class LiteLLMBackend:
         too_long = next((link for link in causes(error) if isinstance(link, BodyTooLong)), None)
         if too_long or isinstance(error, kinds.MidStreamFallbackError):
             return too_large(too_long) if too_long else self._connection.cut(str(error))
-        # litellm guesses a class from words in the message. The provider's own reply, among the
-        # error's causes, is surer.
+        # litellm guesses a class by the message; the provider's reply, among the causes, is surer.
         for cause in causes(error):
             match cause:
                 case httpx.HTTPStatusError():
@@ -323,13 +322,13 @@ def _with_cache_marks(message: Message, source: str) -> dict[str, object]:
 
 
 def _as_told(document: dict[str, Any]) -> dict[str, Any]:
-    """A part of a reply without litellm's own counts."""
+    """A part of a reply as its server told it, without litellm's own counts."""
     usage = document.get("usage") or {}
-    # It fills in zeros where the provider did not count.
+    # litellm fills in zeros where the provider did not count.
     is_counted = any(as_count(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
     details = usage.get("completion_tokens_details") or {}
-    # For Anthropic and some others it counts reasoning with another model's tokenizer, and then
-    # adds a count of text tokens.
+    # For Anthropic and some others litellm counts reasoning with another model's tokenizer, and
+    # then adds a count of text tokens.
     if details.get("text_tokens") is not None:
         usage = {**usage, "completion_tokens_details": None}
     return {**document, "usage": usage if is_counted else None}

@@ -115,7 +115,7 @@ class CarefulClient(httpx.AsyncClient):
         if call is None:
             raise httpx.NetworkError("litellm sends something by itself", request=request)
         client = call.connection.client
-        # Of most providers litellm keeps one number only; all but connecting is limited above.
+        # For most providers litellm keeps only one timeout; all but connecting is limited above.
         request.extensions = {**request.extensions, "timeout": client.timeout.as_dict()}
         request.headers["accept-encoding"] = PACKED_AS
         # Some providers get litellm's own `authorization` in place of the endpoint's.
@@ -176,7 +176,7 @@ def _check_address(request: httpx.Request) -> None:
         try:
             call.check_address(str(request.url))
         except NotTrusted as error:
-            # What litellm makes of it says less: `http_call` raises this one.
+            # The error that litellm makes of it says less: `http_call` raises this one.
             call.refusal = error
             raise
 
@@ -215,8 +215,7 @@ class _EventStream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         if self._done:
-            # OpenAI's library stops reading here, and only a reply that was read to its end leaves
-            # its connection to the next.
+            # OpenAI's library stops here. Only a reply read to its end frees its connection.
             await read_to_end(self._values)
         await self._stream.aclose()
 

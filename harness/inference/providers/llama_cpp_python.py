@@ -57,7 +57,7 @@ from harness.inference.time_limits import time_limits
 from harness.threads import to_its_end
 from harness.trace import Clock, monotonic
 
-# What llama.cpp takes for a field that is not sent.
+# The values that llama.cpp takes for fields that are not sent.
 _LEFT_OUT: Mapping[str, Any] = {
     part.name: 0.8 if part.name == "temperature" else part.default
     for part in fields(ChatRequest)
@@ -175,10 +175,9 @@ class LlamaCppEngine:
         self._endpoint = endpoint
         self._library = _import_llama_cpp(endpoint)
         self._llama = _load(self._library, endpoint)
-        # llama.cpp asks between any two operations, hundreds of times a token, whether to stop, and
-        # its threads wait for the answer. A function of Python's would need the interpreter's lock
-        # for it, and a prompt take twice as long whenever other threads compute; the length of a
-        # text, 0 or 1, is told without.
+        # llama.cpp asks hundreds of times a token whether to stop, and its threads wait for the
+        # answer. A Python function needs the interpreter's lock for it: with other threads busy, a
+        # prompt takes twice as long. `strlen` of a text of 0 or 1 characters answers without it.
         self._stop = ctypes.create_string_buffer(2)
         libc = ctypes.CDLL("msvcrt" if os.name == "nt" else None)
         self._library.llama_set_abort_callback(
@@ -246,7 +245,7 @@ class LlamaCppEngine:
             raise self._overflow("prompt", len(prompt), context_tokens=context_tokens)
         room = min(room, request.max_output_tokens or room)
         grammar = None if request.reply_schema is None else self._grammar(request.reply_schema)
-        # Else a computation that was stopped would be counted with the next.
+        # Otherwise a computation that was stopped would be counted with the next.
         self._library.llama_synchronize(self._llama.ctx)
         self._library.llama_perf_context_reset(self._llama.ctx)
         seed = self._library.LLAMA_DEFAULT_SEED if request.seed is None else request.seed
@@ -277,7 +276,7 @@ class LlamaCppEngine:
                 if written >= room:
                     break
         except RuntimeError:
-            # What it has in its context now is neither the old prompt nor the new one.
+            # Its context now has neither the old prompt nor the new one.
             self._llama.reset()
             raise
         yield stops.rest()
@@ -300,9 +299,9 @@ class LlamaCppEngine:
         if min(lengths) == 0:
             # The package would write to memory that is not its own.
             raise ServerError("an empty text has no vector; leave it out", status=400)
-        # One at a time: of several together, the package mixes up those of models without pooling.
+        # One text at a time: for models without pooling, the package mixes up several together.
         rows = [np.array(self._llama.embed(text, truncate=False), np.float32) for text in texts]
-        # Of a model that names no pooling, the mean over the text's tokens.
+        # A model that names no pooling gives a row per token: their mean is the text's vector.
         vectors = np.stack([row.mean(axis=0) if row.ndim == 2 else row for row in rows])
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), sum(lengths)
 
@@ -311,8 +310,7 @@ class LlamaCppEngine:
             text = self._library.llama_grammar.json_schema_to_gbnf(json.dumps(schema))
         except Exception as error:  # it asserts, and looks up what is not there
             raise self._not_a_grammar(str(error)) from error
-        # llama.cpp gives nothing for a grammar that it cannot parse; the package does not look, and
-        # the process crashes.
+        # llama.cpp returns null for a grammar that it cannot parse; the package would crash on it.
         sampler = self._library.llama_sampler_init_grammar(self._vocabulary, text.encode(), b"root")
         if not sampler:
             raise self._not_a_grammar("is there a quote or a backslash in a constant?")
@@ -364,8 +362,7 @@ class LlamaCppEngine:
 def _loading(endpoint: Endpoint, header: GgufHeader) -> Loading:
     micro_batch = _MICRO_BATCH_TOKENS
     if endpoint.embeddings:
-        # A text is embedded in one go, whatever its length; the model was not trained on longer
-        # ones.
+        # A text is embedded at once. The model was not trained on texts longer than this.
         micro_batch = min(endpoint.context_tokens, header.context_length)
     return Loading(
         context_tokens=endpoint.context_tokens,
@@ -446,7 +443,7 @@ class StopTexts:
         self.has_ended = False
 
     def feed(self, piece: str) -> str:
-        """What the piece adds to the text, less what may be the start of a stop."""
+        """The text that the piece adds, less an end that may begin a stop."""
         held = self._held + piece
         ends = [at for stop in self._stops if (at := held.find(stop)) >= 0]
         self.has_ended = bool(ends)
@@ -461,7 +458,7 @@ class StopTexts:
         return held[:safe]
 
     def rest(self) -> str:
-        """What is still held back, once nothing follows."""
+        """The text that is still held back, once nothing follows."""
         return self._held
 
 

@@ -134,8 +134,7 @@ class RouterHost(ServerHost):
             asking = asyncio.ensure_future(self.ask("POST", "/models/load", fields))
             try:
                 async with self.or_else(partial(self._take_back, asking)):
-                    # Not to be broken off: the router would load the model all the same, a moment
-                    # after it was seen not to.
+                    # Shielded: a router that is left loads the model even so, a moment later.
                     self._check_taken(await asyncio.shield(asking))
                     await until(self._is_loaded)
             finally:
@@ -144,12 +143,11 @@ class RouterHost(ServerHost):
     async def unload(self) -> None:
         """Has it let go, and waits until its process has ended."""
         async with self.in_time("unload"):
-            # Calls under way are cut off, some only after the router has waited 10 s
-            # (`stop-timeout`).
+            # Calls under way are cut off, some only after 10 s, the router's `stop-timeout`.
             await self._let_go()
 
     async def report(self) -> HostReport:
-        """What `/models` says, which has no sizes."""
+        """The report of `/models`, which has no sizes."""
         # One that sleeps has given its memory back, and is loaded again by its next call.
         return HostReport(resident=(await self._status())["value"] == "loaded")
 

@@ -66,7 +66,7 @@ def load_error(
     """The error of a failed load; `lacks_memory` by the engine's own words."""
     path = endpoint.path
     assert path is not None
-    # What is wrong with a file, its header says better than the engine.
+    # The header says better than the engine what is wrong with a file.
     try:
         header = read_gguf_header(path)
     except ModelFileInvalid as error:

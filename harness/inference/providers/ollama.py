@@ -181,11 +181,10 @@ def _model_fields(
 ) -> dict[str, object]:
     """The fields of every request that may load the model; `options` are those of the call."""
     chosen = dict(options or {})
-    # Ollama loads a model again when a request has another context, so every request has the
-    # endpoint's, or none.
+    # Ollama loads a model again for another context: every request has the endpoint's, or none.
     if "context_tokens" in endpoint.model_fields_set:
         chosen["num_ctx"] = endpoint.context_tokens
-    # Without one, Ollama's own setting holds.
+    # If none is set, Ollama's own setting holds.
     keep_alive = endpoint.keep_alive
     if keep_alive is None and endpoint.manage:
         keep_alive = _KEPT_S
@@ -277,7 +276,7 @@ class OllamaHost(ServerHost):
             await until(self._is_gone)
 
     async def report(self) -> HostReport:
-        """What `/api/ps` says, which lists a model that is still being loaded, too."""
+        """The report of `/api/ps`, which also lists a model that is still being loaded."""
         running = await self._find()
         if running is None:
             return HostReport(resident=False)

@@ -1,7 +1,6 @@
 """Servers that speak OpenAI's protocol, load no models on request, and need a page or less each.
 
-`openai` stands for any other server: it looks for times wherever some server reports them, and
-relies on none.
+`openai` stands for any other server: it reads times wherever these servers report them, if any.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from harness.inference.request import Effort, JsonSchema
 
 def _times(extras: Extras) -> ServerTimings | None:
     readers = (llamacpp.times, vllm.times, _tabby_times, _tgi_times)
-    return next((timings for reader in readers if (timings := reader(extras))), None)
+    return next(filter(None, (reader(extras) for reader in readers)), None)
 
 
 _OFF_BY_TYPE = re.compile(
@@ -140,13 +139,12 @@ def _tgi_schema(schema: JsonSchema) -> Fields:
 
 
 def _tgi_times(extras: Extras) -> ServerTimings | None:
-    """Headers, which only replies that are not streamed have."""
+    """The times in headers, which only replies that are not streamed have."""
     validation_ns = as_ns(extras.headers.get("x-validation-time"))
     queue_ns = as_ns(extras.headers.get("x-queue-time"))
     if validation_ns is None or queue_ns is None:
         return None
-    # They do not separate prefill from decode: the time per token is the whole inference,
-    # divided by the tokens.
+    # The headers do not separate prefill from decode: the time per token covers both.
     return ServerTimings(queue_ns=validation_ns + queue_ns)
 
 
@@ -208,7 +206,7 @@ TENSORRT_LLM = Provider(
 
 
 def _tabby_times(extras: Extras) -> ServerTimings | None:
-    """Fields of the usage, in seconds."""
+    """The times in fields of the usage, in seconds."""
     prefill_ns = as_ns(extras.usage.get("prompt_time"), "s")
     if prefill_ns is None:
         return None

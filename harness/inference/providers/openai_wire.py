@@ -47,8 +47,8 @@ class OpenAIWire(HttpBackend):
         fields = {*provider.refuses, *endpoint.drop, *lacks}
         super().__init__(endpoint, access, RefusedFields(fields, droppable=("ignore_eos", *counts)))
         self._url = f"{self._connection.base}/chat/completions"
-        # Where texts are ranked, and the field that has them; the first call finds out which. Text
-        # Embeddings Inference ranks beside its /v1, and has another name for the texts.
+        # The ways to rank: a URL, and the field for the texts. The first call that succeeds leaves
+        # one. Text Embeddings Inference ranks outside of /v1, and calls the field `texts`.
         roots = dict.fromkeys((self._connection.base, self._connection.root))
         self._rankings = tuple(
             (f"{root}/rerank", name) for root in roots for name in ("documents", "texts")
@@ -60,7 +60,8 @@ class OpenAIWire(HttpBackend):
         stream, source = endpoint.stream, self._source
         fields = wire_fields(request, endpoint.model_id, stream=stream, source=source)
         if request.goes_on and self._provider.continues is not None:
-            # Without the words that ask for the rest: the server goes on by itself.
+            # `request.conversation` ends with a turn that asks for the rest. This server continues
+            # by itself, so it gets `request.messages`, which lack that turn.
             messages = wire_messages(request.messages, source)
             fields |= {"messages": messages, **self._provider.continues}
         if request.max_output_tokens is None and self._provider.room_tokens:
@@ -70,8 +71,8 @@ class OpenAIWire(HttpBackend):
         if stream:
             fields |= self._provider.progress
         if request.reasoning_effort is not None and self._provider.thinking is not None:
+            # The server's own spelling replaces the field: beside it, this one may be refused.
             del fields["reasoning_effort"]
-            # In this server's own spelling.
             fields |= self._provider.thinking(self._endpoint, request.reasoning_effort)
         return fields
 
@@ -99,7 +100,7 @@ class OpenAIWire(HttpBackend):
                 else:
                     self._rankings = ((url, name),)
                     return _ranking(reply, request, self._endpoint)
-        # The page is there; what it refuses is this request.
+        # With these statuses the page exists, and refuses only this request.
         if refusals[0].status in {400, 422}:
             raise refusals[0]
         advice = "serve a model that does, such as bge-reranker"
@@ -115,7 +116,7 @@ class OpenAIWire(HttpBackend):
                 async for chunk in values:
                     if is_end_mark(chunk) or self._take(chunk, reply):
                         break
-                    if reply.is_whole:  # some servers then say no more, and hold the line
+                    if reply.is_whole:  # some servers then send no more, and do not close
                         end.reschedule(asyncio.get_running_loop().time() + _END_TIMEOUT_S)
         # A reply that is whole does not need the end of its stream.
         except (StreamCut, TimeoutError):
@@ -126,7 +127,7 @@ class OpenAIWire(HttpBackend):
         if reply.finish_word is None and not is_end_mark(chunk):
             last = f", after {chunk!r:.80}" if isinstance(chunk, str) else ""
             raise self._connection.cut(f"the stream ended before its finish reason came{last}")
-        # It comes last: without it, the stream did not come to its end.
+        # The usage comes last: without it, the stream did not come to its end.
         if reply.usage is None and self._provider.counts_usage and not reply.came_whole:
             raise StreamCut("the reply came without its usage")
         usage, metrics = reply.usage or {}, reply.metrics
@@ -135,8 +136,8 @@ class OpenAIWire(HttpBackend):
         return reply.completion(reported=times(extras) if times else None)
 
     def _take(self, chunk: object, reply: WireReply) -> bool:
-        """Adds a part of a reply; whether that was all of it. Pings and the like are nothing."""
-        # Broken JSON; any other text is a ping or a comment.
+        """Adds a chunk to the reply; returns whether it was a whole reply, not streamed."""
+        # A text that begins so is broken JSON; any other text is a ping or a comment.
         if isinstance(chunk, str) and chunk.startswith("{"):
             raise self._connection.odd(chunk)
         choices = first_choices(chunk)
@@ -177,7 +178,7 @@ def wire_embeddings(replies: Sequence[object], *, endpoint: Endpoint, count: int
 
 
 def _ranking(reply: object, request: RerankRequest, endpoint: Endpoint) -> Ranking:
-    """Scores by the index of their text: a list, or one under `results` (Cohere), or `data`."""
+    """The scores: the reply is a list of them, or has it as `results` (Cohere) or as `data`."""
     entries = rows(reply) or rows(at(reply, "results")) or rows(at(reply, "data"))
     listed = [row for row in entries if isinstance(row, Mapping)]
     scores = {at(row, "index"): row.get("relevance_score", row.get("score")) for row in listed}
@@ -198,14 +199,14 @@ def wire_messages(messages: Sequence[Message], source: str | None) -> list[dict[
     """A conversation as JSON for this server, with the fields that came from it."""
     conversation = [wire_message(message, source) for message in messages]
     turns = [turn for turn in conversation if turn["role"] == "assistant"]
-    if any(_DEMANDED in turn for turn in turns):
-        # DeepSeek then demands it of each turn, also of one without reasoning.
+    if any(_REASONING in turn for turn in turns):
+        # DeepSeek then demands the field in each turn, also in one without reasoning.
         for turn in turns:
-            turn.setdefault(_DEMANDED, "")
+            turn.setdefault(_REASONING, "")
     return conversation
 
 
-_DEMANDED = "reasoning_content"
+_REASONING = "reasoning_content"
 
 
 def wire_message(message: Message, source: str | None = None) -> dict[str, object]:
@@ -228,18 +229,20 @@ def wire_message(message: Message, source: str | None = None) -> dict[str, objec
 
 
 def _parts(message: Message) -> list[dict[str, object]]:
-    """The content's parts, in their order."""
+    """The content's texts and images, in their order."""
     parts: list[dict[str, object]] = []
     images = iter(message.images)
-    begins, fields = 0, dict[str, object]()
-    for end, is_image, further in (*message.placed, (len(message.content), False, {})):
-        if text := message.content[begins:end]:
-            parts.append({"type": "text", "text": text, **fields})
-        begins, fields = end, {} if is_image else dict(further)
-        # Those of a tool's results are shown by another turn.
+    text_start = 0
+    text_fields: dict[str, object] = {}
+    for place, is_image, fields in (*message.placed, (len(message.content), False, {})):
+        if text := message.content[text_start:place]:
+            parts.append({"type": "text", "text": text, **text_fields})
+        text_start = place
+        text_fields = {} if is_image else dict(fields)
+        # Images of a tool's result are in another turn; then `images` has none left.
         if is_image and (image := next(images, None)):
-            url = {"url": image.address, **further.get("image_url", {})}
-            parts.append({"type": "image_url", **further, "image_url": url})
+            url = {"url": image.address, **fields.get("image_url", {})}
+            parts.append({"type": "image_url", **fields, "image_url": url})
     return parts
 
 
@@ -265,14 +268,14 @@ def wire_fields(
         "stop": list(request.stop) or None,
         "reasoning_effort": request.reasoning_effort,
     }
-    # What was not asked for is left out: some servers refuse fields they do not know.
+    # A field that was not asked for is left out: some servers refuse fields they do not know.
     fields = {name: value for name, value in settings.items() if value is not None}
     if request.tools:
         fields["tools"] = [
             _function(name=tool.name, description=tool.description, parameters=tool.parameters)
             for tool in request.tools
         ]
-        # Not left out when it is "auto": TensorRT-LLM takes that for "none".
+        # Sent also when it is "auto": TensorRT-LLM takes a missing choice for "none".
         fields["tool_choice"] = request.tool_choice
     return fields
 
@@ -288,12 +291,12 @@ def nested_schema(schema: JsonSchema, *, strict: bool = True) -> Fields:
 
 
 def openai_schema(schema: JsonSchema) -> Fields:
-    """The same for servers that refuse what is not strict by OpenAI's rules, and says it is."""
+    """`nested_schema`, called strict only if it is so by OpenAI's rules: some servers check it."""
     return nested_schema(schema, strict=_is_strict(orjson.dumps(schema)))
 
 
+# Cached by the schema's text: a judge's schema is made for each draft, and is the same.
 @lru_cache(maxsize=256)
 def _is_strict(schema: bytes) -> bool:
-    """Kept by the schema's text: a judge's is made for each draft, and is the same."""
     parsed: JsonSchema = orjson.loads(schema)
     return strict_schema(parsed) == parsed

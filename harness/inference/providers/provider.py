@@ -20,7 +20,7 @@ from harness.inference.request import ChatRequest, Effort, JsonSchema
 
 Fields = Mapping[str, object]  # part of a request's JSON
 
-# Of efforts beyond the three that gpt-oss was trained on, the nearest of these.
+# The nearest of the three efforts that gpt-oss was trained on, for every other effort.
 _LEVELS: Mapping[Effort, Effort] = {"minimal": "low", "xhigh": "high", "max": "high"}
 
 
@@ -33,8 +33,7 @@ def by_template(effort: Effort) -> Fields:
 
 
 Switch = str | None
-"""How to make a server do or report something: a flag or setting of its own, `ALWAYS` or
-`NEVER`."""
+"""How to make a server do or report something: its flag or setting, `ALWAYS` or `NEVER`."""
 ALWAYS: Final = ""
 NEVER: Final = None
 
@@ -175,7 +174,7 @@ class Provider:
     finds_keys: bool = False
     """Whether its client picks addresses and credentials itself."""
 
-    # What a request to it looks like, on the OpenAI wire.
+    # The form of a request to it on the OpenAI wire.
     schema: Callable[[JsonSchema], Fields] | None = None
     """The fields that carry a reply's schema; None if it has no place for one."""
     strict_schemas: bool = False

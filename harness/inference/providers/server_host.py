@@ -32,7 +32,7 @@ NO_ROOM: Final = re.compile(
     r"|allocation failed|requires more system memory|too large for system",
     re.IGNORECASE,
 )
-"""What CUDA, PyTorch and servers say when memory is short."""
+"""The words of CUDA, PyTorch and servers when memory is short."""
 _PAGE_S: Final = 5.0
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0

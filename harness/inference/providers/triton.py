@@ -213,7 +213,7 @@ class TritonHost(ServerHost):
         return {"READY", "UNLOADING"}.isdisjoint(await self._states())
 
     async def _states(self) -> frozenset[str]:
-        """Those of its versions: `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`."""
+        """The states of its versions: `READY`, `UNAVAILABLE`, `LOADING`, `UNLOADING`."""
         answer = await self.ask("POST", "/v2/repository/index", {})
         if answer.status != 200:
             raise self.refusal(answer)
@@ -263,8 +263,7 @@ PROVIDER = Provider(
     health="/v2/health/ready",
 )
 
-# 2.73. Its vLLM backend alone embeds. Every reply ends with "stop", one that the token limit cut
-# included.
+# 2.73. Only its vLLM backend embeds. Every reply ends with "stop", even if the token limit cut it.
 OPENAI_FRONT_END = Provider(
     title="Triton's OpenAI front end",
     remedies=REMEDIES,

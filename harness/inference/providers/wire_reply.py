@@ -1,7 +1,6 @@
 """A reply on the OpenAI chat wire, read key by key.
 
-No field of an unexpected shape costs a reply that was paid for. A reply counts only when its finish
-reason has come.
+A field of an unexpected shape does not cost the reply. It counts once its finish reason has come.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from harness.inference.reply_in_progress import ReplyInProgress, ServerTimings, 
 
 
 class WireReply:
-    """One reply of this wire: its text goes into `progress`, all else is kept for its end."""
+    """One reply of this wire: its text goes into `progress`, all else waits for `completion`."""
 
     def __init__(self, progress: ReplyInProgress, *, model_id: str) -> None:
         self._progress = progress
@@ -32,20 +31,21 @@ class WireReply:
         self.metrics: Mapping[str, Any] = {}
         self._extra: dict[str, Any] = {}
         self.has_begun = False
-        self.came_whole = False  # whether it was not streamed, asked for or not
-        # For `_check_alone`: whether a piece came that was not the last, whether the last one came
-        # after such a piece, and whether a chunk had several replies.
-        self._goes_on = self._is_over = self._has_others = False
+        self.came_whole = False  # whether it was not streamed, even if a stream was asked for
+        # For `_check_alone`:
+        self._was_unfinished = False  # whether a piece came without a finish reason
+        self._is_over = False  # whether a finish reason came after such a piece
+        self._has_others = False  # whether a chunk had several replies
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that counts of it is here."""
+        """Whether its usage and its finish reason have come, the last things that count."""
         is_counted = self.usage is not None and self.usage.get("prompt_tokens") is not None
         return is_counted and finish_reason(self.finish_word or "") is not None
 
     def add(self, chunk: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]) -> bool:
-        """Takes in a chunk with its `first_choices`; whether it was a whole reply, not streamed."""
-        # 1. What stands beside the text: of each, the last.
+        """Adds a chunk with its `first_choices`; returns whether it was a whole reply."""
+        # 1. The fields beside the text: the last value of each counts.
         model = chunk.get("model")
         self._model_id = model if isinstance(model, str) and model else self._model_id
         self.usage = _mapping(chunk.get("usage")) or self.usage
@@ -68,10 +68,11 @@ class WireReply:
         word = text_at(choice, "finish_reason")
         if (text or thought or calls) and not self.came_whole:
             self._check_alone(len(choices))
-            self._goes_on |= not word
+            self._was_unfinished |= not word
         if word:
-            # Some servers end a reply with every piece, or every thought: that says nothing.
-            self._is_over |= self._goes_on
+            # Some servers send a finish reason with every piece, or with every thought. So it ends
+            # the reply only if an earlier piece came without one.
+            self._is_over |= self._was_unfinished
             self._progress.end()
         self._is_refusal = self._is_refusal or bool(refusal)
         text += refusal
@@ -111,7 +112,8 @@ class WireReply:
 
 def _usage_of(usage: Mapping[str, Any] | None, timings: Mapping[str, Any]) -> Usage | None:
     """Tokens in and out, from all the places where servers put them."""
-    if usage is None or (input_tokens := as_count(usage.get("prompt_tokens"))) is None:
+    input_tokens = as_count(at(usage, "prompt_tokens"))
+    if usage is None or input_tokens is None:
         return None
     details = usage.get("completion_tokens_details")
     return Usage(
@@ -159,7 +161,7 @@ def finish_reason(word: str) -> FinishReason | None:
 
 
 def proper_end(word: str) -> FinishReason:
-    """The same; raises `StreamCut` for a word that is not known to stand for a proper end."""
+    """What a server's word means; raises `StreamCut` if it is not known to be a proper end."""
     ended = finish_reason(word)
     if ended is None:
         raise StreamCut(f"the server broke the generation off (finish reason '{word}')")
@@ -168,10 +170,10 @@ def proper_end(word: str) -> FinishReason:
 
 # --- parts of replies --------------------------------------------------------------------------
 
-# Where reasoning stands: at vLLM; at llama-server and most; at OpenRouter, in parts.
+# The fields with reasoning: vLLM's; that of llama-server and most; OpenRouter's, in parts.
 _THOUGHTS = ("reasoning", "reasoning_content", "reasoning_details")
 _THOUGHT = re.compile("think|thought|reason")  # in the type of a part
-# Where a part has its text, which may again be parts.
+# The fields of a part that may have its text, or parts again.
 _TEXTS = ("text", "thinking", "content", "summary", "refusal", "reasoning")
 
 
@@ -199,19 +201,21 @@ def divided(content: object) -> tuple[str, str]:
 def call_pieces(part: object) -> list[CallPiece]:
     """What a part of a reply adds to its calls; some servers send the arguments as an object."""
     pieces = []
-    # The older form, of which there is one in a reply.
-    older = at(part, "function_call")
-    calls = rows(at(part, "tool_calls")) or ([{"index": 0, "function": older}] if older else [])
+    calls = rows(at(part, "tool_calls"))
+    older_call = at(part, "function_call")  # the older form, of which a reply has at most one
+    if older_call and not calls:
+        calls = [{"index": 0, "function": older_call}]
     for call in calls:
-        index, args = at(call, "index"), at(call, "function", "arguments")
-        text = args if isinstance(args, str) else orjson.dumps(args).decode() if args else ""
+        arguments = at(call, "function", "arguments") or ""
+        if not isinstance(arguments, str):
+            arguments = orjson.dumps(arguments).decode()
         id_, name = text_in(at(call, "id")), text_in(at(call, "function", "name"))
-        pieces.append(CallPiece(whole(index), id_, name, text, extra_of(call)))
+        pieces.append(CallPiece(whole(at(call, "index")), id_, name, arguments, extra_of(call)))
     return pieces
 
 
 def extra_of(part: object) -> dict[str, Any]:
-    """What a server wants back with a turn or a call: reasoning by its own name, all unknown."""
+    """The fields to send back with a turn or a call: reasoning, and all that are not known."""
     fields = _mapping(part).items()
     return {name: value for name, value in fields if name not in _READ and value not in (None, "")}
 
@@ -235,17 +239,18 @@ def joined(field: Any, piece: Any, name: str = "") -> Any:  # noqa: ANN401 - JSO
     if isinstance(field, list) and isinstance(piece, list):
         items = [*field]
         for item in piece:
-            begun = next((n for n, old in enumerate(items) if _goes_on(old, item)), None)
-            if begun is None:
+            place = next((n for n, old in enumerate(items) if _goes_on(old, item)), None)
+            if place is None:
                 items.append(item)
             else:
-                items[begun] = joined(items[begun], item)
+                items[place] = joined(items[place], item)
         return items
-    grows = isinstance(field, str) and isinstance(piece, str) and name not in _NAMING
-    return field + piece if grows else field if piece is None else piece
+    if isinstance(field, str) and isinstance(piece, str) and name not in _NAMING:
+        return field + piece
+    return field if piece is None else piece
 
 
-# Fields that name what they stand in, and come again with each of its pieces.
+# Texts that name the object they are in: each of its pieces repeats them, so they do not grow.
 _NAMING = {"type", "format", "id", "index", "role", "name"}
 
 
@@ -253,9 +258,9 @@ def _goes_on(begun: Any, item: Any) -> bool:  # noqa: ANN401 - JSON
     """Whether an item of a list is a further piece of another: of reasoning, mostly."""
     if not (isinstance(begun, dict) and isinstance(item, dict)):
         return False
-    # OpenRouter numbers them.
+    # OpenRouter numbers its items.
     if "index" in item or "index" in begun:
         return begun.get("index") == item.get("index") and begun.get("type") == item.get("type")
-    # litellm does not, and ends each with its signature.
+    # litellm does not number them; an item ends with its signature.
     is_over = begun.get("signature") or "data" in begun or "thinking" not in begun
     return begun.get("type") == item.get("type") and not is_over

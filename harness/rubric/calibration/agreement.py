@@ -29,7 +29,7 @@ class Estimate:
 
     @property
     def higher(self) -> str:
-        """Of second minus first: which is higher, or that it cannot be told."""
+        """Which side is higher, if this estimates second minus first; or `cannot tell`."""
         return "second" if self.low > 0 else "first" if self.high < 0 else "cannot tell"
 
 
@@ -145,7 +145,7 @@ def linear(
     with np.errstate(invalid="ignore", divide="ignore"):
         mx, my, xx, yy, xy = (sums[:, 1:] / n[:, None]).T
         vx, vy, cov, apart = xx - mx**2, yy - my**2, xy - mx * my, (mx - my) ** 2
-        # Of equal scores, rounding leaves a variance beside 0.
+        # If all scores are equal, rounding leaves a variance near 0.
         vx, vy = (np.where(v < 1e-12, 0, v) for v in (vx, vy))
         squares = vx + vy - 2 * cov + apart
         return {

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from harness.errors import InvalidInput
 
 Risk = Literal["accepted", "rejected", "all"]
-"""Of which drafts an error rate is a share."""
+"""The drafts of which an error rate is a share."""
 
 Counts = NDArray[np.int64]
 
@@ -75,7 +75,7 @@ class AtThreshold:
     """Drafts that people reject."""
 
     def trials(self, risk: Risk) -> int:
-        """Of how many drafts `wrong` is a share."""
+        """The number of drafts of which `wrong` is a share."""
         return {"accepted": self.accepted, "rejected": self.rejects, "all": self.drafts}[risk]
 
     @property

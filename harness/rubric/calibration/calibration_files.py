@@ -90,7 +90,7 @@ class Calibration(RubricRecord):
     kind = "calibration"
 
     rubric_sha256: str
-    """Of the rubric with this threshold."""
+    """The digest of the rubric with this threshold."""
     prompt_sha256: str
     """Digest of what the evaluator is told except task, sources and draft; as in `Judges`."""
     evaluator: str | None

@@ -1,4 +1,4 @@
-"""Rows of evaluations, also of Inspect AI and promptfoo: as samples, and as drafts with scores."""
+"""Reads rows of evaluations, also of Inspect AI and promptfoo, as samples or as scored drafts."""
 
 from __future__ import annotations
 
@@ -18,73 +18,79 @@ from harness.rubric.rubric import Rubric
 
 _SCORES = "scores."
 _ALIKE = ("accept", "evaluator", "group", "human", "outdated", "rubric_sha256", "split", "unjudged")
-"""Columns that drafts with labels have by the same names."""
+"""Columns that have the same names in files of labeled drafts."""
 
 
 def is_evaluation(fields: Mapping[str, object]) -> bool:
-    """Whether rows with these columns are of an evaluation; one that failed has no score."""
-    has = {name.partition(".")[0] for name in fields}
-    return "epoch" in has and "draft" not in has and not has.isdisjoint({"scores", "inputs"})
+    """Whether rows with these columns are of an evaluation; one that failed has no scores."""
+    columns = {name.partition(".")[0] for name in fields}
+    return "epoch" in columns and "draft" not in columns and bool(columns & {"scores", "inputs"})
 
 
 class PairNames:
-    """What the rows of one evaluation are paired by: the id, or else the inputs."""
+    """Names the rows of one evaluation by their ids, or else by their inputs, to pair them."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}
-        self._alike = Counter[str]()
+        self._name_by_id: dict[str, str] = {}
+        self._rows_by_name = Counter[str]()
 
-    def of(self, row: Row, inputs: Mapping[str, object]) -> str:
-        """The name of a row, in all its epochs; rows with the same inputs are numbered."""
+    def assign(self, row: Row, inputs: Mapping[str, object]) -> str:
+        """The name of a row, the same in all its epochs; rows with equal inputs are numbered."""
         table, line = row.fields.get("file"), row.fields.get("line")
         place = str(table) if line is None else f"{table}:{line}"
         # An id that is only a place in a table names another row once the table is sorted.
         if row.id != " ".join(place.split()):
             return row.id
-        if row.id not in self._names:
+        if row.id not in self._name_by_id:
             texts = ((name, _cell(value)) for name, value in sorted(inputs.items()))
             name = "; ".join(f"{name}: {text}" for name, text in texts if text)
-            self._alike[name] += 1
-            count = self._alike[name]
-            self._names[row.id] = name if count == 1 else f"{name} #{count}"
-        return self._names[row.id]
+            self._rows_by_name[name] += 1
+            count = self._rows_by_name[name]
+            self._name_by_id[row.id] = name if count == 1 else f"{name} #{count}"
+        return self._name_by_id[row.id]
 
 
 def _cell(value: object) -> str:
-    """A value as a table has it, so that outputs of several kinds have the same."""
+    """The value as a cell of a table, so that a row has one name in files of any kind."""
     text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
     return "" if value is None else text
 
 
 def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:
-    """The scores of an evaluation's rows by their names for pairs, without outdated ones.
+    """One `Sample` for each row that is not outdated, named so that two evaluations pair up.
 
     Raises:
-        InvalidInput: A row cannot be read, or a score is no number.
+        InvalidInput: A row cannot be read, its `scores` are no object, or a score is no number.
     """
-    samples, names = [], PairNames()
+    samples = []
+    names = PairNames()
     for row in rows:
         if isinstance(row, InvalidInput):
             raise row
         if row.fields.get("outdated"):
             continue
+        values = object_in(row.fields, "scores") or {}
+        if not isinstance(values, dict):
+            raise row.refusal(
+                f"'scores' is {values!r:.40}, not an object", code="labels.not-a-number"
+            )
         try:
-            scores = object_in(row.fields, "scores") or {}
-            scores = {name: float(value) for name, value in scores.items()}
+            scores = {name: float(value) for name, value in values.items()}
         except (TypeError, ValueError) as error:
             raise row.refusal(
                 f"a score is no number ({error})", code="labels.not-a-number"
             ) from error
         inputs = object_in(row.fields, "inputs") or {}
-        name, group = names.of(row, inputs), str(row.fields.get("group", ""))
-        samples.append(Sample(row=name, scores=scores, group=group))
+        group = str(row.fields.get("group", ""))
+        samples.append(Sample(row=names.assign(row, inputs), scores=scores, group=group))
     return samples
 
 
 def object_in(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON
-    """A value that may be an object, as JSON in a cell, or in columns with points."""
+    """The value of a field; objects may be JSON in a cell, or columns such as `scores.clear`."""
     value = fields.get(name)
-    parts = {key.partition(".")[2]: of for key, of in fields.items() if key.startswith(f"{name}.")}
+    prefix = f"{name}."
+    parts = {key.removeprefix(prefix): v for key, v in fields.items() if key.startswith(prefix)}
     if isinstance(value, str) and value[:1] in {"{", "["}:
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
@@ -92,10 +98,10 @@ def object_in(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JS
 
 
 def as_draft(row: Row, rubric: Rubric) -> Row:
-    """A row of an evaluation as a draft that was scored by the rubric; others as they are.
+    """A row of an evaluation as a draft with scores; any other row as it is.
 
-    Each epoch is a draft. Scores are the rubric's, or those that another program gave by the names
-    of its dimensions.
+    Each epoch is a draft. The scores are the rubric's own, or another program's if they have the
+    names of the rubric's dimensions.
     """
     if not is_evaluation(row.fields):
         return row
@@ -112,7 +118,7 @@ def as_draft(row: Row, rubric: Rubric) -> Row:
         plain = name.removeprefix("inputs.")
         score = name.removeprefix(_SCORES).removeprefix(f"{rubric.id}.")
         score = re.sub(r"\W+", "_", score.lower())
-        # Labels may stand in the data set, so that they are inputs here.
+        # Labels may stand in the data set; the evaluation then has them among its inputs.
         if plain.partition(".")[0] in _ALIKE:
             fields[plain] = value
         elif name.startswith(_SCORES) and score in dimensions:

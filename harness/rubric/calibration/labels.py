@@ -45,7 +45,6 @@ _SHOWN_OF_A_KIND = 3
 
 _MODEL = ConfigDict(frozen=True, coerce_numbers_to_str=True, allow_inf_nan=False)
 
-
 Unreadable = Literal["drop", "lowest"]
 """What becomes of a judgement without a score, which a file has as null: it does not count, or as
 the lowest score."""
@@ -119,9 +118,9 @@ class Labeled(BaseModel):
 
     @property
     def digest(self) -> str:
-        """Of the draft, by which looks at its label are remembered, whatever else a file says.
+        """The digest by which looks at the draft's label are remembered, in any file.
 
-        Its text, task and sources tell it; without a text, its id.
+        It is of text, task and sources; without a text, of the id.
         """
         number = self.id.rpartition(":")[2]
         identity = self.content or (self.id if self.named else f"{self.among} {number}")
@@ -249,7 +248,10 @@ class _LabelTable:
                 continue
             cells = by_draft.setdefault(row.id, {})
             cells.setdefault(("id",), _Cell(row, "id", row.id))
-            cells.setdefault(("named",), _Cell(row, "id", _is_named(row)))
+            # In a file of scores, a draft without an id has its place in a file, such as `a.csv:3`.
+            is_place = "sha256" in row.fields and re.search(r":\d+$", row.id)
+            is_named = "id" in row.fields and not is_place
+            cells.setdefault(("named",), _Cell(row, "id", is_named))
             self._gather(row, cells)
         ignored = tuple(name for kind, name in kinds.items() if kind not in _KNOWN)
         drafts = tuple(filter(None, map(self._value, by_draft.values())))
@@ -377,11 +379,6 @@ def _number(value: object, scale: Scale) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def _is_named(row: Row) -> bool:
-    """Whether the id is a name: a file of scores has the place of drafts without one."""
-    return "id" in row.fields and not ("sha256" in row.fields and re.search(r":\d+$", row.id))
-
-
 def labels_in(row: Row) -> dict[str, str | float | bool]:
     """What people said of a row's draft, by columns such as `human.clear.anna`."""
     columns = {".".join(p).rstrip("."): column for p, column in _places_in(row).items()}
@@ -419,8 +416,7 @@ def _places_in(row: Row) -> dict[_Place, str]:
 
 
 _FIELDS = {"human": "people", "score": "scores", "path": "draft"}
-"""Of `Labeled`, by the columns that have other names."""
-
+"""Column → field of `Labeled`, where the names differ."""
 
 _NO_NUMBER = "not a number; write it with a point, 7.5, or leave it empty"
 _EXPLAINED = {"bool_parsing": ("labels.not-yes-or-no", "write yes or no, or nothing")}

@@ -109,14 +109,13 @@ def labeled_by(scores: Sequence[Labeled], labels: Sequence[Labeled]) -> list[Lab
         )
     names = ("draft", "task", "sources", "people", "accept", "group", "split")
     return [
-        score.model_copy(update={n: value for n in names if (value := getattr(label, n))})
+        score.model_copy(update={n: getattr(label, n) for n in names if getattr(label, n)})
         for score, label in pairs
     ]
 
 
 def _may_be_one(first: Labeled, second: Labeled) -> bool:
-    """Whether nothing that both say differs."""
-    # What one file leaves out contradicts nothing.
+    """Whether no field that both files give differs: what one leaves out contradicts nothing."""
     names = first.people.keys() & second.people
     people = [(first.people[name], second.people[name]) for name in names]
     fields = ((getattr(first, n), getattr(second, n)) for n in ("content", "group", "accept"))

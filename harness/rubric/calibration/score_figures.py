@@ -105,10 +105,10 @@ class ScoreSummary(MeanFigure):
 
     name: str
     groups: int | None
-    """By which the error is clustered; None without groups."""
+    """How many groups the error is clustered by; None without groups."""
     low: float
-    """Of the mean's interval with 95 % confidence: Wilson's of rows that all score 0 or 1, without
-    groups; else by a bootstrap over the groups, NaN below three of these, or of equal scores."""
+    """The lower end of the mean's interval with 95 % confidence: Wilson's if all rows score 0 or 1
+    and have no groups; else by a bootstrap over the groups, NaN below three or for equal scores."""
     high: float
     bootstrap_stderr: float
     accuracy: float

@@ -112,7 +112,7 @@ class Tuning:
 
     @property
     def labels_sha256(self) -> str:
-        """Of what people said of the drafts that count."""
+        """The digest of what people said of the drafts that count."""
         texts = sorted(rated.labeled.said for rated in self.counted)
         return hashlib.sha256("".join(texts).encode()).hexdigest()
 
@@ -136,7 +136,8 @@ def tune(
     """
     # 1. Drafts with a composite and a decision. Those that count are independent.
     everything = scored_drafts(drafts, rubric, accept_at=accept_at)
-    scored, dropped = [], dict[str, list[str]]()
+    scored: list[Rated] = []
+    dropped: dict[str, list[str]] = {}  # reason → ids of drafts
     for rated in everything:
         if rated.lacks:
             dropped.setdefault(rated.lacks, []).append(rated.labeled.id)
@@ -149,7 +150,7 @@ def tune(
             "harness rubric score gives scores, for --scores",
             code="tune.nothing-to-count",
         )
-    decided = _is_decided(drafts)
+    decided = any(draft.accept for draft in drafts)
     if not decided and not any(rated.accept for rated in scored):
         raise InvalidInput(
             f"no draft has a mean human score of {accept_at:g} or more; set the score from which "
@@ -221,7 +222,7 @@ def tune(
 def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float) -> list[Rated]:
     """The drafts with their scores; with a composite and a decision, unless they lack something."""
     names_by_people = {name for draft in drafts for name in draft.people}
-    if _is_decided(drafts):
+    if any(draft.accept for draft in drafts):
         # A draft on which nobody decided is left out, whatever its scores.
         decisions = [
             statistics.fmean(d.accept.values()) > 0.5 if d.accept else None for d in drafts
@@ -236,10 +237,6 @@ def scored_drafts(drafts: Sequence[Labeled], rubric: Rubric, *, accept_at: float
         replace(d, lacks="no label by people") if accept is None else replace(d, accept=accept)
         for d, accept in zip(scored, decisions, strict=True)
     ]
-
-
-def _is_decided(drafts: Iterable[Labeled]) -> bool:
-    return any(draft.accept for draft in drafts)
 
 
 def _is_accepted(draft: Labeled, rubric: Rubric, names: set[str], accept_at: float) -> bool | None:

@@ -97,5 +97,5 @@ def _read(value: object, read: ValidatorFunctionWrapHandler, info: ValidationInf
 AnyCheck = Annotated[_ShippedCheck, WrapValidator(_read), SerializeAsAny()]
 """What stands in a rubric's `checks`."""
 
-# Of the checks, those that others make or name; the rest are told by their names in `CHECKS`.
+# The checks that other modules make or name; all others are in `CHECKS`, by their names.
 __all__ = ["CHECKS", "AnyCheck", "Check", "Grade", "Match", "Target", "mean_of"]

@@ -59,7 +59,7 @@ class Check(BaseModel):
     by_sources: ClassVar[bool] = False
     """Whether it has nothing to check a draft by that has no sources."""
     not_for: ClassVar[tuple[Trait, ...]] = ()
-    """Of languages whose writing does not tell what it asks: in these, drafts are not judged."""
+    """Traits of languages whose writing does not show what it asks: there it judges no draft."""
 
     @property
     def requirement(self) -> str:
@@ -100,7 +100,7 @@ class InRange(Check):
     def _grade(
         self, count: int, what: str, section: Section | None = None, index: int | None = None
     ) -> Grade:
-        """Of a count, about a section or about the whole draft."""
+        """The grade of a count, about a section or about the whole draft."""
         place = (section.title if section else None, index)
         findings: tuple[Finding, ...] = ()
         if count < self.min:

@@ -26,11 +26,11 @@ class PythonBlock:
     """One fence labelled as Python."""
 
     index: int
-    """Of its section in `draft.sections`."""
+    """The index of its section in `draft.sections`."""
     code: str
-    """Dedented; of an interactive session (`>>> `) only what was typed."""
+    """Dedented; an interactive session (`>>> `) without the lines that it printed."""
     parsed: ast.Module | str
-    """Or why it does not parse."""
+    """The tree, or why the code does not parse."""
 
 
 def python_blocks(draft: Draft) -> Iterator[PythonBlock]:
@@ -69,7 +69,7 @@ class ParsesAsPython(Check):
 
 
 def _typed(code: str) -> str:
-    """Of an interactive session what was typed; any other code as it is."""
+    """The lines that were typed in an interactive session; any other code as it is."""
     lines = code.splitlines()
     if not next((line for line in lines if line.strip()), "").startswith(">>>"):
         return code

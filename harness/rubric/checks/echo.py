@@ -13,9 +13,8 @@ from harness.rubric.draft import Draft, Finding
 from harness.text.sentences import sentences_of
 from harness.text.words import terms
 
-# So many words of a prompt are an echo anywhere; so many only as the beginning of a line that ends
-# there or with a colon.
-_LONG_WORDS, _SHORT_WORDS = 6, 3
+_LONG_WORDS = 6  # this many words of a prompt are an echo anywhere
+_SHORT_WORDS = 3  # this many only as a whole line, or as a line's beginning up to a colon
 
 _MADE = r"(?:rewritten|revised|improved|updated|edited|corrected|refined|polished|final)"
 _EARLIER = r"(?:previous|earlier|existing|original|old)"
@@ -56,9 +55,10 @@ _TALK = re.compile(
 
 def echoes(draft: Draft) -> tuple[Finding, ...]:
     """A finding for each line with words of the loop."""
-    evidence, sources = _spaced(draft.evidence), _spaced("\n".join(draft.sources))
-    prompts = [words for piece in _pieces(draft) if (words := _spaced(piece)) not in evidence]
-    # Beside sources, a draft may have the title of the task, and no whole sentence of it.
+    evidence = _spaced(draft.evidence)
+    sources = _spaced("\n".join(draft.sources))
+    prompts = [words for words in map(_spaced, _pieces(draft)) if words not in evidence]
+    # If there are sources, a draft may have the title of the task, but no whole sentence of it.
     task = map(_spaced, sentences_of(draft.task) if draft.has_sources else [draft.task])
     whole = [*prompts, *(words for words in task if words not in sources)]
     long = [words for words in whole if len(words.split()) >= _LONG_WORDS]
@@ -74,12 +74,12 @@ def echoes(draft: Draft) -> tuple[Finding, ...]:
             ):
                 message = "write the text alone: this line is about the task or the revision"
                 findings.append(draft.finding(message, index, code="check.echo"))
-    # One a section, however many of its lines.
+    # One finding for a section, however many of its lines are an echo.
     return tuple(dict.fromkeys(findings))
 
 
 def _spaced(text: str) -> str:
-    """Its words, with blanks around them: whole words are found in it."""
+    """The words of a text with blanks around each, so that only whole words are found in it."""
     return f" {' '.join(terms(text))} "
 
 

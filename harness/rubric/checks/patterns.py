@@ -127,7 +127,7 @@ class Regex(Check):
         return self.meaning.strip().rstrip(".") or f"what matches {self.pattern}"
 
     def _grade(self, draft: Draft, by_section: Mapping[int, list[str]]) -> Grade:
-        """Of the matches of the sections that are counted together."""
+        """The grade by the matches in the sections that are counted together."""
         count = sum(map(len, by_section.values()))
         findings: tuple[Finding, ...] = ()
         if count < self._least:

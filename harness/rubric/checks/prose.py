@@ -252,7 +252,7 @@ class NoRepetition(Check):
 
 # Different longer words that a paragraph needs to be compared: about two sentences.
 _PARAGRAPH_WORDS = 10
-# Of these, the share that an earlier paragraph must have.
+# The share of these words that an earlier paragraph must have.
 _PARAGRAPH_SHARE = 0.75
 
 
@@ -324,12 +324,11 @@ def _repeated(
 # Code spans, addresses and tags are of no language.
 _NOT_PROSE = re.compile(r"(?<!`)`++[^`]++`++|\]\([^()\s]*+\)|\bhttps?://\S++|<[^<>\s]++>")
 
-
 _TAG = re.compile(r"([a-z]{2})(?:[-_]\w+)*", re.IGNORECASE)
 
 
 def _without_region(code: object) -> object:
-    """The language of a tag such as `pt-BR`; of Norwegian, Bokmål (`nb`) is known as `no`."""
+    """The language of a tag such as `pt-BR`; Norwegian Bokmål (`nb`) is known as `no`."""
     tag = _TAG.fullmatch(code) if isinstance(code, str) else None
     if tag is None or (tag[0] == tag[1] and code != "nb"):
         return code

@@ -290,7 +290,7 @@ _STEM, _ENDING = 3, 3
 
 _CODE_SPAN = re.compile(r"(?<!`)`++([^`]++)`++")
 _ADDRESS = re.compile(r"\]\([^()\s]*+\)|\b(?:https?://|www\.)\S++|<[^<>\s]++>")
-# Of scripts with blanks: in others, a name in Latin letters may stand among them without.
+# A letter of a script with blanks: other scripts may have a Latin name right among their letters.
 _LETTER = f"[^\\W{UNSPACED}{HANGUL}]"
 _TOKEN = re.compile(rf"(?!\d|_){_LETTER}++(?>(?:['\u2019&.-]{_LETTER}++)*)")
 _PART = re.compile(r"\w{2,}+")
@@ -335,7 +335,7 @@ def names_in(sentence: str, *, nouns_have_capitals: bool = False) -> Iterator[Na
             yield Name(text=f"`{span.strip()}`", parts=parts, exact=True)
     prose = _joined(_ADDRESS.sub(" ", _CODE_SPAN.sub(" _ ", composed(sentence))))
     for run in _runs(prose, nouns_have_capitals=nouns_have_capitals):
-        # Of `NATO-led` the second part is no name.
+        # The second part of `NATO-led` is no name.
         names = (
             part
             for word in run

@@ -26,7 +26,6 @@ _ITEMS: dict[ItemKind, str] = {
     "bullets": "bullet points",
 }
 
-
 NO_WORDS = Grade(
     1.0, unjudged="not for this language: no blanks part its words; give a range of 'characters'"
 )

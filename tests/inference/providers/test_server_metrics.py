@@ -247,8 +247,8 @@ def test_of_several_engines_the_fullest_cache_counts():
 
 def tokens(prompt, cached=0):
     return (
-        Reading(name="prompt", unit="tokens", value=prompt, total=True),
-        Reading(name="cached prompt", unit="tokens", value=cached, total=True),
+        Reading(name="prompt", unit="tokens", value=prompt, is_total=True),
+        Reading(name="cached prompt", unit="tokens", value=cached, is_total=True),
     )
 
 

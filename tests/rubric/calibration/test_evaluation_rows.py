@@ -115,6 +115,19 @@ def test_a_score_that_is_nan_is_missing_and_its_sample_named(tmp_path, ending):
     assert said in warning["event"]
 
 
+@pytest.mark.parametrize("scores", [[0.5], "good", 0.5, {"match": "good"}])
+def test_scores_that_are_no_object_of_numbers_are_refused_with_file_and_line(tmp_path, scores):
+    path = tmp_path / "out.jsonl"
+    path.write_text(
+        '{"id": "a", "epoch": 1, "scores": {}}\n'
+        + json.dumps({"id": "b", "epoch": 1, "scores": scores})
+    )
+    with pytest.raises(InvalidInput) as refused:
+        evaluation_samples(read_rows([str(path)]))
+    error = refused.value
+    assert (error.code, error.path, error.line) == ("labels.not-a-number", path, 2)
+
+
 @pytest.mark.parametrize("text", ['{"a": 1}', "[1, 2]", "no JSON", '{"results": "good"}'])
 def test_another_json_file_is_a_text_as_before(tmp_path, text):
     path = tmp_path / "draft.json"
