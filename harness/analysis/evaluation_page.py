@@ -17,7 +17,12 @@ from typing import Any
 from harness.analysis.html_page import object_json
 from harness.errors import InvalidInput
 from harness.rows import Row, read_rows
-from harness.rubric.calibration.evaluation_rows import PairNames, is_evaluation, object_in
+from harness.rubric.calibration.evaluation_rows import (
+    PairNames,
+    is_evaluation,
+    object_in,
+    scores_in,
+)
 from harness.rubric.calibration.score_figures import Reducer, Sample, summaries
 from harness.session.batch_files import ROWS, failures_of, manifest_of
 from harness.trace import Journal
@@ -74,12 +79,13 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
         if (name := names.assign(row, fields["inputs"] or {})) != row.id:
             shared["name"] = name
         entry = rows.setdefault(row.id, {"id": row.id, **shared, "epochs": []})
-        scores = {name: float(score) for name, score in (fields["scores"] or {}).items()}
         own = {name: fields[name] for name in _KEPT if fields.get(name) not in (None, "", {}, [])}
         number = int(fields.get("row", -1))
         numbers[row.id] = min(number, numbers.get(row.id, number))
         took = spent.get(number, {})
-        entry["epochs"].append({**took, **own, "epoch": int(fields["epoch"]), "scores": scores})
+        entry["epochs"].append(
+            {**took, **own, "epoch": int(fields["epoch"]), "scores": scores_in(row)}
+        )
     for entry in rows.values():
         entry["epochs"].sort(key=lambda epoch: epoch["epoch"])
     # A file that grew has its lines in the order in which they ended.

@@ -69,21 +69,21 @@ def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:
             raise row
         if row.fields.get("outdated"):
             continue
-        values = object_in(row.fields, "scores") or {}
-        if not isinstance(values, dict):
-            raise row.refusal(
-                f"'scores' is {values!r:.40}, not an object", code="labels.not-a-number"
-            )
-        try:
-            scores = {name: float(value) for name, value in values.items()}
-        except (TypeError, ValueError) as error:
-            raise row.refusal(
-                f"a score is no number ({error})", code="labels.not-a-number"
-            ) from error
         inputs = object_in(row.fields, "inputs") or {}
         group = str(row.fields.get("group", ""))
-        samples.append(Sample(row=names.assign(row, inputs), scores=scores, group=group))
+        samples.append(Sample(row=names.assign(row, inputs), scores=scores_in(row), group=group))
     return samples
+
+
+def scores_in(row: Row) -> dict[str, float]:
+    """A row's scores by name; raises `InvalidInput` if they are no object of numbers."""
+    values = object_in(row.fields, "scores") or {}
+    if not isinstance(values, dict):
+        raise row.refusal(f"'scores' is {values!r:.40}, not an object", code="labels.not-a-number")
+    try:
+        return {name: float(value) for name, value in values.items()}
+    except (TypeError, ValueError) as error:
+        raise row.refusal(f"a score is no number ({error})", code="labels.not-a-number") from error
 
 
 def object_in(fields: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - JSON
