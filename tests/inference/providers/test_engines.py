@@ -63,17 +63,27 @@ def numbers(readings):
 def test_a_reply_that_was_cut_goes_on_from_its_last_whole_word():
     prompt = "Write two paragraphs about the sea, and then stop."
 
+    # Not `attempts`, which count a request again whose kept connection the server had closed.
+    calls = []
+
     async def act(model):
-        whole = await answer(model.chat, request(prompt), on_cut="continue")
+        async def chat(request):
+            calls[-1] += 1
+            return await model.chat(request)
+
+        async def reply(request, on_cut):
+            calls.append(0)
+            return await answer(chat, request, on_cut=on_cut)
+
+        whole = await reply(request(prompt), "continue")
         # How long the text is, and how many calls it takes in parts, differs by processor.
         half = request(prompt, max_output_tokens=whole.usage.output_tokens * 2 // 3)
-        cut = await answer(model.chat, half, on_cut="keep")
-        return whole, cut, await answer(model.chat, half, on_cut="continue")
+        return whole, await reply(half, "keep"), await reply(half, "continue")
 
     whole, cut, joined = with_model(act)
     assert whole.usage.output_tokens > 40
-    assert (whole.attempts, cut.attempts) == (1, 1)
-    assert joined.attempts > 1
+    assert calls[:2] == [1, 1]
+    assert joined.attempts >= calls[2] > 1
     assert (cut.finish_reason, joined.finish_reason) == ("length", "stop")
     kept = cut.text.rsplit(" ", 1)[0]
     assert whole.text.startswith(kept)
