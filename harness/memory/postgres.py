@@ -401,9 +401,11 @@ class _Statements:
             try:
                 return act()
             except psycopg.OperationalError as error:
-                # As after a restart of the server. Part of a transaction is not made again: the
-                # transaction is lost as a whole.
-                is_lost = self.connection.closed or isinstance(error, _SHUTDOWNS)
+                # As after a restart of the server. An error that the server has not sent has no
+                # state: what was said to it broke off, even where the connection seems open. Part
+                # of a transaction is not made again: the transaction is lost as a whole.
+                is_shut = isinstance(error, _SHUTDOWNS)
+                is_lost = self.connection.closed or error.sqlstate is None or is_shut
                 if self._has_begun or not (is_lost and tries_left):
                     raise
                 self.connection.close()

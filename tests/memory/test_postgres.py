@@ -158,6 +158,25 @@ def test_a_lost_connection_is_made_again_and_a_server_that_is_gone_is_said(
     own_server.start()
 
 
+def test_a_question_that_breaks_off_is_asked_again_where_the_connection_seems_open(
+    url, tmp_path, monkeypatch
+):
+    breaks = iter([True])
+    whole = psycopg.Cursor.executemany
+
+    def executemany(cursor, *arguments, **options):
+        if next(breaks, False):
+            # libpq's, of a server that shut down while the results of a pipeline were read.
+            raise psycopg.OperationalError("cannot exit pipeline mode while busy")
+        return whole(cursor, *arguments, **options)
+
+    with MemoryStore.open(url, embedder=Letters(), cache=tmp_path) as store:
+        store.add([Passage(text="one", id="1")])
+        monkeypatch.setattr(psycopg.Cursor, "executemany", executemany)
+        assert store._primary.known([Passage(text="one", id="1")]) == {"1": 1}
+    assert next(breaks, None) is None
+
+
 def test_a_store_waits_through_restarts_and_each_write_is_made_once(own_server, tmp_path):
     """Two clean ones and two crashes, while two threads write and read without a pause."""
     added, faults, is_over = [], [], Event()
