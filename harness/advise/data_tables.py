@@ -122,7 +122,7 @@ def known_device(name: str) -> DeviceSpec:
     return device
 
 
-_VENDOR = re.compile(r"\b(?:nvidia|geforce|tesla|amd|instinct)\b")
+_VENDOR: Final = re.compile(r"\b(?:nvidia|geforce|tesla|amd|instinct)\b")
 
 
 def _letters(name: str) -> str:

@@ -142,7 +142,7 @@ def read_model_shape(path: Path) -> ModelShape:
     """Reads a GGUF file, a folder of safetensors, or a `config.json`; raises `ModelFileInvalid`."""
     if path.is_dir():
         shape = read_model_shape(path / "config.json")
-        size = _tensor_bytes(path, expected_bytes=shape.weight_bytes)
+        size = _tensor_bytes(path, parameters=shape.parameters)
         # What the configuration does not tell, such as norms and biases; every token passes it.
         extra = 0 if size is None else size - shape.weight_bytes
         return replace(
@@ -182,7 +182,7 @@ def read_model_shape(path: Path) -> ModelShape:
 _AGAIN: Final = "download all files of the model into one folder again"
 
 
-def _tensor_bytes(folder: Path, *, expected_bytes: int) -> int | None:
+def _tensor_bytes(folder: Path, *, parameters: int) -> int | None:
     """The size of all files of tensors: those that an index names, else all there are."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
     places = _json(index).get("weight_map") if index.is_file() else None
@@ -198,9 +198,9 @@ def _tensor_bytes(folder: Path, *, expected_bytes: int) -> int | None:
         except OSError as error:
             problem = f"cannot be opened ({error.strerror}); {_AGAIN}"
             raise ModelFileInvalid(problem, path=path) from error
-    # Saved in a file's place, a Git LFS pointer or a web page is small.
-    if paths and size < expected_bytes / 2:
-        problem = f"its tensors take {size:,} bytes, not about {expected_bytes:,}; {_AGAIN}"
+    # A Git LFS pointer or a web page, saved in a file's place, has less than a bit for each weight.
+    if paths and size * 8 < parameters:
+        problem = f"its files have {size:,} bytes for {parameters:,} weights; {_AGAIN}"
         raise ModelFileInvalid(problem, path=folder)
     return size if paths else None
 

@@ -329,22 +329,19 @@ _FIRST_ATTRIBUTES: dict[int, tuple[weakref.ref[object], Mapping[str, object]]] =
 
 
 def _attributes(value: object) -> list[tuple[str, object]]:
-    """The public attributes of an object of the user's own class; the code of a jinja2 template.
+    """The public attributes of an object of the user's own class; empty for other objects.
 
     Lists and the like, which the run may fill, are left out. Texts and numbers are those that the
     object had when it was first looked at, mostly as a run began: the run may set others, but a
-    person who edits them makes another object. Empty for other objects.
+    person who edits them makes another object.
     """
-    key = id(value)
-    home = type(value).__module__
-    if home == "jinja2.environment":
-        names = "blocks", "root_render_func"
-        return [(name, getattr(value, name)) for name in names if hasattr(value, name)]
-    is_own_class = home not in sys.modules or is_own_module(sys.modules[home])
-    # Only own objects are read: a library's proxy may be bound to nothing yet, and raise.
-    if not is_own_class or not hasattr(type(value), "__weakref__"):
+    cls, key = type(value), id(value)
+    is_own_class = cls.__module__ not in sys.modules or is_own_module(sys.modules[cls.__module__])
+    # Only own objects are read: a library's proxy may be bound to nothing yet, and raise. So may an
+    # own one that is asked for a dictionary or a weak reference that its slots do not have.
+    if not (is_own_class and cls.__dictoffset__ and cls.__weakrefoffset__):
         return []
-    current = {**getattr(value, "__dict__", {})}
+    current = {**value.__dict__}
     reference, first = _FIRST_ATTRIBUTES.get(key, (None, {}))
     if reference is None or reference() is not value:
         # Only plain values are stored: others may lead back to the object, and keep it alive.
@@ -428,6 +425,8 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
     match value:
         case enum.Enum():
             return Parts(f"member {value.name}", (type(value),))
+        case str() | bytes() | int() | float():  # of a subclass, since `add` writes plain ones
+            return Parts(f"value {_ADDRESS.sub('', repr(value))}", (type(value),))
         case tuple():
             # The type counts, too: it may be a named tuple.
             return Parts("tuple", (type(value), *value))
@@ -475,6 +474,8 @@ def parts_of(value: object) -> Parts | None:  # noqa: PLR0911, PLR0912 - one for
         return Parts(f"type {alias.__name__}", (alias.__value__,), may_recur=True)
     if type(value).__module__ == "typing":  # Any, Literal, Union: they have no parts
         return Parts(f"type {value!r}", ())
+    if type(value).__module__ == "jinja2.environment" and hasattr(value, "root_render_func"):
+        return Parts("template", (vars(value)["blocks"], value.root_render_func))
     fields = _fields(value)
     return None if fields is None else Parts("record", (type(value), *fields), may_recur=True)
 

@@ -98,12 +98,7 @@ class NodeCall:
     """
 
     def __init__(
-        self,
-        call: StepCall,
-        *,
-        shared: Shared,
-        nested: Nested,
-        parent: NodeCall | None = None,
+        self, call: StepCall, *, shared: Shared, nested: Nested, parent: NodeCall | None = None
     ) -> None:
         self.label = call.label
         self.pulse: Pulse = Pulse(None if parent is None else parent.pulse)
@@ -322,7 +317,7 @@ class NodeCall:
                 is_last = task.cancelling() or self._has_given_items
                 delay_s = None if is_last else self._delay_s(error, attempt)
                 if delay_s is None:
-                    raise CallFailed(error, attempt, beside=_told_once(further)) from error
+                    raise CallFailed(error, attempt, beside=_first_lines(further)) from error
                 # The next attempt asks for other replies if these may have been the reason. They
                 # were not where a call failed: it is made again in any case.
                 cause = _cause(error)
@@ -474,10 +469,10 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return leaves
 
 
-def _told_once(errors: list[BaseException]) -> tuple[str, ...]:
-    """The first line of each error that is none of a cancellation."""
-    told = [str(describe(e)).partition("\n")[0] for e in errors if isinstance(e, Exception)]
-    return tuple(dict.fromkeys(told))
+def _first_lines(errors: list[BaseException]) -> tuple[str, ...]:
+    """The class and first line of each error, without cancellations and repetitions."""
+    lines = [str(describe(e)).partition("\n")[0] for e in errors if isinstance(e, Exception)]
+    return tuple(dict.fromkeys(lines))
 
 
 def _rank(error: BaseException) -> int:

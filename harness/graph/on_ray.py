@@ -215,9 +215,9 @@ class _OnRay(OnWorkers):
     def _submitted(self, call: PackedCall, on: Resources) -> Any:  # noqa: ANN401 - a reference of Ray's
         """The call as a task of the cluster's."""
         board = _RayBoard(self._opened_switchboard()) if call.asks else None
-        sizes = {name: len(data) for name, data in call.arguments.items()}
-        small = {name: data for name, data in call.arguments.items() if sizes[name] < _LARGE_BYTES}
-        large = {name: self._put(call.arguments[name]) for name in sizes if name not in small}
+        inputs = call.arguments.items()
+        small = {name: data for name, data in inputs if len(data) < _LARGE_BYTES}
+        large = {name: self._put(data) for name, data in inputs if name not in small}
         try:
             function = self._function_for(on, call)
             return function.remote(call._replace(arguments=small), board, **large)

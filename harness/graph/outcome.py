@@ -117,11 +117,7 @@ class Execution:
         """The error to raise for the first failure."""
         first, *rest = self.failures
         failed = NodeFailed(
-            first.node,
-            first.error,
-            attempts=first.attempts,
-            others=len(rest),
-            beside=first.beside,
+            first.node, first.error, attempts=first.attempts, others=len(rest), beside=first.beside
         )
         failed.__cause__ = first.error
         # From here a caller of a nested graph takes its failures; see `_Running._given_up`.

@@ -35,7 +35,7 @@ _NOT_FROM_JSON = frozenset(
     {"callable", "generator", "is-instance", "is-subclass"}
     | {"literal of an enum", "enum of other values"}
 )
-# As values of members of an enum, by which pydantic finds these.
+# Values that no member of an enum may have: pydantic finds a member by its value in the JSON.
 _NOT_IN_JSON = (tuple, bytes, set, frozenset)
 _UNWRITTEN = ("maxlen", "default_factory")
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
@@ -169,8 +169,8 @@ class ValueForm:
             excerpts[1] = "another that looks the same"
         where = f" at {place.removeprefix('.')}" if place else ""
         remedy = "return a value that JSON can hold whole"
-        if type(was) is not type(back):
-            # Alone: in a union with texts, JSON says not which of both a value is.
+        if type(was) is not type(back) and _has_form(type(was)):
+            # Alone: in a union with texts, JSON does not say which of the two a value is.
             alone = f"annotate it as {type(was).__name__} alone"
             remedy = f"{alone}, or return a dataclass with a field for each type"
         raise TypeError(
@@ -240,6 +240,14 @@ def _configured(annotation: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - whatever
         if error.code != "type-adapter-config-unused":
             raise
         return TypeAdapter(annotation)  # a model, with a configuration of its own
+
+
+def _has_form(annotation: object) -> bool:
+    try:
+        value_form(annotation)
+    except TypeError:
+        return False
+    return True
 
 
 def _no_form(annotation: object, kinds: Collection[str] = ()) -> str:

@@ -218,7 +218,7 @@ def kept_logits_bytes(header: GgufHeader, loading: Loading) -> int:
 
 
 def padded_tokens(tokens: int) -> int:
-    """As llama.cpp has a context."""
+    """The context that llama.cpp makes for so many tokens."""
     return -(-tokens // _CELL_STEP) * _CELL_STEP
 
 

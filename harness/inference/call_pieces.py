@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from harness.inference.json_text import parsed
 from harness.inference.request import Message, ToolCall, ToolSpec, called_names
 
 
@@ -42,9 +43,8 @@ def tool_calls(
         if not id_ or id_ in used:
             id_ = next(free for n in count(1) if (free := f"call_{n}") not in used)
         used.add(id_)
-        complete.append(
-            ToolCall(id_, _offered(call.name, names), call.arguments or "{}", call.extra)
-        )
+        name = _offered(call.name, names)
+        complete.append(ToolCall(id_, name, call.arguments or "{}", call.extra))
     return tuple(complete)
 
 
@@ -62,7 +62,9 @@ def _place(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
     if piece.id or not begun.name:
         goes_on = piece.id in {"", begun.id} or not begun.id
     else:  # the name may come with each piece, and so may a further call of the same tool
-        goes_on = piece.index is not None and piece.name == begun.name
+        begins = piece.arguments.startswith("{") and piece.arguments != begun.arguments
+        is_further = begins and parsed(begun.arguments.encode("utf-8", "replace"))
+        goes_on = piece.index is not None and piece.name == begun.name and not is_further
     return numbered[-1] if goes_on else None
 
 

@@ -249,10 +249,8 @@ class Client:
         is_empty = isinstance(error, ReplyEmpty) and retry.max_attempts > 1
         if is_empty and isinstance(request, ChatRequest):
             reminder = reminded(request)
-            if reminder is None:
-                delay_s = None
-            else:
-                call.request, delay_s = reminder, 0.0
+            call.request = reminder or request
+            delay_s = None if reminder is None else 0.0
         # 2. Another replica is asked at once.
         if elsewhere and len(call.tried) < len(route.backends):
             delay_s, counted = 0.0, 0

@@ -402,12 +402,13 @@ def one_turn(first: Message, second: Message) -> Message:
     """Two turns as one, of the first's role: templates want turns to alternate."""
     content = "\n\n".join(filter(None, (first.content, second.content)))
     begins = len(content) - len(second.content)
-    behind = [(begins + at, is_image, further) for at, is_image, further in second.placed]
+    # The second begins a part of its own, or its text would get the fields of the first's last.
+    rest = [(begins + at, is_image, further) for at, is_image, further in second.placed]
     return replace(
         second,
         role=first.role,
         content=content,
-        layout=(*first.placed, *behind) if first.layout or second.layout else (),
+        layout=(*first.placed, (begins, False, {}), *rest) if first.layout or second.layout else (),
         tool_calls=(*first.tool_calls, *second.tool_calls),
         answers=first.answers,
         images=(*first.images, *second.images),

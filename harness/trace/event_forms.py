@@ -1,9 +1,9 @@
 """The form of events: from their fields to the attributes of a record, and back.
 
 An event's name is its class's, in small words and without `Event`; its fields are its attributes,
-in order. What has its default is not written; what a span learns later has the default None, and is
-added by `Span.set`. What is missing or of another type, as in a damaged journal, reads as the
-default, else as None or empty; a text as `str` shows it.
+in order. A field that has its default is not written. A field that a span learns later has the
+default None, and is added by `Span.set`. An attribute that is missing or of another type, as in a
+damaged journal, reads as the default, else as None or empty; where a text should be, as a text.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Event:
     @classmethod
     def of(cls, record: object) -> Self | None:
         """The event of a span or an instant; None if it is another event's."""
-        is_one = isinstance(record, cls.RECORDS) and cast("Instant", record).name == cls.NAME
-        return cls.read(cast("Instant", record)) if is_one else None
+        is_own = isinstance(record, cls.RECORDS) and cast("Instant", record).name == cls.NAME
+        return cls.read(cast("Instant", record)) if is_own else None
 
     @classmethod
     def read(cls, record: SpanRecord | SpanStarted | Instant, **known: object) -> Self:

@@ -2,13 +2,7 @@
 
 import pytest
 
-from harness.advise.data_tables import (
-    known_device,
-    known_shape,
-    product,
-    quantization_of,
-    rows,
-)
+from harness.advise.data_tables import known_device, known_shape, product, quantization_of, rows
 from harness.errors import InvalidInput
 
 

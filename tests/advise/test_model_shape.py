@@ -49,6 +49,15 @@ def test_a_model_is_read(write):
     assert model.exact_caches
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"quant_method": "exl2", "bits": 2.4}], ids=["none", "EXL2"]
+)
+def test_files_of_a_packing_that_the_configuration_does_not_tell_are_read(write, settings):
+    packed = LLAMA_8B | {"quantization_config": settings}
+    folder = write(packed, files={"model.safetensors": 2_600_000_000})
+    assert read_model_shape(folder).weight_bytes == 2_600_000_000
+
+
 def test_only_the_files_of_the_index_are_counted(write):
     places = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     files = dict.fromkeys((*places.values(), "consolidated.safetensors"), 8_000_000_000)

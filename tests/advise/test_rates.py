@@ -6,12 +6,7 @@ from dataclasses import replace
 import pytest
 from shapes import shape_by_hand
 
-from harness.advise.data_tables import (
-    DeviceSpec,
-    device_by_hand,
-    known_shape,
-    quantization_of,
-)
+from harness.advise.data_tables import DeviceSpec, device_by_hand, known_shape, quantization_of
 from harness.advise.rates import (
     Factors,
     Rates,
@@ -74,10 +69,7 @@ FIGURES = {
         on(SEVEN).prefill_tokens_per_s() / on(SEVEN).prefill_tokens_per_s(4096),
         1.08,
     ),
-    "a short prompt takes as long as the weights": (
-        on(SEVEN).prefill_s(1),
-        14 / 3350,
-    ),
+    "a short prompt takes as long as the weights": (on(SEVEN).prefill_s(1), 14 / 3350),
     "queue at half load": (mean_queue(1, 0.5), 0.5),
     "queue at full load": (mean_queue(2, 0.5), math.inf),
     "requests of 100 tokens, 10 at once": (

@@ -480,14 +480,17 @@ class Prompt:
     def fill(self, **values):
         self.used += 1
         return self.text.format(**values)
+class Words(str):
+    pass
 FIRST = Prompt("«Say|Tell» {x}")
 SECOND = string.Template("«Say|Tell» $x")
 THIRD = jinja2.Template("«Say|Tell» {{ «x|y» }}{% block end %}«.|!»{% endblock %}")
 def made(prompt):
     return lambda x: prompt.fill(x=x)
 held = made(Prompt("«Now|Then»"))
+FOURTH = Words("«Briefly|At length»")
 def node(x):
-    return FIRST.fill(x=x) + SECOND.substitute(x=x) + THIRD.render(x=x) + held(x)
+    return FOURTH + FIRST.fill(x=x) + SECOND.substitute(x=x) + THIRD.render(x=x) + held(x)
 """
 PROMPTS = plain(PROMPTS_OR)
 
@@ -518,9 +521,13 @@ def test_an_object_that_raises_for_unknown_attributes_counts_by_those_it_has():
         def __getattr__(self, name):
             raise RuntimeError(name)
 
+    class Slotted:
+        __slots__ = ("__weakref__",)
+        __getattr__ = Strict.__getattr__
+
     def digest(text):
-        strict = Strict(text)
-        return code_digest(lambda: strict)
+        strict, slotted = Strict(text), Slotted()
+        return code_digest(lambda: (strict, slotted))
 
     assert digest("a") == digest("a") != digest("b")
 

@@ -306,6 +306,7 @@ def note_in_itself():
         (Note, Note("a\ud800"), "surrogate"),
         (Note, note_in_itself(), "journal"),
         (str | datetime.date, datetime.date(2026, 1, 1), "a date"),
+        (Any, memoryview(b"x"), "; return a value that JSON can hold whole"),
     ],
     ids=lambda part: part if isinstance(part, str) and part.isascii() else "",
 )

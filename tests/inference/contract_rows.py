@@ -44,10 +44,7 @@ from harness.inference.providers.embedded import EmbeddedLlamaCpp
 from harness.inference.providers.provider import ALWAYS, NEVER
 from harness.session.settings import demo_endpoint
 
-SCENARIO_OF = {
-    "cut whole": "cut stream",
-    "cancelling": "endless",
-}
+SCENARIO_OF = {"cut whole": "cut stream", "cancelling": "endless"}
 """What an emulated server plays in a trial; else the scenario of its name, or "reply"."""
 
 Settings = Mapping[str, object]
@@ -178,11 +175,7 @@ def _dialect_row(name: str) -> Row:
     wait = dict(dialect.overload.headers).get("retry-after")
     return Row(
         name=name,
-        open=partial(
-            _emulated,
-            partial(OpenAIServer, dialect=dialect),
-            {"backend": name},
-        ),
+        open=partial(_emulated, partial(OpenAIServer, dialect=dialect), {"backend": name}),
         lacks={trial for trial, lacks in is_lacking.items() if lacks},
         cached_tokens=CACHED_TOKENS
         if profile.cached_tokens == ALWAYS or name == "openai"
@@ -261,11 +254,7 @@ ROWS = (
     ),
     Row(
         name="triton",
-        open=partial(
-            _emulated,
-            TritonServer,
-            {"backend": "triton", "prompt_template": "chatml"},
-        ),
+        open=partial(_emulated, TritonServer, {"backend": "triton", "prompt_template": "chatml"}),
         lacks={"schema", "stop", "embedding", "tools", "several tools", "no tools", "images"},
         overflow_counts=(None, 4096),
         garbage=ServerError,
@@ -273,11 +262,7 @@ ROWS = (
     ),
     Row(
         name="litellm to OpenAI",
-        open=partial(
-            _emulated,
-            OpenAIAPI,
-            {"backend": "litellm", "model_id": f"openai/{MODEL}"},
-        ),
+        open=partial(_emulated, OpenAIAPI, {"backend": "litellm", "model_id": f"openai/{MODEL}"}),
         # Its client needs no [DONE] after a finish reason.
         lacks={"unended stream", "no tools", "no images"},
         cached_tokens=CACHED_TOKENS,
@@ -290,9 +275,7 @@ ROWS = (
     Row(
         name="litellm to Anthropic",
         open=partial(
-            _emulated,
-            Anthropic,
-            {"backend": "litellm", "model_id": "anthropic/claude-opus-4-5"},
+            _emulated, Anthropic, {"backend": "litellm", "model_id": "anthropic/claude-opus-4-5"}
         ),
         lacks={
             *("stop", "cut whole", "embedding", "no tools", "no images"),

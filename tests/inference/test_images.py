@@ -95,6 +95,15 @@ def listed(content):
     return [text(content)] if isinstance(content, str) else content
 
 
+def test_a_turn_that_is_joined_to_a_cached_part_is_no_part_of_it():
+    turns = as_messages(
+        [{"role": "user", "content": [CACHED]}, {"role": "user", "content": "And?"}]
+    )
+
+    cached = CACHED | {"text": "All animals.\n\n"}
+    assert wire_message(one_turn(*turns))["content"] == [cached, text("And?")]
+
+
 def test_an_image_before_the_text_is_the_same_however_it_is_written():
     image = Image.from_bytes(PNG)
     (message,) = as_messages({"role": "user", "content": [OWL, "This?"]})

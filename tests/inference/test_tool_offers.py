@@ -305,6 +305,14 @@ def piece(index=None, id="", name="", arguments=""):  # noqa: A002 - the field's
             id="all numbered 0, without ids",
         ),
         pytest.param(
+            [
+                *(piece(0, "", "f", '{"x"'), piece(0, "", "f", ":1}"), piece(0, "", "f")),
+                *(piece(0, "", "f", '{"x":2}'), piece(0, "", "f", '{"x":2}')),
+            ],
+            [("call_2", "f", '{"x":1}'), ("call_3", "f", '{"x":2}')],
+            id="all numbered 0 and named, of one tool",
+        ),
+        pytest.param(
             [piece(0, "a", "f", "{"), piece(0, "a", "f", "}")], [("a", "f", "{}")], id="all again"
         ),
         pytest.param([piece(0, "", "f"), piece(0, "a")], [("a", "f", "{}")], id="a late id"),

@@ -140,8 +140,7 @@ def error_from_reply(  # noqa: PLR0911 - one for each kind of error
     if status == 429:
         remedy = _remedy_of_limit(complaint, headers)
         return RateLimited(
-            f"the account is at its limit ({text}); {remedy}{wait}",
-            retry_after_s=wait_s,
+            f"the account is at its limit ({text}); {remedy}{wait}", retry_after_s=wait_s
         )
     if _BLIND.search(text):
         return NotOffered(

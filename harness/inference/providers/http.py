@@ -460,7 +460,7 @@ class HttpBackend(ABC):
         return fields
 
     def _part(self, value: object) -> Mapping[str, Any] | None:
-        """A part of a reply; None for a ping. Raises what an error means, or another value."""
+        """An object of a reply; None for a ping. Raises for an error, and for any other value."""
         if isinstance(value, str) and not value.startswith("{"):
             return None  # or an end mark of a proxy's
         # The status was sent with the first output, before the error.

@@ -18,10 +18,10 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Every line without its end, and the last one even if its end is missing."""
     # Lines end with LF, CRLF or CR only. Splitting decoded text instead would also cut at U+2028,
     # which servers send unescaped inside JSON strings, and within characters that span two chunks.
-    # The line so far, joined once: adding each chunk to a text takes minutes for a long line.
-    line_parts: list[bytes] = []
     bom = codecs.BOM_UTF8  # some proxies begin a stream with one
     held_cr = b""
+    # The line so far, joined once: adding each chunk to a text takes minutes for a long line.
+    line_parts: list[bytes] = []
     async for chunk in chunks:
         joined = held_cr + chunk if held_cr else chunk
         # A CR at a chunk's end is held back: the next chunk may begin with its LF.
@@ -57,7 +57,7 @@ async def json_values(chunks: AsyncIterator[bytes]) -> AsyncIterator[Any]:
             event = data.strip()
         elif field not in {b"", b"id", b"retry"}:  # "" is a comment's
             event = field if field == b"error" else event
-            # A line of any other field is of no event: JSON has colons too.
+            # A line with any other name before its colon is JSON, which has colons too.
             pieces.append(data.strip() if field in {b"data", b"error"} else line)
             # At once, if it is all of a value: a blank line may never come.
             if len(pieces) == 1 and line.rstrip()[-1:] in b"}]":
