@@ -237,6 +237,7 @@ def _one_of(
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),
         capped=tuple(dict.fromkeys(rule for score in scores for rule in score.capped)),
+        open_caps=tuple(dict.fromkeys(cap for score in scores for cap in score.open_caps)),
     )
 
 
