@@ -61,8 +61,8 @@ def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> Dimensi
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
-    # The floor holds for each check. One that judged nothing has a share of 1, and lowers none.
-    lowest = points(min(grade.share for grade in grades))
+    # The floor holds for each check that judged something.
+    lowest = points(min(grade.share for grade in grades if not grade.unjudged))
     is_under = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
         name=dimension.name,
@@ -237,6 +237,7 @@ def _one_of(
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),
         capped=tuple(dict.fromkeys(rule for score in scores for rule in score.capped)),
+        open_caps=tuple(dict.fromkeys(cap for score in scores for cap in score.open_caps)),
     )
 
 

@@ -357,6 +357,9 @@ def test_why_checks_could_not_judge_is_told_of_dimensions_and_of_caps():
     assert verdict.unjudged_reasons["b"].startswith("not for this language")
     with pytest.raises(EvaluationFailed, match="length: not for this language"):
         judge([], LENGTH, draft=chinese)
+    # A cap that only the higher of two scores reaches could lower their mean.
+    both, _ = judge({"a": [alone(3)], "b": [alone(9)]}, capped[0], draft=chinese)
+    assert both.scores[0].open_caps == clear.open_caps
 
 
 def test_a_rule_left_open_is_asked_for_again():

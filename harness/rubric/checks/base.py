@@ -36,7 +36,7 @@ class Grade:
     findings: tuple[Finding, ...] = ()
     """The reasons for a share below 1."""
     unjudged: str = ""
-    """Why nothing could be judged; the share is then 1 and must not count."""
+    """Why nothing could be judged; the share does not count then."""
 
 
 def mean_of(grades: Sequence[Grade]) -> Grade:

@@ -196,7 +196,8 @@ def _holds(grade: Grade, draft: Draft) -> bool:
     places = {None, *range(len(draft.sections))}
     try:
         # A share that is no number (NaN) is not between them either.
-        return 0 <= grade.share <= 1 and all(f.section_index in places for f in grade.findings)
+        in_range = isinstance(grade.unjudged, str) and 0 <= grade.share <= 1
+        return in_range and all(f.section_index in places for f in grade.findings)
     except (TypeError, AttributeError):  # a user's grade may hold anything
         return False
 

@@ -7,8 +7,9 @@ import pytest
 from graded import draft, found, messages, refused
 
 from harness.errors import EvaluationFailed
-from harness.rubric import Finding
+from harness.rubric import Finding, read_rubric
 from harness.rubric.checks import Function, Json, NoStubs, ParsesAsPython
+from harness.rubric.scoring import checked_score
 
 # --- Python --------------------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ def all_right(draft): return True
 def whole(draft): return 1
 def decimal(draft): return Decimal("0.5")
 def decimal_grade(draft): return Grade(Decimal("0.25"))
-def unjudged(draft): return Grade(1.0, unjudged="there is no table")
+def unjudged(draft): return Grade(0.0, unjudged="there is no table")
 
 def raises(draft): raise KeyError("x")
 def nothing(draft): pass
@@ -242,6 +243,7 @@ def numbers(draft): return 0.5, [3]
 def no_section(draft): return Grade(0.5, (Finding("here", section_index=9),))
 def no_share(draft): return Grade("high")
 def no_findings(draft): return Grade(0.5, ("here",))
+def no_reason(draft): return Grade(1.0, unjudged=True)
 
 async def later(draft): return 1
 def two(draft, other): return 1
@@ -279,13 +281,19 @@ def test_a_function_beside_the_rubric_scores_the_draft(name, share, findings, di
 
 def test_a_function_may_say_why_it_cannot_judge(directory):
     assert function("own.py:unjudged", directory).grade(draft("a")).unjudged == "there is no table"
+    # Its share does not count, also under a floor.
+    checks = "[{ check: function, call: ./own.py:unjudged }, { check: finished }]"
+    own = directory / "own.yaml"
+    own.write_text(f"title: O\ndimensions:\n- {{ name: own, floor: 5, checks: {checks} }}\n")
+    rubric = read_rubric(own).rubric
+    assert checked_score(rubric.dimensions[0], draft("All is here."), rubric).score == 10
 
 
 @pytest.mark.parametrize(
     "name",
     [
         *("raises", "nothing", "text", "too_much", "not_a_number", "no_messages", "numbers"),
-        *("no_section", "no_share", "no_findings"),
+        *("no_section", "no_share", "no_findings", "no_reason"),
     ],
 )
 def test_a_function_that_raises_or_returns_rubbish_gives_no_score(name, directory):
