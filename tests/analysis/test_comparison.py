@@ -307,10 +307,7 @@ def test_settings_and_waits_that_differ_are_told(tmp_path):
             span(5, lost_ns, 5000 * MS, parent=3, name="decode"),
         )
 
-    found = compare(
-        run("a", slots=1, lost_ns=4000 * MS),
-        run("b", slots=4, lost_ns=2000 * MS),
-    )
+    found = compare(run("a", slots=1, lost_ns=4000 * MS), run("b", slots=4, lost_ns=2000 * MS))
 
     assert found.settings == {"m.slots": (1, 4), "limits.max_calls": (1, 4)}
     assert found.time["turn"] == (4000 * MS - 2, 2000 * MS - 2)

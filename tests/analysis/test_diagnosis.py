@@ -350,6 +350,8 @@ def test_calls_that_repeat_another_are_told_if_their_replies_are_the_same(tmp_pa
     run = PlantedRun()
     for reply in ("So it is always.", "So it is always.", "So it is always.", "And so it is not."):
         run.call(tokens=60, prompt="What is the rule?", reply=reply)
+    for seed in (None, None, 1, 2):  # what the cache would not have answered
+        run.call(prompt="Is it good?", reply="Yes.", temperature=0.8, seed=seed)
 
     (remark,) = diagnose(run.journal(tmp_path)).remarks
     assert remark.code == "diagnosis.calls-repeated"

@@ -66,11 +66,7 @@ def test_calls_that_a_limit_refused_were_not_made(tmp_path):
         )
         for number in (3, 4)
     ]
-    report = report_on(
-        tmp_path,
-        at(2, 0, 10, "chat", model="small", output_tokens=4),
-        *refused,
-    )
+    report = report_on(tmp_path, at(2, 0, 10, "chat", model="small", output_tokens=4), *refused)
 
     (model,) = report.models
     assert (model.calls, model.failed, model.refused) == (1, 0, 2)
@@ -518,10 +514,7 @@ def test_what_models_are_asked_beside_chats_is_named_and_keeps_them_from_being_i
     assert [
         (one.name, one.model, one.requests, one.failed, one.total_ns, one.input_tokens)
         for one in report.asides
-    ] == [
-        ("schema probe", "small", 1, 0, 200 * MS, 40),
-        ("embed", "small", 2, 1, 300 * MS, 9),
-    ]
+    ] == [("schema probe", "small", 1, 0, 200 * MS, 40), ("embed", "small", 2, 1, 300 * MS, 9)]
     assert (report.occupancy.idle_ns, report.occupancy.most_at_once) == (200 * MS, 1)
     assert report.calls.calls == 1
 

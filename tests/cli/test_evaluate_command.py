@@ -171,6 +171,12 @@ def test_rescoring_says_first_how_much_is_judged_and_by_whom(project: Path) -> N
     assert "To be judged by away: 4.\n" in foreseen.stdout
     assert "To be judged by away: 4.\n" in judged.stderr
     assert judged.exit_code == 1
+    settings = (project / "harness.toml").read_text()
+    far = settings.partition("[endpoints.away]")[2].replace('"m"', '"n"')
+    panel = settings.replace('"away"', '["away", "far"]\n[evaluation]\npanel = "mean"')
+    (project / "harness.toml").write_text(f"{panel}[endpoints.far]{far}")
+    foreseen = harness(*command, "--dry-run", cwd=project)
+    assert "To be judged by away and far: 4.\n" in foreseen.stdout
 
 
 def test_two_evaluations_are_compared_row_by_row(project: Path) -> None:

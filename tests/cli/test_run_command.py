@@ -186,6 +186,7 @@ def test_json_output_is_one_object_and_nothing_else(project: Path) -> None:
         pytest.param(["asyncio.py", "--task", "x"], ["X"], id="the name of a library"),
         pytest.param(["big.py", "--task", "x"], [str(2**70)], id="what json has no form for"),
         pytest.param(["shop/flows/buy.py", "--task", "x"], ["X!"], id="a module of a package"),
+        pytest.param(["v1.0/echo.py", "--task", "x"], ["X"], id="where no package can be"),
     ],
 )
 def test_what_may_be_run(project: Path, arguments: list[str], result: object) -> None:
@@ -197,6 +198,9 @@ def test_what_may_be_run(project: Path, arguments: list[str], result: object) ->
     (flows / "__init__.py").write_text("from .buy import MARK\n")
     buys = ECHO.replace("task.upper()", "task.upper() + MARK")
     (flows / "buy.py").write_text(f"from shop.marks import MARK\nfrom ..marks import MARK\n{buys}")
+    (project / "v1.0").mkdir()
+    (project / "v1.0" / "__init__.py").touch()
+    (project / "v1.0" / "echo.py").write_text(ECHO)
     big = ECHO.replace("[task.upper()] * times", "[2**70]").replace("list[str]", "list[int]")
     (project / "big.py").write_text(big)
     assert harness("run", *arguments, "--json", cwd=project).json["result"] == result

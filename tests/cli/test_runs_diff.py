@@ -97,9 +97,7 @@ def test_a_comparison_begins_with_the_bottleneck_and_fits_80_columns(a: str, b: 
     assert_shown("runs diff", f"{a} and {b}", shown)
 
 
-def test_runs_are_named_as_elsewhere_and_everything_is_there_as_json(
-    runs: dict[str, Path],
-) -> None:
+def test_runs_are_named_as_elsewhere_and_everything_is_there_as_json(runs: dict[str, Path]) -> None:
     first, other = runs["first"], runs["the code"]
     told = diff(first.stem, other.stem[-6:], "--json", cwd=first.parents[1]).json
 

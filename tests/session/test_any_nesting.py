@@ -104,11 +104,7 @@ def leaves(levels: list[Way], *, may_lock: bool = True) -> int:
 
 
 @settings(max_examples=10 if EXAMPLES < 100 else EXAMPLES)  # the fast tier's cases come below
-@given(
-    st.lists(WAYS, min_size=1, max_size=3),
-    st.none() | st.integers(1, 3),
-    st.integers(1, 2),
-)
+@given(st.lists(WAYS, min_size=1, max_size=3), st.none() | st.integers(1, 3), st.integers(1, 2))
 @example([("map", 4, None), ("map", 4, None)], 1, 1)
 @example([("map", 2, None), ("agent", 1, None), ("agent", 1, None)], 1, 2)
 @example([("lock", 4, None), ("call", 1, 1)], 2, 1)

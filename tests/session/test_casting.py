@@ -94,10 +94,7 @@ def test_a_run_says_what_its_two_models_are_to_each_other(tmp_path):
 
 def test_warnings_are_in_the_log_the_record_the_line_and_the_result(tmp_path):
     result = cast(tmp_path, 'producer = "ours"\nevaluator = "qwen3"\n', head=ALLOWED)
-    assert codes(result.warnings) == [
-        "separation.family-unknown",
-        "separation.evaluator-low-bit",
-    ]
+    assert codes(result.warnings) == ["separation.family-unknown", "separation.evaluator-low-bit"]
     said = [{"code": one.code, "message": str(one)} for one in result.warnings]
     assert "'ours'" in said[0]["message"]
     assert "Q4_K_M" in said[1]["message"]

@@ -58,14 +58,7 @@ class Watched:
 
 
 async def run_watched(
-    pipeline,
-    tmp_path,
-    *,
-    backends,
-    expect,
-    earlier=None,
-    max_parallel=None,
-    **inputs,
+    pipeline, tmp_path, *, backends, expect, earlier=None, max_parallel=None, **inputs
 ):
     """Runs a pipeline, its forecast told to whoever is given."""
     # What is kept for a resume is kept in threads, and no two runs then take the same time.

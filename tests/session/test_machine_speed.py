@@ -83,11 +83,7 @@ def test_the_machine_is_measured_after_a_run_that_ended_well_alone(tmp_path, mea
 
 @pytest.mark.parametrize(
     "how",
-    [
-        {"run_id": ""},
-        {"device": "gpu0", "gpu_layers": 3},
-        {"device": {"gpu0": 1.0, "gpu1": 1.0}},
-    ],
+    [{"run_id": ""}, {"device": "gpu0", "gpu_layers": 3}, {"device": {"gpu0": 1.0, "gpu1": 1.0}}],
     ids=["no record", "partly on a GPU", "on several GPUs"],
 )
 def test_nothing_is_recorded_without_a_run_or_of_a_split_model(tmp_path, measured, how):

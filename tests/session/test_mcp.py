@@ -110,6 +110,7 @@ def test_a_value_beside_a_text_is_told_unless_the_text_says_it(tmp_path):
         '{"rows": [{"n": 1}]}': {"structuredContent": rows},
         "7": {"structuredContent": {"result": 7}},
         "seven": {"structuredContent": {"result": "seven"}},
+        '{"n": 1}': {"structuredContent": {"result": '{"n": 1}'}},
         "no quota": {"structuredContent": {"retry_after": 30}, "isError": True},
     }
     wanted = [("value", {"result": texts(said) | more}) for said, more in results.items()]
@@ -123,6 +124,7 @@ def test_a_value_beside_a_text_is_told_unless_the_text_says_it(tmp_path):
         '{"rows": [{"n": 1}]}',
         "7",
         "seven",
+        '{"n": 1}',
         'Error: no quota\n{"retry_after":30}',
         "1\nb",
         "[a link to file:///q3.pdf (q3.pdf: Q3.)]",

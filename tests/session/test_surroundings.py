@@ -352,8 +352,7 @@ def test_another_address_is_no_change_if_the_server_there_reports_the_same_model
                     [{"id": "1", "task": "tea"}],
                     output=tmp_path / "out.jsonl",
                     settings=settings(
-                        tmp_path,
-                        {"a": {"url": server.url, "model_id": "a-7b", "backend": backend}},
+                        tmp_path, {"a": {"url": server.url, "model_id": "a-7b", "backend": backend}}
                     ),
                 )
             return done

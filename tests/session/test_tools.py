@@ -176,6 +176,11 @@ class Frame:
         return [{"a": 1}] if orient == "records" else {}
 
 
+class Weather:
+    def to_dict(self) -> object:
+        return {}
+
+
 LOOP: list[object] = []
 LOOP.append(LOOP)
 
@@ -214,6 +219,11 @@ def test_a_type_that_holds_itself_keeps_its_references() -> None:
 
 def test_a_reference_to_elsewhere_stays() -> None:
     schema = {"type": "object", "properties": {"$ref": {"$ref": "https://example.org/ref.json"}}}
+    assert inlined(schema) == schema
+
+
+def test_a_definition_without_fields_stays() -> None:
+    schema = {"$defs": {"Any": True}, "properties": {"x": {"$ref": "#/$defs/Any"}}}
     assert inlined(schema) == schema
 
 
@@ -291,6 +301,11 @@ def test_results_become_texts(value: object, text: str) -> None:
 def test_a_result_that_json_cannot_say_is_an_error(value: object) -> None:
     with pytest.raises(TypeError, match="cannot be written as JSON"):
         result_of(value)
+
+
+def test_a_method_of_the_users_own_makes_no_table() -> None:
+    with pytest.raises(TypeError, match="Weather'> has no form in it"):
+        result_of(Weather())
 
 
 def test_half_a_character_is_left_out() -> None:
