@@ -63,7 +63,8 @@ def _place(calls: Sequence[CallPiece], piece: CallPiece) -> int | None:
         goes_on = piece.id in {"", begun.id} or not begun.id
     else:  # the name may come with each piece, and so may a further call of the same tool
         begins = piece.arguments.startswith("{") and piece.arguments != begun.arguments
-        is_further = begins and parsed(begun.arguments.encode("utf-8", "replace"))
+        is_whole = parsed(begun.arguments.encode("utf-8", "replace")) is not None
+        is_further = begins and is_whole
         goes_on = piece.index is not None and piece.name == begun.name and not is_further
     return numbered[-1] if goes_on else None
 
