@@ -103,16 +103,22 @@ def remarks(observed: Observed) -> Iterator[Notice]:
                 code="diagnosis.calls-repeated",
                 message=f"{counted(len(again), 'call')} to '{model}' asked what an earlier one "
                 f'asked, and got the same reply ({observed.said(lost_ns)}): cache = "run" at the '
-                "top of harness.toml answers greedy and seeded ones at once.",
+                "top of harness.toml answers them at once.",
             )
 
 
 def _repeated(calls: Sequence[Call]) -> list[Call]:
-    """Those with a prompt and a reply of an earlier one, as far as texts are recorded."""
-    firsts: dict[object, Call] = {}
+    """Those that a cache would have answered, as far as texts are recorded."""
+    known: set[object] = set()
+    again: list[Call] = []
     for call in calls:
-        firsts.setdefault((call.prompt_sha256, call.reply_sha256), call)
-    return [c for c in calls if c.reply_sha256 and firsts[c.prompt_sha256, c.reply_sha256] is not c]
+        asked = call.prompt_sha256, call.reply_sha256, call.temperature, call.seed
+        # What is sampled without a seed is not cached.
+        if call.reply_sha256 and (call.seed is not None or not call.temperature):
+            if asked in known:
+                again.append(call)
+            known.add(asked)
+    return again
 
 
 def not_examined(observed: Observed) -> Iterator[Notice]:

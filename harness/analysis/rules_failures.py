@@ -123,10 +123,7 @@ def _error_of(call: Call) -> str:
             "Out of memory later: the KV cache grows from call to call, with the length of prompts "
             "and the number of calls at once.",
             "L3",
-            (
-                Aim.FIT_LATER,
-                "cap what a call can take: fewer passages, a lower max_output_tokens",
-            ),
+            (Aim.FIT_LATER, "cap what a call can take: fewer passages, a lower max_output_tokens"),
         )
     },
 )

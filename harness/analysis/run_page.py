@@ -326,10 +326,7 @@ def _needs(journal: Journal, seen: events.Events) -> dict[str, dict[str, None]]:
 
 
 def _item(
-    record: NodeRecord,
-    journal: _NotedJournal,
-    texts: _Texts,
-    costs: Mapping[str, Sequence[float]],
+    record: NodeRecord, journal: _NotedJournal, texts: _Texts, costs: Mapping[str, Sequence[float]]
 ) -> PageItem:
     value = journal.outputs.get((record.node, record.item))
     if not isinstance(value, str | None):
