@@ -55,7 +55,7 @@ class WordLlamaEmbedder:
         if not has_wordllama():
             raise ConfigurationInvalid(
                 "the embedder wordllama is not installed: it has no build for Python 3.14 and "
-                "later; use 'minilm', an endpoint that embeds, or Python 3.13",
+                "later, nor for ARM; use 'minilm', or an endpoint that embeds",
                 code="memory.no-wordllama",
             )
 
@@ -80,7 +80,7 @@ class WordLlamaEmbedder:
 
 @cache
 def has_wordllama() -> bool:
-    """Whether wordllama is installed: its wheels are for Python 3.13 and older."""
+    """Whether wordllama is installed: its wheels are for x86-64, and Python 3.13 and older."""
     return find_spec("wordllama") is not None
 
 

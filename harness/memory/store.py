@@ -113,7 +113,7 @@ class MemoryStore:
         Args:
             path: The directory, or `postgresql://user@host/database`, without a password: that is
                 taken from `PGPASSWORD` or `~/.pgpass`.
-            embedder: If None, `WordLlamaEmbedder`, or `MiniLmEmbedder` from Python 3.14 on.
+            embedder: If None, `WordLlamaEmbedder`, or `MiniLmEmbedder` where that has no build.
             language: Language for stemming, such as `german`, or `none`. If None: English for a new
                 store, else the store's own.
             merge: Whether a passage with the words of a stored one is merged into it: with equal

@@ -155,9 +155,9 @@ class MemorySettings(SettingsTable):
     embedder: str = Field(
         default_factory=lambda: "wordllama" if has_wordllama() else "minilm", min_length=1
     )
-    """What makes vectors of passages: `wordllama`, which is included up to Python 3.13; `minilm`,
-    which finds more, is slower, and is included from Python 3.14 on, else by the extra of this
-    name; or an endpoint's tag."""
+    """What makes vectors of passages: `wordllama`; `minilm`, which finds more and is slower; or an
+    endpoint's tag. wordllama is included where it has builds (x86-64, up to Python 3.13); elsewhere
+    minilm is, which otherwise needs the extra of this name."""
     rerank: str | None = Field(default=None, min_length=1)
     """The tag of an endpoint whose model ranks again what a search of a run found."""
     language: str | None = Field(default=None, min_length=1)
