@@ -1,6 +1,6 @@
-"""Passages: the memory store of a run, or of a script or command without one.
+"""Passages: the memory store, used by a run, or by a script or command without a run.
 
-A run opens the store at its first use and keeps it off the event loop.
+A run opens the store at its first use, and works with it in threads, off the event loop.
 """
 
 from __future__ import annotations
@@ -64,18 +64,20 @@ _THREADS = 8
 
 Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 
-# Makes the vectors of what a run asks of the store.
-_asks: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
+# Makes the vectors for the run whose work a thread does.
+_ask_of_run: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
 # Texts in one call: servers rarely compute more at once, and some accept at most 100.
 _BATCH = 64
-_RANKED_PER_HIT, _MOST_RANKED = 4, 100
-"""How many hits of a search are ranked again for each that is asked for, and at most."""
+# With a reranker, so many hits of the search are ranked again for each hit that is asked for,
+_RANKED_PER_HIT = 4
+# and no more than this.
+_MOST_RANKED = 100
 
 
 class PassageStore:
     """The store of `[memory]`, opened at its first use, and worked with in threads of its own.
 
-    A run without a path for it has one of its own, which is removed with the run. `ask` makes
+    Without a path in the settings, the store is temporary and removed with the run. `ask` makes
     vectors for work that no run has asked for.
     """
 
@@ -90,11 +92,11 @@ class PassageStore:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="memory")
 
     async def in_store(self, work: Callable[[MemoryStore], T], *, tracer: Tracer, ask: Ask) -> T:
-        """What work in the store comes to, in a thread; it gets its vectors from `ask`."""
+        """Does `work` with the store in a thread, and returns its result; `ask` makes vectors."""
         store = await self._open(tracer)
-        # With the context, so that calls for vectors stand under the right span.
+        # The context has the current span, under which calls for vectors are recorded.
         context = contextvars.copy_context()
-        context.run(_asks.set, ask)
+        context.run(_ask_of_run.set, ask)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(context.run, work, store))
 
@@ -109,7 +111,7 @@ class PassageStore:
                     with tracer.span(events.OpenMemory(self.settings.is_kept)) as span:
                         store, endpoint = await self._opened_in(stack)
                         span.set(passages=len(store))
-                    # A thread may still do the work of a node that was cancelled.
+                    # Waits for threads, which may still work for a node that was cancelled.
                     stack.push_async_callback(
                         asyncio.to_thread, self._threads.shutdown, wait=True, cancel_futures=True
                     )
@@ -121,7 +123,7 @@ class PassageStore:
     async def _opened_in(
         self, stack: AsyncExitStack
     ) -> tuple[MemoryStore, EndpointEmbedder | None]:
-        """The store, and what embeds for it; leaving the stack closes the store."""
+        """The store, and the endpoint that embeds for it; the stack closes the store."""
         settings = self.settings
         path: Place | None = settings.path
         if path is None:
@@ -132,7 +134,7 @@ class PassageStore:
 
         def opened() -> MemoryStore:
             store = _opened_store(settings, path, endpoint=endpoint)
-            # Here, since nobody may wait for it any more.
+            # Noted in the thread, since a cancelled caller would not learn of the open store.
             stack.push_async_callback(asyncio.to_thread, store.close)
             return store
 
@@ -178,12 +180,14 @@ class PassageLibrary:
         Returns:
             The passages as kept, in order, without refused ones.
         """
-        created, digest = created or datetime.now(UTC), sha256_of(document)
+        created = created or datetime.now(UTC)
+        digest = sha256_of(document)  # of the text before secrets are taken out
+        metadata = dict(metadata or {})
+        originals = document, title, source, metadata
         clean = self._tracer.redactor.clean
-        arguments = document, title, source, metadata or {}
-        document, title, source = map(clean, (document, title, source))
-        metadata = {k: clean(v) if isinstance(v, str) else v for k, v in arguments[-1].items()}
-        if (document, title, source, metadata) != arguments:
+        document, title, source = clean(document), clean(title), clean(source)
+        metadata = {k: clean(v) if isinstance(v, str) else v for k, v in metadata.items()}
+        if (document, title, source, metadata) != originals:
             message = f"a secret in a document is replaced before it is remembered ('{source}')"
             self._warn(Notice(code="memory.secret-replaced", message=message))
         if RUN_FIELD in metadata:
@@ -214,12 +218,12 @@ class PassageLibrary:
             source=source,
             title=self._tracer.excerpt(title),
             quality=quality,
-            metadata=self._tracer.excerpt(dict(metadata)),
+            metadata=self._tracer.excerpt(metadata),
             created=created.isoformat(),
             chars=len(document),
-            # A resumed run needs the text again if its node is not called again.
+            # A resumed run remembers the text again from the journal if the store was temporary and
+            # the node is not called again.
             document_sha256=None if is_kept else self._tracer.content(document),
-            # The digest of the text before secrets are taken out.
             digest=None if is_kept else self._tracer.excerpt(digest),
         )
         with self._tracer.span(remember) as span:
@@ -252,7 +256,10 @@ class PassageLibrary:
         half_life_days: float | None = None,
         budget_tokens: int | None = None,
     ) -> Hits:
-        """The passages most relevant to a question, best first; whole ones within the budget."""
+        """The passages most relevant to a question, best first.
+
+        `budget_tokens` limits the tokens of all together: passages that do not fit are left out.
+        """
         recall = events.Recall(
             query=self._tracer.excerpt(query),
             limit=limit,
@@ -274,36 +281,32 @@ class PassageLibrary:
             await self._rerank(query, hits, limit=limit)
             if budget_tokens is not None:
                 hits[:] = _within(budget_tokens, hits)
-            titles = [self._tracer.excerpt(hit.title) for hit in hits]
             span.set(
                 fallback=hits.fallback,
                 behind=behind,
                 hits=[
-                    {**_hit_as_json(hit), "title": title}
-                    for hit, title in zip(hits, titles, strict=True)
+                    {**_hit_as_json(hit), "title": self._tracer.excerpt(hit.title)} for hit in hits
                 ],
             )
         return hits
 
     async def _rerank(self, query: str, hits: Hits, *, limit: int) -> None:
-        """Leaves the best `limit` by the reranker; by the search, without one or if it fails."""
+        """Reorders `hits` by the reranker, if there is one, and removes all but the first `limit`.
+
+        If the reranker fails, hits stay in the order of the search.
+        """
         tag = self._settings.rerank
         if tag is not None and hits:
-            request = RerankRequest(
-                model=tag, role="memory", query=query, texts=tuple(hit.text for hit in hits)
-            )
+            texts = tuple(hit.text for hit in hits)
+            request = RerankRequest(model=tag, role="memory", query=query, texts=texts)
             try:
-                scores = (await self._rank(request)).scores
+                ranking = await self._rank(request)
             except InferenceError as error:
-                self._warn(
-                    Notice(
-                        code="memory.not-reranked",
-                        message=f"hits stay in the order of the search: {error}",
-                    )
-                )
+                message = f"hits stay in the order of the search: {error}"
+                self._warn(Notice(code="memory.not-reranked", message=message))
             else:
                 # Hits with equal scores stay in the order of the search.
-                scored = sorted(zip(hits, scores, strict=True), key=lambda pair: -pair[1])
+                scored = sorted(zip(hits, ranking.scores, strict=True), key=lambda pair: -pair[1])
                 hits[:] = [
                     replace(hit, rank=rank, reranked=score)
                     for rank, (hit, score) in enumerate(scored, start=1)
@@ -336,11 +339,12 @@ def _as_json(where: Filter | None) -> dict[str, object] | None:
 
 
 def _within(budget_tokens: int, hits: Iterable[Hit]) -> Iterator[Hit]:
+    tokens_left = budget_tokens
     for hit in hits:
-        # One without room does not end it: a shorter one may follow.
         tokens = most_tokens_in(hit.passage.searchable)
-        if tokens <= budget_tokens:
-            budget_tokens -= tokens
+        # No end at the first hit that does not fit, since a shorter one may follow.
+        if tokens <= tokens_left:
+            tokens_left -= tokens
             yield hit
 
 
@@ -395,16 +399,16 @@ def _opened_store(
     path: Place,
     *,
     endpoint: EndpointEmbedder | None,
-    **how: Any,  # noqa: ANN401
+    **options: Any,  # noqa: ANN401
 ) -> MemoryStore:
-    """The store at a place, with the embedder of its settings; see `MemoryStore.open`."""
+    """Opens the store at a path as its settings say; `options` are those of `MemoryStore.open`."""
     return MemoryStore.open(
         path,
         embedder=endpoint or OFFLINE_EMBEDDERS[memory.embedder](),
         language=memory.language,
         merge=memory.merge,
         cache=memory.cache,
-        **how,
+        **options,
     )
 
 
@@ -416,9 +420,9 @@ async def _embedder_of(settings: Settings) -> AsyncIterator[EndpointEmbedder]:
 
 
 class EndpointEmbedder:
-    """Embeds by calls to one model. An `Embedder`, for any thread but the event loop's.
+    """An `Embedder` that calls an endpoint; for use in any thread but the event loop's.
 
-    `first` is an answer, which tells the model and the length of its vectors.
+    `first` is an answer of the endpoint, which names the model and has vectors of its length.
     """
 
     def __init__(
@@ -436,10 +440,10 @@ class EndpointEmbedder:
 
     @classmethod
     async def open(cls, tag: str, *, ask: Ask) -> Self:
-        """Asks for one vector, to learn its length.
+        """An embedder for an endpoint, which is asked for one vector, to learn its length.
 
         Raises:
-            InferenceError: There was no vector.
+            InferenceError: The endpoint gave no vector.
         """
         first = await ask(EmbedRequest(model=tag, role="memory", texts=("memory",)))
         return cls(tag, ask=ask, first=first, loop=asyncio.get_running_loop())
@@ -448,11 +452,11 @@ class EndpointEmbedder:
         """See `Embedder`.
 
         Raises:
-            InferenceError: There are no vectors, another model made them, or this is closed.
+            InferenceError: There are no vectors, another model made them, or `close` was called.
             RunLimitReached: The run's limits leave no room for the call.
         """
         vectors = np.zeros((len(texts), self.dimensions), dtype=np.float32)
-        # Servers refuse blank texts.
+        # Servers refuse blank texts, whose vectors stay zero.
         rows = [row for row, text in enumerate(texts) if text.strip()]
         for start in range(0, len(rows), _BATCH):
             batch = rows[start : start + _BATCH]
@@ -463,7 +467,7 @@ class EndpointEmbedder:
 
     def close(self) -> None:
         """Cancels pending calls, and refuses further ones."""
-        # No thread may wait for a loop that has ended.
+        # Else a thread would wait for ever for an event loop that has ended.
         with self._lock:
             self._is_closed = True
             calls = tuple(self._calls)
@@ -474,18 +478,18 @@ class EndpointEmbedder:
         request = EmbedRequest(model=self._tag, role="memory", texts=texts)
         with self._lock:
             if self._is_closed:
-                raise self._over()
-            # A thread of the store asks, and the event loop makes the call.
+                raise self._closed()
+            # This thread is the store's, and the event loop makes the call.
             call = asyncio.run_coroutine_threadsafe(self._call(request), self._loop)
             self._calls.add(call)
         try:
             embeddings = call.result()
         except CancelledError as error:
-            raise self._over() from error
+            raise self._closed() from error
         finally:
             with self._lock:
                 self._calls.discard(call)
-        # The server may have been given another model.
+        # The server may have loaded another model meanwhile.
         if (embeddings.model_id, embeddings.vectors.shape[1]) != (self._model_id, self.dimensions):
             raise ServerError(
                 f"the server now embeds with '{embeddings.model_id}' "
@@ -497,7 +501,8 @@ class EndpointEmbedder:
         return embeddings.vectors
 
     async def _call(self, request: EmbedRequest) -> Embeddings:
-        return await (_asks.get() or self._ask)(request)
+        ask = _ask_of_run.get() or self._ask
+        return await ask(request)
 
-    def _over(self) -> InferenceError:
+    def _closed(self) -> InferenceError:
         return InferenceError("the run that asked for these vectors has ended", endpoint=self._tag)
