@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.errors import Notice, ReplyInvalid
-from harness.inference import ChatRequest, Meter, as_messages
+from harness.inference import Meter
 from harness.rubric import (
     Ask,
     ChosenRubric,
@@ -137,16 +137,12 @@ async def run_loop(
     """
     # 1. Check the arguments before any model is asked.
     rubric = chosen.rubric
-    seed = first_seed(opened.settings.seed)
     # Without the sources that a check needs no draft could pass, and all rounds would be spent.
     check_sources(rubric, first.sources)
     noise = load_noise_once(opened, chosen)
     evaluator = evaluator_of(opened, rubric, ask=ask, noise=noise)
     producer = opened.casting.roles.model(PRODUCER)
     endpoint = opened.casting.models.endpoints[producer]
-    # No more candidates at once than the model answers: the rest would only queue, and would be
-    # asked for although an earlier one is already good enough.
-    at_once = endpoint.max_parallel or slots_of(endpoint)
     reviser = Reviser(
         ask=ask,
         model=producer,
@@ -157,8 +153,9 @@ async def run_loop(
         prompts=rubric.prompts,
         candidates=candidates,
         finalists=finalists,
-        at_once=at_once,
-        first_seed=seed,
+        # More candidates at once would only queue, and an earlier one may be good enough.
+        at_once=endpoint.max_parallel or slots_of(endpoint),
+        first_seed=first_seed(opened.settings.seed),
         check=evaluator.checked,
         tracer=opened.trace,
     )
@@ -176,24 +173,8 @@ async def run_loop(
         selection = best_of(numbered, base=first, check=evaluator.checked, finalists=finalists)
         first = replace(first, text=selection.best.text)
     else:
-        request = ChatRequest(
-            model=producer,
-            role=PRODUCER,
-            messages=as_messages(reviser.prompts.first(first)),
-            max_output_tokens=max_output_tokens,
-        )
         selection, draft_span = await write_first_draft(
-            first,
-            request,
-            ask=ask,
-            evaluator=evaluator,
-            meter=meter,
-            tracer=opened.trace,
-            max_rounds=policy.max_rounds,
-            candidates=candidates,
-            finalists=finalists,
-            at_once=at_once,
-            base_seed=seed + 1,
+            first, reviser, evaluator=evaluator, meter=meter, max_rounds=policy.max_rounds
         )
         first = replace(first, text=selection.best.text, cut=selection.best.cut)
     if drafts is not None and not rounds:
@@ -215,7 +196,6 @@ async def run_loop(
         tracer=opened.trace,
         draft_span=draft_span,
         first_drafts=selection,
-        finalists=finalists,
         rounds=rounds,
         key=key,
     )
