@@ -247,7 +247,7 @@ def split_footprint(
     # The split of b11434 (`load_tensors` in src/llama-model.cpp): layers go to the GPU from the
     # last back, after the output; a layer's cache goes with it.
     first = first_gpu_layer(header, gpu_layers)
-    # The input's tables stay in the machine. If one is also the output's matrix, the GPU has a copy.
+    # The input's tables stay in the machine. The GPU has a copy of one that is the output's, too.
     output_bytes = weights.output_bytes + weights.shared_bytes
     if first > header.block_count:
         # Not even the output is on the GPU.
