@@ -319,11 +319,11 @@ class Batch:
             return orjson.loads(state.step.form.encode(stored[0]))
 
         with BatchFiles(
-            self.output,
-            form,
+            path=self.output,
+            form=form,
             order=self._order,
             codes=self._ended.codes,
-            nodes=self._graph.nodes,
+            nodes=self._graph.nodes.keys(),
             redactor=self._redactor(),
             begun=self._write_manifest,
         ) as files:
@@ -464,11 +464,7 @@ class Batch:
     # --- what earlier parts did -------------------------------------------------------------------
 
     def _write_manifest(self, run_id: str, **counts: int) -> None:
-        """Writes the file that names the run, which a batch with the same output continues.
-
-        It is written when the run begins, and with `_counts` when it ends. The run is complete if
-        each row has an output, or failed, in this part or an earlier one.
-        """
+        """Writes which run a batch with the same output continues; with `_counts` at its end."""
         if self._state is None:
             return
         manifest = {
@@ -476,6 +472,7 @@ class Batch:
             "traces": str(self._settings.traces.absolute()),
             **self._rows.identity,
             **counts,
+            # Each row has an output or failed, in this part of the run or an earlier one.
             "complete": bool(counts) and counts["done"] + counts["failed"] == counts["rows"],
             **self._form.about,
         }
@@ -632,11 +629,7 @@ class Batch:
         return inputs
 
     def _take_recorded_outputs(self) -> _Recorded:
-        """The outputs that the rows have. Moves rows without an output to those that are refused.
-
-        Raises:
-            InvalidInput: No row has an output.
-        """
+        """The outputs that the rows have; moves rows without an output to `refused`."""
         recorded = _Recorded()
         table = self._rows
         assert isinstance(table, BatchRows)
@@ -685,8 +678,7 @@ def _states_of(graph: Graph) -> dict[str, StepState]:
 def _scoring(scorer: Scorer, table: BatchRows, ended: RowsEnded) -> Callable[..., Any]:
     """The function of a scorer's node."""
 
-    # Not to be changed, also where it could be shorter: scores of earlier versions are reused only
-    # as long as these statements are the same.
+    # Two functions, since scores of earlier versions are reused only while the first is the same.
     async def scores(run: Run, row: str, output: object, reference: str) -> dict[str, float | None]:  # noqa: ARG001
         with ended.counted(row, scorer.node):
             return await scorer.scores(output, target_of(table.given[row]))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -133,14 +134,6 @@ def failures_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.failures.jsonl")
 
 
-def failures_saved(path: Path) -> Iterator[RowFailure]:
-    """The failures in a file, if there is one; skips lines that people have made invalid."""
-    if path.is_file():
-        for line in rows_saved(path):
-            with suppress(ValidationError):
-                yield _FAILURE.validate_python(line)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     """The result of a batch."""
@@ -177,10 +170,7 @@ class BatchResult:
 
 
 class OutputForm:
-    """What a batch writes for each row, and its result.
-
-    Evaluations and scored drafts have forms of their own, which inherit from this one.
-    """
+    """What a batch writes for each row, and its result; evaluations and scored drafts differ."""
 
     about: Mapping[str, object] = {}
     """Further fields of the manifest."""
@@ -249,37 +239,27 @@ def _input_columns(rows: BatchRows | DraftRows) -> list[str]:
     return [f"inputs.{name}" for name in names]
 
 
+@dataclass(kw_only=True, eq=False)
 class BatchFiles:
-    """Writes outputs and failures as rows end; an observer of the run.
+    """Writes outputs and failures as rows end; an observer of the run."""
 
-    Args:
-        order: Row number in the run → row name.
-        codes: (node of the batch, row name) → the error's code; it grows as rows fail.
-        nodes: The nodes of the batch. A row has a line once each of them has an output for it.
-        begun: Called with the run's id when the run begins.
-    """
+    path: Path | None
+    form: OutputForm
+    order: Sequence[str]
+    """Row number in the run → row name."""
+    codes: Mapping[tuple[str, str], str]
+    """(node of the batch, row name) → the error's code; it grows as rows fail."""
+    nodes: AbstractSet[str]
+    """The nodes of the batch. A row has a line once each of them has an output for it."""
+    redactor: Redactor
+    begun: Callable[[str], None]
+    """Called with the run's id when the run begins."""
 
-    def __init__(
-        self,
-        path: Path | None,
-        form: OutputForm,
-        *,
-        order: Sequence[str],
-        codes: Mapping[tuple[str, str], str],
-        nodes: Iterable[str],
-        redactor: Redactor,
-        begun: Callable[[str], None],
-    ) -> None:
-        self._path = path
-        self._form = form
-        self._order = order
-        self._codes = codes
-        self._nodes = frozenset(nodes)
-        self._redactor = redactor
-        self._begun = begun
+    def __post_init__(self) -> None:
         self._stack = ExitStack()
-        ending = None if path is None else path.suffix.lower()
-        self._is_json, self._is_parquet = ending == ".jsonl", ending == ".parquet"
+        ending = None if self.path is None else self.path.suffix.lower()
+        self._is_json = ending == ".jsonl"
+        self._is_parquet = ending == ".parquet"
         self._file: RowFile | None = None
         self._failures_file: RowFile | None = None
         # Row number → what was made of a row that still lacks outputs of some nodes.
@@ -293,23 +273,25 @@ class BatchFiles:
         self._failed_before: tuple[RowFailure, ...] = ()
         # The first error of writing a file.
         self.error: HarnessError | None = None
-        self.failures_path = path and failures_of(path)
+        self.failures_path = self.path and failures_of(self.path)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        ended = self._form.lines.keys() | {failure.row for failure in self._form.failures}
+        ended = self.form.lines.keys() | {failure.row for failure in self.form.failures}
         kept = [failure for failure in self._failed_before if failure.row not in ended]
-        self._form.failures += kept
+        self.form.failures += kept
         with self._stack, self._noting_errors():
             if self._has_outdated_lines and self._file is not None:
                 self._write_all()
-            if self._path is not None and self._is_parquet:
+            if self.path is not None and self._is_parquet:
                 # A Parquet file cannot grow by a row, so it is written when all rows have ended.
-                write_rows(self._path, map(self._row_to_write, self._all_lines()))
-            if self._failed_before:
-                self._write_failures()
+                write_rows(self.path, map(self._row_to_write, self._all_lines()))
+            if self._failed_before and self.failures_path is not None:
+                # Failures of earlier parts may be out of date in the file.
+                rows = [self._cleaned(asdict(failure)) for failure in self.form.failures]
+                _write_failures(self.failures_path, rows)
 
     @contextmanager
     def _noting_errors(self) -> Iterator[None]:
@@ -329,24 +311,20 @@ class BatchFiles:
         *,
         is_further: bool,
     ) -> None:
-        """Writes the lines of earlier parts of the run, and the failures that are known already.
+        """Writes the lines and failures of earlier parts of the run, and the `refused` rows.
 
-        Args:
-            before: What earlier parts of the run made.
-            refused: Failures of rows that are not run.
-            reused: Returns a scorer's earlier score. It takes the scorer's node, the row's number,
-                and the digest of the output that was scored.
-            is_further: Whether there are earlier parts; then their failures stay, too.
+        `reused` returns the earlier score of a scorer's node for a row's number and the digest of
+        its output.
         """
         self._reused = reused
         for row in before:
             if row.valid:
                 self._add_made(row.number, row.valid)
-            is_shown = ROWS in row.last or self._nodes <= row.last.keys()
-            if is_shown and row.number not in self._form.lines:
+            is_shown = ROWS in row.last or self.nodes <= row.last.keys()
+            if is_shown and row.number not in self.form.lines:
                 # An output that no longer holds stays until it is replaced, so that a batch that
                 # is interrupted has lost nothing. A scorer that failed, or is new, has no score.
-                line = self._line(row.number, dict.fromkeys(self._nodes) | row.last)
+                line = self._line(row.number, dict.fromkeys(self.nodes) | row.last)
                 line["outdated"] = row.reason or "not all scorers have scored it yet"
                 self._outdated[row.number] = line
         if not self._is_parquet:
@@ -362,37 +340,27 @@ class BatchFiles:
             self._write_failure(failure)
 
     def _read_failures(self, path: Path) -> Iterator[RowFailure]:
-        """Saved failures, each once, of rows that the table still has and that have no line.
-
-        They name the file and line where the table has the row now.
-        """
-        numbers = {name: number for number, name in enumerate(self._order)}
-        due = {numbers[name] for name in self._form.rows.given} - self._form.lines.keys()
-        for saved in dict.fromkeys(failures_saved(path)):
-            if saved.row in due:
-                yield self._failure(saved.row, saved.reason, code=saved.code)
-
-    def _write_failures(self) -> None:
-        """Replaces the file, in which failures of earlier parts may be out of date."""
-        assert self.failures_path is not None
-        rows = [self._cleaned(asdict(failure)) for failure in self._form.failures]
-        if rows:
-            with replace_rows(self.failures_path, rows, columns=_FAILURE_COLUMNS):
-                pass
-        else:
-            with writing(self.failures_path):
-                self.failures_path.unlink()
+        """Saved failures of rows without a line, each once, where the table has the rows now."""
+        numbers = {name: number for number, name in enumerate(self.order)}
+        due = {numbers[name] for name in self.form.rows.given} - self.form.lines.keys()
+        saved: dict[RowFailure, None] = {}
+        for line in rows_saved(path) if path.is_file() else ():
+            with suppress(ValidationError):  # people may have changed the line
+                saved[_FAILURE.validate_python(line)] = None
+        for failure in saved:
+            if failure.row in due:
+                yield self._failure(failure.row, failure.reason, code=failure.code)
 
     def _all_lines(self) -> list[Line]:
-        lines = self._outdated | self._form.lines
+        lines = self._outdated | self.form.lines
         return [lines[number] for number in sorted(lines)]
 
     def _write_all(self) -> None:
         """Replaces the file by one with all lines, one for each row, and opens it for more."""
-        if self._path is not None:
+        if self.path is not None:
             rows = map(self._row_to_write, self._all_lines())
-            columns = ["id"] if self._is_json else self._form.columns
-            file = replace_rows(self._path, rows, columns=columns)
+            columns = ["id"] if self._is_json else self.form.columns
+            file = replace_rows(self.path, rows, columns=columns)
             self._file = self._stack.enter_context(file)
 
     def observe(self, record: Record) -> None:
@@ -404,13 +372,13 @@ class BatchFiles:
         match record:
             case SpanStarted():
                 attempt = events.NodeAttempt.of(record)
-                if attempt and attempt.node in self._nodes and attempt.item is not None:
+                if attempt and attempt.node in self.nodes and attempt.item is not None:
                     self._attempt_by_span[record.id] = attempt.node, attempt.item
             case SpanEnded() if record.id in self._attempt_by_span:
                 node, number = self._attempt_by_span.pop(record.id)
                 if attempt_status(record) == "failed":
                     self._take_failure(node, number, record)
-            case NodeOutput(node=node, item=int(item)) if node in self._nodes:
+            case NodeOutput(node=node, item=int(item)) if node in self.nodes:
                 # The row was made again, so that what was made of its earlier output is void.
                 made = {_DIGEST: record.digest} if node == ROWS else self._made_by_row.pop(item, {})
                 value = orjson.loads(orjson.dumps(record.value))
@@ -419,59 +387,56 @@ class BatchFiles:
             case Instant():
                 # A score is reused in the run if a row was made again and has the same output.
                 reuse = events.Reuse.of(record)
-                if reuse and reuse.item is not None and reuse.node in self._nodes - {ROWS}:
+                if reuse and reuse.item is not None and reuse.node in self.nodes - {ROWS}:
                     made = self._made_by_row.get(reuse.item, {})
                     if made.get(_DIGEST):
                         value = self._reused(reuse.node, reuse.item, str(made[_DIGEST]))
                         del self._made_by_row[reuse.item]
                         self._add_made(reuse.item, made | {reuse.node: value})
             case RunStarted():
-                self._begun(record.run_id)
+                self.begun(record.run_id)
 
     def _take_failure(self, node: str, number: int, ended: SpanEnded) -> None:
         kind = error_class(ended.error)
         reason = ended.error or ""
         if kind == NodeFailed.__name__:
             reason = reason.removeprefix(f"{kind}: ")
-        code = self._codes.get((node, self._order[number]), NodeFailed.code)
+        code = self.codes.get((node, self.order[number]), NodeFailed.code)
         self.fail_row(number, reason, code=code)
         if node != ROWS and ROWS in self._made_by_row.get(number, {}):
             # The row has a line, without a score of the scorer that failed.
             self._add_made(number, {**self._made_by_row.pop(number), node: None})
 
     def _add_made(self, number: int, made: Made) -> None:
-        """Writes the row's line if all nodes have an output for it; else keeps `made` until then.
-
-        The caller has taken what was kept before out of `_made_by_row`.
-        """
-        if not self._nodes <= made.keys():
+        """Writes the row's line if all nodes have an output for it; else keeps what was made."""
+        if not self.nodes <= made.keys():
             self._made_by_row[number] = made
             return
-        line = self._form.lines[number] = self._line(number, made)
+        line = self.form.lines[number] = self._line(number, made)
         if self._outdated.pop(number, None) is not None:
             self._has_outdated_lines = True
         if self._file is None:
             return
-        if self._is_json or self._file.columns == self._form.columns:
+        if self._is_json or self._file.columns == self.form.columns:
             self._file.append(self._row_to_write(line))
         else:  # a scorer gave a score of a new name, and the table has no column for it yet
             self._write_all()
 
     def _line(self, number: int, made: Made) -> dict[str, Any]:
-        return self._form.line(number, self._order[number], made)
+        return self.form.line(number, self.order[number], made)
 
     def fail_row(self, number: int, reason: str, *, code: str) -> None:
         """Records why a row that was begun has no output."""
         self.fail(self._failure(number, reason, code=code))
 
     def _failure(self, number: int, reason: str, *, code: str) -> RowFailure:
-        name = self._order[number]
-        row: Row = self._form.rows.given[name]
+        name = self.order[number]
+        row: Row = self.form.rows.given[name]
         return failure_of(row, reason, code=code, number=number, epoch=epoch_of(name))
 
     def fail(self, failure: RowFailure) -> None:
         """Records why a row has no output."""
-        self._form.failures.append(failure)
+        self.form.failures.append(failure)
         self._write_failure(failure)
 
     def _write_failure(self, failure: RowFailure) -> None:
@@ -484,15 +449,15 @@ class BatchFiles:
     def _row_to_write(self, line: Line) -> dict[str, Any]:
         if self._is_json:
             return self._cleaned(line)
-        cells = self._form.cells(line)
-        return self._cleaned({name: cells.get(name) for name in self._form.columns})
+        cells = self.form.cells(line)
+        return self._cleaned({name: cells.get(name) for name in self.form.columns})
 
     def _cleaned(self, row: Line) -> dict[str, Any]:
         """A row as plain JSON values, without secrets."""
         data = orjson.dumps(row, default=lambda v: dict(v) if isinstance(v, Mapping) else str(v))
         values = orjson.loads(data)
-        if self._redactor.finds_any(data):
-            values = self._redactor.clean_values(values)
+        if self.redactor.finds_any(data):
+            values = self.redactor.clean_values(values)
         return cast("dict[str, Any]", values)
 
 
@@ -581,9 +546,15 @@ def _write_merged(
         is_csv = output.suffix.lower() == ".csv"
         with replace_rows(output, lines, columns=columns if is_csv else ["id"]):
             pass
-    with writing(failures_of(output)):
-        failures_of(output).unlink(missing_ok=True)
-    write_rows(failures_of(output), failures)
+    _write_failures(failures_of(output), failures)
+
+
+def _write_failures(path: Path, failures: list[dict[str, Any]]) -> None:
+    """Replaces the file of failures; removes it if there is none."""
+    if not failures:
+        with writing(path):
+            path.unlink(missing_ok=True)
+    write_rows(path, failures)
 
 
 def _shards_of(output: Path) -> list[Shard]:
@@ -613,10 +584,7 @@ def _why_not_merged(
     table: str | None,
     ids: Mapping[str, int],
 ) -> str | None:
-    """Why the shard in the file `path` cannot be merged; None if it can.
-
-    `table` is the digest of the table, and `ids` has the ids of its rows.
-    """
+    """Why the shard in the file `path` cannot be merged; None if it can."""
     if not manifest:
         first = f"; delete {path.name} before, or put the file back" if path.exists() else ""
         return f"{state_of(path).name} is missing{first}"

@@ -208,16 +208,8 @@ class Shard:
 class BatchRows(NoCode):
     """Reads a table, and checks which rows fit a pipeline; see `Pipeline.batch`.
 
-    Args:
-        shard: Only the rows of this part of the table are taken.
-        check: Called with each row and all columns of the table; raises `InvalidInput` for a row
-            that does not fit for a further reason.
-
-    Attributes:
-        given: Row name → row, for rows that fit. A name is a digest of the row's inputs, with the
-            contents of files that they name, and ends with the epoch.
-        refused: The failures of rows that do not fit.
-        identity: Fields of the manifest by which shards of one table are recognized.
+    Only the rows of `shard` are taken. `check` raises `InvalidInput` for a row that does not fit
+    for a further reason; it gets the row and all columns of the table.
 
     Raises:
         InvalidInput: A row does not fit, and that stops the batch; or no row fits.
@@ -265,6 +257,8 @@ class BatchRows(NoCode):
         if "epoch" not in self._names:
             rows = _with_ids_by_epoch(rows)
         self._columns = {name for row in rows if isinstance(row, Row) for name in row.fields}
+        # Row name → row that fits. A name is a digest of the row's inputs, with the contents of
+        # files that they name, and ends with the epoch.
         self.given: dict[str, Row] = {}
         self.refused: list[RowFailure] = []
         ids: set[str] = set()
@@ -281,7 +275,7 @@ class BatchRows(NoCode):
             raise mistakes_in(self.refused, of=len(rows), what=f"do not fit '{pipeline.name}'")
         names = [f"{name} {row.id}" for name, row in self.given.items()]
         names += map(_name_of, self.refused)
-        # Sorted, since the same table in another order has the same shards.
+        # For the manifest. Sorted, since the same table in another order has the same shards.
         table = digest(orjson.dumps(sorted(names)))
         self.identity = {"shard": str(shard) if shard else None, "table": table}
         if shard is not None:
@@ -314,11 +308,7 @@ class BatchRows(NoCode):
         return digest(orjson.dumps([row.fields.get("target"), row.sources], default=str))[:16]
 
     def _add(self, row: Row | InvalidInput, ids: set[str]) -> None:
-        """Adds a row to `given` under its name, for each epoch, and its id to `ids`.
-
-        Raises:
-            InvalidInput: The row could not be read, or does not fit.
-        """
+        """Adds a row to `given`, and its id to `ids`; raises `InvalidInput` if it does not fit."""
         if isinstance(row, InvalidInput):
             raise row
         if row.id in ids:
@@ -346,11 +336,7 @@ class BatchRows(NoCode):
             self.given[name if epoch == 1 else f"{name}{_EPOCH}{epoch}"] = row
 
     def _inputs(self, row: Row) -> dict[str, object]:
-        """The row's columns that are inputs, and the inputs of every row filled with its columns.
-
-        Raises:
-            InvalidInput: No column of the row is an input, or part of one.
-        """
+        """The columns of a row that are inputs, and the inputs of every row filled with them."""
         fields = {name: value for name, value in row.fields.items() if name in self._names}
         if not fields and not any(map(self._has_column, self._every.values())):
             # All rows would be the same, if the inputs have defaults. A row is without a line if
@@ -376,25 +362,16 @@ class BatchRows(NoCode):
         return any(map(self._means_column, _BRACES.finditer(text)))
 
     def _means_column(self, match: re.Match[str]) -> bool:
-        """Whether a text in braces is a column, perhaps a misspelt one, and not text such as JSON.
-
-        A column in double braces also counts: it is refused later, with the remedy.
-        """
+        """Whether a text in braces means a column, perhaps a misspelt one; JSON has braces too."""
         doubled, column = match.groups()
-        if doubled:
-            return doubled in self._columns
-        if column in self._columns:
-            return True
+        if doubled or column in self._columns:  # a column in double braces is refused later
+            return (doubled or column) in self._columns
         has_spaces = match[0] != f"{{{column}}}"
-        if not has_spaces and _COLUMN_NAME.fullmatch(column):
-            return True
-        return bool(get_close_matches(column, self._columns, cutoff=0.8))
+        is_name = not has_spaces and _COLUMN_NAME.fullmatch(column) is not None
+        return is_name or bool(get_close_matches(column, self._columns, cutoff=0.8))
 
     def _filled(self, row: Row, name: str, value: object) -> object:
-        """The input `name` of every row, with this row's columns in place of `{column}`.
-
-        A value that begins with `@` names a file, whose text is the input; `@@` is a plain `@`.
-        """
+        """An input of every row, with this row's columns in place of `{column}`."""
         if not isinstance(value, str):
             return value
 
@@ -418,7 +395,7 @@ class BatchRows(NoCode):
         text = _BRACES.sub(cell, value)
         if value.startswith("@@"):
             return text[1:]
-        # Not `text`: the text in a row's column must not name a file.
+        # `@` names a file, and `@@` is a plain `@`. Not in `text`: a row's text names no file.
         if not value.startswith("@"):
             return text
         # A path with a column in it is relative to the table, else to the working directory.
@@ -446,10 +423,7 @@ def _name_of(refused: RowFailure) -> str:
 
 
 def target_of(row: Row) -> Any:  # noqa: ANN401 - a value of any table
-    """The target of a row, which a right output says: a value, or a list of possible ones.
-
-    None if the column is empty. The list may be JSON in the table.
-    """
+    """The target, which a right output says: a value or a list of them; None if it is empty."""
     target = row.fields.get("target")
     values = [value for value in listed(target) if value is not None and str(value).strip()]
     if not values:
@@ -463,10 +437,7 @@ def epoch_of(name: str) -> int:
 
 
 def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> InvalidInput:
-    """An error that lists each reason for which rows were refused, with its first places.
-
-    `of` is the number of all rows, and `what` the predicate in "3 of 5 rows WHAT".
-    """
+    """An error, "3 of 5 rows WHAT", that lists each reason of refusals with its first places."""
     places_by_reason: dict[str, list[str]] = {}
     for failure in refused:
         places_by_reason.setdefault(failure.reason, []).append(failure.place)
@@ -533,10 +504,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - of any library
 def _rows_of(
     inputs: Inputs, columns: Mapping[str, str], names: frozenset[str]
 ) -> Iterator[Row | InvalidInput]:
-    """The rows of files, folders and mappings; an error for a row that cannot be read.
-
-    `columns` has the column in the table for a name here; `names` are the pipeline's inputs.
-    """
+    """The rows of files, folders and mappings, or an error for one that cannot be read."""
     if isinstance(inputs, str | Path):
         inputs = [inputs]
     for number, source in enumerate(inputs, start=1):

@@ -73,11 +73,7 @@ class EvaluationResult(BatchResult):
         }
 
     def score(self, name: str) -> ScoreSummary:
-        """The figures of the score with this name.
-
-        Raises:
-            KeyError: No row has such a score.
-        """
+        """The figures of the score with this name; raises `KeyError` if no row has it."""
         return {score.name: score for score in self.scores}[name]
 
 

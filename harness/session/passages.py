@@ -21,7 +21,7 @@ from collections.abc import (
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -143,27 +143,18 @@ class PassageStore:
         return await to_its_end(opening, thread=self._threads, stop=stop), endpoint
 
 
+@dataclass(frozen=True, slots=True)
 class PassageLibrary:
-    """Remembers documents for a run, and recalls passages that answer a question.
+    """Remembers documents for a run, and recalls passages that answer a question."""
 
-    `ask` makes vectors and `rank` ranks hits within the run's limits.
-    """
-
-    def __init__(
-        self,
-        store: PassageStore,
-        *,
-        tracer: RunTrace,
-        ask: Ask,
-        rank: Callable[[RerankRequest], Awaitable[Ranking]],
-        warn: Callable[[Notice], None],
-    ) -> None:
-        self._shared = store
-        self._settings = store.settings
-        self._tracer = tracer
-        self._ask = ask
-        self._rank = rank
-        self._warn = warn
+    store: PassageStore
+    _: KW_ONLY
+    tracer: RunTrace
+    ask: Ask
+    """Makes vectors within the run's limits."""
+    rank: Callable[[RerankRequest], Awaitable[Ranking]]
+    """Ranks hits within the run's limits."""
+    warn: Callable[[Notice], None]
 
     async def remember(
         self,
@@ -184,12 +175,12 @@ class PassageLibrary:
         digest = sha256_of(document)  # of the text before secrets are taken out
         metadata = dict(metadata or {})
         originals = document, title, source, metadata
-        clean = self._tracer.redactor.clean
+        clean = self.tracer.redactor.clean
         document, title, source = clean(document), clean(title), clean(source)
         metadata = {k: clean(v) if isinstance(v, str) else v for k, v in metadata.items()}
         if (document, title, source, metadata) != originals:
             message = f"a secret in a document is replaced before it is remembered ('{source}')"
-            self._warn(Notice(code="memory.secret-replaced", message=message))
+            self.warn(Notice(code="memory.secret-replaced", message=message))
         if RUN_FIELD in metadata:
             raise InvalidInput(
                 f"metadata '{RUN_FIELD}' is reserved for the run; choose another name",
@@ -202,7 +193,7 @@ class PassageLibrary:
                 source=source,
                 quality=quality,
                 created=created,
-                metadata={**metadata, RUN_FIELD: self._tracer.run_id},
+                metadata={**metadata, RUN_FIELD: self.tracer.run_id},
             )
             for excerpt in passages_of(document)
         ]
@@ -213,20 +204,20 @@ class PassageLibrary:
             ids = [merged_into.get(passage.id, passage.id) for passage in passages]
             return added, [store.get(id_) for id_ in ids]
 
-        is_kept = self._settings.is_kept
+        is_kept = self.store.settings.is_kept
         remember = events.Remember(
             source=source,
-            title=self._tracer.excerpt(title),
+            title=self.tracer.excerpt(title),
             quality=quality,
-            metadata=self._tracer.excerpt(metadata),
+            metadata=self.tracer.excerpt(metadata),
             created=created.isoformat(),
             chars=len(document),
             # A resumed run remembers the text again from the journal if the store was temporary and
             # the node is not called again.
-            document_sha256=None if is_kept else self._tracer.content(document),
-            digest=None if is_kept else self._tracer.excerpt(digest),
+            document_sha256=None if is_kept else self.tracer.content(document),
+            digest=None if is_kept else self.tracer.excerpt(digest),
         )
-        with self._tracer.span(remember) as span:
+        with self.tracer.span(remember) as span:
             added, stored = await self._in_store(add)
             span.set(
                 passages=len(passages),
@@ -235,9 +226,9 @@ class PassageLibrary:
                 merged=[{"id": merge.id, "into": merge.into} for merge in added.merged],
             )
             for refusal in added.refused:
-                excerpts = map(self._tracer.excerpt, (refusal.title, refusal.reason))
-                self._tracer.instant(events.Refused(refusal.id, *excerpts))
-                self._warn(
+                excerpts = map(self.tracer.excerpt, (refusal.title, refusal.reason))
+                self.tracer.instant(events.Refused(refusal.id, *excerpts))
+                self.warn(
                     Notice(
                         code="memory.passage-refused",
                         message=f"passage {refusal.id} is not remembered: it holds "
@@ -261,14 +252,14 @@ class PassageLibrary:
         `budget_tokens` limits the tokens of all together: passages that do not fit are left out.
         """
         recall = events.Recall(
-            query=self._tracer.excerpt(query),
+            query=self.tracer.excerpt(query),
             limit=limit,
             mode=mode,
-            where=self._tracer.excerpt(_as_json(where)),
+            where=self.tracer.excerpt(_as_json(where)),
         )
-        with self._tracer.span(recall) as span:
+        with self.tracer.span(recall) as span:
             candidates = limit
-            if self._settings.rerank is not None and isinstance(limit, int):
+            if self.store.settings.rerank is not None and isinstance(limit, int):
                 candidates = max(limit, min(_RANKED_PER_HIT * limit, _MOST_RANKED))
 
             def search(store: MemoryStore) -> tuple[Hits, int | None]:
@@ -285,7 +276,7 @@ class PassageLibrary:
                 fallback=hits.fallback,
                 behind=behind,
                 hits=[
-                    {**_hit_as_json(hit), "title": self._tracer.excerpt(hit.title)} for hit in hits
+                    {**_hit_as_json(hit), "title": self.tracer.excerpt(hit.title)} for hit in hits
                 ],
             )
         return hits
@@ -295,15 +286,15 @@ class PassageLibrary:
 
         If the reranker fails, hits stay in the order of the search.
         """
-        tag = self._settings.rerank
+        tag = self.store.settings.rerank
         if tag is not None and hits:
             texts = tuple(hit.text for hit in hits)
             request = RerankRequest(model=tag, role="memory", query=query, texts=texts)
             try:
-                ranking = await self._rank(request)
+                ranking = await self.rank(request)
             except InferenceError as error:
                 message = f"hits stay in the order of the search: {error}"
-                self._warn(Notice(code="memory.not-reranked", message=message))
+                self.warn(Notice(code="memory.not-reranked", message=message))
             else:
                 # Hits with equal scores stay in the order of the search.
                 scored = sorted(zip(hits, ranking.scores, strict=True), key=lambda pair: -pair[1])
@@ -319,13 +310,13 @@ class PassageLibrary:
 
     async def novelty(self, texts: Sequence[str]) -> float:
         """How new these texts are to the store, 0 to 10."""
-        with self._tracer.span(events.Novelty(len(texts))) as span:
+        with self.tracer.span(events.Novelty(len(texts))) as span:
             novelty = await self._in_store(lambda store: store.novelty(texts))
             span.set(novelty=novelty)
         return novelty
 
     async def _in_store(self, work: Callable[[MemoryStore], T]) -> T:
-        return await self._shared.in_store(work, tracer=self._tracer, ask=self._ask)
+        return await self.store.in_store(work, tracer=self.tracer, ask=self.ask)
 
 
 def _as_json(where: Filter | None) -> dict[str, object] | None:
