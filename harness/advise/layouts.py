@@ -328,11 +328,10 @@ class Place:
 
 
 def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
-    """Where several models stay at once, in the order of `goals`.
+    """Where several models stay at once; models with the highest floor (judges) choose first.
 
-    Devices are given to models in the order of their floors, so that a judge chooses first. With
-    enough devices each model has some of its own, and the last model all that are left. With fewer
-    devices than models, the last device is shared.
+    With enough devices each model has some of its own, and the last model all that are left. With
+    fewer devices than models, the last device is shared. The order is that of `goals`.
     """
     order = sorted(goals, key=lambda goal: -role_floor(goal.role))
     places: list[Place] = []
@@ -389,11 +388,7 @@ def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:
 def enough_devices(
     goals: Sequence[ServingGoal], device: DeviceSpec
 ) -> list[tuple[DeviceSpec, list[Place]]]:
-    """The devices of the table with which all models meet their targets: this one, then by cost.
-
-    Each is given with the fewest devices that are enough. Those of which even the highest count is
-    too few are left out.
-    """
+    """Devices of the table, as many as all models need to meet their targets: this one first."""
     remedies = []
     counts = (1, 2, 4, 8) if len(goals) > 1 else (1, 2, 4, 8, _MOST_DEVICES)
     # The measured factors are only this device's.

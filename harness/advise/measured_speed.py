@@ -47,8 +47,7 @@ class MeasuredBurst:
     prompt_tokens: float
     """The mean over the calls, without tokens from a cache."""
     prefill_tokens_per_s: float | None
-    """The tokens of all prompts by the time in which any was read; this includes the queue unless
-    the server reports it."""
+    """Over all prompts, while any was read; with the queue unless the server reports it."""
     ttft_s: float
     """The time of the call that waited longest."""
     at_once: float
@@ -274,10 +273,7 @@ def learned_factors(environment: Mapping[str, str]) -> dict[str, LearnedRates]:
 def learned_for(
     environment: Mapping[str, str], device: DeviceSpec, model: ModelShape, *, runtime: str | None
 ) -> LearnedRates | None:
-    """The latest rates on a device with a runtime, or any if that is None.
-
-    Rates of the model's family go before those of others. None if there are none.
-    """
+    """The latest rates on a device with this or any runtime, of the model's family if possible."""
     candidates = [
         learned
         for learned in learned_factors(environment).values()

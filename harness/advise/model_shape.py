@@ -88,14 +88,11 @@ class ModelShape:
         return len(self.caches)
 
     def sequence_kv_bytes(self, tokens: int, kv_bits: KvBits = 16, *, beside: int = 0) -> int:
-        """The bytes that so many tokens of one sequence fill; raises as `layer_token_bytes`.
-
-        A layer with a sliding window keeps `beside` tokens more than its window.
-        """
+        """The bytes that so many tokens of one sequence fill; raises as `layer_token_bytes`."""
         is_fp8 = kv_bits == 8 and self.packing == "safetensors"
         block = _FP8 if is_fp8 else packings.CACHE_FORMATS[CACHE_TYPES[kv_bits]]
         # The sum over layers of 2 * tokens * kv_heads * head_dim * bytes of an element, and of the
-        # state of a recurrent layer.
+        # state of a recurrent layer. A windowed layer keeps `beside` tokens more than its window.
         return sum(
             min(tokens, (layer.window_tokens or tokens) + beside)
             * layer_token_bytes(layer, keys=block, values=block, model=self.title)
@@ -323,7 +320,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     passed = weights - round((tables - output) * max(bits, 16) / 8)
     label = quantization or dtype.replace("bfloat", "BF").replace("float", "F") or None
     limits = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
-    share = feed_forward.expert_share
+    share = feed_forward.experts_used / feed_forward.experts if feed_forward.experts else 1.0
     used_length = feed_forward.experts_used * feed_forward.expert_length
     always_active = attention_count + dense_count + routers
     return ModelShape(
@@ -356,12 +353,7 @@ class _FeedForward(NamedTuple):
     experts_used: int
     dense_length: int
     expert_length: int
-    shared_length: int
-    """The length of the experts that are for all tokens."""
-
-    @property
-    def expert_share(self) -> float:
-        return self.experts_used / self.experts if self.experts else 1.0
+    shared_length: int  # of the experts that are for all tokens
 
 
 def _feed_forward(config: _Config, *, layers: int, width: int) -> _FeedForward:

@@ -23,8 +23,7 @@ class Factors(NamedTuple):
     bandwidth: float = 1.0
     compute: float = 1.0
     cache: float | None = None
-    """The share of the bandwidth for KV caches; None if it is that for weights. On a CPU it is
-    lower, since attention costs more."""
+    """The share of the bandwidth for KV caches, lower on a CPU; None if it is that for weights."""
 
 
 CEILING: Final = Factors()
@@ -149,10 +148,9 @@ def _width(model: ModelShape) -> float:
 
 
 def mean_queue(rate_per_s: float, prefill_s: float) -> float:
-    """The mean number of prompts that wait before one, if they come at random.
+    """The mean number of prompts that wait if they come at random: rho / (2 * (1 - rho)).
 
-    rho / (2 * (1 - rho)) for rho = rate * prefill (Pollaczek-Khinchine, service of constant
-    length); infinite from rho = 1 on.
+    For rho = rate * prefill (Pollaczek-Khinchine, service of constant length); infinite from 1 on.
     """
     rho = rate_per_s * prefill_s
     return rho / (2 * (1 - rho)) if rho < 1 else math.inf

@@ -278,10 +278,7 @@ def split_footprint(
 def dealt_footprints(
     header: GgufHeader, loading: Loading, *, shares: Collection[float]
 ) -> tuple[Footprint, ...]:
-    """The memory of a model on each of several GPUs that have all its layers together.
-
-    `shares` has the relative share of each GPU (`--tensor-split`).
-    """
+    """The memory of a model on each of several GPUs, by their relative shares of its layers."""
     # Each has the whole allowance, as in `split_footprint`.
     compute = compute_bytes(header, loading) + GPU_CONTEXT_BYTES
     weights, caches = header.weights, layer_cache_bytes(header, loading)

@@ -226,10 +226,7 @@ class Weights:
 def weights_of(
     tensors: Iterable[tuple[str, int]], *, layers: int, drafts: int = 0, has_output: bool = True
 ) -> Weights:
-    """Adds up tensors, given as (name, bytes), by where llama.cpp's names put them.
-
-    The last `drafts` layers only draft, so that they are not loaded.
-    """
+    """Adds up tensors (name, bytes) by llama.cpp's names; the last `drafts` layers only draft."""
     by_layer = [0] * layers
     input_bytes = output_bytes = expert_bytes = shared_bytes = 0
     own_output = False

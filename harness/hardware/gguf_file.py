@@ -171,8 +171,7 @@ def read_gguf_file(path: Path) -> GgufFile:
         status = path.stat()
         if not status.st_size:
             raise ModelFileInvalid(f"is empty; {_DAMAGED}", path=path, offset=0)
-        # A file that was just written may change again without a new time, by the clock's coarse
-        # ticks. So it is not cached.
+        # Not cached: a file that was just written may change again within a tick of its clock.
         is_settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
         read = _read if is_settled else _read.__wrapped__
         return read(path, status.st_ino, status.st_size, status.st_mtime_ns)
@@ -321,8 +320,7 @@ def _read_numbers(cursor: _Cursor, code: str, length: int) -> tuple[object, ...]
 def _skip_strings(cursor: _Cursor, length: int) -> None:
     """Steps over texts. Each has its size in eight bytes, and then so many bytes."""
     # Local names and no `cursor.take`: a vocabulary has some 100,000 texts, at 0.1 µs each.
-    data, unpack_from = cursor.data, _U64.unpack_from
-    at = cursor.at
+    data, at, unpack_from = cursor.data, cursor.at, _U64.unpack_from
     last = len(data) - _U64.size
     for _ in range(length):
         if at > last:

@@ -106,8 +106,7 @@ def weight_bits(label: str) -> float:
     bits = label_bits(label) or 16
     if bits != 4:
         return bits
-    # By their blocks: NVFP4 has a scale for 16 weights, MXFP4 for 32, AWQ a scale and a zero for
-    # 128.
+    # With scales: NVFP4 has one for 16 weights, MXFP4 for 32, AWQ also a zero for 128.
     return 4.5 if "NVFP4" in label.upper() else 4.25
 
 

@@ -60,8 +60,7 @@ class KeepAliveBudget:
         left: Tags of models that stay in memory when the budget closes: those of other servers.
         outlives_runs: Whether another run may follow those that the budget serves.
 
-    Raises:
-        DoesNotFit: Pinned models do not fit beside each other.
+    Raises `DoesNotFit` if pinned models do not fit beside each other.
     """
 
     def __init__(

@@ -106,7 +106,7 @@ class Batch:
 
     Args:
         rows: The rows of the table, or the drafts.
-        settings: See `Pipeline.batch` for this and for all arguments that are not listed here.
+        settings: See `Pipeline.batch` for this and for all that is not listed here, also errors.
         name: The run's name.
         form: The form of the output.
         rubric: Scores the outputs, or the drafts.
@@ -121,9 +121,6 @@ class Batch:
         output: The output's file, if there is one.
         node: The node whose items are the rows, or the drafts.
         rescores: Whether no output is made.
-
-    Raises:
-        InvalidInput: See `Pipeline.batch`.
     """
 
     def __init__(

@@ -102,11 +102,7 @@ def manifest_of(output: Path) -> dict[str, Any]:
 
 @contextmanager
 def only_writer(output: Path | None) -> Iterator[None]:
-    """Locks the files of an output, so that no other batch, in any process, writes them.
-
-    Raises:
-        InvalidInput: Another batch is writing them, or the folder cannot be written.
-    """
+    """Locks the files of an output; raises `InvalidInput` if another batch is writing them."""
     if output is None:
         yield
         return

@@ -131,10 +131,9 @@ class RowsEnded(NoCode):
 
     @contextmanager
     def counted(self, row: str, of: str) -> Iterator[None]:
-        """Counts the row when the block, in which the node `of` of the batch handles it, ends.
+        """Counts the row at the end of the block, in which the batch's node `of` handles it.
 
-        Raises:
-            RunLimitReached: Too many rows have failed.
+        Raises `RunLimitReached` once too many rows have failed.
         """
         if self._end is not None:
             raise self._end.with_traceback(None)
@@ -209,10 +208,8 @@ class BatchRows(NoCode):
     """Reads a table, and checks which rows fit a pipeline; see `Pipeline.batch`.
 
     Only the rows of `shard` are taken. `check` raises `InvalidInput` for a row that does not fit
-    for a further reason; it gets the row and all columns of the table.
-
-    Raises:
-        InvalidInput: A row does not fit, and that stops the batch; or no row fits.
+    for a further reason; it gets the row and all columns of the table. Raises `InvalidInput` if a
+    row does not fit and that stops the batch, or if no row fits.
     """
 
     def __init__(

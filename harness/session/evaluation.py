@@ -58,10 +58,7 @@ def choose_rubric(
     """Loads a rubric by name or path, or takes a `Rubric` as it is.
 
     `prompts` (name → template) replace the rubric's own. `refuse` decides whether code that the
-    rubric names may be run.
-
-    Raises:
-        RubricInvalid: There is no such rubric, or it has mistakes.
+    rubric names may be run. Raises `RubricInvalid` if there is no such rubric, or it has mistakes.
     """
     directory = rubrics
     if isinstance(rubric, Rubric):
@@ -207,11 +204,7 @@ async def run_loop(
 
 
 def evaluator_of(opened: OpenRun, rubric: Rubric, *, ask: Ask, noise: Noise | None) -> Evaluator:
-    """The evaluator, or the panel, of this run.
-
-    Raises:
-        ConfigurationInvalid: The rubric needs a judge, and there is no evaluator.
-    """
+    """The run's evaluator, or panel; raises `ConfigurationInvalid` if it is needed and missing."""
     pool = opened.casting.pool
     combine = None if pool is None else pool.combine
     return Evaluator(
@@ -227,10 +220,7 @@ def load_noise_once(opened: OpenRun, chosen: ChosenRubric) -> Noise | None:
     """The measured noise of this run's evaluators under this rubric.
 
     The first call reads and records it, and warns of noise that cannot be used and of a stale
-    calibration. Later calls return the same.
-
-    Raises:
-        InvalidInput: A file cannot be read.
+    calibration. Later calls return the same. Raises `InvalidInput` for a file that cannot be read.
     """
     rubric = chosen.rubric
     evaluator_tags = ", ".join(opened.casting.roles.calibrated)

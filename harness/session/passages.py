@@ -431,11 +431,7 @@ class EndpointEmbedder:
 
     @classmethod
     async def open(cls, tag: str, *, ask: Ask) -> Self:
-        """An embedder for an endpoint, which is asked for one vector, to learn its length.
-
-        Raises:
-            InferenceError: The endpoint gave no vector.
-        """
+        """Asks an endpoint for one vector, to learn its length; raises `InferenceError` without."""
         first = await ask(EmbedRequest(model=tag, role="memory", texts=("memory",)))
         return cls(tag, ask=ask, first=first, loop=asyncio.get_running_loop())
 

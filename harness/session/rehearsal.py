@@ -107,10 +107,7 @@ async def rehearse(
     """Finds the calls that a resumed run would make, without making them.
 
     `through` is a mapped node that only calls a pipeline. Its calls are made, to find those of the
-    pipeline's nodes.
-
-    Raises:
-        InvalidInput: As from the run itself.
+    pipeline's nodes. Raises `InvalidInput` as the run itself.
     """
     values, _ = inputs_now(graph, inputs, earlier)
     surroundings = await Surroundings(settings, backends).beside(earlier.outputs)
@@ -199,10 +196,7 @@ class _Through:
 
 
 class _NoCalls:
-    """An executor that calls nothing except the items of the node `through`.
-
-    `was_asked` says whether any other call would have been made.
-    """
+    """Calls only the items of the node `through`; `was_asked` says if it was asked for others."""
 
     def __init__(self, through: str | None = None) -> None:
         self.was_asked = False

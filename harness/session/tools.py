@@ -102,11 +102,7 @@ class UsableTool:
     approve: Approve
 
     def read(self, arguments: str) -> dict[str, object]:
-        """A model's arguments as the function takes them.
-
-        Raises:
-            ToolFailed: They are not a JSON object, or not what the function takes.
-        """
+        """A model's arguments as the function takes them; raises `ToolFailed` if they are wrong."""
         wrote = f"you wrote {arguments:.200}"  # quoted, since servers refuse it as a call
         try:
             values = read_arguments(arguments)
@@ -132,11 +128,7 @@ Offered = Callable[..., object] | Tool | ToolSpec
 
 
 def tool_specs(tools: Sequence[Offered]) -> tuple[ToolSpec, ...]:
-    """The descriptions of tools for a model.
-
-    Raises:
-        InvalidInput: A function cannot be a tool, or two tools have the same name.
-    """
+    """The descriptions of tools for a model; raises `InvalidInput` if two have the same name."""
     specs = [tool if isinstance(tool, ToolSpec) else usable_tool(tool).spec for tool in tools]
     names = [spec.name for spec in specs]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -154,11 +146,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def usable_tool(tool: Callable[..., object] | Tool) -> UsableTool:
-    """A function as a tool, with the digest of the code that it has now.
-
-    Raises:
-        InvalidInput: The function cannot be a tool.
-    """
+    """A function as a tool, with its present code; raises `InvalidInput` as `Tool` does."""
     tool = tool if isinstance(tool, Tool) else Tool(tool)
     # Not when the `Tool` is made: the function may refer to names that are defined further down.
     return replace(tool.usable, code=code_without_state(tool.function).digest)
@@ -422,10 +410,8 @@ def _mistakes_in(error: ValidationError, names: Sequence[str]) -> str:
 def result_of(value: object) -> tuple[str, tuple[Image, ...]]:
     """A tool's result as a text for the model, and its images, to which the text refers by number.
 
-    Texts stay as they are, also in a list with images; other values become JSON.
-
-    Raises:
-        TypeError: The result cannot be written as JSON.
+    Texts stay as they are, also in a list with images. Other values become JSON; raises `TypeError`
+    if they cannot.
     """
     images: list[Image] = []
     try:

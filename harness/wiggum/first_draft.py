@@ -21,10 +21,7 @@ _LEAST_DRAFT_TOKENS = 256
 async def write_first_draft(
     empty: Draft, reviser: Reviser, *, evaluator: Evaluator, meter: Meter, max_rounds: int
 ) -> tuple[Selection, int]:
-    """Drafts by the reviser's model that the checks rank first, and the id of their span.
-
-    `empty` is a draft without text.
-    """
+    """Drafts by the reviser's model that the checks rank first, and the id of their span."""
     candidates, finalists = reviser.candidates, reviser.finalists
     request = ChatRequest(
         model=reviser.model,

@@ -182,10 +182,7 @@ def next_revision(rounds: Sequence[Round], policy: LoopPolicy) -> Revise:
 
 
 def focus_of(base: Round, below: float) -> tuple[DimensionScore, ...]:
-    """The dimensions to revise for, worst first: those below `below` or their floor.
-
-    If there is none, the two lowest, or those of the two that have a reason.
-    """
+    """The dimensions to revise for: those below `below` or their floor, else the two lowest."""
     verdict = base.verdict
     # By points, which are on one scale; the scores of dimensions need not be.
     worst_first = sorted(verdict.scores, key=lambda s: s.points)

@@ -228,13 +228,6 @@ class _Climb:
     gained: Collection[tuple[int | None, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Gain:
-    candidate: Candidate
-    text: str  # of the draft with the candidate
-    rank: Rank
-
-
 def _climb(
     base: Draft,
     candidates: Sequence[Candidate],
@@ -250,7 +243,7 @@ def _climb(
     means: dict[tuple[int | None, int], float] = {}
     gained: list[tuple[int | None, int]] = []
     for section in dict.fromkeys(candidate.section for candidate in candidates):
-        better: list[_Gain] = []
+        better: list[tuple[Rank, Candidate, str]] = []
         # The candidates of earlier sections stay: the rank is that of the draft as a whole.
         texts = {key: candidate.text for key, candidate in chosen.items()}
         for candidate in candidates:
@@ -264,13 +257,11 @@ def _climb(
             means[section, candidate.number] = checked.mean
             if gains(checked, over=rank, undecided=section in undecided and trial != text):
                 gained.append((section, candidate.number))
-                better.append(_Gain(candidate=candidate, text=trial, rank=checked.rank))
+                better.append((checked.rank, candidate, trial))
         if better:
-            better.sort(key=lambda gain: (gain.rank, -gain.candidate.number), reverse=True)
+            better.sort(key=lambda gain: (gain[0], -gain[1].number), reverse=True)
             # If a section has too few gains for this place, its last one is taken.
-            gain = better[min(place, len(better) - 1)]
-            text, rank = gain.text, gain.rank
-            chosen[section] = gain.candidate
+            rank, chosen[section], text = better[min(place, len(better) - 1)]
     return _Climb(finalist=_finalist(text, chosen.values()), means=means, gained=gained)
 
 

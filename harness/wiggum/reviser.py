@@ -69,11 +69,9 @@ class Reviser:
     It has no state: the same rounds lead to the same prompts. Raises `InvalidInput` for a wrong
     mode or number.
 
-    Args:
-        max_output_tokens: The most room of a call. A section gets less, about twice its length; if
-            this is None, so does a whole draft.
-        check: Scores drafts by the rubric's checks, to choose among several candidates.
-        at_once: How many calls the model answers at once; None if unknown.
+    `max_output_tokens` is the most room of a call. A section gets less, about twice its length; if
+    this is None, so does a whole draft. `check` chooses among several candidates. `at_once` is the
+    number of calls that the model answers at once; None if unknown.
     """
 
     def __init__(
