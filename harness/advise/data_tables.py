@@ -59,7 +59,7 @@ class DeviceSpec:
     @property
     def room(self) -> int:
         """The bytes that models may take."""
-        # On a GPU vLLM's default share.
+        # 0.92 is vLLM's default share of a GPU.
         share = 0.92 if self.is_gpu else machine.MACHINE_SHARE
         return self.room_bytes or round(self.memory_bytes * share)
 
@@ -136,7 +136,7 @@ def this_machine() -> DeviceSpec:
         name=MACHINE,
         memory_bytes=machine.machine_memory_bytes(),
         memory_bytes_per_s=machine.memory_bytes_per_s(),
-        # Of f32 products; kernels for quantized weights reach about as many operations.
+        # Products of f32, since kernels for quantized weights reach about as many operations.
         flops_per_s=machine.products_per_s(),
         is_gpu=False,
         source="measured",

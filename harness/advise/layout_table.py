@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import PurePath
@@ -65,23 +65,10 @@ def print_places(
         if row is None:
             print_line(missed_line(place, device), console, "bold")
             continue
-        unknown = "" if row.ttft_s is not None else "; TTFT unknown"
-        if row.itl_s is None:
-            unknown = " as far as known: --bandwidth and --tflops would tell its speed"
-        print_line(f"-> meets all targets{unknown}.", console)
-        for line in cost_lines(place, row):
-            print_line(line, console)
-        reasons = {title: formula for title, formula in columns().items() if formula}
-        commands = servings(place, row, device, port=port)
-        for backend, serving in commands.items():
-            settings = command_of(backend, serving)
-            reasons |= dict(settings)
-            command = " ".join(text for text, _ in settings)
-            print_line(f"{PROVIDERS[backend].title}: {command}", console, "bold green")
-        for name, reason in reasons.items() if explain else ():
-            print_line(f"  {name}: {reason}", console, "dim")
+        by_backend = servings(place, row, device, port=port)
+        _print_serving(place, row, by_backend, console, explain=explain)
         # `harness.toml` gets one endpoint for each model, that of the first server.
-        for backend, serving in [*commands.items()][:1]:
+        for backend, serving in [*by_backend.items()][:1]:
             key = role if _BARE.fullmatch(role) else toml(role)
             roles += [f"{key} = {toml(role)}"] * (role != ONLY)
             table = f"[endpoints.{key}]  # {PROVIDERS[backend].title}"
@@ -95,6 +82,31 @@ def print_places(
     if endpoints:
         head = ["", "[roles]", *roles] if roles else []
         print_line("\nharness.toml:" + "\n".join([*head, *endpoints]), console, "cyan")
+
+
+def _print_serving(
+    place: Place,
+    row: Layout,
+    by_backend: Mapping[BackendName, Serving],
+    console: Console,
+    *,
+    explain: bool,
+) -> None:
+    """Prints what the marked layout costs, and the commands that start its servers."""
+    unknown = "" if row.ttft_s is not None else "; TTFT unknown"
+    if row.itl_s is None:
+        unknown = " as far as known: --bandwidth and --tflops would tell its speed"
+    print_line(f"-> meets all targets{unknown}.", console)
+    for line in cost_lines(place, row):
+        print_line(line, console)
+    reasons = {title: formula for title, formula in columns().items() if formula}
+    for backend, serving in by_backend.items():
+        settings = command_of(backend, serving)
+        reasons |= dict(settings)
+        command = " ".join(text for text, _ in settings)
+        print_line(f"{PROVIDERS[backend].title}: {command}", console, "bold green")
+    for name, reason in reasons.items() if explain else ():
+        print_line(f"  {name}: {reason}", console, "dim")
 
 
 def device_line(device: DeviceSpec, *, explain: bool) -> str:
@@ -372,7 +384,7 @@ class Serving:
     gpu_share: float | None = None
     """Each server's share of the GPU's memory, from 0 to 1; None for its default."""
     port: int | None = None
-    """None for the server's usual port."""
+    """The first copy's port; None for the server's usual port."""
     first_gpu: int | None = None
     """The number of the first GPU that it uses; None to use all GPUs."""
 

@@ -274,8 +274,8 @@ def _pattern(file: GgufFile, windows: _Windows) -> tuple[bool, ...] | None:
     period = file.count(key, default=windows.period)
     if period == 0:  # which means that all layers have a window
         return (True,) * file.layers
-    whole = 0 if windows.first_sees_all else period - 1
-    return tuple(number % period != whole for number in range(file.layers))
+    full = 0 if windows.first_sees_all else period - 1
+    return tuple(number % period != full for number in range(file.layers))
 
 
 _STATE_ELEMENT_BYTES: Final = 4  # llama.cpp keeps recurrent states in f32 whatever the cache types

@@ -88,9 +88,9 @@ class Ledger:
     """The models that the budget holds in memory."""
 
     devices: Mapping[str, Device]
-    """By name; `machine` is always among them."""
+    """Name → device; `machine` is always among them."""
     residents: Mapping[str, Resident] = field(default_factory=dict)
-    """By tag."""
+    """Tag → model."""
     moving: Resident | None = None
     """The model on its way in or out; its bytes are taken."""
 
@@ -175,7 +175,7 @@ class BudgetState:
     now_ns: int
     ledger: Ledger
     tenants: Mapping[str, Tenant]
-    """By tag."""
+    """Tag → model."""
     waiting: tuple[WaitingCall, ...] = ()
     """The oldest first."""
     forecast: Forecast = NOTHING_KNOWN

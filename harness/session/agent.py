@@ -75,7 +75,7 @@ class AgentResult(Generic[ResultT]):
     steps: int
     """Replies of the model."""
     calls: tuple[ToolResult, ...]
-    """In the model's order."""
+    """In the order in which the model asked for them."""
     messages: tuple[Message, ...]
     """The conversation, for another call to continue. Tool calls that were not made are left out.
     """
@@ -178,16 +178,7 @@ async def run_agent(
                     case "answered" | "max_steps" | "repeating":
                         break
                     case "empty":
-                        raise ReplyEmpty(
-                            f"two replies of the agent in a row have no text: {why_no_text(reply)}"
-                            ". Reword the task, or give the model more room or less to reason "
-                            "about",
-                            endpoint=reply.endpoint or role,
-                            text=reply.text,
-                            finish_reason=reply.finish_reason,
-                            usage=reply.usage,
-                            from_cache=reply.from_cache,
-                        )
+                        raise _no_text(reply, role)
                     case "call":
                         # As steps of the run, calls are in its journal before the model is asked
                         # again, so that a resumed run repeats no finished call.
@@ -212,6 +203,18 @@ async def run_agent(
         steps=len(texts),
         calls=calls,
         messages=tuple(messages_so_far),
+    )
+
+
+def _no_text(reply: Completion, role: str) -> ReplyEmpty:
+    return ReplyEmpty(
+        f"two replies of the agent in a row have no text: {why_no_text(reply)}. Reword the task, "
+        "or give the model more room or less to reason about",
+        endpoint=reply.endpoint or role,
+        text=reply.text,
+        finish_reason=reply.finish_reason,
+        usage=reply.usage,
+        from_cache=reply.from_cache,
     )
 
 

@@ -72,7 +72,7 @@ from harness.trace.records import label_of, node_of_all
 from harness.trace.run_trace import is_going
 from harness.trace.secrets import Redactor
 
-# Of a larger batch no timeline is drawn: drawing it would take longer than the last rows.
+# With more rows no timeline is drawn: drawing it would take longer than the last rows.
 _DRAWN_ROWS = 200
 
 

@@ -144,7 +144,7 @@ class BatchResult:
     failures: tuple[RowFailure, ...]
     output: Path | None
     failures_file: Path | None
-    """None without a failure."""
+    """None if no row failed."""
 
     def to_json(self) -> dict[str, Any]:
         """The result as JSON values, without the outputs."""
@@ -276,8 +276,8 @@ class BatchFiles:
 
     def __exit__(self, *_: object) -> None:
         ended = self.form.lines.keys() | {failure.row for failure in self.form.failures}
-        kept = [failure for failure in self._failed_before if failure.row not in ended]
-        self.form.failures += kept
+        remaining = [failure for failure in self._failed_before if failure.row not in ended]
+        self.form.failures += remaining
         with self._stack, self._noting_errors():
             if self._has_outdated_lines and self._file is not None:
                 self._write_all()
@@ -469,7 +469,7 @@ class MergedBatch:
     done: int = 0
     failed: int = 0
     runs: list[str] = field(default_factory=list)
-    """By shard."""
+    """The shards' runs, in the order of the shards."""
     complete: bool = True
 
 

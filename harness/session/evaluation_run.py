@@ -86,7 +86,7 @@ class EvaluationOptions(TypedDict, total=False):
     """Whether the outputs that are there are only scored, even if the pipeline or its model has
     changed; rows without an output fail."""
     sample: int | None
-    """As for `Pipeline.batch`, as are the others."""
+    """See `Pipeline.batch` for this and the others."""
     seed: int
     max_failures: float | None
     max_parallel: int | None

@@ -287,10 +287,12 @@ class _McpConnection:
         problem = "it took too long" if isinstance(error, TimeoutError) else str(describe(error))
         why = " ".join(problem.split())
         remedy = "its address" if self._server.url else "its command in a terminal"
-        message = f"the MCP server '{self._server.name}' {what} ({why:.300}); try {remedy}"
-        if lines := self._end_of_stderr().strip().splitlines():
-            message += f". It said last: {lines[-1].strip():.300}"
-        return McpServerFailed(message, server=self._server.name)
+        lines = self._end_of_stderr().strip().splitlines()
+        last_words = f". It said last: {lines[-1].strip():.300}" if lines else ""
+        name = self._server.name
+        return McpServerFailed(
+            f"the MCP server '{name}' {what} ({why:.300}); try {remedy}{last_words}", server=name
+        )
 
     def _end_of_stderr(self) -> str:
         """The end of what the server wrote to its standard error, without secrets."""

@@ -58,7 +58,7 @@ from harness.trace import RunTrace, Tracer, events, sha256_of
 T = TypeVar("T")
 
 RUN_FIELD = "run"
-"""In a passage's metadata: the run that remembered it first."""
+"""The key in a passage's metadata for the run that remembered it first."""
 
 _THREADS = 8
 
@@ -293,8 +293,12 @@ class PassageLibrary:
             try:
                 ranking = await self.rank(request)
             except InferenceError as error:
-                message = f"hits stay in the order of the search: {error}"
-                self.warn(Notice(code="memory.not-reranked", message=message))
+                self.warn(
+                    Notice(
+                        code="memory.not-reranked",
+                        message=f"hits stay in the order of the search: {error}",
+                    )
+                )
             else:
                 # Hits with equal scores stay in the order of the search.
                 scored = sorted(zip(hits, ranking.scores, strict=True), key=lambda pair: -pair[1])

@@ -184,21 +184,9 @@ def _read(tool: Tool) -> UsableTool:
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters.values()):
         _check_parameter(function, parameter, mistake, is_first=not number)
-        try:
-            kind = annotation_of(function, parameter.name)
-        except (NameError, AttributeError) as error:
-            raise mistake(
-                f"has an annotation of '{parameter.name}' that cannot be resolved ({error}); "
-                "import the name at run time, not only under TYPE_CHECKING",
-                code="tool.type-unusable",
-            ) from error
-        default = ... if parameter.default is parameter.empty else parameter.default
-        settings: dict[str, Any] = {"alias": parameter.name}
-        # Only if there is one: None would remove the description in an annotation.
-        if text := text_by_argument.get(parameter.name):
-            settings["description"] = text
+        text = text_by_argument.get(parameter.name, "")
         # The parameter's own name is an alias, since pydantic reserves some names.
-        fields[f"p{number}"] = kind, Field(default, **settings)
+        fields[f"p{number}"] = _field_of(function, parameter, text, mistake)
     try:
         model = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
         schema = model.model_json_schema(schema_generator=_Schema)
@@ -231,6 +219,29 @@ def _read(tool: Tool) -> UsableTool:
         timeout_s=tool.timeout_s,
         approve=tool.approve,
     )
+
+
+def _field_of(
+    function: Callable[..., Any],
+    parameter: inspect.Parameter,
+    text: str,
+    mistake: Callable[..., InvalidInput],
+) -> tuple[Any, Any]:
+    """The type and the field of a parameter for pydantic; `mistake` makes the error."""
+    try:
+        kind = annotation_of(function, parameter.name)
+    except (NameError, AttributeError) as error:
+        raise mistake(
+            f"has an annotation of '{parameter.name}' that cannot be resolved ({error}); "
+            "import the name at run time, not only under TYPE_CHECKING",
+            code="tool.type-unusable",
+        ) from error
+    default = ... if parameter.default is parameter.empty else parameter.default
+    settings: dict[str, Any] = {"alias": parameter.name}
+    # Only if there is one: None would remove the description in an annotation.
+    if text:
+        settings["description"] = text
+    return kind, Field(default, **settings)
 
 
 def inlined(schema: JsonSchema) -> JsonSchema:
