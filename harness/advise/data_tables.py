@@ -37,10 +37,8 @@ class DeviceSpec:
 
     name: str
     memory_bytes: int
-    memory_bytes_per_s: float = 0.0
-    """0 if unknown."""
-    flops_per_s: float | None = None
-    """For dense products with 16-bit factors; None if unknown."""
+    memory_bytes_per_s: float = 0.0  # 0 if unknown
+    flops_per_s: float | None = None  # for dense products with 16-bit factors; None if unknown
     fp8_flops_per_s: float | None = None
     """For dense products with 8-bit factors; None if unknown or if it has no units for them."""
     has_int8: bool = False
@@ -51,10 +49,8 @@ class DeviceSpec:
     room_bytes: int | None = None
     """The memory that a budget allows; None for the usual share of all memory."""
     is_gpu: bool = True
-    count: int = 1
-    """How many devices of this kind the machine has."""
-    source: str
-    """The source of the figures: `measured`, `nominal`, `by hand`, or a data sheet."""
+    count: int = 1  # how many devices of this kind the machine has
+    source: str  # the source of the figures: `measured`, `nominal`, `by hand`, or a data sheet
 
     @property
     def room(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import PurePath
@@ -85,12 +85,7 @@ def print_places(
 
 
 def _print_serving(
-    place: Place,
-    row: Layout,
-    by_backend: Mapping[BackendName, Serving],
-    console: Console,
-    *,
-    explain: bool,
+    place: Place, row: Layout, by_backend: Servings, console: Console, *, explain: bool
 ) -> None:
     """Prints what the marked layout costs, and the commands that start its servers."""
     unknown = "" if row.ttft_s is not None else "; TTFT unknown"
@@ -307,9 +302,7 @@ def ports_of(places: Sequence[Place]) -> list[int | None]:
     return [_FIRST_PORT + 100 * n for n in range(len(places))] if len(places) > 1 else [None]
 
 
-def servings(
-    place: Place, row: Layout, device: DeviceSpec, *, port: int | None
-) -> dict[BackendName, Serving]:
+def servings(place: Place, row: Layout, device: DeviceSpec, *, port: int | None) -> Servings:
     """Backend → the settings of its server, for servers that can serve the layout."""
     load, shape = place.goal.load, place.goal.shape
     # Models come in 16 bits, some in MXFP4, and this one in its own precision. Weights in any other
@@ -319,7 +312,7 @@ def servings(
     must_quantize = not (is_own or is_published)
     # A model that is known by its name comes in either packing.
     has_both = is_published and not shape.is_local and row.tensor_parallel == 1
-    by_backend: dict[BackendName, Serving] = {}
+    by_backend: Servings = {}
     for backend, server in servers().items():
         takes_gguf = server["packing"] == "gguf"
         takes_packing = server["packing"] == row.packing or has_both
@@ -368,12 +361,9 @@ def _can_be_packed(place: Place, row: Layout, device: DeviceSpec) -> bool:
 class Serving:
     """The settings to start a server with."""
 
-    model: str
-    """The model's file, folder or name, as the server takes it."""
-    context_tokens: int
-    """The tokens of one sequence: its prompt and its reply."""
-    sequences: int = 1
-    """The sequences that one copy answers at once."""
+    model: str  # the model's file, folder or name, as the server takes it
+    context_tokens: int  # the tokens of one sequence: its prompt and its reply
+    sequences: int = 1  # the sequences that one copy answers at once
     kv_bits: KvBits = 16
     quantization: str | None = None
     """The format in which 16-bit weights are quantized when they are loaded; None for no other."""
@@ -383,10 +373,11 @@ class Serving:
     copies: int = 1
     gpu_share: float | None = None
     """Each server's share of the GPU's memory, from 0 to 1; None for its default."""
-    port: int | None = None
-    """The first copy's port; None for the server's usual port."""
-    first_gpu: int | None = None
-    """The number of the first GPU that it uses; None to use all GPUs."""
+    port: int | None = None  # the first copy's port; None for the server's usual port
+    first_gpu: int | None = None  # the number of the first GPU that it uses; None to use all GPUs
+
+
+Servings = dict[BackendName, Serving]
 
 
 @cache

@@ -46,10 +46,8 @@ class Load:
     output_tokens: int = 500
     rate_per_s: float | None = None
     """Requests that come in a second, at random; None if all users ask at the same moment."""
-    cached_tokens: int = 0
-    """The tokens of a prompt that a prefix cache has."""
-    calls: int | None = None
-    """The calls of the run that the load is from."""
+    cached_tokens: int = 0  # the tokens of a prompt that a prefix cache has
+    calls: int | None = None  # the calls of the run that the load is from
     ttft_s: float = 2.0
     itl_s: float = 0.05
 
@@ -70,14 +68,12 @@ class ServingGoal:
 
     role: str
     shape: ModelShape
-    model: str
-    """The model's file, folder or name, as a server takes it."""
+    model: str  # the model's file, folder or name, as a server takes it
     load: Load
     quantization: str | None = None
     """The only precision to consider; None for the model's own, or all from 16 bits down."""
     kv_bits: KvBits = 16
-    measured: Factors | None = None
-    """The factors of its device; None for the usual ones."""
+    measured: Factors | None = None  # the factors of its device; None for the usual ones
 
     @property
     def factors(self) -> Factors:
@@ -105,18 +101,13 @@ class Layout:
     tensor_parallel: int
     stages: int
     copies: int
-    weight_bytes: int
-    """The bytes of one copy's weights."""
-    sequence_bytes: int
-    """The bytes of one sequence's KV cache, on all devices of its copy."""
-    device_bytes: int
-    """The bytes on each device, with the sequences of the load that have a place."""
+    weight_bytes: int  # the bytes of one copy's weights
+    sequence_bytes: int  # the bytes of one sequence's KV cache, on all devices of its copy
+    device_bytes: int  # the bytes on each device, with the sequences of the load that have a place
     sequences: int
     decode_limit: float | None
-    prefill_limit: float | None
-    """Tokens of a prompt that a copy reads in a second, at best."""
-    ttft_s: float | None
-    """The last user's if all ask at once; the mean if requests come at a rate."""
+    prefill_limit: float | None  # tokens of a prompt that a copy reads in a second, at best
+    ttft_s: float | None  # the last user's if all ask at once; the mean if requests come at a rate
     itl_s: float | None
     tokens_per_s: float | None
     """Tokens of all replies together, with the reading of prompts if its speed is known."""
@@ -313,13 +304,10 @@ class Place:
     """A model's part of the devices."""
 
     goal: ServingGoal
-    first: int
-    """The number of its first device, from 0."""
+    first: int  # the number of its first device, from 0
     count: int
-    models: int
-    """How many models share its devices, itself included."""
-    layouts: tuple[Layout, ...]
-    """The result of `layouts`; empty if the model does not fit there."""
+    models: int  # how many models share its devices, itself included
+    layouts: tuple[Layout, ...]  # the result of `layouts`; empty if the model does not fit there
 
     @property
     def marked(self) -> Layout | None:
@@ -359,14 +347,13 @@ def placements(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[Place]:
 
 def _enough(goal: ServingGoal, device: DeviceSpec, most: int) -> int:
     """The fewest devices on which a model meets its targets, else the fewest on which it fits."""
-    fitting = []
+    fewest = most
     for count in range(1, most + 1):
         rows = layouts(goal, replace(device, count=count))
         if rows and not rows[0].misses:
             return count
-        if rows:
-            fitting.append(count)
-    return fitting[0] if fitting else most
+        fewest = min(fewest, count) if rows else fewest
+    return fewest
 
 
 def _least_bytes(group: Sequence[ServingGoal], device: DeviceSpec) -> list[int]:

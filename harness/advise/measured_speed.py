@@ -44,16 +44,12 @@ class MeasuredBurst:
     """How a burst was answered. A figure is None if it could not be seen."""
 
     burst: Burst
-    prompt_tokens: float
-    """The mean over the calls, without tokens from a cache."""
+    prompt_tokens: float  # the mean over the calls, without tokens from a cache
     prefill_tokens_per_s: float | None
     """Over all prompts, while any was read; with the queue unless the server reports it."""
-    ttft_s: float
-    """The time of the call that waited longest."""
-    at_once: float
-    """The mean count of replies that were written at the same moment."""
-    context_tokens: float
-    """The mean context of these, in the middle of that time."""
+    ttft_s: float  # the time of the call that waited longest
+    at_once: float  # the mean count of replies that were written at the same moment
+    context_tokens: float  # the mean context of these, in the middle of that time
     step_s: float | None
     """The time for a token of each reply, by our clock, while all (or else some) were written."""
 
@@ -125,8 +121,8 @@ def measured_burst(burst: Burst, answers: Sequence[Answer]) -> MeasuredBurst:
         if phase.name == "prefill"
     )
 
-    # 2. The time in which all replies were written at once. If it is short, some waited for a
-    #    place; then it is the time in which any reply was written.
+    # 2. The time in which all replies were written. If it is short, as some waited for a place, the
+    #    time in which any was written.
     written = [(usage, pieces_ns) for _, usage, pieces_ns in answers if len(pieces_ns) > 1]
     ends_ns = [pieces_ns[-1] for _, pieces_ns in written] or [0]
     from_ns = max((pieces_ns[0] for _, pieces_ns in written), default=0)
@@ -174,8 +170,7 @@ class LearnedRates(BaseModel):
     weights_bytes_per_s: _Rate | None
     """The rate of reading weights, with the overhead of a step in it."""
     cache_bytes_per_s: _Rate | None
-    flops_per_s: _Rate | None
-    """The rate that the device would have with weights of 16 bits."""
+    flops_per_s: _Rate | None  # the rate that the device would have with weights of 16 bits
     model: str
     run_id: str
 

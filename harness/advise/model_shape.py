@@ -37,8 +37,7 @@ class Quantization(NamedTuple):
 
     name: str
     packing: Packing
-    bits: float
-    """The mean bits of a weight in a file, with scales and finer tensors."""
+    bits: float  # the mean bits of a weight in a file, with scales and finer tensors
     nominal_bits: float
 
 
@@ -47,22 +46,18 @@ class ModelShape:
     """A model's size and shape."""
 
     title: str
-    family: str
-    """Its architecture, such as `llama`; empty if unknown."""
+    family: str  # its architecture, such as `llama`; empty if unknown
     quantization: str | None
     """The name of the format, such as `Q4_K_M` or `AWQ-4BIT`; None if unknown."""
     packing: Packing
     is_local: bool = True
     """Whether it was read from files; else it is known by name or size, and has both packings."""
-    parameters: int
-    """Counted from the configuration without norms and biases: within 2 %."""
+    parameters: int  # counted from the configuration without norms and biases: within 2 %
     active_parameters: int
     """Parameters that one token is multiplied with: without the input's table and idle experts."""
     weight_bytes: int
-    passed_bytes: int
-    """Bytes of weights without the input's table, unless it is the output's too."""
-    active_bytes: int
-    """Bytes of weights that one token passes: with experts, only the ones it uses."""
+    passed_bytes: int  # bytes of weights without the input's table, unless it is the output's too
+    active_bytes: int  # bytes of weights that one token passes: with experts, only the ones it uses
     expert_share: float = 1.0
     """The share of a layer's experts that one token uses; 1 for a dense model."""
     table_parameters: int = 0
@@ -71,16 +66,12 @@ class ModelShape:
     """Parameters of the output's table, which only a prompt's last token passes; 0 if unknown."""
     fine_parameters: int = 0
     """Parameters that quantizations of safetensors leave in 16 bits, such as tables and routers."""
-    heads: int = 0
-    """Query heads, which GPUs divide evenly; 0 if unknown."""
+    heads: int = 0  # query heads, which GPUs divide evenly; 0 if unknown
     compute_bytes: int = 0
     """The bytes of intermediate results for each token that is computed at once: an allowance."""
-    caches: tuple[LayerCache, ...]
-    """The cache of each layer."""
-    exact_caches: bool
-    """Whether the cache is known to the byte; else it is usually smaller."""
-    context_limit: int | None = None
-    """The tokens that the model was trained for; None if unknown."""
+    caches: tuple[LayerCache, ...]  # the cache of each layer
+    exact_caches: bool  # whether the cache is known to the byte; else it is usually smaller
+    context_limit: int | None = None  # the tokens that the model was trained for; None if unknown
 
     @property
     def layers(self) -> int:
@@ -256,11 +247,8 @@ class _Config(NamedTuple):
 
     def get(self, *names: str) -> Any:  # noqa: ANN401 - whatever the JSON has
         """The value of the first of these names that has one; null counts as missing."""
-        for values in (self.part, self.whole):
-            for name in names:
-                if values.get(name) is not None:
-                    return values[name]
-        return None
+        values = (table.get(name) for table in (self.part, self.whole) for name in names)
+        return next((value for value in values if value is not None), None)
 
     def count(self, *names: str, default: int | None = None) -> int:
         """A whole number from 0, or `default` if there is one and it is missing."""
@@ -295,16 +283,14 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     caches, is_exact = _caches(config, layers=layers, width=width)
 
     # 1. Parameters by kind.
-    feed_forward = _feed_forward(config, layers=layers, width=width)
+    ffn = _feed_forward(config, layers=layers, width=width)
     # Feed-forward layers have 3 matrices, or 2 without a gate.
     matrices = (2 if config.kind in _UNGATED else 3) * width
-    dense_count = matrices * (
-        (layers - feed_forward.sparse_layers) * feed_forward.dense_length
-        + feed_forward.sparse_layers * feed_forward.shared_length
-    )
-    all_experts = feed_forward.sparse_layers * feed_forward.experts
-    expert_count = matrices * all_experts * feed_forward.expert_length
-    routers = all_experts * width
+    dense_layers = layers - ffn.sparse_layers
+    always_used = dense_layers * ffn.dense_length + ffn.sparse_layers * ffn.shared_length
+    dense_count = matrices * always_used
+    expert_count = matrices * ffn.sparse_layers * ffn.experts * ffn.expert_length
+    routers = ffn.sparse_layers * ffn.experts * width
     attention_count = sum(_attention(config, cache, width) for cache in caches)
     output = config.product("vocab_size") * width
     # As transformers reads it, input and output share a table unless the configuration denies it.
@@ -320,8 +306,8 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
     passed = weights - round((tables - output) * max(bits, 16) / 8)
     label = quantization or dtype.replace("bfloat", "BF").replace("float", "F") or None
     limits = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
-    share = feed_forward.experts_used / feed_forward.experts if feed_forward.experts else 1.0
-    used_length = feed_forward.experts_used * feed_forward.expert_length
+    share = ffn.experts_used / ffn.experts if ffn.experts else 1.0
+    longest = max(ffn.dense_length, ffn.experts_used * ffn.expert_length)
     always_active = attention_count + dense_count + routers
     return ModelShape(
         title=title,
@@ -338,7 +324,7 @@ def configured_shape(values: Mapping[str, Any], *, path: Path, title: str) -> Mo
         output_parameters=output,
         fine_parameters=fine,
         heads=config.count(*_HEADS, default=0),
-        compute_bytes=2 * (3 * max(feed_forward.dense_length, used_length) + 5 * width),
+        compute_bytes=2 * (3 * longest + 5 * width),
         caches=caches,
         exact_caches=is_exact,
         context_limit=config.count(*limits, default=0) or None,

@@ -41,14 +41,12 @@ class PlannedModel:
     """An endpoint that the pipeline needs, or whose model is in memory in any case."""
 
     tag: str
-    roles: tuple[str, ...]
-    """The roles in which nodes call it."""
+    roles: tuple[str, ...]  # the roles in which nodes call it
     layout: Layout | None
     """The layout of a file that fits, with the endpoint's device, context and slots."""
     need: Mapping[str, int]
     """Device → bytes; empty if its server decides that, or if there is a problem."""
-    problem: str | None
-    """Why its size is unknown, or why a fallback can never fit."""
+    problem: str | None  # why its size is unknown, or why a fallback can never fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

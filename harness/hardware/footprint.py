@@ -75,13 +75,10 @@ GPU_CONTEXT_BYTES: Final = 800 * 10**6
 class Loading:
     """The settings with which llama.cpp loads a model."""
 
-    context_tokens: int
-    """The context of each slot (llama.cpp's `n_ctx` is this times slots)."""
-    slots: int = 1
-    """Requests served at once (`n_parallel`), each with a cache of its own."""
+    context_tokens: int  # the context of each slot (llama.cpp's `n_ctx` is this times slots)
+    slots: int = 1  # requests served at once (`n_parallel`), each with a cache of its own
     cache_type_k: CacheType = "f16"
-    cache_type_v: CacheType = "f16"
-    """Quantized values need flash attention."""
+    cache_type_v: CacheType = "f16"  # quantized values need flash attention
     micro_batch_tokens: int = 512
     """Tokens computed at once (`--ubatch-size`, at most `--batch-size`)."""
     whole_windows: bool = False
@@ -107,8 +104,7 @@ class Footprint:
     weights_bytes: int
     kv_bytes: int
     """The bytes for the whole context of all slots, allocated when the model is loaded."""
-    compute_bytes: int
-    """Intermediate results of one micro-batch, and the logits."""
+    compute_bytes: int  # intermediate results of one micro-batch, and the logits
 
     @property
     def total_bytes(self) -> int:

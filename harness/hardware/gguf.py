@@ -27,33 +27,23 @@ from harness.hardware.quantization import UNKNOWN_FILE_TYPE
 class GgufHeader:
     """A language model's shape and size."""
 
-    architecture: str
-    """`general.architecture`, such as `llama`."""
-    name: str
-    """`general.name`, or else the name of the file."""
-    file_type: int
-    """`general.file_type`; see `file_type_name`."""
+    architecture: str  # `general.architecture`, such as `llama`
+    name: str  # `general.name`, or else the name of the file
+    file_type: int  # `general.file_type`; see `file_type_name`
     parameters: int
     """The sum over all parts of a split model, as for the weights; 0 if a server does not say."""
-    block_count: int
-    """Layers."""
-    context_length: int
-    """Tokens the model was trained for."""
+    block_count: int  # layers
+    context_length: int  # tokens the model was trained for
     embedding_length: int
     feed_forward_length: int
     """Inner width of a layer for one token; with experts, the sum over those it uses."""
     recurrent_length: int
     """Elements that flow in a recurrent layer for one token; 0 if other layers have more."""
-    expert_count: int
-    """Experts in a layer; 0 for a dense model."""
-    expert_used_count: int
-    """Experts that one token uses in a layer; 0 for a dense model."""
-    head_count: int
-    """Attention heads of the first layer; 0 without attention."""
-    vocabulary_size: int
-    """0 if the file does not say."""
-    caches: tuple[LayerCache, ...]
-    """The cache of each layer."""
+    expert_count: int  # experts in a layer; 0 for a dense model
+    expert_used_count: int  # experts that one token uses in a layer; 0 for a dense model
+    head_count: int  # attention heads of the first layer; 0 without attention
+    vocabulary_size: int  # 0 if the file does not say
+    caches: tuple[LayerCache, ...]  # the cache of each layer
     exact_caches: bool
     """Whether `caches` are llama.cpp's. They are usually too large for an unknown kind of cache, or
     if a server left out keys."""
@@ -202,15 +192,13 @@ _EXPERTS: Final = "_exps."
 class Weights:
     """Bytes of a model's tensors, by where they are needed."""
 
-    input_bytes: int
-    """Tables in which tokens are looked up, a few rows for each token."""
+    input_bytes: int  # tables in which tokens are looked up, a few rows for each token
     layer_bytes: tuple[int, ...]
     """The bytes of each layer, without the layers that only draft (NextN)."""
     output_bytes: int
     shared_bytes: int
     """The part of the input that is also the output's matrix; 0 if the output has its own."""
-    expert_bytes: int
-    """The part of the layers that is experts."""
+    expert_bytes: int  # the part of the layers that is experts
 
     @property
     def loaded_bytes(self) -> int:

@@ -23,18 +23,14 @@ from harness.hardware.quantization import BlockFormat
 class LayerCache:
     """The cache and the state of one layer; by default it has none."""
 
-    heads: int = 0
-    """Key-value heads."""
+    heads: int = 0  # key-value heads
     key_length: int = 0
     """Elements of one head's key, or with latent attention (MLA) of a token's latent."""
     value_length: int = 0
     """Elements of one head's value; 0 with latent attention, whose values come from the latent."""
-    window_tokens: int | None = None
-    """The tokens that the layer looks back; None for all."""
-    index_length: int = 0
-    """Elements of a token in the index of sparse attention, one head for all."""
-    state_elements: int = 0
-    """Elements of a recurrent layer's state, for a sequence of any length."""
+    window_tokens: int | None = None  # the tokens that the layer looks back; None for all
+    index_length: int = 0  # elements of a token in the index of sparse attention, one head for all
+    state_elements: int = 0  # elements of a recurrent layer's state, for a sequence of any length
 
 
 NO_OUTPUT: Final = frozenset(
@@ -209,14 +205,11 @@ def recurrent_length(file: GgufFile) -> int:
 class _Windows:
     """An architecture's windows. A pattern in the header overrides the period."""
 
-    period: int | None = None
-    """One layer in so many has no window; None: the header has a pattern."""
+    period: int | None = None  # one layer in so many has no window; None: the header has a pattern
     first_sees_all: bool = False
     """Whether the layer without a window is the first of the period; else it is the last."""
-    default_tokens: int = 0
-    """The window's length if the header has none; 0 for no windows."""
-    fixed_tokens: int = 0
-    """The window's length whatever the header says, unless that is 0."""
+    default_tokens: int = 0  # the window's length if the header has none; 0 for no windows
+    fixed_tokens: int = 0  # the window's length whatever the header says, unless that is 0
 
 
 _ARCHITECTURES: Final = {

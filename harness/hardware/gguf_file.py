@@ -45,12 +45,9 @@ _DAMAGED: Final = "the file is cut or damaged, download it again"
 class GgufValue:
     """The value of one key."""
 
-    offset: int | None
-    """Byte at which it begins; None if it comes from a server."""
-    content: object
-    """A number, a text, a tuple of numbers, or None for a value that was skipped."""
-    length: int
-    """Elements of an array; 1 for anything else, 0 for an array of unknown length."""
+    offset: int | None  # byte at which it begins; None if it comes from a server
+    content: object  # a number, a text, a tuple of numbers, or None for a value that was skipped
+    length: int  # elements of an array; 1 for anything else, 0 for an array of unknown length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +58,12 @@ class GgufFile:
     `llama.block_count`. Impossible values raise `ModelFileInvalid`.
     """
 
-    path: Path
-    """The model's name if a server reports it."""
+    path: Path  # the model's name if a server reports it
     values: dict[str, GgufValue]
-    values_end: int | None
-    """Byte after the last value; None if they come from a server."""
+    values_end: int | None  # byte after the last value; None if they come from a server
     tensors: dict[str, int]
     """Bytes of each tensor by its own type, without the padding between them."""
-    elements: int
-    """The sum over all tensors; 0 if a server reports the model."""
+    elements: int  # the sum over all tensors; 0 if a server reports the model
 
     @cached_property
     def architecture(self) -> str:

@@ -94,13 +94,11 @@ class Gpu:
     name: str
     """`gpu0`, `gpu1`, …: NVML's numbers, which are `nvidia-smi`'s. CUDA numbers GPUs otherwise,
     unless CUDA_DEVICE_ORDER is PCI_BUS_ID, and only those in CUDA_VISIBLE_DEVICES."""
-    capacity_bytes: int | None
-    """None for a GPU that shares the machine's own memory."""
+    capacity_bytes: int | None  # None for a GPU that shares the machine's own memory
     memory_bytes_per_s: int | None
     """Nominal, from the width of its bus and the highest clock of its memory, which moves data
     twice a cycle."""
-    product: str = ""
-    """The name of the GPU, such as `NVIDIA H100 80GB HBM3`."""
+    product: str = ""  # the name of the GPU, such as `NVIDIA H100 80GB HBM3`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +107,7 @@ class GpuState:
 
     busy: float | None
     """The share of the driver's last sampling period, up to a second, in which anything ran."""
-    memory_busy: float | None
-    """The share of it in which its memory was read or written."""
+    memory_busy: float | None  # the share of it in which its memory was read or written
     used_bytes: int | None
     power_w: float | None
 
@@ -189,11 +186,9 @@ class Gpus:
 class ProcessUse:
     """The use of a process since it began."""
 
-    cpu_s: float
-    """The time of all its threads together."""
+    cpu_s: float  # the time of all its threads together
     resident_bytes: int  # now
-    page_faults: int
-    """How often it waited for a page from disk: major faults."""
+    page_faults: int  # how often it waited for a page from disk: major faults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

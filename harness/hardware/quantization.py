@@ -21,12 +21,9 @@ CACHE_TYPES: Final[dict[KvBits, Literal["f16", "q8_0"]]] = {16: "f16", 8: "q8_0"
 class BlockFormat:
     """A tensor type: blocks of elements, each block of the same size."""
 
-    name: str
-    """The name as ggml writes it: `F16`, `Q4_K`."""
-    block_elements: int
-    """A row is a whole number of blocks."""
-    block_bytes: int
-    """Scales included."""
+    name: str  # the name as ggml writes it: `F16`, `Q4_K`
+    block_elements: int  # a row is a whole number of blocks
+    block_bytes: int  # scales included
 
     def row_bytes(self, elements: int) -> int:
         """Bytes of a row, exactly; raises ValueError unless it is a whole number of blocks."""

@@ -25,12 +25,9 @@ _FORGETTING = 0.95
 class Device:
     """Memory that models share."""
 
-    name: str
-    """`machine`, `gpu0`, …"""
-    capacity_bytes: int
-    """Bytes that the budget may use, including the reserve."""
-    reserve_bytes: int = 0
-    """Kept free for memory that is not counted."""
+    name: str  # `machine`, `gpu0`, …
+    capacity_bytes: int  # bytes that the budget may use, including the reserve
+    reserve_bytes: int = 0  # kept free for memory that is not counted
 
     @property
     def room_bytes(self) -> int:
@@ -43,20 +40,13 @@ class Tenant:
     """A model of the budget, resident or not, with its known facts."""
 
     model: str
-    need: Need
-    """The bytes of weights, KV cache and compute buffers."""
-    load_s: float = 1.0
-    """Measured, or else expected."""
-    call_s: float = 0.0
-    """Seconds of a call, a high estimate; 0 while unknown."""
-    is_split: bool = False
-    """Whether several devices compute it; the slowest sets its speed."""
-    slots: int | None = None
-    """Calls that it answers at once; None for any number."""
-    load_timeout_s: float = 600.0
-    """The timeout of loading, and of unloading."""
-    pin: bool = False
-    """Whether it is loaded at the start and stays."""
+    need: Need  # the bytes of weights, KV cache and compute buffers
+    load_s: float = 1.0  # measured, or else expected
+    call_s: float = 0.0  # seconds of a call, a high estimate; 0 while unknown
+    is_split: bool = False  # whether several devices compute it; the slowest sets its speed
+    slots: int | None = None  # calls that it answers at once; None for any number
+    load_timeout_s: float = 600.0  # the timeout of loading, and of unloading
+    pin: bool = False  # whether it is loaded at the start and stays
     priority: int = 0
     """A model with a higher priority is loaded before others, and evicted after them."""
 
@@ -76,8 +66,7 @@ class Resident:
 
     model: str
     need: Need
-    leases: int = 0
-    """Calls that use it now."""
+    leases: int = 0  # calls that use it now
     since_ns: int = 0
     idle_since_ns: int = 0
     """When its last call ended, or its load if there was no call; meaningless with leases."""
@@ -87,12 +76,9 @@ class Resident:
 class Ledger:
     """The models that the budget holds in memory."""
 
-    devices: Mapping[str, Device]
-    """Name → device; `machine` is always among them."""
-    residents: Mapping[str, Resident] = field(default_factory=dict)
-    """Tag → model."""
-    moving: Resident | None = None
-    """The model on its way in or out; its bytes are taken."""
+    devices: Mapping[str, Device]  # name → device; `machine` is always among them
+    residents: Mapping[str, Resident] = field(default_factory=dict)  # tag → model
+    moving: Resident | None = None  # the model on its way in or out; its bytes are taken
 
     def taken_bytes(self, device: str) -> int:
         """Bytes of the models there, including the moving one."""
@@ -119,8 +105,7 @@ class Ledger:
 class Strand:
     """Models that are used one after another, such as by one call of a node."""
 
-    name: str
-    """Unique in the forecast."""
+    name: str  # unique in the forecast
     uses: tuple[str, ...]
     """Tags, the present or next one first. Calls of one model in a row count as one use."""
     after: frozenset[str] = frozenset()
@@ -160,12 +145,10 @@ NOTHING_KNOWN = Forecast()
 class WaitingCall:
     """A call that has not been granted its model."""
 
-    id: int
-    """Unique in the budget; later calls have higher ones."""
+    id: int  # unique in the budget; later calls have higher ones
     model: str
     since_ns: int
-    node: tuple[str, str] | None = None
-    """The run and the node that make it."""
+    node: tuple[str, str] | None = None  # the run and the node that make it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,14 +157,10 @@ class BudgetState:
 
     now_ns: int
     ledger: Ledger
-    tenants: Mapping[str, Tenant]
-    """Tag → model."""
-    waiting: tuple[WaitingCall, ...] = ()
-    """The oldest first."""
-    forecast: Forecast = NOTHING_KNOWN
-    """May include some of the waiting calls, or none."""
-    max_wait_ns: int = 60_000_000_000
-    """How long a call may be put off in favor of others."""
+    tenants: Mapping[str, Tenant]  # tag → model
+    waiting: tuple[WaitingCall, ...] = ()  # the oldest first
+    forecast: Forecast = NOTHING_KNOWN  # may include some of the waiting calls, or none
+    max_wait_ns: int = 60_000_000_000  # how long a call may be put off in favor of others
     failed: frozenset[str] = frozenset()
     """Models whose last load or unload failed, or that were loaded ahead and not used. They are
     moved only for a call."""
@@ -207,11 +186,9 @@ class LoadModel:
     """Load a model, after others were evicted."""
 
     model: str
-    evict: tuple[str, ...] = ()
-    """The models to evict first, which are idle."""
+    evict: tuple[str, ...] = ()  # the models to evict first, which are idle
     reason: str
-    is_prefetch: bool = False
-    """Whether no call waits for it yet."""
+    is_prefetch: bool = False  # whether no call waits for it yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,8 +203,7 @@ class UnloadModel:
 class Wait:
     """Wait for a change, or until this time."""
 
-    until_ns: int | None = None
-    """None if only a change matters."""
+    until_ns: int | None = None  # None if only a change matters
 
 
 Decision = Grant | LoadModel | UnloadModel | Wait

@@ -41,13 +41,11 @@ class Residents:
     unloaded.
     """
 
-    tenants: dict[str, Tenant]
-    """Tag → the tenant, with the facts learned about it."""
+    tenants: dict[str, Tenant]  # tag → the tenant, with the facts learned about it
     hosts: Mapping[str, Host]
     devices: Mapping[str, Device]
     tracer: Tracer
-    load_began: Callable[[str], None]
-    """Called with the model of a load that begins."""
+    load_began: Callable[[str], None]  # called with the model of a load that begins
     changed: Callable[[Mapping[str, Exception]], None]
     """Called when a move has ended, or a report has changed the entries. Gets tag → error for
     models that cannot be loaded."""

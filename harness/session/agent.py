@@ -85,8 +85,7 @@ class AgentResult(Generic[ResultT]):
 class AgentStep:
     """A reply of the model that did not end the loop, with the results of its calls."""
 
-    turn: Message
-    """The reply, with what its server wants back."""
+    turn: Message  # the reply, with what its server wants back
     results: tuple[ToolResult, ...]
 
 

@@ -80,24 +80,18 @@ _DRAWN_ROWS = 200
 class BatchRehearsal:
     """What a batch would make, as far as it can be foreseen without a call."""
 
-    kept: int
-    """Rows whose outputs would be reused."""
-    again: tuple[Remake, ...]
-    """Calls for rows, and for their scores, whose outputs no longer hold."""
+    kept: int  # rows whose outputs would be reused
+    again: tuple[Remake, ...]  # calls for rows, and for their scores, whose outputs no longer hold
     nodes: Mapping[str, int]
     """Calls of the pipeline's nodes that would be made for these rows, by node."""
-    new: int
-    """Rows that were never begun."""
+    new: int  # rows that were never begun
     rows_again: int
     """Rows that were begun: they failed, were interrupted, or their output no longer holds."""
-    unscored: int
-    """Outputs that would be scored, among them those of rows that would be made."""
-    unjudged: int
-    """Outputs that a model would judge: once or, near the threshold, more often."""
+    unscored: int  # outputs that would be scored, among them those of rows that would be made
+    unjudged: int  # outputs that a model would judge: once or, near the threshold, more often
     evaluators: tuple[str, ...]
     """Tags of the models that would judge, or of the pool from which one would be drawn."""
-    is_panel: bool
-    """Whether all of them would judge each output."""
+    is_panel: bool  # whether all of them would judge each output
     refused: int
 
 
@@ -105,10 +99,7 @@ class Batch:
     """Rows, and what is made of each: a pipeline runs over it, a rubric scores it, or both.
 
     Args:
-        rows: The rows of the table, or the drafts.
         settings: See `Pipeline.batch` for this and for all that is not listed here, also errors.
-        name: The run's name.
-        form: The form of the output.
         rubric: Scores the outputs, or the drafts.
         scorers: Functions that also score outputs.
         rescore: Whether to score the outputs that exist, and to make none.
@@ -118,7 +109,6 @@ class Batch:
             same command continues with the same evaluator.
 
     Attributes:
-        output: The output's file, if there is one.
         node: The node whose items are the rows, or the drafts.
         rescores: Whether no output is made.
     """
@@ -406,7 +396,7 @@ class Batch:
             decided = await self._judged_enough(self._earlier, {remake.node for remake in again})
             position_by_name = {name: n for n, name in enumerate(self._rows.given)}
             again = [remake for remake in again if remake.node not in decided]
-            again.sort(key=lambda remake: position_by_name[self._row_name(remake.node)])
+            again.sort(key=lambda remake: position_by_name[self._order[_row_number(remake.node)]])
         rows_again = sum(
             node_of_all(label) == self.node and self._is_given(label) for label in begun
         )
@@ -444,10 +434,7 @@ class Batch:
 
     def _is_given(self, label: str) -> bool:
         """Whether the row of a call is still in the table."""
-        return self._row_name(label) in self._rows.given
-
-    def _row_name(self, label: str) -> str:
-        return self._order[_row_number(label)]
+        return self._order[_row_number(label)] in self._rows.given
 
     @property
     def spent(self) -> Spent | None:
@@ -661,8 +648,7 @@ class Batch:
 class _Recorded(NoCode):
     """The outputs that rows have, and the models that answered."""
 
-    values: dict[str, Any] = field(default_factory=dict)
-    """Row name → output."""
+    values: dict[str, Any] = field(default_factory=dict)  # row name → output
     uses: dict[str, dict[str, Use]] = field(default_factory=dict)
     """Row name → the use's name, such as `reply:producer:qwen` → the model."""
 

@@ -70,14 +70,10 @@ Line = Mapping[str, Any]
 class MadeBefore:
     """What earlier parts of the run made of a row."""
 
-    number: int
-    """The row's number in the run."""
-    valid: Made = field(default_factory=dict)
-    """The outputs that still hold."""
-    last: Made = field(default_factory=dict)
-    """The last outputs, whether they still hold or not."""
-    reason: str | None = None
-    """Why some of the last outputs do not hold."""
+    number: int  # the row's number in the run
+    valid: Made = field(default_factory=dict)  # the outputs that still hold
+    last: Made = field(default_factory=dict)  # the last outputs, whether they still hold or not
+    reason: str | None = None  # why some of the last outputs do not hold
 
 
 def add_output(made: Made, node: str, value: object, uses: Mapping[str, str]) -> None:
@@ -168,8 +164,7 @@ class BatchResult:
 class OutputForm:
     """What a batch writes for each row, and its result; evaluations and scored drafts differ."""
 
-    about: Mapping[str, object] = {}
-    """Further fields of the manifest."""
+    about: Mapping[str, object] = {}  # further fields of the manifest
 
     def __init__(self, rows: BatchRows | DraftRows) -> None:
         self.rows = rows
@@ -241,15 +236,13 @@ class BatchFiles:
 
     path: Path | None
     form: OutputForm
-    order: Sequence[str]
-    """Row number in the run → row name."""
+    order: Sequence[str]  # row number in the run → row name
     codes: Mapping[tuple[str, str], str]
     """(node of the batch, row name) → the error's code; it grows as rows fail."""
     nodes: AbstractSet[str]
     """The nodes of the batch. A row has a line once each of them has an output for it."""
     redactor: Redactor
-    begun: Callable[[str], None]
-    """Called with the run's id when the run begins."""
+    begun: Callable[[str], None]  # called with the run's id when the run begins
 
     def __post_init__(self) -> None:
         self._stack = ExitStack()
@@ -468,8 +461,7 @@ class MergedBatch:
     rows: int = 0
     done: int = 0
     failed: int = 0
-    runs: list[str] = field(default_factory=list)
-    """The shards' runs, in the order of the shards."""
+    runs: list[str] = field(default_factory=list)  # the shards' runs, in the order of the shards
     complete: bool = True
 
 

@@ -188,8 +188,7 @@ def are_too_many(failed: int, *, ended: int, allowed: float | None) -> bool:
 class Shard:
     """A part of a table, such as 2/5. A row's name decides its shard, not its place."""
 
-    number: int
-    """From 1."""
+    number: int  # from 1
     of: int
 
     def __str__(self) -> str:
@@ -456,10 +455,8 @@ def mistakes_in(refused: Sequence[RowFailure], *, of: int, what: str) -> Invalid
 class DraftRows(NoCode):
     """The rows of a batch without a pipeline: drafts that are scored as they are."""
 
-    drafts: Mapping[str, Draft]
-    """Row id → draft."""
-    rows: Mapping[str, Row]
-    """Row id → row."""
+    drafts: Mapping[str, Draft]  # row id → draft
+    rows: Mapping[str, Row]  # row id → row
     labels: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Row id → the scores that people gave the draft, by the columns of `wide`."""
     refused: Sequence[RowFailure] = ()

@@ -150,10 +150,8 @@ class PassageLibrary:
     store: PassageStore
     _: KW_ONLY
     tracer: RunTrace
-    ask: Ask
-    """Makes vectors within the run's limits."""
-    rank: Callable[[RerankRequest], Awaitable[Ranking]]
-    """Ranks hits within the run's limits."""
+    ask: Ask  # makes vectors within the run's limits
+    rank: Callable[[RerankRequest], Awaitable[Ranking]]  # ranks hits within the run's limits
     warn: Callable[[Notice], None]
 
     async def remember(
@@ -415,20 +413,16 @@ async def _embedder_of(settings: Settings) -> AsyncIterator[EndpointEmbedder]:
 
 
 class EndpointEmbedder:
-    """An `Embedder` that calls an endpoint; for use in any thread but the event loop's.
+    """An `Embedder` that calls an endpoint; for use in any thread but the event loop's."""
 
-    `first` is an answer of the endpoint, which names the model and has vectors of its length.
-    """
-
-    def __init__(
-        self, tag: str, *, ask: Ask, first: Embeddings, loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, tag: str, *, ask: Ask, first: Embeddings) -> None:
         self._tag = tag
         self._ask = ask
+        # An answer of the endpoint, which names the model and has vectors of its length.
         self._model_id = first.model_id
         self.name = f"{tag}/{first.model_id}"
         self.dimensions = int(first.vectors.shape[1])
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._lock = Lock()
         self._calls: set[Future[Embeddings]] = set()
         self._is_closed = False
@@ -437,7 +431,7 @@ class EndpointEmbedder:
     async def open(cls, tag: str, *, ask: Ask) -> Self:
         """Asks an endpoint for one vector, to learn its length; raises `InferenceError` without."""
         first = await ask(EmbedRequest(model=tag, role="memory", texts=("memory",)))
-        return cls(tag, ask=ask, first=first, loop=asyncio.get_running_loop())
+        return cls(tag, ask=ask, first=first)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """See `Embedder`.

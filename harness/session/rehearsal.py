@@ -67,32 +67,26 @@ async def result_if_nothing_to_do(
 class Remake:
     """A call of a node that a resumed run would repeat; the figures are from its last call."""
 
-    node: str
-    """A label such as `findings[2]`."""
+    node: str  # a label such as `findings[2]`
     reason: str
-    steps: tuple[str, ...]
-    """Labels of the calls of nested nodes that it would repeat."""
-    calls: int
-    """Calls to models, including nested nodes, like the figures below."""
+    steps: tuple[str, ...]  # labels of the calls of nested nodes that it would repeat
+    calls: int  # calls to models, including nested nodes, like the figures below
     input_tokens: int
     output_tokens: int
-    cost_usd: float | None
-    """None if no price is known."""
+    cost_usd: float | None  # None if no price is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """The calls that a resumed run would make, as far as foreseeable."""
 
-    kept: tuple[str, ...]
-    """Labels of the calls whose outputs the run would reuse."""
+    kept: tuple[str, ...]  # labels of the calls whose outputs the run would reuse
     made_again: tuple[Remake, ...]
     unfinished: tuple[str, ...]
     """Labels of calls that were begun and have no output: they failed, or were interrupted."""
     new: tuple[str, ...]
     """Nodes that were never called: new ones, and nodes that a killed run had not reached."""
-    renamed: Mapping[str, str]
-    """The names that reused nodes had before, by their names now."""
+    renamed: Mapping[str, str]  # the names that reused nodes had before, by their names now
 
 
 async def rehearse(

@@ -96,8 +96,7 @@ class UsableTool:
     takes_run: bool
     arguments_of: Callable[[Mapping[str, object]], dict[str, object]]
     """Makes the function's arguments from a model's; raises `ToolFailed`."""
-    code: str
-    """A digest of the function's code: as long as it is the same, results may be reused."""
+    code: str  # a digest of the function's code: as long as it is the same, results may be reused
     timeout_s: float | None
     approve: Approve
 

@@ -341,7 +341,9 @@ class Reviser:
         text = completion.text.strip()
         # Only a reply at its token limit is mended; any other that is not whole is an error.
         if completion.finish_reason == "length":
-            return text_of(without_broken_end(text)), is_broken(text)
+            mended = without_broken_end(text)
+            # It is the same if no whole sentence stands before the place where it was cut.
+            return text_of(mended), mended == text and not ends_sentence(text)
         check_whole(completion, endpoint=self.model)
         return text_of(text), False
 
@@ -407,11 +409,6 @@ def _with_closed_fence(block: str, start: int, closing: str) -> str:
     # The line stays if the code has no other.
     code = lines[:-1] if len(lines) > 2 else lines
     return f"{block[:start]}{''.join(code).rstrip()}\n{closing}"
-
-
-def is_broken(text: str) -> bool:
-    """Whether a cut reply ends where it was cut, since it has no whole sentence before."""
-    return without_broken_end(text) == text and not ends_sentence(text)
 
 
 def _open_fence(text: str) -> tuple[int, str] | None:
