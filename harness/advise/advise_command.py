@@ -121,7 +121,10 @@ def advise(
         document = {
             "device": spec,
             "models": [_json_place(place, spec, p) for place, p in zip(places, ports, strict=True)],
-            "enough": [] if is_met else _json_enough(goals, spec),
+            "enough": [
+                {"device": kind, "layouts": {spot.goal.role: spot.marked for spot in spots}}
+                for kind, spots in ([] if is_met else enough_devices(goals, spec))
+            ],
             "learned": {role: rates.model_dump() for role, rates in learned.items()},
         }
         consoles.write_json(consoles.json_object(document))
@@ -132,13 +135,6 @@ def advise(
         layout_table.print_places(places, spec, results(), explain=explain)
     if not is_met:
         sys.exit(FAILED)
-
-
-def _json_enough(goals: Sequence[ServingGoal], device: DeviceSpec) -> list[dict[str, object]]:
-    return [
-        {"device": kind, "layouts": {place.goal.role: place.marked for place in places}}
-        for kind, places in enough_devices(goals, device)
-    ]
 
 
 def _json_place(place: Place, device: DeviceSpec, port: int | None) -> dict[str, object]:

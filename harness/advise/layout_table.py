@@ -34,13 +34,10 @@ ONLY: Final = "model"
 """The role of a model that is named without one."""
 # Columns of words, which are aligned to the left.
 _LEFT: Final = {"", "model", "roles", "precision", "devices", "takes", "targets"}
-# The most rows of a table without --explain.
-_ROWS: Final = 12
+_ROWS: Final = 12  # the most rows of a table without --explain
 _FIRST_PORT: Final = 8080
-# The fewest bits of a precision for most roles.
-_USUAL_FLOOR: Final = 4
-# A key of TOML that needs no quotes.
-_BARE: Final = re.compile("[A-Za-z0-9_-]+")
+_USUAL_FLOOR: Final = 4  # the fewest bits of a precision for most roles
+_BARE: Final = re.compile("[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 
 
 def print_places(
@@ -284,8 +281,7 @@ def cost_lines(place: Place, row: Layout) -> Iterator[str]:
     load, speed = place.goal.load, row.tokens_per_s
     if row.usd_per_hour is None or not speed:
         return
-    # Models that share devices share their rent.
-    hour = row.usd_per_hour / place.models
+    hour = row.usd_per_hour / place.models  # models that share devices share their rent
     busy = 1.0
     if load.rate_per_s:
         busy = min(load.rate_per_s * load.output_tokens / speed, 1.0)

@@ -216,8 +216,7 @@ def _json(path: Path) -> Mapping[str, Any]:
 # The tables in which multimodal models keep the shape of their language model.
 _TEXT_PARTS: Final = ("text_config", "llm_config", "language_config")
 _WINDOWED: Final = frozenset({"sliding_attention", "chunked_attention"})
-# A gated delta net, as in Qwen 3-Next.
-_DELTA: Final = "linear_attention"
+_DELTA: Final = "linear_attention"  # a gated delta net, as in Qwen 3-Next
 # Signs of other recurrent layers. There is no common way to say which layers are.
 _RECURRENT: Final = frozenset({"attn_layer_period", "hybrid_override_pattern", "ssm_cfg"})
 _HEADS: Final = ("num_attention_heads", "n_head", "num_heads", "n_heads")

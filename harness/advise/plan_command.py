@@ -202,8 +202,7 @@ def _layout(endpoint: Endpoint, devices: Mapping[str, Device]) -> Layout | None:
         spec = DeviceSpec(name=names[0], memory_bytes=0, source="settings")
     room = min(devices[name].room_bytes for name in names)
     spec = replace(spec, count=len(names), room_bytes=room, usd_per_hour=None)
-    # A fifth of the context is the reply, as in `Load`.
-    output = -(-endpoint.context_tokens // 5)
+    output = -(-endpoint.context_tokens // 5)  # a fifth of the context, as in `Load`
     prompt = max(endpoint.context_tokens - output, 1)
     load = Load(users=slots_of(endpoint) or 1, prompt_tokens=prompt, output_tokens=output)
     shape = read_model_shape(endpoint.path)

@@ -107,7 +107,8 @@ def next_move(steps: Sequence[AgentStep], reply: Completion, *, max_steps: int) 
         if any(result.outcome == "repeated" for result in steps[-1].results):
             return "repeating"
         for step in reversed(steps):
-            if _key_of(step.turn.tool_calls) != requested or _has_other_results(step, steps[-1]):
+            is_same = _key_of(step.turn.tool_calls) == requested
+            if not is_same or _results_of(step) != _results_of(steps[-1]):
                 break
             repetitions += 1
     if len(steps) + 1 >= max_steps:
@@ -117,10 +118,8 @@ def next_move(steps: Sequence[AgentStep], reply: Completion, *, max_steps: int) 
     return "remind" if repetitions >= SAME_CALLS else "call"
 
 
-def _has_other_results(step: AgentStep, last: AgentStep) -> bool:
-    """Whether the model saw other results in one step than in the last, which has equal calls."""
-    pairs = zip(step.results, last.results, strict=True)
-    return any((a.text, a.images) != (b.text, b.images) for a, b in pairs)
+def _results_of(step: AgentStep) -> list[tuple[str, tuple[Image, ...]]]:
+    return [(result.text, result.images) for result in step.results]
 
 
 def _key_of(calls: Sequence[ToolCall]) -> list[tuple[str, object]]:

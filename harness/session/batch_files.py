@@ -168,8 +168,7 @@ class OutputForm:
 
     def __init__(self, rows: BatchRows | DraftRows) -> None:
         self.rows = rows
-        # The row's number in the run → the line of a row that is done.
-        self.lines: dict[int, Line] = {}
+        self.lines: dict[int, Line] = {}  # row number in the run → line of a row that is done
         # Failures in this part of the run and of rows that were refused. When the batch ends, also
         # those of an earlier part whose rows have not ended since.
         self.failures: list[RowFailure] = []
@@ -253,15 +252,12 @@ class BatchFiles:
         self._failures_file: RowFile | None = None
         # Row number → what was made of a row that still lacks outputs of some nodes.
         self._made_by_row: dict[int, Made] = {}
-        # Span id → node and row number of an attempt that is under way.
-        self._attempt_by_span: dict[int, tuple[str, int]] = {}
+        self._attempt_by_span: dict[int, tuple[str, int]] = {}  # span id → node and row number
         # Row number → line of a row whose output no longer holds, until the row has a new one.
         self._outdated: dict[int, Line] = {}
-        # Whether the file has an outdated line and the new line of the same row.
-        self._has_outdated_lines = False
+        self._has_outdated_lines = False  # beside new lines of the same rows
         self._failed_before: tuple[RowFailure, ...] = ()
-        # The first error of writing a file.
-        self.error: HarnessError | None = None
+        self.error: HarnessError | None = None  # the first error of writing a file
         self.failures_path = self.path and failures_of(self.path)
 
     def __enter__(self) -> Self:
@@ -368,7 +364,7 @@ class BatchFiles:
                 if attempt_status(record) == "failed":
                     self._take_failure(node, number, record)
             case NodeOutput(node=node, item=int(item)) if node in self.nodes:
-                # The row was made again, so that what was made of its earlier output is void.
+                # A row's output voids the scores of its earlier output.
                 made = {_DIGEST: record.digest} if node == ROWS else self._made_by_row.pop(item, {})
                 value = orjson.loads(orjson.dumps(record.value))
                 add_output(made, node, value, record.uses or {})

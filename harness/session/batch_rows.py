@@ -41,8 +41,7 @@ Inputs = str | Path | Iterable[str | Path] | Iterable[Mapping[str, Any]]
 BadRows = Literal["stop", "skip"]
 """Whether rows that do not fit stop a batch before anything runs, or fail alone."""
 
-# With fewer failures, their share of the rows says nothing yet.
-_LEAST_FAILURES = 20
+_LEAST_FAILURES = 20  # with fewer, their share of the rows says nothing yet
 # The most reasons that a message lists, and the most places for each of them.
 _MAX_REASONS = 10
 _MAX_PLACES = 3
@@ -119,10 +118,8 @@ class RowsEnded(NoCode):
         self._ended_rows: set[str] = set()
         # (node of the batch or the pipeline, the error's code) → names of rows that failed.
         self._rows_by_reason = defaultdict[tuple[str, str], set[str]](set)
-        # Set once too many rows have failed; then raised for every further row.
-        self._end: RunLimitReached | None = None
-        # Node of the batch and row name → the code of the error by which the row failed.
-        self.codes: dict[tuple[str, str], str] = {}
+        self._end: RunLimitReached | None = None  # raised for each row once too many failed
+        self.codes: dict[tuple[str, str], str] = {}  # (node of the batch, row) → error code
 
     def note_kept(self, rows: Iterable[str]) -> None:
         """Counts rows that need not be run, by their names."""

@@ -36,10 +36,8 @@ from harness.trace import RunTrace, describe, events
 _CALL_S = 60.0
 _CONNECT_S = 30.0
 _CLOSE_S = 10.0
-# How much is kept of the end of a server's standard error.
-_KEPT_BYTES = 1_000_000
-# The client's code for a connection that has ended.
-_CLOSED = -32000
+_KEPT_BYTES = 1_000_000  # how much is kept of the end of a server's standard error
+_CLOSED = -32000  # the client's code for a connection that has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +100,7 @@ class McpServers:
     async def tools(
         self, sources: Sequence[ToolSource], *, timeout_s: float | None
     ) -> list[UsableTool]:
-        """All tools of these sources, in their order.
-
-        Tools without a time limit get `timeout_s`, and those of servers else a minute.
+        """All tools of these sources; `timeout_s` is the limit of those without their own.
 
         Raises:
             InvalidInput: A function cannot be a tool, or two tools have the same name.
@@ -308,10 +304,7 @@ class _McpConnection:
 
 
 def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may not be installed
-    """The texts and images of a tool's result, with notes on other parts, and its value.
-
-    The answer is a list if it has images, else a text; without any part it is the value.
-    """
+    """The texts and images of a tool's result, with notes on other parts, and its value."""
     parts: list[str | Image] = []
     for block in result.content:
         match block.type:
@@ -335,7 +328,7 @@ def _answer_of(result: Any) -> object:  # noqa: ANN401 - the client's, which may
 
 
 def _contain(parts: Sequence[str | Image], value: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether the texts among the parts already have a server's value, as JSON or as it is."""
+    """Whether the texts among the parts already contain a value, as JSON or as it is."""
     texts = [part for part in parts if isinstance(part, str)]
     values: list[object] = [*texts]
     for number, text in enumerate(texts):

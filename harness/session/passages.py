@@ -66,12 +66,9 @@ Ask = Callable[[EmbedRequest], Awaitable[Embeddings]]
 
 # Makes the vectors for the run whose work a thread does.
 _ask_of_run: ContextVar[Ask | None] = ContextVar("harness_embedding_ask", default=None)
-# Texts in one call: servers rarely compute more at once, and some accept at most 100.
-_BATCH = 64
-# With a reranker, so many hits of the search are ranked again for each hit that is asked for,
-_RANKED_PER_HIT = 4
-# and no more than this.
-_MOST_RANKED = 100
+_BATCH = 64  # texts in one call: servers rarely compute more at once, and some accept at most 100
+# A reranker ranks so many hits of a search for each that is asked for, and at most so many.
+_RANKED_PER_HIT, _MOST_RANKED = 4, 100
 
 
 class PassageStore:
@@ -245,10 +242,7 @@ class PassageLibrary:
         half_life_days: float | None = None,
         budget_tokens: int | None = None,
     ) -> Hits:
-        """The passages most relevant to a question, best first.
-
-        `budget_tokens` limits the tokens of all together: passages that do not fit are left out.
-        """
+        """The passages most relevant to a question, best first, that fit into `budget_tokens`."""
         recall = events.Recall(
             query=self.tracer.excerpt(query),
             limit=limit,

@@ -19,16 +19,12 @@ from harness.wiggum.policy import Round
 
 # The most characters of sources shown for one section, which is a paragraph or two.
 _SECTION_SOURCES_CHARS = 1_500
-# The most characters of sources shown for a whole draft.
-_DRAFT_SOURCES_CHARS = 6_000
+_DRAFT_SOURCES_CHARS = 6_000  # the same for a whole draft
 # The share of a shortened draft's characters for sections shown in full; the rest is an outline.
 _SHOWN_SHARE = 0.7
-# Findings quote at least this much of a long sentence.
-_QUOTED_CHARS = 60
-# A shorter sentence may occur in a finding by chance.
-_SHORT_CHARS = 12
-# A section of fewer characters is two or three sentences.
-_SHORT_SECTION_CHARS = 500
+_QUOTED_CHARS = 60  # findings quote at least this much of a long sentence
+_SHORT_CHARS = 12  # a shorter sentence may occur in a finding by chance
+_SHORT_SECTION_CHARS = 500  # a section of fewer is two or three sentences
 
 
 @dataclass(frozen=True, slots=True)
