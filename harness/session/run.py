@@ -390,7 +390,7 @@ class Run:
         model = self._opened.casting.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
         self._demand.asks(model)
-        self._call.use(self._opened.surroundings.of_call(request))
+        self._call.use(self._opened.surroundings.uses_of_call(request))
         with self._call.pulse.doing("call"):
             return await self._opened.client.embed(request, caller=self._caller)
 
@@ -558,7 +558,7 @@ class Run:
         limits = Limits(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_seconds=max_seconds)
 
         # 1. What judges and what is sampled.
-        chosen = await self._choose(rubric, prompts, whole=True)
+        chosen = await self._choose(rubric, prompts, revises=True)
         is_judged = bool(chosen.rubric.judged)
         if is_judged:
             await self._opened.casting.seat()
@@ -569,11 +569,11 @@ class Run:
             finalists = defaults.finalists or chosen.rubric.finalists
         if candidates != 1:
             # Candidates are sampled with seeds that are made of the run's seed.
-            self._call.use(self._opened.surroundings.noted("seed"))
+            self._call.use(self._opened.surroundings.uses_named("seed"))
 
         # 2. The rounds that the loop had in earlier parts of the run.
         # The key names both models, so that no loop mixes rounds of different models.
-        players = self._opened.surroundings.noted(f"model:{PRODUCER}", f"model:{EVALUATOR}")
+        players = self._opened.surroundings.uses_named(f"model:{PRODUCER}", f"model:{EVALUATOR}")
         call_key = "-".join([call_key, *(player.digest for player in players.values())])
         about = [*texts, *headings]
         key = loop_key(call_key, task=task, rubric=chosen.rubric, sources=about, draft=draft)
@@ -639,11 +639,11 @@ class Run:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
         self._demand.asks(request.model)
         surroundings = self._opened.surroundings
-        self._call.use(surroundings.of_call(request))
+        self._call.use(surroundings.uses_of_call(request))
         request = replace(request, on_piece=self.beat, seed=self._seed_of(request))
         with self._call.pulse.doing("call"):
             reply = await self._opened.client.chat(request, caller=self._caller)
-        self._call.use(surroundings.of_reply(request, reply))
+        self._call.use(surroundings.uses_of_reply(request, reply))
         return reply
 
     def _seed_of(self, request: ChatRequest) -> int | None:
@@ -661,7 +661,7 @@ class Run:
         for model in models:
             self._demand.asks(model)
         if models:
-            self._call.use(self._opened.surroundings.noted("embedder", "reranker"))
+            self._call.use(self._opened.surroundings.uses_named("embedder", "reranker"))
         return self._opened.passages
 
     def _rounds_before(
@@ -690,13 +690,13 @@ class Run:
         rubric: str | Path | Rubric,
         prompts: Mapping[str, str] | None,
         *,
-        whole: bool = False,
+        revises: bool = False,
     ) -> ChosenRubric:
         surroundings = self._opened.surroundings
 
         def choose() -> tuple[ChosenRubric, dict[str, Use]]:
             chosen = choose_rubric(rubric, rubrics=self._opened.settings.rubrics, prompts=prompts)
-            return chosen, surroundings.of_rubric(rubric, whole=whole)
+            return chosen, surroundings.uses_of_rubric(rubric, revises=revises)
 
         chosen, uses = await asyncio.to_thread(choose)
         self._call.use(uses)

@@ -223,7 +223,9 @@ def refusal(what: str, relation: Relation) -> SameModel | SameFamily:
     )
 
 
-async def word_on(endpoint: Endpoint, environment: Mapping[str, str]) -> ModelMetadata | None:
+async def model_reported_by(
+    endpoint: Endpoint, environment: Mapping[str, str]
+) -> ModelMetadata | None:
     """The model that an endpoint's server says it has; None without an answer, or a key."""
     try:
         api_key = api_key_of(endpoint, environment)
@@ -241,7 +243,9 @@ async def _reported_models(
         for endpoint in endpoints
         for name, replica in endpoint.replicas.items()
     ]
-    answers = await asyncio.gather(*(word_on(replica, environment) for *_, replica in replicas))
+    answers = await asyncio.gather(
+        *(model_reported_by(replica, environment) for *_, replica in replicas)
+    )
     reported: dict[str, ModelMetadata] = {}
     for (tag, name, _), metadata in zip(replicas, answers, strict=True):
         if metadata is not None and not serve_alike(reported.setdefault(tag, metadata), metadata):

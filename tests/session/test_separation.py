@@ -14,7 +14,7 @@ from harness import Run, Settings
 from harness.errors import SameFamily, SameModel
 from harness.inference import ChatRequest, Completion, Endpoint, Message, ModelMetadata
 from harness.session.roles import Casting, cast_roles
-from harness.session.separation import ComparedModels, word_on
+from harness.session.separation import ComparedModels, model_reported_by
 from harness.trace import Tracer
 
 
@@ -145,7 +145,7 @@ def test_a_server_is_asked_for_its_model_with_the_headers_that_calls_carry():
         async with Loopback(repeat(Reply(steps=(b"{}",)))) as server:
             headers = {"x-api-key": "${GATEWAY_KEY}"}
             endpoint = Endpoint(tag="e", url=server.url, backend="vllm", headers=headers)
-            await word_on(endpoint, {"GATEWAY_KEY": "key-of-mine"})
+            await model_reported_by(endpoint, {"GATEWAY_KEY": "key-of-mine"})
             return {asked.headers.get("x-api-key") for asked in server.requests}
 
     assert asyncio.run(sent()) == {"key-of-mine"}
