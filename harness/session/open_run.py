@@ -376,7 +376,7 @@ async def open_run(
                 meter=run.meter,
                 replies=run.replies,
                 before_call=run.casting.check_replies,
-                after_reply=run.casting.look_at,
+                after_reply=run.casting.compare_reply,
             )
             # 4. What nodes use beside them.
             if shared is not None and settings.memory.is_kept:

@@ -80,7 +80,7 @@ class Surroundings:
         return self.uses_named(*names)
 
     def uses_of_reply(self, request: ChatRequest, reply: Completion) -> dict[str, Use]:
-        """The uses that a reply adds: the model it names, and the endpoint if a fallback replied."""
+        """The uses that a reply adds: its model, and the endpoint that answered in its place."""
         tag = reply.endpoint or request.model
         uses = {f"reply:{request.role}:{tag}": Use(reply.model_id)}
         if reply.endpoint:
@@ -163,11 +163,7 @@ class Surroundings:
         )
 
     async def beside(self, earlier: Earlier) -> Self:
-        """Itself, ready for `change_since`: asks the servers of moved models which models they have.
-
-        Args:
-            earlier: The outputs whose uses will be compared.
-        """
+        """Itself, after asking the servers of models that moved since these outputs were made."""
         moved: dict[str, None] = {}  # tags in order, each once
         for uses in earlier.uses:
             for name in uses:

@@ -31,7 +31,7 @@ def served(tag, model_id="", *, port=8000, fallback="", family=None):
 def compared(*endpoints, same_family="refuse", **paths):
     """Endpoints, some of whose servers say they loaded these."""
     models = ComparedModels({one.tag: one for one in endpoints}, same_family=same_family)
-    models.take_word({tag: ModelMetadata(path=path) for tag, path in paths.items()})
+    models.use_reports({tag: ModelMetadata(path=path) for tag, path in paths.items()})
     return models
 
 
@@ -263,7 +263,7 @@ class Asked:
         request = ChatRequest(model=tag, role=role, messages=(Message("user", "x"),))
         self.casting.check_replies()
         self.calls += 1
-        self.casting.look_at(request, reply)
+        self.casting.compare_reply(request, reply)
 
     def call_all(self, tags, names):
         for tag in tags:
