@@ -95,7 +95,7 @@ class Run:
         self._opened = opened
         self._call = call
         self._earlier = earlier or EarlierLoops()
-        # Without a budget nothing is forecast: this `CallDemand` passes on nothing.
+        # Without a budget nothing is forecast, and this `CallDemand` reports to nothing.
         self._demand = demand or CallDemand((), roles=opened.casting.roles)
         self._label = f"{call.label}{VARIATION}{call.variation}" if call.variation else call.label
         self._caller = CallSource(label=self._label, sending=partial(call.pulse.doing, "sent"))
@@ -389,7 +389,7 @@ class Run:
         """
         model = self._opened.casting.model(role)
         request = EmbedRequest(model=model, role=role, texts=as_texts(texts))
-        self._demand.asks(model)
+        self._demand.note_call(model)
         self._call.use(self._opened.surroundings.uses_of_call(request))
         with self._call.pulse.doing("call"):
             return await self._opened.client.embed(request, caller=self._caller)
@@ -637,7 +637,7 @@ class Run:
 
     async def _chat(self, request: ChatRequest) -> Completion:
         """A reply within the run's limits; its beginning, pieces and end are signs of life."""
-        self._demand.asks(request.model)
+        self._demand.note_call(request.model)
         surroundings = self._opened.surroundings
         self._call.use(surroundings.uses_of_call(request))
         request = replace(request, on_piece=self.beat, seed=self._seed_of(request))
@@ -659,7 +659,7 @@ class Run:
         """The memory, for a call that may ask models."""
         models = self._opened.settings.memory.models
         for model in models:
-            self._demand.asks(model)
+            self._demand.note_call(model)
         if models:
             self._call.use(self._opened.surroundings.uses_named("embedder", "reranker"))
         return self._opened.passages
