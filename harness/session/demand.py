@@ -21,7 +21,7 @@ from harness.session.roles import EVALUATOR, KNOWN_ROLES, PRODUCER, Roles, refus
 from harness.trace.records import label_of, node_of_all
 
 MEMORY = "memory"
-"""The role that a node declares if it remembers or recalls passages; `[memory]` has its models."""
+"""The role of calls that embed or rank passages; `[memory]`, not `[roles]`, names their models."""
 
 # The methods of a `Run` that judge.
 _JUDGING = frozenset({"wiggum", "evaluate"})

@@ -54,7 +54,7 @@ from harness.memory.embedder import has_wordllama
 from harness.plugins import plugin_names
 from harness.residency import MAX_WAIT_S
 from harness.rubric.verdict import Combine
-from harness.session.trust import SETTINGS_FILE, not_trusted, own_directory
+from harness.session.trust import SETTINGS_FILE, own_directory, why_not_trusted
 from harness.trace import ContentPolicy, Durability, OnFailure, TimelineFormat
 
 ENDPOINTS_VARIABLE = "HARNESS_ENDPOINTS"
@@ -503,7 +503,7 @@ def _refuse_writes_outside(
     for name, place in places.items():
         if not isinstance(place, Path) or place.resolve().is_relative_to(folder):
             continue
-        if how := not_trusted(path, environment=environment):
+        if how := why_not_trusted(path, environment=environment):
             raise ConfigurationInvalid(
                 f"{name} would write to {place.resolve()}, outside of this file's folder, {how}",
                 path=path,
@@ -592,7 +592,7 @@ def check_workers(execution: ExecutionSettings, environment: Mapping[str, str]) 
     if address in {None, LOCAL} or execution.written_in is None:
         return
     # Code goes there, and what comes back is unpickled, which may run any code here.
-    how = not_trusted(execution.written_in / SETTINGS_FILE, environment=environment)
+    how = why_not_trusted(execution.written_in / SETTINGS_FILE, environment=environment)
     if how is not None:
         raise ConfigurationInvalid(
             f"[execution] address would send code to {address}, {how}",
