@@ -233,7 +233,7 @@ async def open_models(
             required=required,
             settings=settings.budget,
             tracer=tracer,
-            left=[tag for tag, of in opened.items() if of.endpoint.url is not None],
+            stay_loaded=[tag for tag, of in opened.items() if of.endpoint.url is not None],
         )
         if budget:
             await stack.enter_async_context(budget.opened())
