@@ -382,8 +382,9 @@ def check_backends(backends: object) -> None:
     """Raises `InvalidInput` unless they are backends by tag, or None."""
     if backends is None:
         return
-    is_mapping = isinstance(backends, Mapping)
-    if not is_mapping or not all(hasattr(backend, "chat") for backend in backends.values()):
+    if not isinstance(backends, Mapping) or not all(
+        hasattr(backend, "chat") for backend in backends.values()
+    ):
         raise InvalidInput(
             f"backends={backends!r:.80} maps no tags to backends; write "
             '{"producer": ScriptedBackend(["A reply."])}, for example',
