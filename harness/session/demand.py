@@ -77,11 +77,7 @@ def judges(graph: Graph) -> bool:
 
 
 def check_roles(roles: Iterable[str], graph: Graph) -> None:
-    """Warns of roles that a command gives a model, and that no node is seen to ask.
-
-    Raises:
-        ConfigurationInvalid: One is nearly the name of a role that is asked.
-    """
+    """Warns of roles that a command names and no node is seen to ask; refuses misspelt ones."""
     declared = set(KNOWN_ROLES).union(*filter(None, demand_of(graph).values()))
     words = {word for code in _undeclared_code(graph) for word in _texts_in(code)}
     for role in roles:

@@ -95,11 +95,7 @@ async def check_endpoints(
     tags: Collection[str] = (),
     progress: Progress = lambda _doing: None,
 ) -> list[EndpointCheck]:
-    """Checks the endpoints with these tags by calling them; without `tags`, all.
-
-    Raises:
-        ConfigurationInvalid: There is no such endpoint.
-    """
+    """Checks the endpoints with these tags by calling them; without `tags`, all."""
     check_tags(tags, endpoints)
     chosen = [endpoints[tag] for tag in dict.fromkeys(tags or endpoints)]
     checks = []

@@ -117,11 +117,7 @@ class OpenModels:
     async def serving(
         self, trace: RunTrace, *, required: Collection[str], warn: Callable[[Notice], None]
     ) -> AsyncIterator[OpenModels]:
-        """Surrounds a run that shares these models: its trace records what happens to them.
-
-        Raises:
-            HarnessError: A required endpoint cannot be used.
-        """
+        """Surrounds a run that shares these models: its trace records what happens to them."""
         tracer, routes = self.client.tracer, self.client.routes
         assert isinstance(tracer, SharedTracer), "they were opened for one run"
         for tag in required:

@@ -23,11 +23,7 @@ _GRACE_S = 1.0
 
 
 def refuse_running_loop(instead: str) -> None:
-    """Refuses a synchronous call inside a running event loop.
-
-    Raises:
-        InvalidInput: An event loop is running; the message names the code to write `instead`.
-    """
+    """Refuses a synchronous call in a running event loop; `instead` is what to write there."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -120,11 +116,7 @@ class Background(Generic[T]):
     thread: Thread
 
     def result_of(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        """Runs a coroutine in the other thread, and waits for its result; Ctrl-C cancels it.
-
-        Raises:
-            CancelledError: The loop ended.
-        """
+        """Runs a coroutine in the other thread, and waits for its result; Ctrl-C cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             while not wait([future], timeout=1.0).done:

@@ -119,11 +119,7 @@ class EarlierRun:
         return self.journal.ended is not None and self.journal.ended.status == "ok"
 
     def check_unchanged(self) -> None:
-        """Checks that nothing was added between reading the run and locking it.
-
-        Raises:
-            InvalidInput: It was still going when it was read.
-        """
+        """Refuses to resume a run to which records were added after it was read."""
         if _sizes(self.journal) != self.sizes:
             raise InvalidInput(
                 "the run was still going when it was read; resume it again",
@@ -286,8 +282,7 @@ def inputs_now(
 ) -> tuple[dict[str, object], frozenset[str]]:
     """The value of every input of a resumed run, and the names of those given, now or before.
 
-    Raises:
-        InvalidInput: It is another pipeline's run, or an input is lost or does not fit.
+    Refuses another pipeline's run, and an input that is lost or does not fit.
     """
     if earlier.journal.started.name != graph.name:
         raise InvalidInput(
@@ -351,11 +346,7 @@ def rename_notices(ended: Execution) -> Iterator[Notice]:
 def match_answers(
     new_answers: Mapping[str, object], questions: Sequence[Question]
 ) -> dict[tuple[str, str], object]:
-    """Finds the question of each answer, and maps the question's key and text to the answer.
-
-    Raises:
-        InvalidInput: There is no such question, or its answer has another form.
-    """
+    """A question's key and text → the answer; refuses an answer without a question or its form."""
     answers: dict[tuple[str, str], object] = {}
     for name, answer in new_answers.items():
         question = question_named(name, questions)

@@ -123,11 +123,7 @@ class Roles:
         return roles
 
     def model(self, role: str) -> str:
-        """Tag of the endpoint that plays a role.
-
-        Raises:
-            ConfigurationInvalid: None does.
-        """
+        """Tag of the endpoint that plays a role; refuses a role that none plays."""
         named = self.evaluator if role == EVALUATOR else self._named(role)
         if named is not None:
             return named
@@ -229,9 +225,6 @@ def refuse_misspelt(
     """Refuses a role that is nearly, but not exactly, one of `names`.
 
     `assigned` are the roles that have a model; all `names` have one if it is None.
-
-    Raises:
-        ConfigurationInvalid: The role is misspelt.
     """
     meant = _meant_role(role, names)
     if meant is None:
@@ -440,11 +433,7 @@ class Casting:
             raise self._refusal
 
     def compare_reply(self, request: ChatRequest, completion: Completion) -> None:
-        """Compares the model that a reply names with the models of the other role.
-
-        Raises:
-            SameModel: A model judges its own output; `SameFamily` if it judges its family's.
-        """
+        """Compares the model that a reply names with the other role's; refuses to judge its own."""
         # llama-server answers with the model it has, for any requested name, so two endpoints with
         # two names can turn out to be one model. If a server did not report its model when the run
         # began, or has loaded another one since, only a reply shows it.

@@ -101,11 +101,7 @@ class ComparedModels:
     async def ask_servers(
         self, endpoints: Iterable[Endpoint], *, environment: Mapping[str, str], tracer: Tracer
     ) -> None:
-        """Asks the servers of endpoints which models they have, each endpoint once.
-
-        Raises:
-            ConfigurationInvalid: Replicas of an endpoint serve different models.
-        """
+        """Asks servers which models they have, once per endpoint; refuses replicas that differ."""
         async with self._asking:
             to_ask = {
                 endpoint.tag: endpoint

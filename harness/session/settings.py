@@ -248,11 +248,7 @@ class LimitSettings(SettingsTable):
 
 
 def check_engine(engine: str) -> str:
-    """The name of an executor, or `process`.
-
-    Raises:
-        Mistake: No such executor is installed.
-    """
+    """The name of an executor, or `process`; refuses one that is not installed."""
     names = [IN_PROCESS, *plugin_names("executors")]
     if engine not in names:
         raise Mistake(
@@ -323,11 +319,7 @@ class Settings(SettingsTable):
 
 
 def settings_or_default(settings: Settings | None) -> Settings:
-    """These settings; those of the directory and the environment when None.
-
-    Raises:
-        ConfigurationInvalid: They are something else, or what is written there is not usable.
-    """
+    """These settings; those of the directory and the environment when None."""
     if settings is None:
         return load_settings(environment=os.environ)
     if not isinstance(settings, Settings):
@@ -599,11 +591,7 @@ def _key_parts(key: str) -> tuple[str, ...]:
 
 
 def check_workers(execution: ExecutionSettings, environment: Mapping[str, str]) -> None:
-    """Refuses workers at an address that was set in a folder whose code may not run here.
-
-    Raises:
-        ConfigurationInvalid: The user has not allowed it.
-    """
+    """Refuses workers at an address that was set in a folder whose code may not run here."""
     address = execution.address
     if address in {None, LOCAL} or execution.written_in is None:
         return

@@ -208,11 +208,7 @@ def _need_on(endpoint: Endpoint, device: str | dict[str, float]) -> Need:
 
 
 def devices_of(settings: BudgetSettings, *, named: Collection[str] = ()) -> tuple[Device, ...]:
-    """`machine`, then the devices of the settings and the `named` ones, which endpoints use.
-
-    Raises:
-        ConfigurationInvalid: The capacity of a device is unknown.
-    """
+    """`machine`, then the devices of the settings and the `named` ones, which endpoints use."""
     machine_bytes = settings.capacity_bytes or int(machine_memory_bytes() * MACHINE_SHARE)
     devices = [
         Device(name=MACHINE, capacity_bytes=machine_bytes, reserve_bytes=settings.reserve_bytes)

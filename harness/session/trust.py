@@ -292,11 +292,7 @@ def own_directory(environment: Mapping[str, str]) -> Path | None:
 
 
 def remember(entry: str, environment: Mapping[str, str]) -> None:
-    """Adds a line to the user's file.
-
-    Raises:
-        OSError: It cannot be written.
-    """
+    """Adds a line to the user's file of permissions."""
     directory = own_directory(environment)
     # A folder's name may hold a line end, followed by an entry that the user never allowed.
     if directory is None or "\n" in entry:
