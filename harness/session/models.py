@@ -66,6 +66,9 @@ from harness.text_store import TextStore
 from harness.trace import Clock, RunTrace, SharedTracer, Tracer, events, monotonic
 from harness.trace.secrets import Redactor
 
+_Knowledge = tuple[SchemaKnowledge | None, ToolKnowledge | None]
+"""How a server treats schemas and tools, as far as its replies have shown."""
+
 CALL_CACHE = "calls.sqlite"
 """The file of cached calls, among the runs, with `cache = "disk"`."""
 
@@ -118,7 +121,8 @@ class OpenModels:
         self, trace: RunTrace, *, required: Collection[str], warn: Callable[[Notice], None]
     ) -> AsyncIterator[OpenModels]:
         """Surrounds a run that shares these models: its trace records what happens to them."""
-        tracer, routes = self.client.tracer, self.client.routes
+        tracer = self.client.tracer
+        routes = self.client.routes
         assert isinstance(tracer, SharedTracer), "they were opened for one run"
         for tag in required:
             if error := routes[tag].error:
@@ -201,22 +205,13 @@ async def open_models(
             if backends and tag in backends:
                 opening = OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backends[tag])
             else:
-                try:
-                    opening = open_endpoint(
-                        endpoint,
-                        environment=environment,
-                        cached=cache is not None,
-                        clock=tracer.now_ns,
-                    )
-                except (ConfigurationInvalid, ModelFileInvalid) as error:
-                    if tag in required:
-                        raise
-                    opening = OpenedEndpoint(
-                        endpoint=endpoint,
-                        reached=endpoint,
-                        backend=ScriptedBackend(()),
-                        error=error,
-                    )
+                opening = _open_endpoint_or_its_error(
+                    endpoint,
+                    environment=environment,
+                    cached=cache is not None,
+                    clock=tracer.now_ns,
+                    is_required=tag in required,
+                )
             for server in opening.servers:
                 stack.push_async_callback(server.backend.aclose)
             if opening.host is not None:
@@ -234,7 +229,6 @@ async def open_models(
             required=required,
             settings=settings.budget,
             tracer=tracer,
-            stay_loaded=[tag for tag, endpoint in endpoints.items() if endpoint.url is not None],
         )
         if budget:
             await stack.enter_async_context(budget.opened())
@@ -250,15 +244,10 @@ async def open_models(
 
         # 3. The route of calls to each endpoint.
         knowledge = _knowledge_by_tag(endpoints)
-        routes = {
-            tag: _route(
-                opening,
-                lease=_lease(opening, budget=budget, sampled=sampled),
-                knowledge=knowledge[tag],
-                tracer=tracer,
-            )
-            for tag, opening in opened.items()
-        }
+        routes = {}
+        for tag, opening in opened.items():
+            lease = _lease(opening, budget=budget, sampled=sampled)
+            routes[tag] = _route(opening, lease=lease, knowledge=knowledge[tag], tracer=tracer)
         _warn_of_fallbacks(routes, required, warn)
         models = OpenModels(
             client=Client(routes=routes, tracer=tracer, cache=cache, warn=warn),
@@ -268,38 +257,32 @@ async def open_models(
             sampled=sampled,
         )
         yield models
-        # Not after an error: the measurement takes a third of a second.
+        # Left out after an error, since the measurement takes a third of a second.
         await models.record_speed(tracer)
 
 
 def _warn_of_fallbacks(
     routes: Mapping[str, Route], required: Collection[str], warn: Callable[[Notice], None]
 ) -> None:
+    """Warns of fallbacks of required endpoints that cannot be used."""
     for needed in required:
         for tag in routes[needed].endpoint.fallback:
             if error := routes[tag].error:
-                warn(
-                    Notice(
-                        code="endpoint.fallback-unusable",
-                        message=f"'{tag}' cannot stand in for '{needed}': {error}",
-                    )
-                )
+                message = f"'{tag}' cannot stand in for '{needed}': {error}"
+                warn(Notice(code="endpoint.fallback-unusable", message=message))
 
 
 def _route(
     opened: OpenedEndpoint,
     *,
     lease: Lease | None,
-    knowledge: tuple[SchemaKnowledge, ToolKnowledge],
+    knowledge: _Knowledge,
     tracer: Tracer,
 ) -> Route:
-    endpoint, servers = opened.endpoint, opened.servers
-    schemas: SchemaKnowledge | None
-    tools: ToolKnowledge | None
+    """The route of calls to an endpoint."""
+    endpoint = opened.endpoint
+    servers = opened.servers
     schemas, tools = knowledge
-    if endpoint.backend == "scripted":
-        # Its replies are given, so there is nothing to learn about schemas and tools.
-        schemas = tools = None
     gate = Gate(
         max_parallel=endpoint.max_parallel,
         max_queue=endpoint.max_queue,
@@ -383,13 +366,14 @@ def _processes(opened: Iterable[OpenedEndpoint]) -> dict[str, Callable[[], int |
     return processes
 
 
-def _knowledge_by_tag(
-    endpoints: Mapping[str, Endpoint],
-) -> dict[str, tuple[SchemaKnowledge, ToolKnowledge]]:
+def _knowledge_by_tag(endpoints: Mapping[str, Endpoint]) -> dict[str, _Knowledge]:
     """Tag → what is learned of its server; endpoints of one model at one server share it."""
-    knowledge_by_model: dict[tuple[object, ...], tuple[SchemaKnowledge, ToolKnowledge]] = {}
-    knowledge = {}
+    knowledge_by_model: dict[tuple[object, ...], _Knowledge] = {}
+    knowledge: dict[str, _Knowledge] = {}
     for tag, endpoint in endpoints.items():
+        if endpoint.backend == "scripted":
+            knowledge[tag] = (None, None)  # there is no server to learn about
+            continue
         model = (
             endpoint.backend,
             endpoint.url and server_address(endpoint.url),
@@ -487,6 +471,24 @@ def open_endpoint(
         host=host,
         identity=identity,
     )
+
+
+def _open_endpoint_or_its_error(
+    endpoint: Endpoint,
+    *,
+    environment: Mapping[str, str],
+    cached: bool,
+    clock: Clock,
+    is_required: bool,
+) -> OpenedEndpoint:
+    """As `open_endpoint`; calls raise the error of an endpoint that is not required."""
+    try:
+        return open_endpoint(endpoint, environment=environment, cached=cached, clock=clock)
+    except (ConfigurationInvalid, ModelFileInvalid) as error:
+        if is_required:
+            raise
+        backend = ScriptedBackend(())
+        return OpenedEndpoint(endpoint=endpoint, reached=endpoint, backend=backend, error=error)
 
 
 @asynccontextmanager

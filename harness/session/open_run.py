@@ -318,14 +318,13 @@ async def open_run(
     if is_judged:
         check_evaluators(roles, setup.compared)
     needed = setup.required(roles, needed_roles(graph))
-    resumed = None if earlier is None else earlier.journal.path
     # Read before the trace opens the journal again, to which this part's own calls are added.
     spent = NOTHING if earlier is None else earlier.spent
     run = OpenRun(
         settings=settings,
         task=task,
         tenant=tenant,
-        trace=_start_record(settings, graph.name, setup.trace_options, observers, resume=resumed),
+        trace=_start_record(settings, graph.name, setup.trace_options, observers, earlier),
     )
     began_ns = monotonic()
     run.casting = Casting(
@@ -340,7 +339,9 @@ async def open_run(
     try:
         async with AsyncExitStack() as stack:
             # 2. The trace, before everything that it records.
-            await stack.enter_async_context(_recorded(run.trace))
+            run.trace.__enter__()
+            stack.push_async_exit(partial(_close_record, run.trace))
+            stack.enter_context(warnings_heard_by(run.trace.warned))
             for message, details in early_warnings:
                 run.trace.warned(message, details)
             describe_endpoints(setup.endpoints, run.trace)
@@ -419,11 +420,11 @@ def _start_record(
     name: str,
     options: TraceOptions,
     observers: Sequence[Sink],
-    *,
-    resume: Path | None,
+    earlier: EarlierRun | None,
 ) -> RunTrace:
     """Opens the journal of a new run, or that of a run to resume."""
     traces = settings.traces
+    resume = None if earlier is None else earlier.journal.path
     if settings.trace.otel:
         observers = (*observers, otel_metrics())
     try:
@@ -437,17 +438,9 @@ def _start_record(
         ) from error
 
 
-@asynccontextmanager
-async def _recorded(trace: RunTrace) -> AsyncIterator[None]:
-    """The trace's block, which ends in a thread: drawing a long run takes a while."""
-    trace.__enter__()
-    try:
-        with warnings_heard_by(trace.warned):
-            yield
-    except BaseException as error:
-        await to_its_end(partial(trace.__exit__, type(error), error, error.__traceback__))
-        raise
-    await to_its_end(partial(trace.__exit__, None, None, None))
+async def _close_record(trace: RunTrace, *error: Any) -> None:  # noqa: ANN401 - of `__exit__`
+    # In a thread, since drawing the timelines of a long run takes a while.
+    await to_its_end(partial(trace.__exit__, *error))
 
 
 # --- after all is closed --------------------------------------------------------------------------

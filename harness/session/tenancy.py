@@ -240,13 +240,11 @@ async def open_budget(
     required: Collection[str],
     settings: BudgetSettings,
     tracer: Tracer,
-    stay_loaded: Collection[str],
 ) -> KeepAliveBudget | None:
     """The budget that managed models share; None if there are none, nor a capacity in the settings.
 
     `hosts` map the tag of an endpoint that `is_managed` to it and to the host that loads its model.
-    A run certainly needs the `required` models, and the budget leaves those that `stay_loaded` in
-    memory when it closes.
+    A run certainly needs the `required` models.
 
     Raises:
         ConfigurationInvalid: The size of a required model, or a device's capacity, is unknown.
@@ -267,7 +265,8 @@ async def open_budget(
         hosts={tag: hosts[tag][1] for tag in tenants},
         tracer=tracer,
         max_wait_s=settings.max_wait_s,
-        left=stay_loaded,
+        # Servers keep their models when the budget closes.
+        left=[tag for tag in tenants if hosts[tag][0].url is not None],
         outlives_runs=isinstance(tracer, SharedTracer),
     )
     describe_budget(budget, tracer)
