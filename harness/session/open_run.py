@@ -406,7 +406,11 @@ async def open_run(
             run.mcp = McpServers(run.trace)
             stack.push_async_callback(run.mcp.aclose)
             run.surroundings = surroundings or Surroundings(
-                settings, setup.backends, environment=environment, facts=setup.facts
+                settings,
+                setup.backends,
+                endpoints=setup.endpoints,
+                environment=environment,
+                facts=setup.facts,
             )
             yield run
     finally:

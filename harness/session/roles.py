@@ -365,7 +365,8 @@ class Casting:
 
         Warns if a relation is unknown, or the scores of an evaluator or a panel are doubtful.
         """
-        producer, evaluators = self.roles.producer, self.roles.evaluators
+        producer = self.roles.producer
+        evaluators = self.roles.evaluators
         if producer is not None and evaluators:
             kinships = {tag: self.models.refuse_kin(producer, tag) for tag in evaluators}
             self.separation = Separation(
@@ -384,6 +385,7 @@ class Casting:
             self._warn(warning)
 
     def _described(self, tag: str) -> dict[str, object]:
+        """A model as the trace records it."""
         identity = self.models.identity(tag)
         return {
             "model": tag,
@@ -462,7 +464,10 @@ class Casting:
         else:
             counterparts, counterpart_role = separation.evaluators, EVALUATOR
         for tag in counterparts:
-            for counterpart in self._identities_of(tag):
+            chains = chains_from(tag, self.models.endpoints)
+            identities = [self.models.identity(chain[-1]) for chain in chains]
+            # With the models that replies named for the other role.
+            for counterpart in (*identities, *self._served.get(tag, {}).values()):
                 # `default`, a file called `model.gguf`, or a made-up alias prove nothing across two
                 # servers; at one address, any name does, if both replies have it.
                 if not (identity.tells_weights or identity.shares_server(counterpart)):
@@ -493,12 +498,6 @@ class Casting:
         identity = served_identity(endpoint, reply.model_id)
         identities[tag, reply.model_id] = identity
         return identity
-
-    def _identities_of(self, tag: str) -> list[ModelIdentity]:
-        """The models that can answer for an endpoint, and those that replies named for it."""
-        chains = chains_from(tag, self.models.endpoints)
-        identities = [self.models.identity(chain[-1]) for chain in chains]
-        return [*identities, *self._served.get(tag, {}).values()]
 
     def _object(self, message: str, relation: Relation, *, evaluator: str) -> None:
         """Refuses a relation that a reply shows, or warns of it if the settings allow it."""

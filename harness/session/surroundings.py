@@ -48,8 +48,9 @@ _UNKNOWN = "unknown"
 class Surroundings:
     """The uses of one run, or of the rehearsal of a run, as settings, files and servers have them.
 
-    A use that was read is not read again. Runs with the same settings may share the uses that they
-    read: `facts` maps a use's name to the use, or to None if it cannot be read.
+    `endpoints` are those of the settings and backends when None. A use that was read is not read
+    again. Runs with the same settings may share the uses that they read: `facts` maps a use's name
+    to the use, or to None if it cannot be read.
     """
 
     def __init__(
@@ -57,12 +58,13 @@ class Surroundings:
         settings: Settings,
         backends: Mapping[str, Backend] | None = None,
         *,
+        endpoints: Mapping[str, Endpoint] | None = None,
         environment: Mapping[str, str] = os.environ,
         facts: dict[str, Use | None] | None = None,
     ) -> None:
         self._settings = settings
         self._environment = environment
-        self._endpoints = known_endpoints(settings, backends)
+        self._endpoints = known_endpoints(settings, backends) if endpoints is None else endpoints
         self._roles = Roles(self._endpoints, with_backends(settings.roles, backends or {}))
         self._facts = {} if facts is None else facts
         # Endpoint's tag → the model that its server reports, for models that seem to have moved.
@@ -80,7 +82,7 @@ class Surroundings:
         return self.uses_named(*names)
 
     def uses_of_reply(self, request: ChatRequest, reply: Completion) -> dict[str, Use]:
-        """The uses that a reply adds: its model, and the endpoint that answered in its place."""
+        """The uses that a reply adds: its model, and the endpoint if a fallback answered."""
         tag = reply.endpoint or request.model
         uses = {f"reply:{request.role}:{tag}": Use(reply.model_id)}
         if reply.endpoint:
@@ -92,14 +94,10 @@ class Surroundings:
         names = []
         # A `Rubric` that is made in code is a part of the node's code.
         if isinstance(rubric, str | Path):
-            names.append(f"rubric:{rubric}")
-            if revises:
-                names.append(f"prompts:{rubric}")
+            names = [f"rubric:{rubric}", f"prompts:{rubric}"] if revises else [f"rubric:{rubric}"]
         for name in names:
             self._facts.pop(name, None)  # the file may have been edited since it was read
-        if revises:
-            names.append("candidates")
-        return self.uses_named(*names)
+        return self.uses_named(*names, *(["candidates"] if revises else []))
 
     def uses_named(self, *names: str) -> dict[str, Use]:
         """Name → use, for the record of a call; without addresses, there is no `place:…`."""
@@ -250,13 +248,14 @@ class Surroundings:
         return players
 
     def _place_use(self, role: str, tag: str) -> Use | None:
-        urls: list[str] = []
-        for successor in self._successors(role, tag):
-            endpoint = self._endpoints[successor]
-            if endpoint.url is not None:
-                urls += endpoint.urls or [endpoint.url]
-        addresses = sorted(_short_digest(server_address(url).encode()) for url in urls)
-        return Use(",".join(addresses)) if addresses else None
+        """The digests of the addresses of all servers that may have the model."""
+        addresses = [
+            _short_digest(server_address(replica.url).encode())
+            for successor in self._successors(role, tag)
+            for replica in self._endpoints[successor].replicas.values()
+            if replica.url is not None
+        ]
+        return Use(",".join(sorted(addresses))) if addresses else None
 
     def _role_use(self, role: str) -> Use | None:
         members = [self._endpoint_use(tag) for tag in self._roles.tags(role)]
