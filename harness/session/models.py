@@ -268,8 +268,11 @@ def _warn_of_fallbacks(
     for needed in required:
         for tag in routes[needed].endpoint.fallback:
             if error := routes[tag].error:
-                message = f"'{tag}' cannot stand in for '{needed}': {error}"
-                warn(Notice(code="endpoint.fallback-unusable", message=message))
+                notice = Notice(
+                    code="endpoint.fallback-unusable",
+                    message=f"'{tag}' cannot stand in for '{needed}': {error}",
+                )
+                warn(notice)
 
 
 def _route(

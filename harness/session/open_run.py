@@ -328,8 +328,8 @@ async def open_run(
     )
     began_ns = monotonic()
     run.casting = Casting(
-        roles,
-        setup.compared,
+        roles=roles,
+        models=setup.compared,
         settings=settings,
         task=task,
         environment=environment,

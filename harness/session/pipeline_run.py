@@ -274,8 +274,11 @@ class PipelineRun:
         async with AsyncExitStack() as stack:
 
             def warn_of_cache(error: Exception) -> None:
-                message = f"outputs are not kept for other runs: {error}"
-                opened.warn(Notice(code="cache.outputs-not-kept", message=message))
+                notice = Notice(
+                    code="cache.outputs-not-kept",
+                    message=f"outputs are not kept for other runs: {error}",
+                )
+                opened.warn(notice)
 
             cache = TextStore(
                 self.settings.traces / OUTPUT_CACHE,
@@ -402,12 +405,13 @@ async def _remember_again(opened: OpenRun, earlier: EarlierRun) -> None:
     for document in documents:
         await opened.passages.remember(**document)
     if lost:
-        message = (
-            f"{lost} document{'s' if lost > 1 else ''} that earlier parts of the run "
+        notice = Notice(
+            code="resume.documents-lost",
+            message=f"{lost} document{'s' if lost > 1 else ''} that earlier parts of the run "
             "remembered cannot be recalled now: their texts hold secrets, which the journal "
-            "leaves out"
+            "leaves out",
         )
-        opened.warn(Notice(code="resume.documents-lost", message=message))
+        opened.warn(notice)
 
 
 def _deadline_s(meter: Meter) -> float | None:

@@ -10,7 +10,7 @@ import asyncio
 import difflib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from harness.errors import ConfigurationInvalid, Notice, SameFamily, SameModel, did_you_mean
@@ -275,6 +275,7 @@ def check_evaluators(roles: Roles, models: ComparedModels) -> tuple[str, ...]:
     return roles.evaluators
 
 
+@dataclass(kw_only=True, eq=False)
 class Casting:
     """The roles of one run; keeps models from judging themselves as long as the run goes on.
 
@@ -282,39 +283,31 @@ class Casting:
     and `compare_reply` compares the model that a reply names with the other role's.
     """
 
-    def __init__(
-        self,
-        roles: Roles,
-        models: ComparedModels,
-        *,
-        settings: Settings,
-        task: str,
-        environment: Mapping[str, str],
-        tracer: Tracer,
-        warn: Callable[[Notice], None],
-    ) -> None:
-        self.roles = roles  # has no evaluators of a pool until `seat` chooses them
-        self.models = models
-        # None without a pool, and until `seat` chooses from it.
-        self.pool: EvaluatorPool | None = None
-        # How far producer and evaluators differ; None until both are known.
-        self.separation: Separation | None = None
-        self._panel = settings.evaluation.panel
-        self._seed = settings.separation.pool_seed or task
-        self._environment = environment
-        self._tracer = tracer
-        self._warn = warn
-        # Nodes may judge at the same time: the first seats the evaluators, the others wait.
-        self._seating = asyncio.Lock()
-        self._are_seated = False
-        # Roles that a warning named, since the producer's model plays them.
-        self._left_to_producer: set[str] = set()
-        # Requested tag → tag that answered and model that it named → that model.
-        self._served: dict[str, dict[tuple[str, str], ModelIdentity]] = {}
-        # Role, requested tag, answering tag and model → the first such reply before `seat`.
-        self._early_replies: dict[tuple[str | None, ...], tuple[ChatRequest, Completion]] = {}
-        # The error of a reply that shows that a model judges itself.
-        self._refusal: SameModel | SameFamily | None = None
+    roles: Roles
+    """They have no evaluators of a pool until `seat` chooses them."""
+    models: ComparedModels
+    settings: Settings
+    task: str
+    environment: Mapping[str, str]
+    tracer: Tracer
+    warn: Callable[[Notice], None]
+    pool: EvaluatorPool | None = None
+    """None without a pool, and until `seat` chooses from it."""
+    separation: Separation | None = None
+    """How far producer and evaluators differ; None until both are known."""
+    # Nodes may judge at the same time: the first seats the evaluators, the others wait.
+    _seating: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _are_seated: bool = False
+    # Roles that a warning named, since the producer's model plays them.
+    _left_to_producer: set[str] = field(default_factory=set)
+    # Requested tag → tag that answered and model that it named → that model.
+    _served: dict[str, dict[tuple[str, str], ModelIdentity]] = field(default_factory=dict)
+    # Role, requested tag, answering tag and model → the first such reply before `seat`.
+    _early_replies: dict[tuple[str | None, ...], tuple[ChatRequest, Completion]] = field(
+        default_factory=dict
+    )
+    # The error of a reply that shows that a model judges itself.
+    _refusal: SameModel | SameFamily | None = None
 
     # --- before the first judgement ---------------------------------------------------------------
 
@@ -336,7 +329,7 @@ class Casting:
         for tag in sorted(self.roles.in_use):
             if self.models.endpoints[tag].urls:
                 endpoints.append(self.models.endpoints[tag])
-        await self.models.ask_servers(endpoints, environment=self._environment, tracer=self._tracer)
+        await self.models.ask_servers(endpoints, environment=self.environment, tracer=self.tracer)
 
     def choose_evaluators(self) -> None:
         """If there is a pool: draws one evaluator from it, or takes all of them as a panel."""
@@ -345,20 +338,21 @@ class Casting:
         # Since `check_evaluators`, servers may have reported models that exclude further members.
         pool = evaluator_pool(self.roles.pool, producer=self.roles.producer, models=self.models)
         excluded = dict(pool.excluded)
-        if self._panel is not None:
+        panel = self.settings.evaluation.panel
+        if panel is not None:
             members = tuple(dict.fromkeys(pool.members))
-            self.pool = replace(pool, members=members, combine=self._panel)
+            self.pool = replace(pool, members=members, combine=panel)
             self.roles = self.roles.with_evaluators(*members)
-            self._tracer.instant(events.EvaluatorPanel(members, self._panel, excluded))
+            self.tracer.instant(events.EvaluatorPanel(members, panel, excluded))
             return
-        seed = self._seed or self._tracer.run_id
+        seed = self.settings.separation.pool_seed or self.task or self.tracer.run_id
         drawn = drawn_evaluator(pool.members, seed)
         self.pool = replace(pool, drawn=drawn, seed=seed)
         self.roles = self.roles.with_evaluators(drawn)
         event = events.EvaluatorDrawn(
-            drawn, seed=self._tracer.excerpt(seed), pool=pool.members, excluded=excluded
+            drawn, seed=self.tracer.excerpt(seed), pool=pool.members, excluded=excluded
         )
-        self._tracer.instant(event)
+        self.tracer.instant(event)
 
     def separate(self) -> None:
         """Refuses evaluators too close to the producer; records the relation of the others.
@@ -375,14 +369,14 @@ class Casting:
             )
             for tag, kinship in kinships.items():
                 described = self._described(producer), self._described(tag)
-                self._tracer.instant(events.Separation(kinship.relation, *described))
+                self.tracer.instant(events.Separation(kinship.relation, *described))
                 for warning in self.models.warnings(kinship):
-                    self._warn(warning)
+                    self.warn(warning)
         for tag in evaluators:
             for warning in self.models.doubts(tag):
-                self._warn(warning)
+                self.warn(warning)
         for warning in self._doubts_of_panel():
-            self._warn(warning)
+            self.warn(warning)
 
     def _described(self, tag: str) -> dict[str, object]:
         """A model as the trace records it."""
@@ -424,7 +418,7 @@ class Casting:
                 message=f"no model plays '{role}', so the producer's model does; name one under "
                 "[roles] in harness.toml",
             )
-            self._warn(notice)
+            self.warn(notice)
         return tag
 
     # --- at each reply ----------------------------------------------------------------------------
@@ -508,4 +502,4 @@ class Casting:
         elif separation.evaluators.get(evaluator) != "family":
             evaluators = {**separation.evaluators, evaluator: relation}
             self.separation = replace(separation, evaluators=evaluators)
-            self._warn(Notice(code="separation.family-served", message=message))
+            self.warn(Notice(code="separation.family-served", message=message))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 
 from harness.errors import (
@@ -71,17 +71,17 @@ class Separation:
         return min(self.evaluators.values(), key=_CLOSEST_FIRST.index)
 
 
+@dataclass(eq=False)
 class ComparedModels:
     """The models behind endpoints, for one run or for all runs of a session."""
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], *, same_family: SameFamilyRule) -> None:
-        self.endpoints = endpoints
-        self.same_family = same_family
-        self._identities: dict[str, ModelIdentity] = {}
-        # Tags of the endpoints whose servers were asked, whether or not they answered.
-        self._asked: set[str] = set()
-        # Runs of a session share these models: while one asks, the others wait for the answers.
-        self._asking = asyncio.Lock()
+    endpoints: Mapping[str, Endpoint]
+    same_family: SameFamilyRule
+    _identities: dict[str, ModelIdentity] = field(default_factory=dict)
+    # Tags of the endpoints whose servers were asked, whether or not they answered.
+    _asked: set[str] = field(default_factory=set)
+    # Runs of a session share these models: while one asks, the others wait for the answers.
+    _asking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def identity(self, tag: str) -> ModelIdentity:
         """The model of an endpoint."""

@@ -449,16 +449,17 @@ def _endpoints_from(environment: Mapping[str, str]) -> dict[str, Endpoint]:
         _start_paths_at(values, Path(), written_in=None)
         return Settings.model_validate(values).endpoints
     except json.JSONDecodeError as error:
-        problem, code = f"not JSON: {error}", "config.not-json"
+        problem = Notice(code="config.not-json", message=f"not JSON: {error}")
         cause: Exception = error
     except ValidationError as error:
         faults = [notice for _, notice in map(_explain, error.errors())]
-        problem, code = "; ".join(fault.message for fault in faults), faults[0].code
+        messages = "; ".join(fault.message for fault in faults)
+        problem = Notice(code=faults[0].code, message=messages)
         cause = error
     raise ConfigurationInvalid(
-        f'{ENDPOINTS_VARIABLE}: {problem}; its form is {{"<tag>": {{"url": "http://…/v1", '
+        f'{ENDPOINTS_VARIABLE}: {problem.message}; its form is {{"<tag>": {{"url": "http://…/v1", '
         '"model_id": "<served name>", "backend": "vllm"}}',
-        code=code,
+        code=problem.code,
     ) from cause
 
 

@@ -239,7 +239,7 @@ class Asked:
         roles = cast_roles(models.endpoints, settings)
         self.warnings = []
         of_run = {"settings": settings, "task": "t", "environment": {}, "tracer": Tracer()}
-        self.casting = Casting(roles, models, **of_run, warn=self.warnings.append)
+        self.casting = Casting(roles=roles, models=models, **of_run, warn=self.warnings.append)
         self.casting.choose_evaluators()
         if begun:
             self.casting.separate()
