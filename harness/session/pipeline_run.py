@@ -267,37 +267,12 @@ class PipelineRun:
     async def _execute(self, opened: OpenRun, part: _RunPart) -> Execution:
         """Calls the nodes; warns of those that an earlier part had under another name."""
         earlier = part.earlier
-        trace = opened.trace
-        budget = opened.budget
         places = Places(self.max_parallel)
-        forecaster: Forecaster | None = None
         async with AsyncExitStack() as stack:
-
-            def warn_of_cache(error: Exception) -> None:
-                notice = Notice(
-                    code="cache.outputs-not-kept",
-                    message=f"outputs are not kept for other runs: {error}",
-                )
-                opened.warn(notice)
-
-            cache = TextStore(
-                self.settings.traces / OUTPUT_CACHE,
-                unusable=warn_of_cache,
-                clean=trace.redactor.clean,
-            )
+            cache = self._output_cache(opened)
             stack.push_async_callback(cache.aclose)
             executor = await self._executor(opened, stack)
-            if budget is not None:
-                forecaster = Forecaster(
-                    self.graph,
-                    roles=opened.casting.roles,
-                    memory=opened.settings.memory.models,
-                    expect=partial(budget.expect, run=trace.run_id),
-                )
-                serving = budget.serving(
-                    trace.run_id, lend=places.lend, max_parallel=self.max_parallel
-                )
-                stack.enter_context(serving)
+            forecaster = self._forecaster(opened, places, stack)
 
             def run_of(call: NodeCall) -> Run:
                 return Run(
@@ -312,7 +287,7 @@ class PipelineRun:
                 part.inputs,
                 Shared(
                     run_of=run_of,
-                    tracer=trace,
+                    tracer=opened.trace,
                     executor=executor,
                     places=places,
                     earlier=earlier.outputs if earlier else None,
@@ -329,6 +304,36 @@ class PipelineRun:
             for notice in rename_notices(ended):
                 opened.warn(notice)
         return ended
+
+    def _output_cache(self, opened: OpenRun) -> TextStore:
+        """The outputs of all runs; if its file cannot be used, the run warns and goes on."""
+
+        def warn(error: Exception) -> None:
+            notice = Notice(
+                code="cache.outputs-not-kept",
+                message=f"outputs are not kept for other runs: {error}",
+            )
+            opened.warn(notice)
+
+        path = self.settings.traces / OUTPUT_CACHE
+        return TextStore(path, unusable=warn, clean=opened.trace.redactor.clean)
+
+    def _forecaster(
+        self, opened: OpenRun, places: Places, stack: AsyncExitStack
+    ) -> Forecaster | None:
+        """Tells the budget which models the run will ask, until the stack closes; None without."""
+        budget = opened.budget
+        if budget is None:
+            return None
+        run_id = opened.trace.run_id
+        serving = budget.serving(run_id, lend=places.lend, max_parallel=self.max_parallel)
+        stack.enter_context(serving)
+        return Forecaster(
+            self.graph,
+            roles=opened.casting.roles,
+            memory=opened.settings.memory.models,
+            expect=partial(budget.expect, run=run_id),
+        )
 
     async def _executor(self, opened: OpenRun, stack: AsyncExitStack) -> Executor:
         """Calls nodes here, or on workers if they ask for one; the stack closes the workers."""
