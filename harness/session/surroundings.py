@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -195,12 +196,14 @@ class Surroundings:
 
     def _use_now(self, name: str) -> Use | None:
         """The use of a name now; None if there is none, or it cannot be read."""
-        if name not in self._facts:
-            try:
-                self._facts[name] = self._read(name)
-            except (HarnessError, OSError):
-                self._facts[name] = None
-        return self._facts[name]
+        # Nodes read rubrics in threads, and another one may drop a fact at any time.
+        with suppress(KeyError):
+            return self._facts[name]
+        use = None
+        with suppress(HarnessError, OSError):
+            use = self._read(name)
+        self._facts[name] = use
+        return use
 
     def _read(self, name: str) -> Use | None:  # noqa: PLR0911 - one for each kind
         kind, _, subject = name.partition(":")
