@@ -207,7 +207,7 @@ class _JournalFindings:
         # Key → a question without an answer.
         self.questions: dict[str, Question] = {}
         self.misled: set[str] = set()
-        # Labels whose last call failed in the node's own code, in this part and in the one before.
+        # Labels whose last call failed in the node's own code, up to now and before this part.
         self.failed_now: set[str] = set()
         self.failed_before: frozenset[str] = frozenset()
         self.lost: list[str] = []
@@ -412,7 +412,7 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
         if event.status == "ok" and event.document_sha256
     ]
     texts = journal.texts({event.document_sha256 for event in remembered})
-    documents: list[dict[str, Any]] = []
+    documents: dict[str, dict[str, Any]] = {}
     for event in remembered:
         text = texts.get(event.document_sha256)
         is_whole = text is not None and sha256_of(text) == event.digest
@@ -425,9 +425,8 @@ def remembered_in(journal: Journal) -> tuple[list[dict[str, Any]], int]:
             # Journals of earlier versions do not have the date.
             "created": event.created and datetime.fromisoformat(event.created),
         }
-        if document not in documents:
-            documents.append(document)
-    complete = [document for document in documents if document["document"] is not None]
+        documents.setdefault(repr(document), document)
+    complete = [document for document in documents.values() if document["document"] is not None]
     return complete, len(documents) - len(complete)
 
 
