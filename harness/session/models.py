@@ -282,7 +282,6 @@ def _route(
     knowledge: _Knowledge,
     tracer: Tracer,
 ) -> Route:
-    """The route of calls to an endpoint."""
     endpoint = opened.endpoint
     servers = opened.servers
     schemas, tools = knowledge

@@ -158,7 +158,7 @@ class Roles:
         )
 
     def required(self, needed_roles: Mapping[str, str]) -> set[str]:
-        """Tags of the models of roles that nodes declare: role → the node that does, in words."""
+        """Tags of the models of these roles; each maps to the node that declares it, in words."""
         tags = set()
         for role, node in needed_roles.items():
             if role == EVALUATOR and self.pool is not None:
