@@ -370,7 +370,7 @@ def check_batch(**options: Any) -> None:  # noqa: ANN401 - as of `Pipeline.batch
 
 
 def check_limits(limits: object) -> None:
-    """Raises `InvalidInput` unless they are `Limits`, or None."""
+    """Raises `InvalidInput` unless this is a `Limits` object or None."""
     if not isinstance(limits, Limits | None):
         raise InvalidInput(
             f"limits={limits!r} is no Limits object; write Limits(max_calls=9), for example",
@@ -379,7 +379,7 @@ def check_limits(limits: object) -> None:
 
 
 def check_backends(backends: object) -> None:
-    """Raises `InvalidInput` unless they are backends by tag, or None."""
+    """Raises `InvalidInput` unless this maps tags to backends, or is None."""
     if backends is None:
         return
     if not isinstance(backends, Mapping) or not all(
@@ -393,7 +393,7 @@ def check_backends(backends: object) -> None:
 
 
 def check_observers(observers: object) -> None:
-    """Raises `InvalidInput` unless they are functions of a record."""
+    """Raises `InvalidInput` unless this is a list of functions that take a record."""
     if not isinstance(observers, Sequence) or not all(map(callable, observers)):
         raise InvalidInput(
             f"observers={observers!r:.80} is no list of functions that take a record; write "

@@ -452,11 +452,9 @@ class Casting:
         identity = self._new_identity(request, reply)
         if identity is None:
             return
-        counterparts: Iterable[str]
-        if request.role == EVALUATOR:
-            counterparts, counterpart_role = [separation.producer], PRODUCER
-        else:
-            counterparts, counterpart_role = separation.evaluators, EVALUATOR
+        judges = request.role == EVALUATOR
+        counterparts: Iterable[str] = [separation.producer] if judges else separation.evaluators
+        counterpart_role = PRODUCER if judges else EVALUATOR
         for tag in counterparts:
             chains = chains_from(tag, self.models.endpoints)
             identities = [self.models.identity(chain[-1]) for chain in chains]
@@ -475,8 +473,7 @@ class Casting:
                     f"'{reply.model_id}'; it and the {counterpart_role}'s '{counterpart.called}' "
                     f"are {'the same model' if relation == 'same' else shared}"
                 )
-                evaluator = request.model if request.role == EVALUATOR else tag
-                self._object(message, relation, evaluator=evaluator)
+                self._object(message, relation, evaluator=request.model if judges else tag)
 
     def _new_identity(self, request: ChatRequest, reply: Completion) -> ModelIdentity | None:
         """The model that a reply names, if the name was not compared before."""

@@ -269,6 +269,7 @@ async def _reported_models(
 
 
 def _file_metadata(endpoint: Endpoint) -> ModelMetadata | None:
+    """What a model's GGUF file says of it; None without a readable file."""
     if endpoint.path is None:
         return None
     try:

@@ -468,11 +468,11 @@ def _start_paths_at(values: dict[str, Any], base: Path, *, written_in: Path | No
     memory = _table(values, "memory")
     endpoints = _table(values, "endpoints")
     models = [_table(endpoints, tag) for tag in endpoints]
-    settings = [(values, "traces"), (values, "rubrics"), (memory, "cache")]
-    settings += ((model, "path") for model in models)
+    paths = [(values, "traces"), (values, "rubrics"), (memory, "cache")]
+    paths += ((model, "path") for model in models)
     if not is_url(str(memory.get("path"))):
-        settings.append((memory, "path"))
-    for table, name in settings:
+        paths.append((memory, "path"))
+    for table, name in paths:
         path = table.get(name)
         if isinstance(path, str):
             # The settings are UTF-8, and file names are in the system's locale: under ASCII, a name

@@ -124,7 +124,7 @@ def check_store(
     environment: Mapping[str, str],
     journal: Path | None = None,
 ) -> None:
-    """Checks the place of passages that a folder's settings, or a journal, name.
+    """Checks a place of passages that the settings of a folder, `written_in`, or a journal name.
 
     Raises:
         NotTrusted: Credentials and passages would go to a server that the user has not allowed.
