@@ -425,6 +425,7 @@ class Casting:
 
     def check_replies(self) -> None:
         """Raises the error of any reply so far."""
+        # The call raised it too, but a loop may take the error of a call for a failed round.
         if self._refusal is not None:
             raise self._refusal
 
