@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import click
+from rich.console import Console
 from rich.text import Text
 
-from harness.cli.consoles import failures_told, json_object, log_to_stderr, results, write_json
+from harness.cli.consoles import Command, json_object, results, write_json
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import (
     ScoredDrafts,
@@ -26,7 +28,7 @@ from harness.session.models import known_endpoints
 from harness.session.roles import Roles
 
 
-@click.command()
+@click.command(cls=Command)
 @of_drafts
 @click.option(
     "--repeats",
@@ -36,7 +38,7 @@ from harness.session.roles import Roles
     help="Judgings of each draft.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> None:
+def noise(*, source: ScoreSource, repeats: int, as_json: bool) -> None:
     """Judge DRAFTS by RUBRIC several times, and keep how far the scores scatter.
 
     The result is written beside the rubric. From then on, a draft with a score so near the
@@ -44,67 +46,33 @@ def noise(*, read: Callable[[], ScoreSource], repeats: int, as_json: bool) -> No
     Exit codes: 0 it was measured, 1 a draft could not be judged, 2 invalid input, 130 interrupted,
     143 terminated.
     """
-    log_to_stderr()
-    with failures_told(as_json=as_json):
-        source = read()
-        rubric = source.rubric
-        scored = _scored(source, repeats)
-        # A draft that a gate stopped has no judges.
-        composites = {
-            name: verdict.judges.composites
-            for name, verdict in scored.verdicts.items()
-            if verdict.judges
-        }
-        if not composites:
-            raise InvalidInput(
-                f"no model judged these drafts by rubric '{rubric.id}': a gate stopped each, or "
-                "its judged dimensions need sources, given with --sources",
-                code="noise.nothing-judged",
-            )
-        measured = measured_noise(scored.evaluator, [*composites.values()])
-        file = write_noise(measured, rubric, directory=source.chosen.directory)
-    failures, run = scored.result.failures, scored.result.run
+    rubric = source.rubric
+    scored = _scored(source, repeats)
+    # A draft that a gate stopped has no judges.
+    composites = {
+        name: verdict.judges.composites
+        for name, verdict in scored.verdicts.items()
+        if verdict.judges
+    }
+    if not composites:
+        raise InvalidInput(
+            f"no model judged these drafts by rubric '{rubric.id}': a gate stopped each, or "
+            "its judged dimensions need sources, given with --sources",
+            code="noise.nothing-judged",
+        )
+    measured = measured_noise(scored.evaluator, [*composites.values()])
+    file = write_noise(measured, rubric, directory=source.chosen.directory)
     if as_json:
-        drafts: list[dict[str, object]] = [
-            {"draft": name, "composites": composites.get(name, []), "error": None}
-            for name in scored.verdicts
-        ]
-        unread = [{"draft": name_of(o), "composites": [], "error": o.reason} for o in failures]
-        about = {
-            "run_id": run.run_id,
-            "journal": str(run.files.journal),
-            "rubric": rubric.id,
-            "rubric_sha256": rubric.sha256,
-            "repeatability": measured.repeatability,
-            "is_frozen": measured.is_frozen,
-            "drafts": [*drafts, *unread],
-            "file": str(file),
-        }
-        write_json(json_object({**measured.model_dump(), **about}))
+        write_json(json_object(_as_json(scored, composites, measured, file)))
     else:
-        console = results()
-        figures = ("composites", "mean", "deviation")
-        rows = table("Composites of each judgement", "draft", *figures)
-        for name, values in composites.items():
-            rows.add_row(
-                Text(name),
-                "  ".join(map(str, values)),
-                f"{statistics.fmean(values):.2f}",
-                f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-",
-            )
-        console.print(rows)
-        for line in not_judged(failures):
-            console.print(line, style="yellow")
-        for line in meaning(measured, rubric):
-            console.print(line)
-        console.print(f"Kept in {file}, for runs with this rubric and evaluator.")
-        console.print(f"The run's journal: {run.files.journal}", style="dim", soft_wrap=True)
-    if failures:
+        _print(scored, composites, measured, file, results())
+    if scored.result.failures:
         sys.exit(FAILED)
 
 
 def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
-    # Told before any draft is scored.
+    """Has each draft judged `repeats` times; raises if not all can be."""
+    # Before any draft is scored, so that no call is wasted.
     cast = Roles(known_endpoints(source.settings), source.settings.roles, produces=False)
     if not source.rubric.judged or not (cast.evaluators or cast.pool):
         raise ConfigurationInvalid(
@@ -114,7 +82,7 @@ def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
             code="config.no-evaluator",
         )
     scored = score_drafts(source, samples=repeats, output=None, verb="noise")
-    # A part of the drafts would be another measurement.
+    # The noise of some of the drafts would be another measurement.
     if (reason := scored.result.run.stopped_by) is not None:
         raise HarnessError(reason, code=RunLimitReached.code)
     if not scored.verdicts:
@@ -123,8 +91,58 @@ def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
     return scored
 
 
+def _as_json(
+    scored: ScoredDrafts, composites: Mapping[str, Sequence[float]], measured: Noise, file: Path
+) -> dict[str, object]:
+    run, rubric = scored.result.run, scored.source.rubric
+    drafts: list[dict[str, object]] = [
+        {"draft": name, "composites": composites.get(name, []), "error": None}
+        for name in scored.verdicts
+    ]
+    drafts += [
+        {"draft": name_of(failure), "composites": [], "error": failure.reason}
+        for failure in scored.result.failures
+    ]
+    return {
+        **measured.model_dump(),
+        "run_id": run.run_id,
+        "journal": str(run.files.journal),
+        "rubric": rubric.id,
+        "rubric_sha256": rubric.sha256,
+        "repeatability": measured.repeatability,
+        "is_frozen": measured.is_frozen,
+        "drafts": drafts,
+        "file": str(file),
+    }
+
+
+def _print(
+    scored: ScoredDrafts,
+    composites: Mapping[str, Sequence[float]],
+    measured: Noise,
+    file: Path,
+    console: Console,
+) -> None:
+    rows = table("Composites of each judgement", "draft", "composites", "mean", "deviation")
+    for name, values in composites.items():
+        rows.add_row(
+            Text(name),
+            "  ".join(map(str, values)),
+            f"{statistics.fmean(values):.2f}",
+            f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-",
+        )
+    console.print(rows)
+    for line in not_judged(scored.result.failures):
+        console.print(line, style="yellow")
+    for line in meaning(measured, scored.source.rubric):
+        console.print(line)
+    console.print(f"Kept in {file}, for runs with this rubric and evaluator.")
+    journal = scored.result.run.files.journal
+    console.print(f"The run's journal: {journal}", style="dim", soft_wrap=True)
+
+
 def meaning(noise: Noise, rubric: Rubric) -> Iterator[str]:
-    """What the measured noise means for a reader of scores, in sentences."""
+    """Sentences about what the measured noise means for a reader of scores."""
     deviation = noise.deviation
     yield (
         f"One judgement by {noise.evaluator} has a standard deviation of {deviation:.2f} points "
