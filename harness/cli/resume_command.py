@@ -10,10 +10,16 @@ import click
 
 from harness.analysis.damage import salvage_run
 from harness.cli.arguments import find_journal, read_pairs, role_option, traces_option
-from harness.cli.consoles import LogFormat, failures_told, log_to_stderr, say, show
+from harness.cli.consoles import LogFormat, is_attended, say, show
 from harness.cli.made_again import confirm_again, is_costly, listed_again
 from harness.cli.project_files import check_may_run, target_file
-from harness.cli.run_command import Order, carry_out, order_of, run_options
+from harness.cli.run_command import (
+    failures_of_run,
+    order_of,
+    perform,
+    report,
+    run_options,
+)
 from harness.errors import InvalidInput
 from harness.graph import Question
 from harness.inference import Limits
@@ -89,8 +95,12 @@ def resume(
     here are of this command; those of [limits] are of the run with its earlier parts. Exit codes
     are those of harness run.
     """
-
-    def read_order() -> tuple[Order, EarlierRun]:
+    with failures_of_run(
+        as_json=as_json,
+        log_format=log_format,
+        with_traceback=with_traceback,
+        has_report=not dry_run,
+    ) as started:
         directory = traces
         if directory is None and config is not None:
             directory = load_settings(config, environment={}).traces
@@ -109,25 +119,17 @@ def resume(
             limits=limits,
         )
         _check_resumable(origin, earlier, target=target, config=config, memory=memory)
-        named = _named(answers, earlier.questions)
-        return order_of(origin, assignments, resume=journal, answers=named), earlier
-
-    def confirmed_order() -> Order:
-        order, earlier = read_order()
-        if not yes and is_costly(earlier.spent.tokens, earlier.spent.cost_usd):
-            confirm_again(_rehearsal(order, earlier).made_again)
-        return order
-
-    if dry_run:
-        log_to_stderr(log_format)
-        with failures_told(as_json=as_json):
-            plan = _rehearsal(*read_order())
-        show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=as_json)
-        return
-    # A function, since `carry_out` also reports what is wrong with the arguments.
-    carry_out(
-        confirmed_order, as_json=as_json, log_format=log_format, with_traceback=with_traceback
-    )
+        named = _answers_by_question(answers, earlier.questions)
+        order = order_of(origin, assignments, resume=journal, answers=named)
+        if dry_run or (not yes and is_costly(earlier.spent.tokens, earlier.spent.cost_usd)):
+            foreseen = rehearse(order.pipeline, order.inputs, earlier, settings=order.settings)
+            plan = run_to_its_end(foreseen)
+            if dry_run:
+                show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=as_json)
+                return
+            confirm_again(plan.made_again)
+        result = perform(order, started, is_asked=not as_json and is_attended())
+    report(result, as_json=as_json)
 
 
 def _check_resumable(
@@ -138,6 +140,7 @@ def _check_resumable(
     config: Path | None,
     memory: Place | None,
 ) -> None:
+    """Raises unless the run can be resumed from here; `target` and so on are the user's options."""
     journal = earlier.journal.path
     if earlier.beginning.is_batch:
         raise InvalidInput(
@@ -178,20 +181,16 @@ def _foreseen(plan: Rehearsal) -> Iterator[str]:
     yield from listed_again(plan.made_again)
 
 
-def _rehearsal(order: Order, earlier: EarlierRun) -> Rehearsal:
-    foreseen = rehearse(order.pipeline, order.inputs, earlier, settings=order.settings)
-    return run_to_its_end(foreseen)
-
-
-def _named(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
-    """The answers, by the key or node of the question that each is for."""
-    names = {item.key for item in questions} | {item.node for item in questions}
+def _answers_by_question(answers: Sequence[str], questions: Sequence[Question]) -> dict[str, str]:
+    """Key or node of a question → its answer."""
+    names = {question.key for question in questions} | {question.node for question in questions}
     named: dict[str, str] = {}
     for answer in answers:
-        # An answer without a key may have "=" in its text.
         name, separator, text = answer.partition("=")
+        # An answer without a key may have "=" in its text.
         if not separator or name not in names:
-            name, text = question_named("", questions).key, answer
+            name = question_named("", questions).key
+            text = answer
         if name in named:
             raise InvalidInput(f"--answer answers '{name}' twice", code="option.given-twice")
         named[name] = text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
@@ -70,7 +71,7 @@ _STOP_CODES = {
     "output": "file.unwritable",
     "outage": "run.endpoint-down",
 }
-"""The codes of what stops a run, other than limits that people set."""
+"""Codes by what stopped a run, other than limits that people set."""
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)
@@ -161,12 +162,13 @@ def run(
     failed, 2 invalid input, 3 it was stopped at a limit, 4 it waits for an answer, 130 interrupted,
     143 terminated. After any of them but 0 and 2, harness resume goes on.
     """
-
-    def order() -> Order:
+    with failures_of_run(
+        as_json=as_json, log_format=log_format, with_traceback=with_traceback
+    ) as started:
         settings_file = Path(SETTINGS_FILE)
         origin = Origin(
             target=target,
-            # The file that is read by default, so that it is read wherever the run is resumed.
+            # The default file by its name, so that it is read wherever the run is resumed.
             config=config or (settings_file if settings_file.exists() else None),
             roles=read_pairs(roles, option="--role", form="role=tag"),
             memory=memory and memory.absolute(),
@@ -174,9 +176,10 @@ def run(
             engine=engine,
             limits=limits,
         )
-        return order_of(origin, [*([f"task={task}"] if task is not None else []), *assignments])
-
-    carry_out(order, as_json=as_json, log_format=log_format, with_traceback=with_traceback)
+        task_input = [f"task={task}"] if task is not None else []
+        order = order_of(origin, [*task_input, *assignments])
+        result = perform(order, started, is_asked=not as_json and is_attended())
+    report(result, as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,52 +229,75 @@ def order_of(
     )
 
 
-def carry_out(
-    order: Callable[[], Order], *, as_json: bool, log_format: LogFormat, with_traceback: bool
-) -> None:
-    """Runs, reports, and ends the process with its exit code unless that is 0.
+@dataclass(slots=True)
+class StartedRun:
+    """Receives the journal of the run once it has begun."""
 
-    `order` reads the arguments, and raises if they are not usable.
+    journal: Path | None = None
+
+
+@contextmanager
+def failures_of_run(
+    *, as_json: bool, log_format: LogFormat, with_traceback: bool, has_report: bool = True
+) -> Iterator[StartedRun]:
+    """Turns an error, Ctrl-C or SystemExit in the block into messages, JSON and an exit code.
+
+    With `has_report`, warnings that the run's report prints are kept out of the log.
     """
-    held: list[str] = []  # warnings for the report
-    log_to_stderr(log_format, held=None if as_json or log_format == "json" else held)
-    begun: list[Path] = []  # receives the run's journal
+    held: list[str] = []
+    holds = has_report and not as_json and log_format == "text"
+    log_to_stderr(log_format, held=held if holds else None)
+    started = StartedRun()
     interrupts = Interrupts()
     try:
-        result = _run(order(), begun, is_asked=not as_json and is_attended())
+        yield started
     except BaseException as error:
-        for warning in held:  # without a report, nothing else has them
+        # There will be no report, and the log does not have these.
+        for warning in held:
             say(f"Warning: {warning}", err=True)
         if not isinstance(error, KeyboardInterrupt | SystemExit | HarnessError):
             raise
-        ended = error
-    else:
-        _report(result, as_json=as_json)
-        return
-    match ended:
+        _say_failure(error, started.journal, as_json=as_json, with_traceback=with_traceback)
+        match error:
+            case KeyboardInterrupt():
+                sys.exit(interrupts.exit_code)
+            case SystemExit():
+                # Its own code would pass for one of this command's.
+                sys.exit(FAILED)
+            case _:
+                sys.exit(exit_code_of(error))
+
+
+def _say_failure(
+    error: KeyboardInterrupt | SystemExit | HarnessError,
+    journal: Path | None,
+    *,
+    as_json: bool,
+    with_traceback: bool,
+) -> None:
+    match error:
         case KeyboardInterrupt():
-            message, code = "interrupted", interrupts.exit_code
+            message = "interrupted"
         case SystemExit():
-            # Its code would pass for one of this command's own.
-            message, code = f"harness: {who_left(ended)}", FAILED
+            message = f"harness: {who_left(error)}"
         case _:
-            message, code = f"harness: {ended}", exit_code_of(ended)
+            message = f"harness: {error}"
             if with_traceback:
-                say("".join(traceback.format_exception(ended.__cause__ or ended)), err=True)
-    failed = ended.result if isinstance(ended, NodeFailed) else None
-    say_failure(message, code=code_of(ended))
+                say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
+    result = error.result if isinstance(error, NodeFailed) else None
+    say_failure(message, code=code_of(error))
     if as_json:
-        run_id = begun[0].stem if begun else None
-        about = result_fields(failed) if failed is not None else None
-        write_json(error_as_json(ended, run_id=run_id, fields=about))
-    elif failed is not None:
-        print_failure(failed, Shown(stderr=True))
-    if begun:
-        say(f"To go on with what was done: {resume_command(begun[0])}", err=True)
-    sys.exit(code)
+        run_id = None if journal is None else journal.stem
+        fields = None if result is None else result_fields(result)
+        write_json(error_as_json(error, run_id=run_id, fields=fields))
+    elif result is not None:
+        print_failure(result, Shown(stderr=True))
+    if journal is not None:
+        say(f"To go on with what was done: {resume_command(journal)}", err=True)
 
 
-def _report(result: RunResult, *, as_json: bool) -> None:
+def report(result: RunResult, *, as_json: bool) -> None:
+    """Prints a run's result, and ends the process with its exit code unless that is 0."""
     if as_json:
         write_json(json_object(result_fields(result)))
     else:
@@ -282,25 +308,27 @@ def _report(result: RunResult, *, as_json: bool) -> None:
         note_stop(result)
         sys.exit(STOPPED)
     if result.status != "finished":
-        asked = "; ".join(f"{question.key}: {question.text}" for question in result.questions)
-        note_end(f"the run waits for an answer: {asked}", code="run.waiting", level="warning")
+        questions = "; ".join(f"{question.key}: {question.text}" for question in result.questions)
+        message = f"the run waits for an answer: {questions}"
+        note_end(message, code="run.waiting", level="warning")
         sys.exit(WAITING)
 
 
 def note_stop(result: RunResult, *, is_wrong: bool = False) -> None:
     """Tells a program what stopped a run: a limit is no error, unless something else is wrong."""
     code = _STOP_CODES.get(str(result.limit), RunLimitReached.code)
-    is_wrong |= code != RunLimitReached.code
-    level: Literal["warning", "error"] = "error" if is_wrong else "warning"
+    is_error = is_wrong or code != RunLimitReached.code
+    level: Literal["warning", "error"] = "error" if is_error else "warning"
     note_end(f"stopped: {result.stopped_by}", code=code, level=level)
 
 
-def _run(order: Order, begun: list[Path], *, is_asked: bool) -> RunResult:
+def perform(order: Order, started: StartedRun, *, is_asked: bool) -> RunResult:
+    """Runs the pipeline with its progress shown; `is_asked`: questions are put at the terminal."""
     traces = order.resume.parent if order.resume else order.settings.traces
 
     def note_start(record: Record) -> None:
         if isinstance(record, RunStarted):
-            begun.append(traces / f"{record.run_id}{JOURNAL_SUFFIX}")
+            started.journal = traces / f"{record.run_id}{JOURNAL_SUFFIX}"
 
     with Progress(Shown(stderr=True), order.pipeline.nodes) as progress:
         return run_to_its_end(
