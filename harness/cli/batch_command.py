@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import wraps
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,6 @@ import click
 
 from harness.cli.arguments import config_option, read_pairs, role_option, together
 from harness.cli.consoles import (
-    LogFormat,
     Shown,
     failures_told,
     json_object,
@@ -28,11 +27,9 @@ from harness.cli.made_again import confirm_again, is_costly, listed_again, made_
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.progress import Progress
 from harness.cli.project_files import load_pipeline, settings_for_calls
-from harness.cli.run_command import note_stop, run_options
+from harness.cli.run_command import RunOptions, add_run_options, note_stop
 from harness.cli.run_result import spent_line
 from harness.errors import HarnessError, who_left
-from harness.inference import Limits
-from harness.memory import Place
 from harness.session import EvaluationResult, Settings, run_to_its_end
 from harness.session.batch import Batch, BatchRehearsal
 from harness.session.batch_files import BatchResult, failures_of, merge_shards
@@ -102,8 +99,8 @@ _row_options = together(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowOptions:
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(RunOptions):
     """The options that commands over rows share."""
 
     target: str
@@ -117,12 +114,6 @@ class RowOptions:
     yes: bool
     config: Path | None
     roles: tuple[str, ...]
-    memory: Place | None
-    engine: str | None
-    limits: Limits
-    log_format: LogFormat
-    with_traceback: bool
-    as_json: bool
 
     @property
     def origin(self) -> Origin:
@@ -139,7 +130,7 @@ class RowOptions:
         return settings_for_calls(
             self.config,
             roles=self.given_roles,
-            memory=self.memory and self.memory.absolute(),
+            memory=self.memory,
             engine=self.engine,
         )
 
@@ -153,15 +144,14 @@ class RowOptions:
 
 
 def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
-    """A command that runs a batch, which `make` makes of `RowOptions` and the command's own.
+    """A command that runs the batch that `make` makes of `RowOptions` and its own arguments.
 
     `make` returns None if it has done everything itself.
     """
 
     @wraps(make)
     def command(**arguments: Any) -> None:  # noqa: ANN401 - by click, as the options say
-        shared = {field.name: arguments.pop(field.name) for field in fields(RowOptions)}
-        options = RowOptions(**shared)
+        options = RowOptions.taken_from(arguments)
         log_to_stderr(options.log_format)
         with failures_told(as_json=options.as_json):
             batch = make(options, **arguments)
@@ -178,7 +168,7 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
         _print(result.to_json(), _told(result), as_json=options.as_json)
         end_with(result)
 
-    return _row_options(run_options(command))
+    return _row_options(add_run_options(command))
 
 
 @click.command(short_help="Run a pipeline over the rows of a table.")

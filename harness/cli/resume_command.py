@@ -10,10 +10,11 @@ import click
 
 from harness.analysis.damage import salvage_run
 from harness.cli.arguments import find_journal, read_pairs, role_option, traces_option
-from harness.cli.consoles import LogFormat, is_attended, say, show
+from harness.cli.consoles import say, show
 from harness.cli.made_again import confirm_again, is_costly, listed_again
 from harness.cli.project_files import check_may_run, target_file
 from harness.cli.run_command import (
+    RunOptions,
     failures_of_run,
     order_of,
     perform,
@@ -22,8 +23,6 @@ from harness.cli.run_command import (
 )
 from harness.errors import InvalidInput
 from harness.graph import Question
-from harness.inference import Limits
-from harness.memory import Place
 from harness.session import (
     EarlierRun,
     Origin,
@@ -81,12 +80,7 @@ def resume(
     salvage: bool,
     dry_run: bool,
     yes: bool,
-    memory: Place | None,
-    engine: str | None,
-    limits: Limits,
-    log_format: LogFormat,
-    with_traceback: bool,
-    as_json: bool,
+    options: RunOptions,
 ) -> None:
     """Resume RUN: a run's id, a part of it, one of its files, or "latest".
 
@@ -95,12 +89,7 @@ def resume(
     here are of this command; those of [limits] are of the run with its earlier parts. Exit codes
     are those of harness run.
     """
-    with failures_of_run(
-        as_json=as_json,
-        log_format=log_format,
-        with_traceback=with_traceback,
-        has_report=not dry_run,
-    ) as started:
+    with failures_of_run(options, has_report=not dry_run) as started:
         directory = traces
         if directory is None and config is not None:
             directory = load_settings(config, environment={}).traces
@@ -113,34 +102,40 @@ def resume(
             target=target or before.target,
             config=config or before.config,
             roles={**before.roles, **read_pairs(roles, option="--role", form="role=tag")},
-            memory=(memory and memory.absolute()) or before.memory,
+            memory=options.memory or before.memory,
             seed=before.seed,
-            engine=engine or before.engine,
-            limits=limits,
+            engine=options.engine or before.engine,
+            limits=options.limits,
         )
-        _check_resumable(origin, earlier, target=target, config=config, memory=memory)
+        _check_resumable(
+            origin,
+            earlier,
+            names_target=target is not None,
+            names_config=config is not None,
+            names_memory=options.memory is not None,
+        )
         named = _answers_by_question(answers, earlier.questions)
         order = order_of(origin, assignments, resume=journal, answers=named)
         if dry_run or (not yes and is_costly(earlier.spent.tokens, earlier.spent.cost_usd)):
             foreseen = rehearse(order.pipeline, order.inputs, earlier, settings=order.settings)
             plan = run_to_its_end(foreseen)
             if dry_run:
-                show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=as_json)
+                show(plan, lambda plan, _: say("\n".join(_foreseen(plan))), as_json=options.as_json)
                 return
             confirm_again(plan.made_again)
-        result = perform(order, started, is_asked=not as_json and is_attended())
-    report(result, as_json=as_json)
+        result = perform(order, started, as_json=options.as_json)
+    report(result, as_json=options.as_json)
 
 
 def _check_resumable(
     origin: Origin,
     earlier: EarlierRun,
     *,
-    target: str | None,
-    config: Path | None,
-    memory: Place | None,
+    names_target: bool,
+    names_config: bool,
+    names_memory: bool,
 ) -> None:
-    """Raises unless the run can be resumed from here; `target` and so on are the user's options."""
+    """Raises if a run cannot be resumed, or may not with what its journal names."""
     journal = earlier.journal.path
     if earlier.beginning.is_batch:
         raise InvalidInput(
@@ -156,8 +151,8 @@ def _check_resumable(
             code="run.file-unknown",
             path=journal,
         )
-    # A file that the user names is trusted; a journal from elsewhere could name any file.
-    if target is None:
+    # What the user names is trusted; a journal from elsewhere could name any file.
+    if not names_target:
         file = target_file(origin.target)
         if file is None:
             raise InvalidInput(
@@ -166,9 +161,9 @@ def _check_resumable(
                 code="run.file-gone",
             )
         check_may_run(file, named_in=journal)
-    if config is None and origin.config is not None:
+    if not names_config and origin.config is not None:
         check_may_run(origin.config, named_in=journal)
-    if memory is None:
+    if not names_memory:
         folder = journal.parent.resolve()
         check_store(origin.memory, written_in=folder, environment=os.environ, journal=journal)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import click
 
@@ -44,7 +44,6 @@ from harness.cli.project_files import (
     load_pipeline,
     remember_run,
     settings_for_calls,
-    store_place,
 )
 from harness.cli.run_result import (
     print_failure,
@@ -57,7 +56,7 @@ from harness.errors import HarnessError, NodeFailed, RunLimitReached, who_left
 from harness.graph import Question
 from harness.graph.outcome import answer_problem
 from harness.inference import Limits
-from harness.memory import Place
+from harness.memory import Place, place_of
 from harness.session import Origin, Pipeline, RunResult, Settings, run_to_its_end
 from harness.session.demand import check_roles
 from harness.session.settings import check_engine
@@ -75,10 +74,11 @@ _STOP_CODES = {
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)
-_run_options = together(
+add_run_options = together(
     click.option(
         "--memory",
-        callback=store_place,
+        # Absolute, as the run may be resumed from another directory.
+        callback=parsed_by(lambda text: place_of(text).absolute()),
         metavar="DIR|URL",
         help="Store of passages for later runs, in place of [memory] path.",
     ),
@@ -109,15 +109,34 @@ _run_options = together(
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options that commands share which run a pipeline."""
+
+    memory: Place | None
+    engine: str | None
+    limits: Limits
+    log_format: LogFormat
+    with_traceback: bool
+    as_json: bool
+
+    @classmethod
+    def taken_from(cls, arguments: dict[str, Any]) -> Self:
+        """Takes the options out of all arguments of a command, by their names."""
+        limits = Limits(**{limit.name: arguments.pop(limit.name) for limit in fields(Limits)})
+        names = {field.name for field in fields(cls)} - {"limits"}
+        return cls(limits=limits, **{name: arguments.pop(name) for name in names})
+
+
 def run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a run; the command gets the limits as one argument."""
+    """Adds the options of a run to a command, which gets them as `options`."""
 
     @wraps(command)
-    def called(**options: Any) -> None:  # noqa: ANN401 - all of the command's options
-        limits = Limits(**{limit.name: options.pop(limit.name) for limit in fields(Limits)})
-        command(limits=limits, **options)
+    def with_options(**arguments: Any) -> None:  # noqa: ANN401 - all of the command's
+        options = RunOptions.taken_from(arguments)
+        command(options=options, **arguments)
 
-    return _run_options(called)
+    return add_run_options(with_options)
 
 
 @click.command()
@@ -145,13 +164,8 @@ def run(
     assignments: tuple[str, ...],
     config: Path | None,
     roles: tuple[str, ...],
-    memory: Place | None,
     seed: int | None,
-    engine: str | None,
-    limits: Limits,
-    log_format: LogFormat,
-    with_traceback: bool,
-    as_json: bool,
+    options: RunOptions,
 ) -> None:
     """Run the pipeline in FILE.py, or one by its NAME: of pipelines/, or a shipped pattern.
 
@@ -162,24 +176,22 @@ def run(
     failed, 2 invalid input, 3 it was stopped at a limit, 4 it waits for an answer, 130 interrupted,
     143 terminated. After any of them but 0 and 2, harness resume goes on.
     """
-    with failures_of_run(
-        as_json=as_json, log_format=log_format, with_traceback=with_traceback
-    ) as started:
+    with failures_of_run(options) as started:
         settings_file = Path(SETTINGS_FILE)
         origin = Origin(
             target=target,
             # The default file by its name, so that it is read wherever the run is resumed.
             config=config or (settings_file if settings_file.exists() else None),
             roles=read_pairs(roles, option="--role", form="role=tag"),
-            memory=memory and memory.absolute(),
+            memory=options.memory,
             seed=seed,
-            engine=engine,
-            limits=limits,
+            engine=options.engine,
+            limits=options.limits,
         )
         task_input = [f"task={task}"] if task is not None else []
         order = order_of(origin, [*task_input, *assignments])
-        result = perform(order, started, is_asked=not as_json and is_attended())
-    report(result, as_json=as_json)
+        result = perform(order, started, as_json=options.as_json)
+    report(result, as_json=options.as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,16 +249,14 @@ class StartedRun:
 
 
 @contextmanager
-def failures_of_run(
-    *, as_json: bool, log_format: LogFormat, with_traceback: bool, has_report: bool = True
-) -> Iterator[StartedRun]:
+def failures_of_run(options: RunOptions, *, has_report: bool = True) -> Iterator[StartedRun]:
     """Turns an error, Ctrl-C or SystemExit in the block into messages, JSON and an exit code.
 
     With `has_report`, warnings that the run's report prints are kept out of the log.
     """
     held: list[str] = []
-    holds = has_report and not as_json and log_format == "text"
-    log_to_stderr(log_format, held=held if holds else None)
+    holds = has_report and not options.as_json and options.log_format == "text"
+    log_to_stderr(options.log_format, held=held if holds else None)
     started = StartedRun()
     interrupts = Interrupts()
     try:
@@ -257,33 +267,23 @@ def failures_of_run(
             say(f"Warning: {warning}", err=True)
         if not isinstance(error, KeyboardInterrupt | SystemExit | HarnessError):
             raise
-        _say_failure(error, started.journal, as_json=as_json, with_traceback=with_traceback)
         match error:
             case KeyboardInterrupt():
-                sys.exit(interrupts.exit_code)
+                message, exit_code = "interrupted", interrupts.exit_code
             case SystemExit():
                 # Its own code would pass for one of this command's.
-                sys.exit(FAILED)
+                message, exit_code = f"harness: {who_left(error)}", FAILED
             case _:
-                sys.exit(exit_code_of(error))
+                message, exit_code = f"harness: {error}", exit_code_of(error)
+                if options.with_traceback:
+                    say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
+        _say_failure(error, message, started.journal, as_json=options.as_json)
+        sys.exit(exit_code)
 
 
 def _say_failure(
-    error: KeyboardInterrupt | SystemExit | HarnessError,
-    journal: Path | None,
-    *,
-    as_json: bool,
-    with_traceback: bool,
+    error: BaseException, message: str, journal: Path | None, *, as_json: bool
 ) -> None:
-    match error:
-        case KeyboardInterrupt():
-            message = "interrupted"
-        case SystemExit():
-            message = f"harness: {who_left(error)}"
-        case _:
-            message = f"harness: {error}"
-            if with_traceback:
-                say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
     result = error.result if isinstance(error, NodeFailed) else None
     say_failure(message, code=code_of(error))
     if as_json:
@@ -322,8 +322,8 @@ def note_stop(result: RunResult, *, is_wrong: bool = False) -> None:
     note_end(f"stopped: {result.stopped_by}", code=code, level=level)
 
 
-def perform(order: Order, started: StartedRun, *, is_asked: bool) -> RunResult:
-    """Runs the pipeline with its progress shown; `is_asked`: questions are put at the terminal."""
+def perform(order: Order, started: StartedRun, *, as_json: bool) -> RunResult:
+    """Runs the pipeline, shows its progress, and asks questions of nodes at the terminal."""
     traces = order.resume.parent if order.resume else order.settings.traces
 
     def note_start(record: Record) -> None:
@@ -336,7 +336,7 @@ def perform(order: Order, started: StartedRun, *, is_asked: bool) -> RunResult:
                 order.inputs,
                 resume=order.resume,
                 answers=order.answers,
-                asker=TerminalAsker(progress) if is_asked else None,
+                asker=TerminalAsker(progress) if is_attended() and not as_json else None,
                 settings=order.settings,
                 observers=[note_start, progress.observe],
                 origin=order.origin,

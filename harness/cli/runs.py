@@ -278,12 +278,8 @@ def _remove(
     runs: Iterable[StoredRun], listed: Iterable[AuditLine], directory: Path
 ) -> list[StoredRun]:
     """Removes runs, and takes all whose files are gone off the list. Returns the removed ones."""
-    removed: list[StoredRun] = []
     try:
-        for run in runs:
-            if pruning.remove_run(run):
-                removed.append(run)
-        return removed
+        return [run for run in runs if pruning.remove_run(run)]
     # Also after Ctrl-C: the list must not name runs that were removed before it.
     finally:
         here = {path.stem for path in directory.glob("*.jsonl")}
