@@ -13,7 +13,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from harness.cli.arguments import config_option, read_pairs, share, together
+from harness.cli.arguments import config_option, parsed_by, read_pairs, share, together
 from harness.cli.consoles import Command, json_object, results, write_json
 from harness.cli.project_files import refusal_after_asking
 from harness.cli.rubric_command import own_rubrics, read_named
@@ -64,8 +64,10 @@ def _page(_: click.Context, __: click.Parameter, page: Path | None) -> Path | No
 
 
 of_labels = together(
-    click.option("--target", default="10%", show_default=True, callback=share, help="Error rate."),
-    click.option("--confidence", default="90%", show_default=True, callback=share),
+    click.option(
+        "--target", default="10%", show_default=True, callback=parsed_by(share), help="Error rate."
+    ),
+    click.option("--confidence", default="90%", show_default=True, callback=parsed_by(share)),
     click.option(
         "--columns",
         multiple=True,
