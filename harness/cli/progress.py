@@ -369,7 +369,7 @@ class RunState:
     """A run so far.
 
     `nodes` is path → state, with nodes of nested pipelines as `rows/answer`. `loops` is span's id →
-    state, for open loops and the last that are over. `resident` has the models that this run loaded.
+    state, for open loops and the last that are over. `resident` has the models that it loaded.
     """
 
     def __init__(
