@@ -33,13 +33,7 @@ _OF_A_PIPELINE = (
     f"tests/test_{_NAME}.py",
     "tests/conftest.py",
 )
-_OF_A_PROJECT = (
-    *_OF_A_PIPELINE,
-    "harness.toml",
-    "README.md",
-    ".gitignore",
-    "traces/.gitkeep",
-)
+_OF_A_PROJECT = (*_OF_A_PIPELINE, "harness.toml", "README.md", ".gitignore", "traces/.gitkeep")
 _RUBRIC = {"rubric": ("harness.cli.rubric_command:new", "Begin a rubric in rubrics/.")}
 
 

@@ -157,9 +157,7 @@ def _load(target: str, *kinds: type[Loaded]) -> Loaded:
             else 'define one at the top level: my_pipeline = Pipeline("name")'
         )
         raise InvalidInput(
-            f"there are {len(named)} {what}s here; {remedy}",
-            code="pipeline.not-one",
-            path=path,
+            f"there are {len(named)} {what}s here; {remedy}", code="pipeline.not-one", path=path
         )
     return next(iter(named.values()))
 

@@ -31,13 +31,7 @@ from harness.rubric import Rubric
 from harness.rubric.calibration.bounds import AtThreshold, RiskAim
 from harness.rubric.calibration.calibration_files import Attempts, Calibration
 from harness.rubric.calibration.evaluation_rows import evaluation_samples, is_evaluation
-from harness.rubric.calibration.labels import (
-    Labeled,
-    Labels,
-    OffScale,
-    Unreadable,
-    read_labels,
-)
+from harness.rubric.calibration.labels import Labeled, Labels, OffScale, Unreadable, read_labels
 from harness.rubric.calibration.paired import (
     Comparison,
     Difference,

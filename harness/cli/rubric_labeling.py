@@ -167,10 +167,8 @@ def _of_run(journal: Journal, rubric: Rubric) -> Iterator[tuple[str, _Item]]:
                 continue
             columns = {"group": group, "score": verdict.vector, "evaluator": verdict.evaluator}
             draft = Draft(text=round_.draft, task=task)
-            yield (
-                f"{group}/{round_.number}",
-                _Item(draft=draft, columns=columns, verdict=verdict),
-            )
+            item = _Item(draft=draft, columns=columns, verdict=verdict)
+            yield f"{group}/{round_.number}", item
 
 
 class _Labeling:
@@ -196,10 +194,8 @@ class _Labeling:
         seeds = [row["seed"] for row in self._rows if "seed" in row]
         self._seed = seeds[0] if seeds else randbelow(2**32)
         # By hash and not shuffled: further drafts leave the others in their order.
-        self._order = sorted(items, key=self._digest)
-
-    def _digest(self, id_: str) -> bytes:
-        return hashlib.sha256(f"{self._seed} {self._rater} {id_}".encode()).digest()
+        digests = {i: hashlib.sha256(f"{self._seed} {rater} {i}".encode()).digest() for i in items}
+        self._order = sorted(items, key=digests.__getitem__)
 
     def choose(self, above: float, *, limit: int | None) -> None:
         """Keeps only drafts that would be accepted at the threshold `above`.

@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from harness.cli.consoles import Command, json_object, results, write_json
+from harness.cli.consoles import Command, show
 from harness.cli.process import FAILED
 from harness.cli.rubric_batch import (
     ScoredDrafts,
@@ -46,6 +47,23 @@ def noise(*, source: ScoreSource, repeats: int, as_json: bool) -> None:
     Exit codes: 0 it was measured, 1 a draft could not be judged, 2 invalid input, 130 interrupted,
     143 terminated.
     """
+    measured = _measure(source, repeats)
+    show(measured, _print, as_json=as_json, fields=_as_json)
+    if measured.scored.result.failures:
+        sys.exit(FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    scored: ScoredDrafts
+    composites: Mapping[str, Sequence[float]]
+    """Draft's id → the composite of each judgement, for drafts that were judged."""
+    noise: Noise
+    file: Path
+    """The file with the noise, beside the rubric."""
+
+
+def _measure(source: ScoreSource, repeats: int) -> _Measured:
     rubric = source.rubric
     scored = _scored(source, repeats)
     # A draft that a gate stopped has no judges.
@@ -60,14 +78,9 @@ def noise(*, source: ScoreSource, repeats: int, as_json: bool) -> None:
             "its judged dimensions need sources, given with --sources",
             code="noise.nothing-judged",
         )
-    measured = measured_noise(scored.evaluator, [*composites.values()])
-    file = write_noise(measured, rubric, directory=source.chosen.directory)
-    if as_json:
-        write_json(json_object(_as_json(scored, composites, measured, file)))
-    else:
-        _print(scored, composites, measured, file, results())
-    if scored.result.failures:
-        sys.exit(FAILED)
+    noise = measured_noise(scored.evaluator, [*composites.values()])
+    file = write_noise(noise, rubric, directory=source.chosen.directory)
+    return _Measured(scored=scored, composites=composites, noise=noise, file=file)
 
 
 def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
@@ -91,54 +104,46 @@ def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
     return scored
 
 
-def _as_json(
-    scored: ScoredDrafts, composites: Mapping[str, Sequence[float]], measured: Noise, file: Path
-) -> dict[str, object]:
-    run, rubric = scored.result.run, scored.source.rubric
+def _as_json(measured: _Measured) -> dict[str, object]:
+    result, rubric = measured.scored.result, measured.scored.source.rubric
     drafts: list[dict[str, object]] = [
-        {"draft": name, "composites": composites.get(name, []), "error": None}
-        for name in scored.verdicts
+        {"draft": name, "composites": measured.composites.get(name, []), "error": None}
+        for name in measured.scored.verdicts
     ]
     drafts += [
         {"draft": name_of(failure), "composites": [], "error": failure.reason}
-        for failure in scored.result.failures
+        for failure in result.failures
     ]
     return {
-        **measured.model_dump(),
-        "run_id": run.run_id,
-        "journal": str(run.files.journal),
+        **measured.noise.model_dump(),
+        "run_id": result.run.run_id,
+        "journal": str(result.run.files.journal),
         "rubric": rubric.id,
         "rubric_sha256": rubric.sha256,
-        "repeatability": measured.repeatability,
-        "is_frozen": measured.is_frozen,
+        "repeatability": measured.noise.repeatability,
+        "is_frozen": measured.noise.is_frozen,
         "drafts": drafts,
-        "file": str(file),
+        "file": str(measured.file),
     }
 
 
-def _print(
-    scored: ScoredDrafts,
-    composites: Mapping[str, Sequence[float]],
-    measured: Noise,
-    file: Path,
-    console: Console,
-) -> None:
+def _print(measured: _Measured, console: Console) -> None:
+    result, rubric = measured.scored.result, measured.scored.source.rubric
     rows = table("Composites of each judgement", "draft", "composites", "mean", "deviation")
-    for name, values in composites.items():
+    for name, composites in measured.composites.items():
         rows.add_row(
             Text(name),
-            "  ".join(map(str, values)),
-            f"{statistics.fmean(values):.2f}",
-            f"{statistics.stdev(values):.2f}" if len(values) > 1 else "-",
+            "  ".join(map(str, composites)),
+            f"{statistics.fmean(composites):.2f}",
+            f"{statistics.stdev(composites):.2f}" if len(composites) > 1 else "-",
         )
     console.print(rows)
-    for line in not_judged(scored.result.failures):
+    for line in not_judged(result.failures):
         console.print(line, style="yellow")
-    for line in meaning(measured, scored.source.rubric):
+    for line in meaning(measured.noise, rubric):
         console.print(line)
-    console.print(f"Kept in {file}, for runs with this rubric and evaluator.")
-    journal = scored.result.run.files.journal
-    console.print(f"The run's journal: {journal}", style="dim", soft_wrap=True)
+    console.print(f"Kept in {measured.file}, for runs with this rubric and evaluator.")
+    console.print(f"The run's journal: {result.run.files.journal}", style="dim", soft_wrap=True)
 
 
 def meaning(noise: Noise, rubric: Rubric) -> Iterator[str]:

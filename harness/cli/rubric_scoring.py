@@ -6,13 +6,14 @@ With `--output`, each draft is kept as soon as it is scored, and the same comman
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from harness.cli.batch_command import end_with
-from harness.cli.consoles import Command, json_object, results, write_json
+from harness.cli.consoles import Command, show
 from harness.cli.made_again import made_again_because
 from harness.cli.rubric_batch import (
     ScoredDrafts,
@@ -22,13 +23,7 @@ from harness.cli.rubric_batch import (
     of_drafts,
     score_drafts,
 )
-from harness.cli.verdicts import (
-    decision,
-    print_comparison,
-    print_scores,
-    print_summary,
-    remarks,
-)
+from harness.cli.verdicts import decision, print_comparison, print_scores, print_summary, remarks
 from harness.errors import InvalidInput
 from harness.rubric import Verdict
 from harness.session.settings import EvaluationSettings
@@ -79,11 +74,9 @@ def score(
     if checks_only:
         source = _without_models(source)
     scored = score_drafts(source, samples=samples, output=output, yes=yes)
-    if as_json:
-        write_json(json_object(_scores_as_json(scored)))
-    else:
-        unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
-        _print_scored(scored, results(), unasked=unasked, verbose=verbose)
+    unasked = "--checks-only was given" if checks_only else "no evaluator model is configured"
+    printer = partial(_print_scored, unasked=unasked, verbose=verbose)
+    show(scored, printer, as_json=as_json, fields=_scores_as_json)
     end_with(scored.result)
 
 

@@ -22,15 +22,7 @@ from harness.cli.arguments import (
     traces_directory,
     traces_option,
 )
-from harness.cli.consoles import (
-    Group,
-    failures_told,
-    json_object,
-    results,
-    say,
-    show,
-    write_json,
-)
+from harness.cli.consoles import Group, failures_told, json_object, results, say, show, write_json
 from harness.cli.tables import UNKNOWN, known
 from harness.errors import InvalidInput
 from harness.hardware.footprint import format_bytes, parse_bytes
