@@ -24,18 +24,16 @@ _STDIN = Path("standard input")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """Defaults for passages that do not say it themselves."""
+    """Fields of passages for which the file has no value."""
 
     title: str = ""
     source: str | None = None
-    """The file if None."""
+    """If None, the source is the file's path."""
     quality: float | None = None
     metadata: Mapping[str, Scalar] = field(default_factory=dict)
 
 
 class _TurnOfLine(BaseModel):
-    """Its place in a conversation."""
-
     model_config = ConfigDict(extra="forbid", strict=True)
 
     conversation: str
@@ -57,7 +55,7 @@ class _Line(BaseModel):
 
 
 def files_of(names: Iterable[str]) -> list[Path | None]:
-    """The files to read; raises as `files_named` does."""
+    """The files that the command line names, with None for standard input; see `files_named`."""
     return files_named(names, endings=TEXTS | _LINES)
 
 
@@ -93,7 +91,7 @@ def _document(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
 
 
 def _are_passages(data: bytes) -> bool:
-    """Whether these are JSON Lines, although not said to be."""
+    """Whether the data is JSON Lines of passages, although `--jsonl` does not say so."""
     try:
         values = [orjson.loads(line) for line in data.splitlines() if line.strip()]
     except orjson.JSONDecodeError:
