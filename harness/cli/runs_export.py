@@ -97,18 +97,15 @@ def export(
 
     write_rows(output, rows())
     if as_json:
-        counts = {
-            "rows": training.made,
-            "runs": len(journals),
-            "loops": training.loops,
-            "left_out": {name: training.left_out[name] for name in _REASONS},
-        }
-        write_json(json_object(counts))
+        left_out = {reason: training.left_out[reason] for reason in _REASONS}
+        counts = {"rows": training.made, "runs": len(journals), "loops": training.loops}
+        write_json(json_object({**counts, "left_out": left_out}))
     else:
         console = results()
         wrote = f"Wrote {training.made:,} rows to {output}" if training.made else "Nothing to write"
         console.print(f"{wrote}; runs: {len(journals):,}, loops: {training.loops:,}.")
-        for name, number in (+training.left_out).most_common():
-            console.print(f"Left out {number:,}: {_REASONS[name].format(margin=margin)}.")
+        for reason, number in training.left_out.most_common():
+            if number:
+                console.print(f"Left out {number:,}: {_REASONS[reason].format(margin=margin)}.")
     if not training.made:
         sys.exit(FAILED)
