@@ -242,8 +242,13 @@ def _import_file(path: Path) -> ModuleType:
             path=path,
         ) from error
     except SyntaxError as error:
+        file, line = Path(error.filename or ""), error.lineno
+        if not file.is_file():  # in a text that the file evaluates
+            file, line = path, _line_in(path, error)
+        elif file.samefile(path):  # and not in a module that it imports
+            file = path
         raise InvalidInput(
-            f"{error.msg}", code="pipeline.syntax-error", path=path, line=error.lineno
+            f"{error.msg}", code="pipeline.syntax-error", path=file, line=line
         ) from error
     except Exception as error:
         raise InvalidInput(
