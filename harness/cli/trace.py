@@ -30,9 +30,8 @@ from harness.trace.records import figures, own_track, title
 if TYPE_CHECKING:
     from harness.analysis.damage import FileCheck, JournalCheck
 
+# The ending of attributes that name a text by its hash.
 _TEXT = "_sha256"
-"""How attributes end that name a text by its hash."""
-
 _LABELS_SHOWN = 5
 _OPEN = "harness.cli.view:open_run", "Show a run in the Perfetto UI, served from this machine."
 
@@ -77,15 +76,15 @@ def export(
     content: bool,
 ) -> None:
     """Write a run as a timeline, or send it to a collector. The run may still be going."""
-    timeline = next((TIMELINES[name] for name in TIMELINES if name == form), None)
-    if timeline is not None:
+    for name, (suffix, write) in TIMELINES.items():
+        if name != form:
+            continue
         if endpoint or headers or content:
             raise InvalidInput(
                 f"{form} writes a file; --endpoint, --header and --content are for exporters that "
                 "send, such as --format otlp",
                 code="option.not-for-timelines",
             )
-        suffix, write = timeline
         path = output or journal.with_suffix(suffix)
         with Shown(stderr=True).status(f"Writing {path} …"):
             write(Journal(journal), path)
@@ -215,9 +214,6 @@ def _verdict(file: FileCheck, *, is_of_last_part: bool) -> str:
     return f"readable, but it stops before the run's end{torn}: {why}"
 
 
-# --- one span -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanShown:
     """A span, what lies directly in it, and its texts."""
@@ -226,7 +222,7 @@ class SpanShown:
     name: str
     title: str
     track: str
-    """The track that it starts; empty for a span on the track around it."""
+    """The track that it begins; empty if it lies on the track around it."""
     status: str
     error: str | None
     start_ns: int
@@ -239,12 +235,12 @@ class SpanShown:
     parts: tuple[tuple[str, int, int], ...] = ()
     """Title, start from the run's start, and duration of each span directly in it."""
     texts: Mapping[str, str] = field(default_factory=dict)
-    """By the attribute without its ending: `prompt`, `reply`, `draft`."""
+    """Name, such as `prompt`, `reply` or `draft` → text."""
 
 
 def span_shown(journal: Journal, target: int | str) -> SpanShown:
     """Looks a span up by its number, or the last call of a node by its label."""
-    titles: dict[int, tuple[str, int | None]] = {}
+    titles: dict[int, tuple[str, int | None]] = {}  # span → its title and the span around it
     labels: dict[str, None] = {}
     match: SpanRecord | None = None
     parts: list[SpanRecord] = []
@@ -254,7 +250,8 @@ def span_shown(journal: Journal, target: int | str) -> SpanShown:
         if is_node:
             labels[title(span)] = None
         if span.id == target or (is_node and title(span) == target):
-            match, parts = span, []
+            match = span
+            parts = []
         elif match is not None and span.parent == match.id:
             parts.append(span)
     if match is None:
@@ -265,10 +262,13 @@ def span_shown(journal: Journal, target: int | str) -> SpanShown:
             code="trace.no-such-span",
         )
     origin_ns = journal.started.time_ns
-    attributes = match.attributes
-    hashes = {n.removesuffix(_TEXT): str(v) for n, v in attributes.items() if n.endswith(_TEXT)}
-    texts = journal.texts({*hashes.values()})
-    named = {name: texts[sha256] for name, sha256 in hashes.items() if sha256 in texts}
+    hashes = {
+        name.removesuffix(_TEXT): str(value)
+        for name, value in match.attributes.items()
+        if name.endswith(_TEXT)
+    }
+    text_by_hash = journal.texts({*hashes.values()})
+    texts = {name: text_by_hash[sha] for name, sha in hashes.items() if sha in text_by_hash}
     return SpanShown(
         span=match.id,
         name=match.name,
@@ -281,11 +281,11 @@ def span_shown(journal: Journal, target: int | str) -> SpanShown:
         around=(*_around(match.parent, titles),),
         attributes={
             name: value
-            for name, value in attributes.items()
-            if name.removesuffix(_TEXT) not in named and name not in {"label", "track"}
+            for name, value in match.attributes.items()
+            if name.removesuffix(_TEXT) not in texts and name not in {"label", "track"}
         },
         parts=tuple((title(part), part.start_ns - origin_ns, part.duration_ns) for part in parts),
-        texts=named,
+        texts=texts,
     )
 
 
@@ -298,7 +298,7 @@ def _around(parent: int | None, titles: Mapping[int, tuple[str, int | None]]) ->
 
 
 def print_span(details: SpanShown, console: Console) -> None:
-    """Prints it: what it is, its figures, what lies in it, and its texts."""
+    """Prints a span: its place, its figures, the spans in it, and its texts."""
     ended = "" if details.status == "ok" else f", {details.status}"
     where = " / ".join((*details.around, details.title))
     console.print(Text(where, style="bold"), soft_wrap=True)

@@ -38,7 +38,7 @@ _BOUNDS: dict[Bound, str] = {
     "slower when it was measured.",
 }
 _LEAST_SHARE = 0.01
-_BASE = (
+_ABOUT_SHARES = (
     "Findings count all nodes and calls, also those beside that path: their shares of the run may "
     "be larger."
 )
@@ -53,7 +53,7 @@ _WHERE_SPANS_ARE = (
 
 
 def print_report(report: RunReport, console: Console) -> None:
-    """Prints what the run has something for; what is unknown is a dash."""
+    """Prints those parts of the report that the run has figures for; unknown ones are dashes."""
     for part in _parts(report):
         if isinstance(part, Table):
             console.print()
@@ -61,7 +61,7 @@ def print_report(report: RunReport, console: Console) -> None:
 
 
 def print_findings(diagnosis: Diagnosis, console: Console) -> None:
-    """Prints what was found, worst first, each with what to change; or that nothing was."""
+    """Prints the findings, worst first, each with its remedies, and what was looked for."""
     for number, finding in enumerate(diagnosis.findings, start=1):
         _print_finding(number, finding, console)
     if any(finding.spans for finding in diagnosis.findings):
@@ -124,16 +124,20 @@ def _headline(report: RunReport) -> str:
 
 def _calls_line(report: RunReport) -> str:
     calls = report.calls
-    ends = {"failed": calls.failed, "cancelled": calls.cancelled, "unfinished": calls.unfinished}
-    ends["refused at a limit"] = calls.refused
-    ends |= {"answered from the cache": calls.from_cache, "cut at a limit": calls.cut}
-    how = "".join(f", {count} {end}" for end, count in ends.items() if count)
-    elsewhere = f"; {counted(report.fallbacks, 'time')} another endpoint was asked"
-    return (
-        f"{counted(calls.calls, 'model call')}{how}; tried again {counted(report.retries, 'time')}"
-        f"{elsewhere if report.fallbacks else ''}"
-        f"; {counted(report.evictions, 'model')} evicted to make room."
-    )
+    counts = {
+        "failed": calls.failed,
+        "cancelled": calls.cancelled,
+        "unfinished": calls.unfinished,
+        "refused at a limit": calls.refused,
+        "answered from the cache": calls.from_cache,
+        "cut at a limit": calls.cut,
+    }
+    line = counted(calls.calls, "model call")
+    line += "".join(f", {count} {outcome}" for outcome, count in counts.items() if count)
+    line += f"; tried again {counted(report.retries, 'time')}"
+    if report.fallbacks:
+        line += f"; {counted(report.fallbacks, 'time')} another endpoint was asked"
+    return f"{line}; {counted(report.evictions, 'model')} evicted to make room."
 
 
 def _groups_table(
@@ -151,8 +155,8 @@ def _groups_table(
 
 
 def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
-    """All groups of calls with their titles."""
-    # A role only if no node made just its calls: its row would repeat the node's.
+    """Pairs of a title and a group of calls."""
+    # No role whose calls are all those of one node: its row would repeat the node's.
     of_nodes = [replace(group, name=None) for group in report.nodes]
     roles = [group for group in report.roles if replace(group, name=None) not in of_nodes]
     kinds = {"model": report.models, "replica": report.replicas, "node": report.nodes}
@@ -162,7 +166,7 @@ def _rows(report: RunReport) -> Iterator[tuple[Text, CallGroup]]:
 
 
 def _model_lines(model: CallGroup) -> Iterator[str]:
-    """What is worth knowing of a model's replies, beside figures."""
+    """Sentences about a model's replies that no figure tells."""
     if model.ignored_schemas or model.advisory_schemas:
         yield (
             f"Schemas of {model.name} not enforced: {model.advisory_schemas} advice only, "
@@ -202,7 +206,7 @@ def _aside_line(aside: Aside) -> str:
 
 
 def _limit_line(limit: SpeedLimit) -> str:
-    memory = (
+    line = (
         f"{limit.model} wrote {digits(limit.tokens_per_s)} tokens/s a reply, {limit.at_once:.1f} "
         f"at once. Memory allows {digits(limit.memory_limit)} ({limit.weight_bytes / 1e6:,.0f} MB "
         f"of weights a token at {limit.memory_bytes_per_s / 1e9:.1f} GB/s, "
@@ -210,14 +214,14 @@ def _limit_line(limit: SpeedLimit) -> str:
     )
     if limit.compute_limit is not None:
         computes = "The processor" if limit.device == MACHINE else limit.device
-        memory += (
+        line += (
             f" {computes} allows {digits(limit.compute_limit)}, by how it reads prompts: "
             f"{_share(limit.compute_share)}."
         )
     if limit.bound == "unknown":
-        return f"{memory} {_BOUNDS[limit.bound]}"
+        return f"{line} {_BOUNDS[limit.bound]}"
     half = digits(limit.with_weights(limit.weight_bytes // 2))
-    return f"{memory} {_BOUNDS[limit.bound]} Predicted: {half} with weights of half the size."
+    return f"{line} {_BOUNDS[limit.bound]} Predicted: {half} with weights of half the size."
 
 
 def _goodput_line(goodput: Goodput) -> str:
@@ -397,9 +401,11 @@ def _print_finding(number: int, finding: RunFinding, console: Console) -> None:
 def _time_line(diagnosis: Diagnosis) -> str:
     largest = [share for share in diagnosis.time if share.share >= _LEAST_SHARE]
     parts = [f"{share.share:.0%} {_kind_line(share)}" for share in largest]
-    whole = seconds(diagnosis.duration_ns)
-    base = f" {_BASE}" if any(finding.lost_ns for finding in diagnosis.findings) else ""
-    return f"Where the {whole} s of the critical path went: {'; '.join(parts)}.{base}"
+    line = f"Where the {seconds(diagnosis.duration_ns)} s of the critical path went: "
+    line += f"{'; '.join(parts)}."
+    if any(finding.lost_ns for finding in diagnosis.findings):
+        line += f" {_ABOUT_SHARES}"
+    return line
 
 
 def _kind_line(share: TimeShare) -> str:
@@ -407,7 +413,7 @@ def _kind_line(share: TimeShare) -> str:
 
 
 def _checked(diagnosis: Diagnosis) -> str:
-    """What was looked for, and the largest part of the time that nothing found accounts for."""
+    """Sentences: what was looked for, and the largest part of the time that no finding explains."""
     sentence = _CHECKED.format(
         none="" if diagnosis.findings else " Nothing was found.",
         rules=len(diagnosis.checked),
@@ -420,5 +426,5 @@ def _checked(diagnosis: Diagnosis) -> str:
 
 
 def _indented(line: str, *, style: str = "") -> Padding:
-    # Text rather than str: what models and servers said may hold brackets.
+    # Text and not str: replies of models and servers may have brackets, which are no markup.
     return Padding(Text(line, style=style), (0, 0, 0, 3))
