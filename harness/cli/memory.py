@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from functools import wraps
@@ -37,7 +37,6 @@ from harness.cli.project_files import store_place
 from harness.cli.run_result import command_here
 from harness.errors import HarnessError, InvalidInput
 from harness.memory import (
-    Added,
     Hits,
     MemoryStore,
     Mode,
@@ -146,10 +145,13 @@ def add(
         ):
             failure = None
             try:
-                for added in _added(opened, paths, defaults, jsonl=jsonl):
+                for batch in _batches(passages_in(paths, defaults, jsonl=jsonl)):
+                    added = opened.add(batch)
                     for outcome in counts:
                         counts[outcome] += len(getattr(added, outcome))
                     refused += added.refused
+                # Otherwise the next command would have to embed what this one added.
+                opened.wait()
             except KeyboardInterrupt:
                 # Without the counts, which may lack a batch that was stored just now.
                 say(f"interrupted; the {len(opened):,} passages in the store stay", err=True)
@@ -171,16 +173,6 @@ def add(
         write_json(json_object(report))
     if refused:
         sys.exit(FAILED)
-
-
-def _added(
-    store: MemoryStore, files: Sequence[Path | None], defaults: Defaults, *, jsonl: bool
-) -> Iterator[Added]:
-    """Stores the passages of files, batch by batch; after an error, stored ones stay."""
-    for batch in _batches(passages_in(files, defaults, jsonl=jsonl)):
-        yield store.add(batch)
-    # Otherwise the next command would have to embed what this one added.
-    store.wait()
 
 
 def _batches(passages: Iterable[Passage]) -> Iterator[list[Passage]]:

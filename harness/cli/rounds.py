@@ -88,11 +88,7 @@ class Change(NamedTuple):
     after: str
 
     def shown(self, *, chars: int | None = None) -> Text:
-        """Both versions, one below the other.
-
-        With `chars`, each is cut to so many characters. If the versions differ only far behind
-        their beginning, they are shown from shortly before the first difference on.
-        """
+        """Both versions, each cut to `chars`; from shortly before the first difference on."""
         old, new = self.before.strip(), self.after.strip()
         if chars is not None:
             pairs = zip(old.split(), new.split(), strict=False)

@@ -25,7 +25,7 @@ from harness.rubric.scoring import samples_of
 from harness.session import BatchResult, RowFailure, Settings
 from harness.session.batch import Batch
 from harness.session.batch_files import SCORED, SCORES, Line, Made, OutputForm
-from harness.session.batch_rows import BadRows, DraftRows, mistakes_in, refusal_of
+from harness.session.batch_rows import DraftRows, mistakes_in, refusal_of
 from harness.session.evaluation import choose_rubric
 from harness.session.models import known_endpoints
 from harness.session.roles import Roles
@@ -86,34 +86,23 @@ def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
     """Adds RUBRIC, DRAFTS and their options to a command, which gets them as `source`."""
 
     @wraps(command)
-    def with_source(
-        *,
-        rubric: str,
-        drafts: tuple[str, ...],
-        task: str,
-        sources: tuple[str, ...],
-        columns: tuple[str, ...],
-        max_parallel: int,
-        max_failures: float,
-        bad_rows: BadRows,
-        config: Path | None,
-        roles: tuple[str, ...],
-        **options: Any,  # noqa: ANN401 - the command's other options
-    ) -> None:
-        assigned = read_pairs(roles, option="--role", form="role=tag")
-        settings = settings_for_calls(config, roles=assigned)
-        chosen = choose_rubric(rubric, rubrics=settings.rubrics, refuse=refusal_after_asking)
-        rows = drafts_in(drafts, task=task, sources=sources, columns=columns)
-        if rows.refused and bad_rows == "stop":
+    def with_source(**options: Any) -> None:  # noqa: ANN401 - all of the command's
+        roles = read_pairs(options.pop("roles"), option="--role", form="role=tag")
+        settings = settings_for_calls(options.pop("config"), roles=roles)
+        name, rubrics = options.pop("rubric"), settings.rubrics
+        chosen = choose_rubric(name, rubrics=rubrics, refuse=refusal_after_asking)
+        texts = {option: options.pop(option) for option in ("task", "sources", "columns")}
+        rows = drafts_in(options.pop("drafts"), **texts)
+        if options.pop("bad_rows") == "stop" and rows.refused:
             count = len(rows.rows) + len(rows.refused)
             raise mistakes_in(rows.refused, of=count, what="are no drafts")
         source = ScoreSource(
             settings=settings,
             chosen=chosen,
             rows=rows,
-            max_parallel=max_parallel,
-            max_failures=max_failures,
-            task=task_in(task),
+            max_parallel=options.pop("max_parallel"),
+            max_failures=options.pop("max_failures"),
+            task=task_in(texts["task"]),
         )
         command(source=source, **options)
 

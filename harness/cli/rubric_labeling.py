@@ -35,8 +35,6 @@ _ACCEPT = "accept"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """A draft that may be labeled."""
-
     draft: Draft
     columns: dict[str, Any]
     """Further columns of its first row: `group`, `split`, the evaluator's `score` and tag."""
@@ -101,7 +99,8 @@ def label(
             say(f"left out: {failure.place}: {failure.reason}", err=True)
         items.update(_with_scores(table, chosen, scores))
     for run in runs:
-        for path in _journals(run, traces):
+        journals = journals_in(traces_directory(traces)) if run == "all" else []
+        for path in journals or [find_journal(run, traces)]:
             items.update(_of_run(Journal(path), chosen))
     chooses = above is not None or suggest is not None
     if (scores or chooses) and not any(item.verdict for item in items.values()):
@@ -116,12 +115,6 @@ def label(
         if chooses:
             labeling.choose(chosen.pass_at if above is None else above, limit=suggest)
         labeling.ask(chosen, dimensions=dimensions)
-
-
-def _journals(run: str, traces: Path | None) -> Sequence[Path]:
-    """The journals that `--run` names: of one run, or of `all`."""
-    journals = journals_in(traces_directory(traces)) if run == "all" else []
-    return journals or [find_journal(run, traces)]
 
 
 def _with_scores(
@@ -198,15 +191,9 @@ class _Labeling:
         self._order = sorted(items, key=digests.__getitem__)
 
     def choose(self, above: float, *, limit: int | None) -> None:
-        """Keeps only drafts that would be accepted at the threshold `above`.
-
-        With a limit, at most so many, one of each group.
-        """
-        accepted = [
-            id_
-            for id_ in self._order
-            if (verdict := self._items[id_].verdict) and passes_at(verdict, above)
-        ]
+        """Asks only for drafts that the threshold accepts; with a limit, for one of each group."""
+        verdicts = {id_: item.verdict for id_, item in self._items.items() if item.verdict}
+        accepted = [i for i in self._order if i in verdicts and passes_at(verdicts[i], above)]
         labeled = {id_ for id_, _ in self._answered()}
         first_of_group: dict[str, str] = {}
         # Labeled drafts first, so that a group keeps its draft that was labeled before.
@@ -269,15 +256,10 @@ class _Labeling:
             row["human"] = {question: float(answer) if answer else None}
         # Only a draft's first row has its score: a second one would count as another sample.
         if all(earlier["id"] != id_ for earlier in self._rows):
-            item = self._items[id_]
-            columns = {
-                "draft": item.draft.text,
-                "task": item.draft.task,
-                "sources": item.draft.sources,
-                **item.columns,
-            }
+            draft, columns = self._items[id_].draft, self._items[id_].columns
+            texts = {"draft": draft.text, "task": draft.task, "sources": draft.sources}
             row["seed"] = self._seed
-            row |= {name: value for name, value in columns.items() if value}
+            row |= {name: value for name, value in (texts | columns).items() if value}
         self._file.append(row)
         self._rows.append(row)
 

@@ -219,7 +219,7 @@ class _Pruned:
     dry_run: bool
     removed: Sequence[StoredRun]
     gone: Sequence[str | None]
-    """Ids of the runs that leave the list, since their files are gone."""
+    """Ids of runs without files, which leave the list."""
     packed: Mapping[str, int | None]
     """Run's id → its bytes now; None in a dry run, which cannot know them."""
     kept: Sequence[StoredRun]

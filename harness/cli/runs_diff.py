@@ -101,13 +101,10 @@ _UNITS: Mapping[FigureUnit, Callable[[float], str]] = {
 
 
 def _figure_table(figures: Sequence[FigureDifference]) -> Table:
-    """Figures that changed by over a twentieth, and times by over a millisecond.
-
-    Those of a model only if both runs have them, of several models.
-    """
+    """Figures that changed by over a twentieth (times: a millisecond), per model if of several."""
     table = _changes("Calls")
     in_both = [figure for figure in figures if figure.a is not None and figure.b is not None]
-    # Besides those of models, there are figures of all calls.
+    # One of these is None: that of the figures of all calls.
     has_several_models = len({figure.model for figure in in_both}) > 2
     for figure in figures:
         if figure.model and not (has_several_models and figure in in_both):

@@ -98,12 +98,10 @@ def print_columns(
 ) -> None:
     """Prints a column for each thing, in as many tables as the console's width needs.
 
-    `things` is column's title → thing, `rows` is row's title → function that makes the cell of a
-    thing. A row that has only dashes is left out.
+    `things` and `rows` are by title; the function of a row makes the cell of a thing. A row of
+    dashes is left out.
     """
-    cells_by_row = {
-        title: [make_cell(thing) for thing in things.values()] for title, make_cell in rows.items()
-    }
+    cells_by_row = {title: [*map(make_cell, things.values())] for title, make_cell in rows.items()}
     titles = [*things]
     columns = max(1, (console.width - _TITLES_WIDTH) // _COLUMN_WIDTH)
     for start in range(0, len(titles), columns):

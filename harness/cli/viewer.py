@@ -52,14 +52,10 @@ class LoopbackServer(ThreadingHTTPServer):
     """Serves a site to this machine only.
 
     Use it as a context manager, or call `server_close`. Only a browser that opened `url` gets an
-    answer. A page keeps the server alive by `new EventSource("/harness-alive")`.
-
-    Args:
-        site: Makes the site, of which `/` is the first page, for the nonce of its scripts.
-        port: 0 is any free one.
-        first_page_s: How long to wait for a first page.
-        grace_s: How long to wait after the last page has gone.
-        public: Paths that any program of this machine may read; with any, serves until Ctrl-C.
+    answer. A page keeps the server alive by `new EventSource("/harness-alive")`. `site` makes the
+    site, with its first page at `/`, for the nonce of its scripts. The server waits `first_page_s`
+    for a first page, and `grace_s` after the last has gone. Any program of this machine may read
+    the `public` paths; if there are any, it serves until Ctrl-C. Port 0 is any free one.
     """
 
     timeout = 0.2  # seconds after which `handle_request` returns without a request
