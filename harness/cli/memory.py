@@ -117,13 +117,11 @@ def add(
     *,
     files: tuple[str, ...],
     jsonl: bool,
-    title: str,
-    source: str | None,
-    quality: float | None,
     pairs: tuple[str, ...],
     as_json: bool,
     store: Place | None,
     config: Path | None,
+    **fields: Any,  # noqa: ANN401 - of `Defaults`
 ) -> None:
     """Store the passages of files, directories, or standard input (-).
 
@@ -135,9 +133,7 @@ def add(
     refused: list[Refusal] = []
     report: dict[str, object] = {}
     with failures_told(as_json=as_json, fields=report) as interrupts:
-        defaults = Defaults(
-            title=title, source=source, quality=quality, metadata=read_metadata(pairs)
-        )
+        defaults = Defaults(metadata=read_metadata(pairs), **fields)
         paths = files_of(files)
         with (
             progress_bars() as progress,

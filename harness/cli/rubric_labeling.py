@@ -65,9 +65,6 @@ def label(
     *,
     rubric: str,
     drafts: tuple[str, ...],
-    task: str,
-    sources: tuple[str, ...],
-    columns: tuple[str, ...],
     output: Path,
     rater: str,
     dimensions: bool,
@@ -77,6 +74,7 @@ def label(
     suggest: int | None,
     traces: Path | None,
     config: Path | None,
+    **texts: Any,  # noqa: ANN401 - the options of `of_texts`
 ) -> None:
     """Label DRAFTS, or drafts that RUBRIC scored in runs, for harness rubric tune.
 
@@ -94,7 +92,7 @@ def label(
     chosen = read_named(rubric, own_rubrics(config)).rubric
     items: dict[str, _Item] = {}
     if drafts or not runs:
-        table = drafts_in(drafts, task=task, sources=sources, columns=columns)
+        table = drafts_in(drafts, **texts)
         for failure in table.refused:
             say(f"left out: {failure.place}: {failure.reason}", err=True)
         items.update(_with_scores(table, chosen, scores))

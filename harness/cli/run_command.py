@@ -277,13 +277,11 @@ def failures_of_run(options: RunOptions, *, has_report: bool = True) -> Iterator
                 message, exit_code = f"harness: {error}", exit_code_of(error)
                 if options.with_traceback:
                     say("".join(traceback.format_exception(error.__cause__ or error)), err=True)
-        _say_failure(error, message, started.journal, as_json=options.as_json)
+        _say_end(error, message, started.journal, as_json=options.as_json)
         sys.exit(exit_code)
 
 
-def _say_failure(
-    error: BaseException, message: str, journal: Path | None, *, as_json: bool
-) -> None:
+def _say_end(error: BaseException, message: str, journal: Path | None, *, as_json: bool) -> None:
     result = error.result if isinstance(error, NodeFailed) else None
     say_failure(message, code=code_of(error))
     if as_json:

@@ -300,14 +300,10 @@ def _around(parent: int | None, titles: Mapping[int, tuple[str, int | None]]) ->
 def print_span(details: SpanShown, console: Console) -> None:
     """Prints a span: its place, its figures, the spans in it, and its texts."""
     ended = "" if details.status == "ok" else f", {details.status}"
-    where = " / ".join((*details.around, details.title))
-    console.print(Text(where, style="bold"), soft_wrap=True)
-    console.print(
-        Text(
-            f"{details.name}, span {details.span}{ended}: {seconds(details.duration_ns)} s from "
-            f"second {seconds(details.start_ns)}"
-        )
-    )
+    time = f"{seconds(details.duration_ns)} s from second {seconds(details.start_ns)}"
+    path = " / ".join((*details.around, details.title))
+    console.print(Text(path, style="bold"), soft_wrap=True)
+    console.print(Text(f"{details.name}, span {details.span}{ended}: {time}"))
     if details.error:
         console.print(Text(details.error, style="red"))
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))

@@ -94,9 +94,8 @@ def _parts(report: RunReport) -> Iterator[Table | Text]:
     for aside in report.asides:
         yield Text(_aside_line(aside))
     for load in report.loads:
-        yield Text(
-            f"Loading {load.model}: {seconds(load.load_ns)} s in {counted(load.loads, 'load')}."
-        )
+        loads = counted(load.loads, "load")
+        yield Text(f"Loading {load.model}: {seconds(load.load_ns)} s in {loads}.")
     if report.critical_path.steps:
         yield _path_table(report.critical_path)
     if report.time:
@@ -238,17 +237,12 @@ def _goodput_line(goodput: Goodput) -> str:
 
 
 def _occupancy_line(occupancy: Occupancy) -> str:
-    longest = occupancy.longest_gap
-    where = (
-        f", the longest {seconds(longest.duration_ns)} s from second {seconds(longest.start_ns)}"
-        if longest
-        else ""
-    )
-    return (
-        f"At most {counted(occupancy.most_at_once, 'call')} at once. No call under way: "
-        f"{seconds(occupancy.idle_ns)} s ({_share(occupancy.idle_share)}) in "
-        f"{counted(occupancy.idle_gaps, 'gap')}{where}."
-    )
+    line = f"At most {counted(occupancy.most_at_once, 'call')} at once. No call under way: "
+    line += f"{seconds(occupancy.idle_ns)} s ({_share(occupancy.idle_share)}) in "
+    line += counted(occupancy.idle_gaps, "gap")
+    if gap := occupancy.longest_gap:
+        line += f", the longest {seconds(gap.duration_ns)} s from second {seconds(gap.start_ns)}"
+    return f"{line}."
 
 
 def _path_table(path: CriticalPath) -> Table:
