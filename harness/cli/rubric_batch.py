@@ -81,6 +81,12 @@ class ScoreSource:
         """The rubric that scores the drafts."""
         return self.chosen.rubric
 
+    @property
+    def has_evaluator(self) -> bool:
+        """Whether the settings name a model that judges."""
+        cast = Roles(known_endpoints(self.settings), self.settings.roles, produces=False)
+        return bool(cast.evaluators or cast.pool)
+
 
 def of_drafts(command: Callable[..., None]) -> Callable[..., None]:
     """Adds RUBRIC, DRAFTS and their options to a command, which gets them as `source`."""
@@ -213,21 +219,19 @@ def score_drafts(
         InvalidInput: The output has something else.
         InferenceError: No draft could be scored.
     """
-    rubric, settings = source.rubric, source.settings
+    rubric, has_evaluator = source.rubric, source.has_evaluator
     if output is not None:
         check_output(output, {".csv", ".jsonl"})
-    cast = Roles(known_endpoints(settings), settings.roles, produces=False)
-    has_judges = bool(cast.evaluators or cast.pool)
     batch = Batch(
         source.rows,
         name=f"{verb} {rubric.id}",
-        settings=settings,
+        settings=source.settings,
         output=output,
         form=_ScoreForm(rubric, source.rows),
         max_failures=source.max_failures,
         rubric=source.chosen,
         samples=samples,
-        checks_only=bool(rubric.checked) and not has_judges,
+        checks_only=bool(rubric.checked) and not has_evaluator,
         # The same command continues with the same judge of a pool.
         pool_seed=source.task or (f"{rubric.id} {output}" if output else None),
         max_parallel=source.max_parallel,
@@ -238,7 +242,7 @@ def score_drafts(
         # If no draft could be scored, the server is to blame, and not the drafts.
         if isinstance(error, InferenceError):
             raise error
-    decided = has_judges or all(dimension.optional for dimension in rubric.judged)
+    decided = has_evaluator or all(dimension.optional for dimension in rubric.judged)
     return ScoredDrafts(source=source, result=result, decided=decided)
 
 

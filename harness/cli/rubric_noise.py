@@ -25,8 +25,6 @@ from harness.cli.rubric_batch import (
 from harness.cli.tables import table
 from harness.errors import ConfigurationInvalid, HarnessError, InvalidInput, RunLimitReached
 from harness.rubric import Noise, Rubric, measured_noise, write_noise
-from harness.session.models import known_endpoints
-from harness.session.roles import Roles
 
 
 @click.command(cls=Command)
@@ -86,8 +84,7 @@ def _measure(source: ScoreSource, repeats: int) -> _Measured:
 def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
     """Has each draft judged `repeats` times; raises if not all can be."""
     # Before any draft is scored, so that no call is wasted.
-    cast = Roles(known_endpoints(source.settings), source.settings.roles, produces=False)
-    if not source.rubric.judged or not (cast.evaluators or cast.pool):
+    if not source.rubric.judged or not source.has_evaluator:
         raise ConfigurationInvalid(
             "there is no evaluator whose noise could be measured: the rubric must have a judged "
             "dimension, and one be named under [roles] in harness.toml, or with --role "
