@@ -313,21 +313,20 @@ class Command(click.Command):
     Its parameters `as_json` and `log_format`, if it has them, are those of the report.
     """
 
-    def __init__(
-        self,
-        *args: Any,  # noqa: ANN401 - see `click.Command`
-        arguments_are_journals: bool = False,
-        **how: Any,  # noqa: ANN401 - as above
-    ) -> None:
-        super().__init__(*args, **how)
-        self._arguments_are_journals = arguments_are_journals
+    arguments_are_journals = False
 
     def invoke(self, ctx: click.Context) -> None:
         """See `click.Command.invoke`."""
         log_to_stderr(ctx.params.get("log_format", "text"))
         as_json = ctx.params.get("as_json", False)
-        with failures_told(as_json=as_json, arguments_are_journals=self._arguments_are_journals):
+        with failures_told(as_json=as_json, arguments_are_journals=self.arguments_are_journals):
             super().invoke(ctx)
+
+
+class JournalCommand(Command):
+    """A command whose arguments name journals, or runs."""
+
+    arguments_are_journals = True
 
 
 class Group(LazyGroup):
@@ -338,7 +337,9 @@ class Group(LazyGroup):
     def invoke(self, ctx: click.Context) -> None:
         """See `click.Command.invoke`."""
         log_to_stderr()
-        super().invoke(ctx)
+        # A group may do something itself, without a subcommand.
+        with failures_told(as_json=ctx.params.get("as_json", False)):
+            super().invoke(ctx)
 
 
 @contextmanager

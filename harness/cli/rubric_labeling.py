@@ -18,7 +18,7 @@ import click
 from rich.text import Text
 
 from harness.cli.arguments import config_option, find_journal, traces_directory, traces_option
-from harness.cli.consoles import Command, results, say
+from harness.cli.consoles import JournalCommand, results, say
 from harness.cli.rubric_batch import drafts_in, of_texts, verdict_in
 from harness.cli.rubric_command import own_rubrics, read_named
 from harness.cli.verdicts import passes_at
@@ -41,7 +41,7 @@ class _Item:
     verdict: Verdict | None
 
 
-@click.command(cls=Command, arguments_are_journals=True)
+@click.command(cls=JournalCommand)
 @click.argument("rubric", metavar="RUBRIC")
 @click.argument("drafts", nargs=-1, metavar="[DRAFTS...]")
 @of_texts

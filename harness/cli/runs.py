@@ -12,6 +12,7 @@ import click
 import orjson
 from click.core import ParameterSource
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +23,7 @@ from harness.cli.arguments import (
     traces_directory,
     traces_option,
 )
-from harness.cli.consoles import Group, failures_told, json_object, results, say, show, write_json
+from harness.cli.consoles import Group, JournalCommand, results, say, show, write_json
 from harness.cli.tables import UNKNOWN, known
 from harness.errors import InvalidInput
 from harness.hardware.footprint import format_bytes, parse_bytes
@@ -54,9 +55,8 @@ def runs(context: click.Context, limit: int, traces: Path | None, *, as_json: bo
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
-    with failures_told(as_json=as_json):
-        directory = traces_directory(traces)
-        lines = list_runs(directory, latest=limit or None)
+    directory = traces_directory(traces)
+    lines = list_runs(directory, latest=limit or None)
     if as_json:
         write_json(*(orjson.dumps(line.model_dump()) + b"\n" for line in lines))
     elif not lines:
@@ -108,7 +108,7 @@ def _scores(line: AuditLine) -> Iterator[str]:
 _STYLES = {None: "", "PASS": "green", "ERROR": "red", "KILLED": "red", "WAITING": "cyan"}
 
 
-@runs.command(arguments_are_journals=True)
+@runs.command(cls=JournalCommand)
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
 @traces_option
@@ -202,10 +202,9 @@ def prune(
         kept=kept,
         remaining=remaining,
     )
+    show(pruned, _print, as_json=as_json, fields=_Pruned.to_json)
     if as_json:
-        write_json(json_object(pruned.to_json()))
         return
-    _print(pruned)
     if busy := len(chosen) - len(removed):
         say(f"{busy:,} more went on or ended meanwhile, or cannot be locked.", err=True)
     if size_bytes is not None and pruned.remaining_bytes > size_bytes:
@@ -245,7 +244,7 @@ class _Pruned:
         }
 
 
-def _print(pruned: _Pruned) -> None:
+def _print(pruned: _Pruned, _: Console) -> None:
     would = "would be " if pruned.dry_run else ""
     count = len(pruned.removed)
     removed_bytes = sum(run.size_bytes for run in pruned.removed)

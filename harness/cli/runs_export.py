@@ -11,7 +11,7 @@ import click
 
 from harness.analysis.training import LeftOut, Row, TrainingFormat, TrainingRows
 from harness.cli.arguments import find_journal, json_option, traces_directory, traces_option
-from harness.cli.consoles import Command, json_object, results, say, write_json
+from harness.cli.consoles import JournalCommand, json_object, results, say, write_json
 from harness.cli.process import FAILED
 from harness.errors import InvalidInput, JournalInvalid
 from harness.rows import write_rows
@@ -38,8 +38,7 @@ _REASONS: Mapping[LeftOut, str] = {
 
 
 @click.command(
-    cls=Command,
-    arguments_are_journals=True,
+    cls=JournalCommand,
     short_help="Make training data of the drafts and their scores.",
 )
 @click.argument("output", metavar="OUT.jsonl|OUT.parquet", type=click.Path(path_type=Path))

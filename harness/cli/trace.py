@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.arguments import json_option, of_run, read_pairs
-from harness.cli.consoles import Group, Shown, say, show
+from harness.cli.consoles import Group, JournalCommand, Shown, say, show
 from harness.cli.process import FAILED
 from harness.cli.tables import seconds
 from harness.errors import InvalidInput, did_you_mean
@@ -41,7 +41,7 @@ def trace() -> None:
     """Inspect a run: RUN is its id, a part of it, one of its files, or "latest"."""
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @click.option(
     "--format",
@@ -107,7 +107,7 @@ def export(
     say(outcome)
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @click.option(
     "--ttft-ms",
@@ -133,7 +133,7 @@ def report(journal: Path, *, ttft_ms: int, itl_ms: int, as_json: bool) -> None:
     show(report_of(Journal(journal), targets=targets), print_report, as_json=as_json)
 
 
-@trace.command("show", arguments_are_journals=True)
+@trace.command("show", cls=JournalCommand)
 @click.argument("span")
 @of_run
 @json_option
@@ -146,7 +146,7 @@ def show_span(span: str, journal: Path, *, as_json: bool) -> None:
     show(details, print_span, as_json=as_json)
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @json_option
 def rounds(journal: Path, *, as_json: bool) -> None:
@@ -161,7 +161,7 @@ def rounds(journal: Path, *, as_json: bool) -> None:
     )
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @json_option
 def diagnose(journal: Path, *, as_json: bool) -> None:
@@ -172,7 +172,7 @@ def diagnose(journal: Path, *, as_json: bool) -> None:
     show(findings_of(Journal(journal)), print_findings, as_json=as_json)
 
 
-@trace.command(arguments_are_journals=True)
+@trace.command(cls=JournalCommand)
 @of_run
 @json_option
 def check(journal: Path, *, as_json: bool) -> None:

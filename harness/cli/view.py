@@ -23,7 +23,7 @@ from harness.analysis.evaluation_page import evaluation_json, is_evaluation_file
 from harness.analysis.html_page import PageKind, html_of
 from harness.analysis.run_page import page_json, run_page_of, version_of
 from harness.cli.arguments import find_journal, run_argument, traces_directory, traces_option
-from harness.cli.consoles import Command, Shown, clean, clean_json, say
+from harness.cli.consoles import JournalCommand, Shown, clean, clean_json, say
 from harness.cli.run_result import open_command
 from harness.cli.trace import span_shown
 from harness.cli.viewer import LoopbackServer, Site, perfetto_site, perfetto_ui, timeline_site
@@ -47,7 +47,7 @@ _no_browser_option = click.option(
 )
 
 
-@click.command(cls=Command, arguments_are_journals=True)
+@click.command(cls=JournalCommand)
 @run_argument
 @click.argument("other", required=False, type=click.Path(path_type=Path))
 @traces_option
@@ -100,7 +100,7 @@ def view(
         _serve_run(journal, port=port, open_browser=not no_browser, metrics=metrics)
 
 
-@click.command("open", cls=Command, arguments_are_journals=True)
+@click.command("open", cls=JournalCommand)
 @run_argument
 @traces_option
 @_port_option
