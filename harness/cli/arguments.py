@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.memory import Filter, Scalar
 
 T = TypeVar("T")
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Callback = Callable[[click.Context, click.Parameter, str | None], T | None]
 
 config_option = click.option(
@@ -51,11 +51,11 @@ role_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """One decorator that adds several options to a command, in this order."""
 
-    def decorate(command: Command) -> Command:
-        # As decorators apply: the last is the first in the help.
+    def decorate(command: Decorated) -> Decorated:
+        # The decorator that is applied last is the first in the help.
         for option in reversed(options):
             command = option(command)
         return command

@@ -217,10 +217,7 @@ class JsonLines(io.TextIOBase):
         return len(text)
 
     def flush(self, *, of_all: bool = False) -> None:
-        """Writes what this thread, and threads that ended, have printed, and whole tracebacks.
-
-        With `of_all`, writes what all other threads have printed, too.
-        """
+        """Writes what this thread and ended threads have printed, and whole tracebacks; or all."""
         own = threading.current_thread()
         with self._lock:
             for thread in [*self._pending]:

@@ -64,8 +64,13 @@ def passages_in(
 ) -> Iterator[Passage]:
     """The passages of files, read as they are taken."""
     for path in files:
-        is_lines = jsonl or (path is not None and path.suffix.lower() in _LINES)
-        yield from _lines(path, defaults) if is_lines else _document(path, defaults)
+        if jsonl or (path is not None and path.suffix.lower() in _LINES):
+            for row in rows_in(path, ending=".jsonl"):
+                if isinstance(row, InvalidInput):
+                    raise row
+                yield _passage(row, defaults)
+        else:
+            yield from _document(path, defaults)
 
 
 def _document(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
@@ -97,13 +102,6 @@ def _are_passages(data: bytes) -> bool:
     except orjson.JSONDecodeError:
         return False
     return bool(values) and all(isinstance(value, dict) and "text" in value for value in values)
-
-
-def _lines(path: Path | None, defaults: Defaults) -> Iterator[Passage]:
-    for row in rows_in(path, ending=".jsonl"):
-        if isinstance(row, InvalidInput):
-            raise row
-        yield _passage(row, defaults)
 
 
 def _passage(row: Row, defaults: Defaults) -> Passage:

@@ -301,8 +301,7 @@ class NodeState:
     def set(self, call: tuple[str, int | None], status: CallStatus) -> None:
         """Notes the status of the latest attempt of a call: its node's path and its item."""
         before = self._calls.get(call)
-        # With `on_error`, a call that failed is left out or has a default: it is recorded as
-        # skipped as well, but counts as failed.
+        # With `on_error`, a failed call is recorded as skipped, too, but counts as failed.
         if before == "failed" and status == "skipped":
             return
         if before is not None:
@@ -400,14 +399,11 @@ class RunState:
             left_s = node.pace and round(node.pace[1], 1)
             counts = {str(status): calls for status, calls in node.counts.items() if calls}
             nodes[name] = {"total": node.total, "left_s": left_s, **counts}
+        names = ("calls", "retries", "input_tokens", "output_tokens", "cost_usd")
         return {
             "run_id": self.run_id,
             "nodes": nodes,
-            "calls": self.calls,
-            "retries": self.retries,
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "cost_usd": self.cost_usd,
+            **{name: getattr(self, name) for name in names},
             "in_flight": self.under_way[events.Chat.NAME],
             "held": self.under_way[_HOLD],
         }

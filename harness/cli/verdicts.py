@@ -29,7 +29,7 @@ def print_scores(name: str, verdict: Verdict, rubric: Rubric, console: Console) 
 
 
 def _on_scale(score: DimensionScore, rubric: Rubric) -> str:
-    """A score; with its maximum, or as `pass` or `fail`, if its scale is not the rubric's."""
+    """A score; on a scale that is not the rubric's, with its maximum, or as `pass` or `fail`."""
     scale = rubric.scale_of(score.name)
     if scale is rubric.scale:
         return points(score)
@@ -139,10 +139,7 @@ def decision(verdict: Verdict, rubric: Rubric) -> str:
 def remarks(
     verdict: Verdict, rubric: Rubric, *, unasked: str = "no evaluator model is configured"
 ) -> Iterator[str]:
-    """Sentences: which dimensions were not judged and why, and which models judged the others.
-
-    If no model was asked, `unasked` is the reason.
-    """
+    """Sentences: what was not judged and why (`unasked`, if no model was), and who judged."""
     if verdict.gates:
         yield (
             f"The gate {listed(verdict.gates)} is shut, so no model was asked; the composite is "
@@ -180,15 +177,9 @@ def passes_at(verdict: Verdict, pass_at: float) -> bool:
 
 def verdict_as_json(verdict: Verdict) -> dict[str, object]:
     """A verdict, for scripts."""
+    names = ("composite", "passed", "below_floor", "gates", "unjudged", "unjudged_reasons")
     return {
-        "composite": verdict.composite,
-        "passed": verdict.passed,
-        "below_floor": verdict.below_floor,
-        "gates": verdict.gates,
-        "unjudged": verdict.unjudged,
-        "unjudged_reasons": verdict.unjudged_reasons,
-        "missing": verdict.missing,
-        "compressed": verdict.compressed,
+        **{name: getattr(verdict, name) for name in (*names, "missing", "compressed")},
         "scores": [asdict(score) for score in verdict.scores],
         "judges": asdict(verdict.judges) if verdict.judges else None,
     }
