@@ -234,30 +234,35 @@ def _import_file(path: Path) -> ModuleType:
             raise
         line = _line_in(path, error)
         raise InvalidInput(error.statement, code=error.code, path=path, line=line) from error
-    except SystemExit as error:
-        raise InvalidInput(
+    except (Exception, SystemExit) as error:
+        raise _import_failure(path, error) from error
+    return module
+
+
+def _import_failure(path: Path, error: Exception | SystemExit) -> InvalidInput:
+    """The error to raise if importing a file raised this one."""
+    if isinstance(error, SystemExit):
+        return InvalidInput(
             f"it ends with exit code {error.code} when imported; put what only a script should do "
             'under if __name__ == "__main__":',
             code="pipeline.exits-on-import",
             path=path,
-        ) from error
-    except SyntaxError as error:
-        file, line = Path(error.filename or ""), error.lineno
-        if not file.is_file():  # in a text that the file evaluates
-            file, line = path, _line_in(path, error)
-        elif file.samefile(path):  # and not in a module that it imports
-            file = path
-        raise InvalidInput(
-            f"{error.msg}", code="pipeline.syntax-error", path=file, line=line
-        ) from error
-    except Exception as error:
-        raise InvalidInput(
-            f"importing it failed: {type(error).__name__}: {error}",
-            code="pipeline.import-failed",
-            path=path,
-            line=_line_in(path, error),
-        ) from error
-    return module
+        )
+    line = _line_in(path, error)
+    if isinstance(error, SyntaxError):
+        file = Path(error.filename or "")
+        # Otherwise the mistake is in a text that the file evaluates, and the line is of that text.
+        if file.is_file():
+            line = error.lineno
+            # A module that the file imports may have the mistake.
+            path = path if file.samefile(path) else file
+        return InvalidInput(f"{error.msg}", code="pipeline.syntax-error", path=path, line=line)
+    return InvalidInput(
+        f"importing it failed: {type(error).__name__}: {error}",
+        code="pipeline.import-failed",
+        path=path,
+        line=line,
+    )
 
 
 def _package_of(path: Path) -> tuple[Path, str]:

@@ -306,9 +306,8 @@ def report(result: RunResult, *, as_json: bool) -> None:
         note_stop(result)
         sys.exit(STOPPED)
     if result.status != "finished":
-        questions = "; ".join(f"{question.key}: {question.text}" for question in result.questions)
-        message = f"the run waits for an answer: {questions}"
-        note_end(message, code="run.waiting", level="warning")
+        asked = "; ".join(f"{question.key}: {question.text}" for question in result.questions)
+        note_end(f"the run waits for an answer: {asked}", code="run.waiting", level="warning")
         sys.exit(WAITING)
 
 

@@ -240,6 +240,39 @@ class SpanShown:
 
 def span_shown(journal: Journal, target: int | str) -> SpanShown:
     """Looks a span up by its number, or the last call of a node by its label."""
+    span, parts, around = _find_span(journal, target)
+    origin_ns = journal.started.time_ns
+    hashes = {
+        name.removesuffix(_TEXT): str(value)
+        for name, value in span.attributes.items()
+        if name.endswith(_TEXT)
+    }
+    text_by_hash = journal.texts({*hashes.values()})
+    texts = {name: text_by_hash[sha] for name, sha in hashes.items() if sha in text_by_hash}
+    return SpanShown(
+        span=span.id,
+        name=span.name,
+        title=title(span),
+        track=own_track(span),
+        status=span.status,
+        error=span.error,
+        start_ns=span.start_ns - origin_ns,
+        duration_ns=span.duration_ns,
+        around=around,
+        attributes={
+            name: value
+            for name, value in span.attributes.items()
+            if name.removesuffix(_TEXT) not in texts and name not in {"label", "track"}
+        },
+        parts=tuple((title(part), part.start_ns - origin_ns, part.duration_ns) for part in parts),
+        texts=texts,
+    )
+
+
+def _find_span(
+    journal: Journal, target: int | str
+) -> tuple[SpanRecord, list[SpanRecord], tuple[str, ...]]:
+    """The span, the spans directly in it, and the titles of those around it, outermost first."""
     titles: dict[int, tuple[str, int | None]] = {}  # span → its title and the span around it
     labels: dict[str, None] = {}
     match: SpanRecord | None = None
@@ -261,40 +294,12 @@ def span_shown(journal: Journal, target: int | str) -> SpanShown:
             f"the run has no span {target}; a slice's arguments have its number as `span`{calls}",
             code="trace.no-such-span",
         )
-    origin_ns = journal.started.time_ns
-    hashes = {
-        name.removesuffix(_TEXT): str(value)
-        for name, value in match.attributes.items()
-        if name.endswith(_TEXT)
-    }
-    text_by_hash = journal.texts({*hashes.values()})
-    texts = {name: text_by_hash[sha] for name, sha in hashes.items() if sha in text_by_hash}
-    return SpanShown(
-        span=match.id,
-        name=match.name,
-        title=title(match),
-        track=own_track(match),
-        status=match.status,
-        error=match.error,
-        start_ns=match.start_ns - origin_ns,
-        duration_ns=match.duration_ns,
-        around=(*_around(match.parent, titles),),
-        attributes={
-            name: value
-            for name, value in match.attributes.items()
-            if name.removesuffix(_TEXT) not in texts and name not in {"label", "track"}
-        },
-        parts=tuple((title(part), part.start_ns - origin_ns, part.duration_ns) for part in parts),
-        texts=texts,
-    )
-
-
-def _around(parent: int | None, titles: Mapping[int, tuple[str, int | None]]) -> list[str]:
-    chain: list[str] = []
+    around: list[str] = []
+    parent = match.parent
     while parent is not None and parent in titles:
         caption, parent = titles[parent]
-        chain.append(caption)
-    return chain[::-1]
+        around.insert(0, caption)
+    return match, parts, tuple(around)
 
 
 def print_span(details: SpanShown, console: Console) -> None:
