@@ -23,7 +23,8 @@ from harness.cli.rubric_batch import (
     of_drafts,
     score_drafts,
 )
-from harness.cli.verdicts import decision, print_comparison, print_scores, print_summary, remarks
+from harness.cli.tables import table
+from harness.cli.verdicts import decision, print_scores, print_summary, remarks, with_scores
 from harness.errors import InvalidInput
 from harness.rubric import Verdict
 from harness.session.settings import EvaluationSettings
@@ -107,7 +108,7 @@ def _print_scored(scored: ScoredDrafts, console: Console, *, unasked: str, verbo
                 console.print(line)
             console.print()
         if len(verdicts) > 1:
-            print_comparison(verdicts, console)
+            console.print(with_scores(table("Side by side", "draft"), verdicts))
     if len(verdicts) > _SHOWN:
         print_summary(verdicts, rubric, console, decided=scored.decided)
         if not verbose:

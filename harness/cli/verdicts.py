@@ -38,11 +38,6 @@ def _on_scale(score: DimensionScore, rubric: Rubric) -> str:
     return f"{points(score)} of {scale.max:g}"
 
 
-def print_comparison(verdicts: Mapping[str, Verdict], console: Console) -> None:
-    """Prints a table with a row for each draft; `verdicts` is draft's id → verdict."""
-    console.print(with_scores(table("Side by side", "draft"), verdicts))
-
-
 def with_scores(rows: Table, verdicts: Mapping[str, Verdict]) -> Table:
     """Adds the columns of scores to a table; `verdicts` is first cell of a row → verdict."""
     # A draft that a gate stopped lacks the dimensions that others have.
