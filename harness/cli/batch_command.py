@@ -311,14 +311,15 @@ def _merge(rows: BatchRows, output: Path, *, as_json: bool) -> None:
 
 
 def _summary(result: BatchResult) -> Iterator[str]:
-    done, due, what = len(result.outputs), result.rows, "rows have their output"
     if isinstance(result, EvaluationResult):
-        done, due, what = result.scored, result.rows * result.epochs, "outputs have a score"
+        counts = f"{result.scored:,} of {result.rows * result.epochs:,} outputs have a score"
+    else:
+        counts = f"{len(result.outputs):,} of {result.rows:,} rows have their output"
     reused = f", {result.kept:,} of them from before" if result.kept else ""
     if result.run.had_finished:
         reused = ": nothing was left to do"
     where = "the run's journal" if result.run.limit == "output" else result.output
-    yield f"{done:,} of {due:,} {what} in {where}{reused}."
+    yield f"{counts} in {where}{reused}."
     yield from made_again_because(result.run.reruns)
     if failed := len(result.failures):
         yield f"{failed:,} failed; the same command tries them again. All: {result.failures_file}"

@@ -280,8 +280,8 @@ def _calls_line(state: RunState) -> str:
     under_way = state.under_way
     if in_flight := under_way[events.Chat.NAME]:
         parts.append(f"{in_flight:,} in flight")
-    if held := under_way[_HOLD]:
-        parts.append(f"{held:,} wait for a server that is down")
+    if waiting := under_way[_HOLD]:
+        parts.append(f"{waiting:,} wait for a server that is down")
     parts += [f"{name} …" for name in _SHOWN if under_way[name]]
     return "  ".join(parts)
 

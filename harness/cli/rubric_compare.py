@@ -107,13 +107,13 @@ def compare_scores(
         rubrics = chosen[0].rubric, chosen[1].rubric
         read = partial(read_labels, unreadable=unreadable, off_scale=off_scale)
         scored = [
-            read(file.path, by, columns=file.columns, rows=file.rows, need="scores")
-            for file, by in zip(files, rubrics, strict=True)
+            read(file.path, side_rubric, columns=file.columns, rows=file.rows, need="scores")
+            for file, side_rubric in zip(files, rubrics, strict=True)
         ]
         people = None
         if labels is not None:
-            table = _read(labels, ours)
-            people = read_labels(labels, rubrics[0], columns=table.columns, rows=table.rows).drafts
+            file = _read(labels, ours)
+            people = read_labels(labels, rubrics[0], columns=file.columns, rows=file.rows).drafts
         comparison = _by_drafts(
             scored,
             people,
@@ -122,7 +122,7 @@ def compare_scores(
             records=[records_directory(file, directory) for file in chosen],
             accept_at=accept_at,
         )
-        noun, sides = "drafts", [_title(side, by) for side, by in zip(scored, rubrics, strict=True)]
+        noun, sides = "drafts", [*map(_title, scored, rubrics)]
         about_scores = [
             f"{side.path.name}: {line}" for side in scored for line in about_reading(side)
         ]
@@ -173,10 +173,10 @@ def _by_drafts(
     first_ids, second_ids = {draft.id for draft in first}, {draft.id for draft in second}
     if people is not None:
         first = tuple(labeled_by(first, people))
-    places = list(zip(rubrics, records, strict=True))
-    # The two rubrics may stand in two folders.
-    looks = Attempts.beside(*places[0]).joined(Attempts.beside(*places[1]).attempts)
-    people_from = accepted_from(accept_at, Calibration.read(*places[0]), rubrics[0])
+    # The two rubrics may have their records in two folders.
+    both = list(zip(rubrics, records, strict=True))
+    looks = Attempts.beside(*both[0]).joined(Attempts.beside(*both[1]).attempts)
+    people_from = accepted_from(accept_at, Calibration.read(*both[0]), rubrics[0])
     comparison = compare(
         paired(first, second, rubrics, accept_at=people_from),
         rubrics,
@@ -185,8 +185,8 @@ def _by_drafts(
         generator=np.random.default_rng(0),
     )
     if comparison.people is not None:
-        for place in places:
-            comparison.people.attempts.write(*place)
+        for rubric, folder in both:
+            comparison.people.attempts.write(rubric, folder)
     return replace(
         comparison,
         without_partner=(len(first_ids - second_ids), len(second_ids - first_ids)),
@@ -194,10 +194,10 @@ def _by_drafts(
     )
 
 
-def _title(side: Labels, by: Rubric) -> str:
+def _title(side: Labels, rubric: Rubric) -> str:
     """The rubric and the evaluators of a side; without evaluators, its file."""
     tags = sorted({draft.evaluator for draft in side.drafts} - {""})
-    return f"{by.id}, {', '.join(tags) or side.path}"
+    return f"{rubric.id}, {', '.join(tags) or side.path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,15 +305,14 @@ def _about(comparison: Comparison, noun: str) -> Iterator[str]:
         aim = comparison.people.aim
         wrong = f"{percent(aim.target)} of the accepted are wrong, {percent(aim.confidence)} sure"
         yield f"Thresholds at which at most {wrong}, of both at once:"
-        sides = zip(
+        for side, current, named in zip(
             ("first", "second"), comparison.people.own, comparison.people.named, strict=True
-        )
-        for side, present, named in sides:
-            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(present)}"
+        ):
+            yield f"  {side}: {_rate(named) if named else 'none'}; its pass_at {_rate(current)}"
     if comparison.groups < _FEW_GROUPS:
         yield f"Few as they are, {comparison.groups} groups of drafts show next to nothing."
 
 
-def _rate(at: AtThreshold) -> str:
-    accepts = f"{at.threshold:g} accepts {at.accepted} of {at.drafts}"
-    return f"{accepts}, {at.wrong} of them wrong"
+def _rate(step: AtThreshold) -> str:
+    accepts = f"{step.threshold:g} accepts {step.accepted} of {step.drafts}"
+    return f"{accepts}, {step.wrong} of them wrong"

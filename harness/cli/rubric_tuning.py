@@ -201,7 +201,7 @@ def tune_rubric(
             file.rubric,
             origin=origin,
             claim=(*_about_own(tuning, before), *_about_claim(tuning)),
-            said=(*_about_labels(tuning, labeled), *_about_agreement(tuning)),
+            remarks=(*_about_labels(tuning, labeled), *_about_agreement(tuning)),
             tables=(_thresholds(tuning), _agreements(tuning)),
         )
     written = None
@@ -327,12 +327,12 @@ def _about_labels(tuning: Tuning, labels: Labels) -> Iterator[str]:
 
 
 def _about_own(tuning: Tuning, before: Calibration | None) -> Iterator[str]:
-    aim, present = tuning.aim, tuning.own
+    aim, current = tuning.aim, tuning.own
     if aim.risk != "accepted":
-        yield f"pass_at {_rate(present, replace(aim, risk='accepted'))}."
-    yield f"pass_at {_rate(present, aim)}."
+        yield f"pass_at {_rate(current, replace(aim, risk='accepted'))}."
+    yield f"pass_at {_rate(current, aim)}."
     is_by_these_labels = before is not None and (
-        before.at.threshold == present.threshold and before.labels_sha256 == tuning.labels_sha256
+        before.at.threshold == current.threshold and before.labels_sha256 == tuning.labels_sha256
     )
     if is_by_these_labels:
         yield "  It was set by these labels: what was claimed then is all that can be."
@@ -389,11 +389,11 @@ def _claim(aim: RiskAim) -> str:
     return f"at most {percent(aim.target)} {_RATES[aim.risk]}, {percent(aim.confidence)} sure"
 
 
-def _rate(at: AtThreshold, aim: RiskAim) -> str:
-    trials = at.trials(aim.risk)
-    share = f" ({percent(at.wrong / trials)})" if trials else ""
-    accepts = f"{at.threshold:g} accepts {at.accepted} of {at.drafts}"
-    return f"{accepts}: {at.wrong} of {trials}{share} {_RATES[aim.risk]}"
+def _rate(step: AtThreshold, aim: RiskAim) -> str:
+    trials = step.trials(aim.risk)
+    share = f" ({percent(step.wrong / trials)})" if trials else ""
+    accepts = f"{step.threshold:g} accepts {step.accepted} of {step.drafts}"
+    return f"{accepts}: {step.wrong} of {trials}{share} {_RATES[aim.risk]}"
 
 
 def _thresholds(tuning: Tuning) -> Table:
@@ -404,16 +404,18 @@ def _thresholds(tuning: Tuning) -> Table:
     if tuning.steps:
         indexes = np.linspace(0, len(tuning.steps) - 1, _SHOWN_STEPS).round()
         steps = {tuning.steps[int(index)] for index in indexes}
-    marks = {at: mark for at, mark in ((tuning.own, "pass_at"), (tuning.named, "claim")) if at}
-    for at in sorted(steps | marks.keys(), key=lambda step: -step.threshold):
-        low, high = interval(at.wrong, at.accepted, confidence=tuning.aim.confidence)
+    marks = {tuning.own: "pass_at"}
+    if tuning.named is not None:
+        marks[tuning.named] = "claim"
+    for step in sorted(steps | marks.keys(), key=lambda step: -step.threshold):
+        low, high = interval(step.wrong, step.accepted, confidence=tuning.aim.confidence)
         rows.add_row(
-            f"{at.threshold:g}",
-            f"{at.accepted} of {at.drafts}",
-            f"{at.wrong} of {at.accepted} ({low:.0%} to {high:.0%})",
-            f"{at.wrong} of {at.rejects}",
-            f"{at.good_lost} of {at.drafts - at.rejects}",
-            marks.get(at, ""),
+            f"{step.threshold:g}",
+            f"{step.accepted} of {step.drafts}",
+            f"{step.wrong} of {step.accepted} ({low:.0%} to {high:.0%})",
+            f"{step.wrong} of {step.rejects}",
+            f"{step.good_lost} of {step.drafts - step.rejects}",
+            marks.get(step, ""),
         )
     return rows
 

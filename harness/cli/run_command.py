@@ -254,16 +254,16 @@ def failures_of_run(options: RunOptions, *, has_report: bool = True) -> Iterator
 
     With `has_report`, warnings that the run's report prints are kept out of the log.
     """
-    held: list[str] = []
-    holds = has_report and not options.as_json and options.log_format == "text"
-    log_to_stderr(options.log_format, held=held if holds else None)
+    reported: list[str] = []
+    is_for_people = not options.as_json and options.log_format == "text"
+    log_to_stderr(options.log_format, reported=reported if has_report and is_for_people else None)
     started = StartedRun()
     interrupts = Interrupts()
     try:
         yield started
     except BaseException as error:
         # There will be no report, and the log does not have these.
-        for warning in held:
+        for warning in reported:
             say(f"Warning: {warning}", err=True)
         if not isinstance(error, KeyboardInterrupt | SystemExit | HarnessError):
             raise

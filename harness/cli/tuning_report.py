@@ -31,12 +31,12 @@ def write_report(
     *,
     origin: Mapping[str, str],
     claim: Iterable[str],
-    said: Iterable[str],
+    remarks: Iterable[str],
     tables: Sequence[Table],
 ) -> None:
     """Writes the page, whole or not at all.
 
-    `origin` is title → what the figures come from. The lines of `claim` and `said`, and the
+    `origin` is title → what the figures come from. The lines of `claim` and `remarks`, and the
     `tables`, of thresholds and of agreement, are those that the terminal shows.
 
     Raises:
@@ -58,7 +58,7 @@ def write_report(
         "main",
         _text("h1", title),
         _text("p", " ".join(line.strip() for line in claim), class_="claim"),
-        _element("ul", *(_text("li", line.strip()) for line in said), class_="lines"),
+        _element("ul", *(_text("li", line.strip()) for line in remarks), class_="lines"),
         _text("h2", "Thresholds"),
         *(_as_html(rows) for rows in tables[:1]),
         _text("h2", "Evaluator and people"),
