@@ -19,7 +19,7 @@ from harness.cli.made_again import confirm_again, is_costly, listed_again, made_
 from harness.cli.process import FAILED, STOPPED
 from harness.cli.progress import Progress
 from harness.cli.project_files import load_pipeline, settings_for_calls
-from harness.cli.run_command import RunOptions, add_run_options, note_stop
+from harness.cli.run_command import RunOptions, note_stop, run_options
 from harness.cli.run_result import spent_line
 from harness.errors import HarnessError, who_left
 from harness.session import EvaluationResult, Settings, run_to_its_end
@@ -178,7 +178,7 @@ def over_rows(make: Callable[..., Batch | None]) -> Callable[..., None]:
         _print(result.to_json(), _summary(result), as_json=options.as_json)
         end_with(result)
 
-    return _row_options(add_run_options(command))
+    return _row_options(run_options(command))
 
 
 @click.command(cls=Command, short_help="Run a pipeline over the rows of a table.")

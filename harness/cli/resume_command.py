@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -80,7 +81,7 @@ def resume(
     salvage: bool,
     dry_run: bool,
     yes: bool,
-    options: RunOptions,
+    **arguments: Any,  # noqa: ANN401 - of `RunOptions`
 ) -> None:
     """Resume RUN: a run's id, a part of it, one of its files, or "latest".
 
@@ -89,6 +90,7 @@ def resume(
     here are of this command; those of [limits] are of the run with its earlier parts. Exit codes
     are those of harness run.
     """
+    options = RunOptions.taken_from(arguments)
     with failures_of_run(options, has_report=not dry_run) as started:
         directory = traces
         if directory is None and config is not None:

@@ -62,8 +62,23 @@ class _Measured:
 
 
 def _measure(source: ScoreSource, repeats: int) -> _Measured:
+    """Has each draft judged `repeats` times, and writes the noise; raises if not all could be."""
     rubric = source.rubric
-    scored = _scored(source, repeats)
+    # Before any draft is scored, so that no call is wasted.
+    if not rubric.judged or not source.has_evaluator:
+        raise ConfigurationInvalid(
+            "there is no evaluator whose noise could be measured: the rubric must have a judged "
+            "dimension, and one be named under [roles] in harness.toml, or with --role "
+            "evaluator=TAG",
+            code="config.no-evaluator",
+        )
+    scored = score_drafts(source, samples=repeats, output=None, verb="noise")
+    # The noise of some of the drafts would be another measurement.
+    if (reason := scored.result.run.stopped_by) is not None:
+        raise HarnessError(reason, code=RunLimitReached.code)
+    if not scored.verdicts:
+        first = scored.result.failures[0]
+        raise HarnessError(first.reason, code=first.code)
     # A draft that a gate stopped has no judges.
     composites = {
         name: verdict.judges.composites
@@ -79,26 +94,6 @@ def _measure(source: ScoreSource, repeats: int) -> _Measured:
     noise = measured_noise(scored.evaluator, [*composites.values()])
     file = write_noise(noise, rubric, directory=source.chosen.directory)
     return _Measured(scored=scored, composites=composites, noise=noise, file=file)
-
-
-def _scored(source: ScoreSource, repeats: int) -> ScoredDrafts:
-    """Has each draft judged `repeats` times; raises if not all can be."""
-    # Before any draft is scored, so that no call is wasted.
-    if not source.rubric.judged or not source.has_evaluator:
-        raise ConfigurationInvalid(
-            "there is no evaluator whose noise could be measured: the rubric must have a judged "
-            "dimension, and one be named under [roles] in harness.toml, or with --role "
-            "evaluator=TAG",
-            code="config.no-evaluator",
-        )
-    scored = score_drafts(source, samples=repeats, output=None, verb="noise")
-    # The noise of some of the drafts would be another measurement.
-    if (reason := scored.result.run.stopped_by) is not None:
-        raise HarnessError(reason, code=RunLimitReached.code)
-    if not scored.verdicts:
-        first = scored.result.failures[0]
-        raise HarnessError(first.reason, code=first.code)
-    return scored
 
 
 def _as_json(measured: _Measured) -> dict[str, object]:

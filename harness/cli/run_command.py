@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -74,7 +73,7 @@ _STOP_CODES = {
 
 _COUNT = click.IntRange(min=1)
 _AMOUNT = click.FloatRange(min=0, min_open=True)
-add_run_options = together(
+run_options = together(
     click.option(
         "--memory",
         # Absolute, as the run may be resumed from another directory.
@@ -107,6 +106,7 @@ add_run_options = together(
     ),
     json_option,
 )
+"""Adds the options of `RunOptions` to a command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,17 +126,6 @@ class RunOptions:
         limits = Limits(**{limit.name: arguments.pop(limit.name) for limit in fields(Limits)})
         names = {field.name for field in fields(cls)} - {"limits"}
         return cls(limits=limits, **{name: arguments.pop(name) for name in names})
-
-
-def run_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of a run to a command, which gets them as `options`."""
-
-    @wraps(command)
-    def with_options(**arguments: Any) -> None:  # noqa: ANN401 - all of the command's
-        options = RunOptions.taken_from(arguments)
-        command(options=options, **arguments)
-
-    return add_run_options(with_options)
 
 
 @click.command()
@@ -165,7 +154,7 @@ def run(
     config: Path | None,
     roles: tuple[str, ...],
     seed: int | None,
-    options: RunOptions,
+    **arguments: Any,  # noqa: ANN401 - of `RunOptions`
 ) -> None:
     """Run the pipeline in FILE.py, or one by its NAME: of pipelines/, or a shipped pattern.
 
@@ -176,6 +165,7 @@ def run(
     failed, 2 invalid input, 3 it was stopped at a limit, 4 it waits for an answer, 130 interrupted,
     143 terminated. After any of them but 0 and 2, harness resume goes on.
     """
+    options = RunOptions.taken_from(arguments)
     with failures_of_run(options) as started:
         settings_file = Path(SETTINGS_FILE)
         origin = Origin(

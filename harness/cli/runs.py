@@ -283,13 +283,11 @@ def _pack(runs: Iterable[StoredRun], *, dry_run: bool) -> dict[str, int | None]:
     """Packs runs. Returns run id → the run's bytes then; None in a dry run, which packs nothing."""
     packed: dict[str, int | None] = {}
     for run in runs:
-        if not pruning.can_pack(run):
-            continue
-        if dry_run:
-            packed[run.run_id] = None
-        # A run that goes on meanwhile is not packed.
-        elif (size_bytes := pruning.pack_run(run)) is not None:
-            packed[run.run_id] = size_bytes
+        if pruning.can_pack(run):
+            size_bytes = None if dry_run else pruning.pack_run(run)
+            # A run that goes on meanwhile is not packed.
+            if dry_run or size_bytes is not None:
+                packed[run.run_id] = size_bytes
     return packed
 
 
