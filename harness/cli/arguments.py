@@ -64,7 +64,7 @@ def together(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated]
 
 
 def parsed_by(parse: Callable[[str], T]) -> Callback[T]:
-    """The callback of an option whose text a function parses, or raises an error."""
+    """A callback that parses an option's text; an error of `parse` becomes one of the usage."""
 
     def parsed(_: click.Context, __: click.Parameter, text: str | None) -> T | None:
         try:

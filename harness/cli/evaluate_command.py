@@ -106,7 +106,8 @@ def _evaluation(target: str, prompt: str | None, arguments: dict[str, Any]) -> E
     Raises:
         InvalidInput: The command line has neither a file nor a prompt, both, or no data set.
     """
-    if bool(target) == (prompt is not None):
+    names_file, has_prompt = bool(target), prompt is not None
+    if names_file == has_prompt:
         raise InvalidInput(
             "name either a file with an Evaluation or a pipeline, or a --prompt",
             code="evaluation.nothing-to-run",

@@ -19,8 +19,8 @@ from harness.compress import sections_of
 from harness.trace import Journal
 from harness.wiggum import RecordedLoop, Round, recorded_loops, rounds_from
 
+# Words shown before the first difference of two long texts.
 _WORDS_BEFORE = 4
-"""Shown before the first difference of two long texts."""
 
 
 def print_rounds(journal: Journal, console: Console) -> None:

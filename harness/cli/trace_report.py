@@ -325,8 +325,8 @@ def _open_table(spans: tuple[OpenSpan, ...]) -> Table:
     title = f"Still under way: {counted(len(spans), 'span')}"
     table = plain_table(title, "what", ("from second", "for, s"))
     for span in spans[:_OPEN_SPANS_SHOWN]:
-        title = span.name if span.title == span.name else f"{span.name}: {span.title}"
-        table.add_row(Text(title), seconds(span.start_ns), seconds(span.open_ns))
+        caption = span.name if span.title == span.name else f"{span.name}: {span.title}"
+        table.add_row(Text(caption), seconds(span.start_ns), seconds(span.open_ns))
     if len(spans) > _OPEN_SPANS_SHOWN:
         table.add_row(f"and {len(spans) - _OPEN_SPANS_SHOWN} more", "", "")
     return table
