@@ -52,7 +52,7 @@ def noise(*, source: ScoreSource, repeats: int, as_json: bool) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
+class _NoiseResult:
     scored: ScoredDrafts
     composites: Mapping[str, Sequence[float]]
     """Draft's id → the composite of each judgement, for drafts that were judged."""
@@ -61,7 +61,7 @@ class _Measured:
     """The file with the noise, beside the rubric."""
 
 
-def _measure(source: ScoreSource, repeats: int) -> _Measured:
+def _measure(source: ScoreSource, repeats: int) -> _NoiseResult:
     """Has each draft judged `repeats` times, and writes the noise; raises if not all could be."""
     rubric = source.rubric
     # Before any draft is scored, so that no call is wasted.
@@ -93,10 +93,10 @@ def _measure(source: ScoreSource, repeats: int) -> _Measured:
         )
     noise = measured_noise(scored.evaluator, [*composites.values()])
     file = write_noise(noise, rubric, directory=source.chosen.directory)
-    return _Measured(scored=scored, composites=composites, noise=noise, file=file)
+    return _NoiseResult(scored=scored, composites=composites, noise=noise, file=file)
 
 
-def _as_json(measured: _Measured) -> dict[str, object]:
+def _as_json(measured: _NoiseResult) -> dict[str, object]:
     result, rubric = measured.scored.result, measured.scored.source.rubric
     drafts: list[dict[str, object]] = [
         {"draft": name, "composites": measured.composites.get(name, []), "error": None}
@@ -119,7 +119,7 @@ def _as_json(measured: _Measured) -> dict[str, object]:
     }
 
 
-def _print(measured: _Measured, console: Console) -> None:
+def _print(measured: _NoiseResult, console: Console) -> None:
     result, rubric = measured.scored.result, measured.scored.source.rubric
     rows = table("Composites of each judgement", "draft", "composites", "mean", "deviation")
     for name, composites in measured.composites.items():
