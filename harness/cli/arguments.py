@@ -38,7 +38,6 @@ traces_option = click.option(
     help="Directory of runs; by default as in harness.toml, or traces/.",
 )
 
-
 role_option = click.option(
     "--role",
     "roles",

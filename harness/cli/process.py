@@ -19,16 +19,11 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 FAILED = 1
-UNUSABLE = 2
-"""An argument or a file that the user gave is not usable."""
-STOPPED = 3
-"""A run was stopped at a limit and can be resumed."""
-WAITING = 4
-"""A run waits for a person's answer and can be resumed."""
-INTERRUPTED = 130
-"""By Ctrl-C."""
-TERMINATED = 143
-"""By SIGTERM, from a supervisor or `timeout`."""
+UNUSABLE = 2  # an argument or a file that the user gave is not usable
+STOPPED = 3  # a run was stopped at a limit and can be resumed
+WAITING = 4  # a run waits for a person's answer and can be resumed
+INTERRUPTED = 130  # by Ctrl-C
+TERMINATED = 143  # by SIGTERM, from a supervisor or `timeout`
 
 _STDIN, _STDOUT, _STDERR = range(3)
 
