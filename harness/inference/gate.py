@@ -32,7 +32,7 @@ from harness.errors import (
 )
 from harness.inference.health import OutageReason, is_replicas_fault, outage_of, pause_s
 from harness.inference.request import ChatRequest, Request
-from harness.inference.structured import FoundOnce
+from harness.inference.structured import SharedResult
 from harness.inference.waiting import PlaceWaiter, WaitingLine
 from harness.log import log_warning
 from harness.trace import Tracer, describe, events
@@ -136,7 +136,7 @@ class Gate:
         self._place_of: events.PlaceOf = "endpoint"
         self._reason = f"max_parallel = {self.max_parallel}"
         # A stated limit leaves nothing to ask.
-        self._slots_asked = FoundOnce(True if self.max_parallel is not None else None)
+        self._slots_asked = SharedResult(True if self.max_parallel is not None else None)
         self._waiting = WaitingLine[_GateWaiter, ReplicaPlace](
             tracer=self.tracer, serve=self._serve, why=self._why, take_back=self._give_back
         )
@@ -156,8 +156,8 @@ class Gate:
         fails, too. Without `may_wait`, a call does not wait for the end of an outage.
         """
         self.check()
-        if self._slots_asked.known is None:
-            await self._slots_asked.found(self._ask_for_slots)
+        if self._slots_asked.value is None:
+            await self._slots_asked.get(self._ask_for_slots)
         tried = set() if tried is None else tried
         place = await self._place(request, tried, may_wait=may_wait)
         replica = self.replicas[place.replica]

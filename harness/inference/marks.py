@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import orjson
 
-from harness.inference.json_text import DECODER, at, values_in
+from harness.inference.json_text import DECODER, at, json_values_in
 from harness.inference.request import ToolSpec
 
 _LIKE_A_MARK = re.compile(
@@ -235,7 +235,7 @@ def _named_calls(text: str, _types: Types) -> Calls:
 
 def _json_calls(text: str, _types: Types) -> Calls:
     """JSON with the name in it: Hermes, Qwen, Llama 3, Granite, Phi, Hunyuan, Command."""
-    for value, _ in values_in(text):
+    for value, _ in json_values_in(text):
         for call in value if isinstance(value, list) else [value]:
             name = at(call, "name") or at(call, "tool_name") or at(call, "function", "name")
             if isinstance(name, str):

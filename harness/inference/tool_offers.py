@@ -20,7 +20,7 @@ import orjson
 from harness.errors import ReplyInvalid, ServerError
 from harness.inference.call_pieces import CallPiece, tool_calls
 from harness.inference.completion import Completion, ToolMode
-from harness.inference.json_text import objects_in
+from harness.inference.json_text import json_objects_in
 from harness.inference.request import (
     ChatRequest,
     JsonSchema,
@@ -29,7 +29,7 @@ from harness.inference.request import (
     called_names,
     one_turn,
 )
-from harness.inference.structured import Ask, FoundOnce, probed
+from harness.inference.structured import Ask, SharedResult, probed
 from harness.trace import Tracer, events
 
 _MALFORMED = re.compile(r'\s*(?:```(?:json)?\s*)?\{\s*"(?:next|call|answer)"')
@@ -49,14 +49,14 @@ class ToolKnowledge:
     """What one model's server does with tools; its tags share it."""
 
     def __init__(self, mode: ToolMode | None = None, *, requires_calls: bool = True) -> None:
-        self._mode: FoundOnce[ToolMode] = FoundOnce(mode)
+        self._mode: SharedResult[ToolMode] = SharedResult(mode)
         self._requires_calls = requires_calls
 
     async def offer(self, request: ChatRequest, ask: Ask, *, tracer: Tracer) -> ChatRequest:
         """The call as its server should get it."""
         if not (request.tools or any(message.role == "tool" for message in request.messages)):
             return request
-        mode = await self._mode.found(partial(self._probe, request, ask, tracer))
+        mode = await self._mode.get(partial(self._probe, request, ask, tracer))
         # Where the server cannot make the model call a tool, the typed way does.
         if mode == "typed" or (request.tool_choice == "required" and not self._requires_calls):
             return _typed(request)
@@ -73,7 +73,7 @@ class ToolKnowledge:
         has_tools = offered.tools or any(message.role == "tool" for message in offered.messages)
         if not (has_tools and error.status in _REFUSALS and _REFUSED.search(str(error))):
             return False
-        self._mode.known = "typed"
+        self._mode.value = "typed"
         return True
 
     async def _probe(self, request: ChatRequest, ask: Ask, tracer: Tracer) -> ToolMode:
@@ -237,7 +237,7 @@ def check_typed(request: ChatRequest, reply: Completion) -> None:
 
 def _parsed(text: str) -> object:
     """What a typed reply holds, with its wrapper or without; None if it is no JSON."""
-    objects = objects_in(text)
+    objects = json_objects_in(text)
     try:
         document = orjson.loads(objects[0] if len(objects) == 1 else text)
     except orjson.JSONDecodeError:
