@@ -253,7 +253,7 @@ def _without_last_word(text: str) -> tuple[str, str]:
     """
     before = text
     if not text[-1].isspace():
-        before = text.removesuffix(text.split()[-1])
+        before = text.removesuffix(text.rsplit(maxsplit=1)[-1])
     head = before.rstrip()
     return (head, before[len(head) :]) if head else (text, "")
 
