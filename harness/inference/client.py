@@ -28,7 +28,7 @@ from harness.errors import (
 )
 from harness.inference.answer import check_text, lacks_text, reminded, with_text
 from harness.inference.backend import Backend
-from harness.inference.call_spans import KvBytes, call_span, conversation_text, heard, record_answer
+from harness.inference.call_spans import KvBytes, call_span, conversation_text, record_answer, with_trace_listeners
 from harness.inference.completion import (
     Completion,
     Embeddings,
@@ -286,7 +286,7 @@ class Client:
                 record_answer(answer, span, kv_bytes=route.kv_bytes)
                 return answer
             self.tracer.flow("call", source=span.parent, target=span.id)
-            request = heard(request, span)
+            request = with_trace_listeners(request, span)
             async with self._cached(request, route) as cached:
                 reply = cached.known or await self._reply(request, call, span)
                 # Recorded before the checks: a useless reply has taken time and tokens, too.
