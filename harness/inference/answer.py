@@ -119,7 +119,9 @@ async def answer(
     failed_attempts = 0
     while True:
         try:
-            reply = await _joined(ask, request, on_cut=on_cut)
+            reply = await ask(request)
+            if on_cut != "keep":
+                reply = await _whole_reply(ask, request, reply, on_cut=on_cut)
             return reply if reply_type is None else reply_type.parse(reply, endpoint=request.model)
         except (ReplyInvalid, ReplyCut) as error:
             # A stored reply is no attempt: it cost nothing, and would come again.
@@ -150,18 +152,17 @@ def varied(request: ChatRequest, number: int) -> ChatRequest:
     )
 
 
-async def _joined(ask: Ask, request: ChatRequest, *, on_cut: OnCut) -> Completion:
-    """The reply, joined to the rest of it where `on_cut` asks for that."""
-    completion = await ask(request)
-    if on_cut == "keep":
-        return completion
+async def _whole_reply(
+    ask: Ask, request: ChatRequest, reply: Completion, *, on_cut: OnCut
+) -> Completion:
+    """The reply, joined to the rest of it if `on_cut` is `continue`; raises as `check_whole`."""
     continuations = 0
     if on_cut == "continue":
-        while continuations < _MOST_CONTINUATIONS and _can_continue(completion):
-            completion = await _continued(ask, request, completion)
+        while continuations < _MOST_CONTINUATIONS and _can_continue(reply):
+            reply = await _continued(ask, request, reply)
             continuations += 1
-    check_whole(completion, endpoint=request.model, continuations=continuations)
-    return completion
+    check_whole(reply, endpoint=request.model, continuations=continuations)
+    return reply
 
 
 def _can_continue(completion: Completion) -> bool:

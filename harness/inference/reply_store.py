@@ -85,7 +85,7 @@ class ReplyCache:
         try:
             stored = _read_completion(await self._store.find(key))
             if stored is not None:
-                slot.known = _answer_again(stored, request, asked_ns=asked_ns)
+                slot.stored = _answer_again(stored, request, asked_ns=asked_ns)
             yield slot
             if slot.reply is not None and _is_repeatable(request, slot.reply):
                 self._store.keep(key, _completion_as_text(slot.reply))
@@ -176,7 +176,7 @@ class KeptReplies:
                     output_tokens=None if usage is None else usage.output_tokens,
                 )
                 self._trace.instant(again)
-                slot.known = _answer_again(stored, request, asked_ns=asked_ns)
+                slot.stored = _answer_again(stored, request, asked_ns=asked_ns)
         # 3. The reply that it gets now.
         try:
             yield slot
@@ -238,9 +238,8 @@ class KeptReplies:
 class Slot:
     """The place of one call's reply."""
 
-    # The reply of an earlier part of the run; None if the model has to be asked.
-    known: Completion | None = None
-    reply: Completion | None = None
+    stored: Completion | None = None  # an earlier call's; None if the model has to be asked
+    reply: Completion | None = None  # the model's, which the call sets to have it stored
 
 
 class ReplyLog:
