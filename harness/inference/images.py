@@ -18,6 +18,7 @@ from harness.errors import InvalidInput
 
 MOST_BYTES = 20 << 20
 """The most bytes of one image; most providers take less."""
+# The first bytes of an image → its media type.
 _KINDS = {
     b"\x89PNG\r\n\x1a\n": "image/png",
     b"\xff\xd8\xff": "image/jpeg",
@@ -34,7 +35,7 @@ class Image:
     otherwise they raise `InvalidInput`.
     """
 
-    # As an output of a node, in the journal.
+    # For images in the outputs of nodes, which the journal keeps as JSON.
     __pydantic_config__: ClassVar = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
 
     media_type: str
@@ -60,16 +61,15 @@ class Image:
     def from_bytes(
         cls, data: bytes, media_type: str | None = None, *, name: str = "the image"
     ) -> Self:
-        """The image in these bytes, which show its kind; `name` is for errors."""
+        """The image in these bytes; `media_type` must match them, `name` names it in errors."""
         if len(data) > MOST_BYTES:
             raise InvalidInput(
                 f"{name} has more than {MOST_BYTES >> 20} MiB; scale it down",
                 code="image.too-large",
             )
         media = next((kind for begin, kind in _KINDS.items() if data.startswith(begin)), None)
-        # RIFF holds sound and video, too.
         if media == "image/webp" and data[8:12] != b"WEBP":
-            media = None
+            media = None  # RIFF holds sound and video, too
         if media is None or media_type not in {None, media}:
             raise InvalidInput(
                 f"{name} holds {media or 'no known image'}, not "
@@ -116,7 +116,10 @@ class Image:
 
 
 def numbered(value: object, images: list[Image]) -> object:
-    """A value whose images, at any depth, are added to the list and replaced by their numbers."""
+    """The value with texts such as `[image 1]` for its images, at any depth; adds them to `images`.
+
+    Mappings and models become dictionaries, other collections lists.
+    """
     match value:
         case Image():
             images.append(value)
