@@ -307,7 +307,7 @@ class Meter:
             scope._under_way = _sum(scope._under_way, under_way)
 
     def _reached(self, limit: LimitName, message: str, need: Spent) -> LimitReached:
-        """The error of this scope's limit; it says which limit is enough for a call with this need."""
+        """The error of this scope's limit, which says how high a limit the call needs."""
         field = FIELD_OF[limit]
         if self.whose == "loop":
             return LimitReached(message, limit=limit)
@@ -372,7 +372,7 @@ class Admission:
             scope._ended.set()
 
     def has_less_room(self, error: ContextOverflow) -> bool:
-        """Notes the context of the model that refused the call; whether the next room is smaller."""
+        """Notes the context of the model that refused the call; True if the room gets smaller."""
         # A room that the caller stated is not changed.
         if self.room is None or error.context_tokens is None:
             return False

@@ -144,8 +144,8 @@ def test_how_a_reply_was_cut_makes_no_difference(text, data):
     ],
 )
 def test_a_closing_tag_alone_ends_what_the_prompt_has_opened(text, reasoning, answer):
-    assert split_whole(text, is_thought_out=False, tools=()) == (reasoning, answer, "")
-    assert split_whole(text, is_thought_out=True, tools=()) == ("", text, "")
+    assert split_whole(text, has_reasoning=False, tools=()) == (reasoning, answer, "")
+    assert split_whole(text, has_reasoning=True, tools=()) == ("", text, "")
 
 
 @pytest.mark.parametrize(
