@@ -25,7 +25,7 @@ from harness.graph import (
 from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
-from harness.inference.stream import Stream, Told
+from harness.inference.stream import ItemQueue, Stream
 from harness.session.separation import EvaluatorPool, Separation
 from harness.trace import (
     AUDIT_LOG,
@@ -254,7 +254,7 @@ class RunEvents(Stream[RunEvent, RunResult]):
     """
 
     def __init__(self, run: Callable[[Sink], Coroutine[Any, Any, RunResult]]) -> None:
-        queue = Told[RunEvent](
+        queue = ItemQueue[RunEvent](
             lambda before, after: replace(before, text=f"{before.text}{after.text}"),
             most=_MOST_WAITING,
             missed=lambda number: RunEvent(kind="missed", missed=number),
@@ -262,7 +262,7 @@ class RunEvents(Stream[RunEvent, RunResult]):
 
         async def run_observed() -> RunResult:
             result = await run(_Observer(queue))
-            queue.tell(RunEvent(kind="done", result=result))
+            queue.put(RunEvent(kind="done", result=result))
             return result
 
         super().__init__(run_observed, queue)
@@ -273,7 +273,7 @@ class _Observer:
 
     hears_text = True
 
-    def __init__(self, queue: Told[RunEvent]) -> None:
+    def __init__(self, queue: ItemQueue[RunEvent]) -> None:
         self._queue = queue
         self._open: dict[int, SpanStarted] = {}
         self._attempts: dict[str, int] = {}
@@ -350,4 +350,4 @@ class _Observer:
         while around is not None and not (attempt := events.NodeAttempt.of(around)):
             around = self._open.get(around.parent or 0)
         label = attempt.label if around is not None and attempt is not None else node
-        self._queue.tell(RunEvent(kind=kind, node=label, **fields_), key=piece_of)
+        self._queue.put(RunEvent(kind=kind, node=label, **fields_), key=piece_of)
