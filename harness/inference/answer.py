@@ -136,10 +136,10 @@ def _repeated(request: ChatRequest, error: ReplyInvalid | ReplyCut) -> ChatReque
     """The request changed, so that another reply may come: a stored one would come again."""
     request = replace(request, asks_again=True)
     if isinstance(error, ReplyInvalid) and error.text.strip():
-        advice = f"That is not what was asked for: {error.problem or error.statement}."
-        reply = Message("assistant", error.text)
-        demand = Message("user", f"{advice} Answer again, in full.")
-        return replace(request, messages=(*request.messages, reply, demand))
+        problem = error.problem or error.statement
+        demand = f"That is not what was asked for: {problem}. Answer again, in full."
+        turns = (Message("assistant", error.text), Message("user", demand))
+        return replace(request, messages=(*request.messages, *turns))
     return varied(request, 1)
 
 
@@ -157,18 +157,15 @@ async def _whole_reply(
 ) -> Completion:
     """The reply, joined to the rest of it if `on_cut` is `continue`; raises as `check_whole`."""
     continuations = 0
-    if on_cut == "continue":
-        while continuations < _MOST_CONTINUATIONS and _can_continue(reply):
-            reply = await _continued(ask, request, reply)
-            continuations += 1
+    while on_cut == "continue" and continuations < _MOST_CONTINUATIONS:
+        # The half arguments of a call, or of what may become one, are no text to continue.
+        is_call = reply.tool_calls or reply.tools == "typed"
+        if is_call or reply.finish_reason != "length" or not reply.text.strip():
+            break
+        reply = await _continued(ask, request, reply)
+        continuations += 1
     check_whole(reply, endpoint=request.model, continuations=continuations)
     return reply
-
-
-def _can_continue(completion: Completion) -> bool:
-    if completion.tool_calls or completion.tools == "typed":
-        return False  # a call, or what may become one: half its arguments are no text to continue
-    return completion.finish_reason == "length" and bool(completion.text.strip())
 
 
 def check_whole(completion: Completion, *, endpoint: str, continuations: int = 0) -> None:
@@ -248,12 +245,9 @@ async def _continued(ask: Ask, request: ChatRequest, cut: Completion) -> Complet
 
 
 def _without_last_word(text: str) -> tuple[str, str]:
-    """The text before its last word, and the space between the two; all of it, if it is one word.
-
-    A text that ends in space has no word that may be cut: it loses only that space.
-    """
+    """The text before its last word, and the space between; the whole text if it is one word."""
     before = text
-    if not text[-1].isspace():
+    if not text[-1].isspace():  # else no word is cut, and only the space at the end is taken off
         before = text.removesuffix(text.rsplit(maxsplit=1)[-1])
     head = before.rstrip()
     return (head, before[len(head) :]) if head else (text, "")
@@ -284,10 +278,7 @@ def lacks_text(request: ChatRequest, reply: Completion) -> bool:
 
 
 def with_text(request: ChatRequest, reply: Completion) -> Completion:
-    """The reply, into whose text the JSON moves that a schema asked for and that it has elsewhere.
-
-    An empty reply may have it as a call of a tool, or at the end of its reasoning.
-    """
+    """The reply; an empty one with the JSON for a schema, if that is in its calls or reasoning."""
     if request.reply_schema is None or not lacks_text(request, reply):
         return reply
     # Some models answer a schema by a call of a tool, though none was offered.

@@ -79,10 +79,7 @@ def parsed(body: bytes | None) -> object:
 
 
 def at(value: Any, *keys: str, model_id: str = "") -> Any:  # noqa: ANN401
-    """The value under these keys, each inside the value of the last; None if one is missing.
-
-    Where a list of models stands on the way, the entry of the model `model_id` is entered.
-    """
+    """The value under these keys, each inside the last, or None; a list means its model's entry."""
     for key in keys:
         if isinstance(value, list):
             value = _entry(value, model_id)
@@ -110,9 +107,7 @@ def whole(value: object) -> int | None:
 
 def _entry(models: list[Any], model_id: str) -> object:
     # The only model counts, whatever its id: some servers accept any name for their model.
-    if len(models) == 1:
-        return models[0]
-    return row_of(models, model_id)
+    return models[0] if len(models) == 1 else row_of(models, model_id)
 
 
 def text_at(value: object, *keys: str) -> str:

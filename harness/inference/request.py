@@ -61,10 +61,7 @@ class ToolCall:
 
 
 def read_arguments(arguments: str) -> object:
-    """The value of a call's arguments, as JSON or as JSON in a string; `{}` for nothing or `null`.
-
-    Raises `JSONDecodeError`.
-    """
+    """The value in JSON, or in JSON in a string; `{}` for nothing; raises `JSONDecodeError`."""
     value = orjson.loads(arguments.strip() or "{}")
     if isinstance(value, str):
         value = orjson.loads(value)
@@ -204,38 +201,30 @@ def _message(message: object) -> Message:
     if "content" not in message and not calls:
         raise _no_message(message)
     content: Any = message.get("content")
-    images: tuple[Image, ...] = ()
-    layout: Layout = ()
+    images: list[Image] = []
+    layout: list[tuple[int, bool, Mapping[str, Any]]] = []
     if content is None and calls:
         content = ""  # OpenAI's turns with calls alone have null there
-    if isinstance(content, list | tuple):
-        content, images, layout = _joined_parts(content)
+    elif isinstance(content, list | tuple):
+        parts, content = [*map(_part, content)], ""
+        for part, further in parts:
+            layout.append((len(content), isinstance(part, Image), further))
+            if isinstance(part, Image):
+                images.append(part)
+            else:
+                content += part
+        # Without a layout, images stand before the text.
+        if not any(further or (begin and is_image) for begin, is_image, further in layout):
+            layout = []
     return Message(
         message["role"],
         content,
-        images=images,
-        layout=layout,
+        images=tuple(images),
+        layout=tuple(layout),
         tool_calls=calls,
         answers=message.get("tool_call_id"),
         extra=_further_fields(message, _MESSAGE_KEYS),
     )
-
-
-def _joined_parts(parts: Iterable[object]) -> tuple[str, tuple[Image, ...], Layout]:
-    """The text of a content in parts, its images, and where each part begins in the text."""
-    content = ""
-    images: list[Image] = []
-    layout: list[tuple[int, bool, Mapping[str, Any]]] = []
-    for text_or_image, further in map(_part, parts):
-        is_image = isinstance(text_or_image, Image)
-        layout.append((len(content), is_image, further))
-        if isinstance(text_or_image, Image):
-            images.append(text_or_image)
-        else:
-            content += text_or_image
-    # Without a layout, images stand before the text.
-    needs_layout = any(further or (begin and is_image) for begin, is_image, further in layout)
-    return content, tuple(images), tuple(layout) if needs_layout else ()
 
 
 def _further_fields(part: Mapping[Any, object], known: Iterable[str] = ()) -> dict[str, object]:
@@ -416,12 +405,10 @@ def with_images_shown(messages: Iterable[Message]) -> tuple[Message, ...]:
 def one_turn(first: Message, second: Message) -> Message:
     """Two turns as one, of the first's role: templates want turns to alternate."""
     content = "\n\n".join(filter(None, (first.content, second.content)))
-    layout: Layout = ()
-    if first.layout or second.layout:
-        begin = len(content) - len(second.content)
-        moved = [(begin + at, is_image, further) for at, is_image, further in second.placed]
-        # The second turn begins a part, or its text would get the fields of the first's last part.
-        layout = (*first.placed, (begin, False, {}), *moved)
+    begin = len(content) - len(second.content)
+    moved = [(begin + at, is_image, further) for at, is_image, further in second.placed]
+    # The second turn begins a part, or its text would get the fields of the first's last part.
+    layout = (*first.placed, (begin, False, {}), *moved) if first.layout or second.layout else ()
     return replace(
         second,
         role=first.role,
@@ -441,16 +428,14 @@ def called_names(messages: Iterable[Message]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """A request for the vectors of texts."""
+    """A request for the vectors of texts; `model` and `timeout_s` are as in `ChatRequest`."""
 
     model: str
-    """The endpoint's tag."""
     texts: tuple[str, ...]
     """At least one."""
     role: str | None = None
     """What the vectors are for; used only in the trace."""
     timeout_s: float | None = None
-    """Time limit of the call, if shorter than the endpoint's."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -475,12 +460,15 @@ class _Rule(NamedTuple):
     hint: str  # how messages name the right values
     is_in_range: Callable[[Any], object] = lambda _: True
     code: str = ""  # of the error for a value that is out of range
+    item: type | None = None  # the type of a sequence's items
 
 
 _RULES: Mapping[str, _Rule] = {
     "model": _Rule(str, "the tag of an endpoint, as text"),
-    "messages": _Rule(Sequence, "a sequence of messages, one or more", len, "request.no-messages"),
-    "texts": _Rule(Sequence, "a sequence of texts, one or more", len, "request.no-texts"),
+    "messages": _Rule(
+        Sequence, "a sequence of messages, one or more", len, "request.no-messages", Message
+    ),
+    "texts": _Rule(Sequence, "a sequence of texts, one or more", len, "request.no-texts", str),
     "query": _Rule(str, "a question, as text"),
     "max_output_tokens": _Rule(
         Integral, "a whole number, 1 or more", lambda n: n >= 1, "request.no-room"
@@ -498,20 +486,15 @@ _RULES: Mapping[str, _Rule] = {
     ),
     "extra_body": _Rule(Mapping, "fields of a request, as a mapping"),
     "seed": _Rule(Integral, "a whole number"),
-    "stop": _Rule(Sequence, "a sequence of texts"),
+    "stop": _Rule(Sequence, "a sequence of texts", item=str),
     "reply_schema": _Rule(Mapping, "a JSON Schema, as a mapping"),
-    "tools": _Rule(Sequence, "a sequence of tools"),
+    "tools": _Rule(Sequence, "a sequence of tools", item=ToolSpec),
     "priority": _Rule(Integral, "a whole number"),
     "timeout_s": _Rule(
         Real, "a number of seconds, above 0", lambda s: s > 0, "request.timeout-not-positive"
     ),
     "on_text": _Rule(Callable, "a function of one text"),
 }
-# Field → the type of its items.
-_ITEM_TYPES: Mapping[str, type] = {
-    "messages": Message, "texts": str, "stop": str, "tools": ToolSpec
-}  # fmt: skip
-
 # Kind of request → its fields that are checked, with their defaults.
 _CHECKED = {
     kind: [(part.name, part.default) for part in fields(kind) if part.name in _RULES]
@@ -527,11 +510,10 @@ def _check(request: Request) -> None:
             continue
         rule = _RULES[name]
         is_right = isinstance(value, rule.kind) and not isinstance(value, bool)
-        if is_right and name in _ITEM_TYPES:
-            # A text is a sequence of texts, too, and not meant as one.
-            is_right = not isinstance(value, str) and all(
-                isinstance(item, _ITEM_TYPES[name]) for item in value
-            )
+        if is_right and rule.item is not None:
+            # A text, too, is a sequence of texts.
+            are_items = all(isinstance(item, rule.item) for item in value)
+            is_right = are_items and not isinstance(value, str)
         if not is_right:
             raise InvalidInput(
                 f"{name} is {value!r:.80}; give {rule.hint}", code="request.wrong-type"
@@ -564,10 +546,9 @@ def most_prompt_tokens(request: ChatRequest) -> int:
     texts += [json.dumps(extra, default=str) for extra in extras if extra]
     for tool in request.tools:
         texts += [tool.name, tool.description, json.dumps(dict(tool.parameters))]
-    of_tools = (len(calls) + len(request.tools)) * _PER_TOOL
-    of_images = len(request.images) * _PER_IMAGE
-    of_texts = most_tokens_of_messages("".join(texts), messages=len(request.messages))
-    return of_tools + of_images + of_texts
+    tokens = most_tokens_of_messages("".join(texts), messages=len(request.messages))
+    tokens += (len(calls) + len(request.tools)) * _PER_TOOL
+    return tokens + len(request.images) * _PER_IMAGE
 
 
 def most_tokens_of_messages(text: str, *, messages: int) -> int:

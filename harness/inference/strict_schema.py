@@ -46,7 +46,11 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
     for name, value in part.items():
         match name:
             case "properties":
-                result[name] = _strict_properties(value, required=part.get("required", ()))
+                result[name] = {key: _strict(kind) for key, kind in value.items()}
+                for key, kind in result[name].items():
+                    # A constant distinguishes the options of a union, so it is never null.
+                    if key not in part.get("required", ()) and "const" not in kind:
+                        result[name][key] = _nullable(kind)
             case "$defs":
                 result[name] = {key: _strict(kind) for key, kind in value.items()}
             case "anyOf" | "oneOf":
@@ -68,12 +72,10 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
                 notes.append(f"{name}: {orjson.dumps(value, default=str).decode()}")
     if "properties" in result:
         result.setdefault("type", "object")
-        is_closed = part.get("additionalProperties", False) is False
-    else:
-        is_closed = part.get("additionalProperties", True) is False
     types = _types(result)
     if "object" in types:
-        if not is_closed:
+        # By default, an object with properties has no others, and one without has any.
+        if part.get("additionalProperties", "properties" not in result) is not False:
             raise _TooOpenError
         result.setdefault("properties", {})
         result |= {"required": [*result["properties"]], "additionalProperties": False}
@@ -85,17 +87,6 @@ def _strict(part: Any) -> dict[str, Any]:  # noqa: ANN401, PLR0912 - one for eac
     texts = [part.get("description", ""), f"({'; '.join(notes)})" if notes else ""]
     description = " ".join(filter(None, texts))
     return result | ({"description": description} if description else {})
-
-
-def _strict_properties(
-    properties: Mapping[str, Any], *, required: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    result = {}
-    for key, kind in properties.items():
-        strict = _strict(kind)
-        # A constant distinguishes the options of a union, so it is never null.
-        result[key] = strict if key in required or "const" in strict else _nullable(strict)
-    return result
 
 
 def _is_allowed(name: str, value: Any) -> bool:  # noqa: ANN401
@@ -112,10 +103,9 @@ def _types(part: Mapping[str, Any]) -> Sequence[str]:
 def _nullable(part: dict[str, Any]) -> dict[str, Any]:
     if _takes_null(part):
         return part
-    null = {"type": "null"}
-    if "anyOf" in part:
-        return {**part, "anyOf": [*part["anyOf"], null]}
-    return {"anyOf": [part, null]}
+    if "anyOf" not in part:
+        part = {"anyOf": [part]}
+    return {**part, "anyOf": [*part["anyOf"], {"type": "null"}]}
 
 
 def _takes_null(part: Mapping[str, Any]) -> bool:
@@ -142,14 +132,13 @@ def _plain(value: Any, part: Mapping[str, Any], root: JsonSchema) -> Any:  # noq
     if not isinstance(value, dict):
         return value
     properties, required = part.get("properties", _NOTHING), part.get("required", ())
-    result = {}
-    for key, item in value.items():
-        kind = properties.get(key)
-        # Only the strict form allows null for such a key, where the schema lets it be absent.
-        is_absent = kind is not None and key not in required and not _takes_null(kind)
-        if item is not None or not is_absent:
-            result[key] = _plain(item, kind or _NOTHING, root)
-    return result
+    # Keys that may be absent, and for which only the strict form allows null.
+    optional = {k for k, kind in properties.items() if k not in required and not _takes_null(kind)}
+    return {
+        key: _plain(item, properties.get(key, _NOTHING), root)
+        for key, item in value.items()
+        if item is not None or key not in optional
+    }
 
 
 def _resolved(value: object, part: Mapping[str, Any], root: JsonSchema) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
@@ -93,19 +93,24 @@ class ReplyType(Generic[T]):
         text = completion.text
         # A model that only reads the schema in its prompt likes to put its JSON into a fence,
         # between two sentences, or behind a schema that it quotes. So one object of the reply has
-        # to be of the type, or else the whole text.
+        # to be of the type. The whole text comes last, since its fault is the one to report.
         objects = json_objects_in(text)
-        values = self._valid_among(objects or [text])
+        values: list[T] = []
+        fault: ValueError | None = None
+        for json_text in objects if len(objects) == 1 else [*objects, text]:
+            try:
+                values.append(self._value(json_text))
+            except ValueError as error:
+                fault = error.with_traceback(None)  # else it would hold this frame, which holds it
         # A value without the `{"answer": …}` that was asked for counts, too, in a whole reply.
         if not values and self._wrapped and completion.finish_reason == "stop":
             values = self._bare_values(text)
         if len(values) == 1:
             return values[0]
-        error = self._fault_of(objects[0] if len(objects) == 1 else text)
         if values:
             problem = f"it holds {len(values)} different values of the type"
         else:
-            problem = self._mismatch(completion, error)
+            problem = self._mismatch(completion, fault)
         raise ReplyInvalid(
             f"the reply does not match the type asked for: {problem}. It begins: {text[:160]!r}"
             + _UNENFORCED.get(completion.structured, ""),
@@ -113,7 +118,7 @@ class ReplyType(Generic[T]):
             text=text,
             problem=problem,
             from_cache=completion.from_cache,
-        ) from error
+        ) from fault
 
     def _value(self, json_text: str) -> T:
         """The value in a JSON text, without its wrapper; raises `ValueError` if it is of no use."""
@@ -122,29 +127,15 @@ class ReplyType(Generic[T]):
         value: T = parsed.answer if self._wrapped else parsed
         return value
 
-    def _valid_among(self, json_texts: Sequence[str]) -> list[T]:
-        values = []
-        for json_text in json_texts:
-            with suppress(ValueError):
-                values.append(self._value(json_text))
-        return values
-
-    def _fault_of(self, json_text: str) -> ValueError | None:
-        try:
-            self._value(json_text)
-        except ValueError as error:
-            return error
-        return None
-
-    def _mismatch(self, completion: Completion, error: ValueError | None) -> str:
-        """Why a reply holds no value of the type, for the message; `error` is of its JSON."""
+    def _mismatch(self, completion: Completion, fault: ValueError | None) -> str:
+        """Why a reply holds no value of the type, for the message; `fault` is that of its JSON."""
         if completion.finish_reason == "length":
             return "max_output_tokens cut it short; raise it"
         if not is_visible(completion.text):
             return f"it has no text: {why_no_text(completion)}"
-        if not isinstance(error, ValidationError):
-            return str(error)
-        faults = self._faults_of_bare(completion.text) or error.errors()
+        if not isinstance(fault, ValidationError):
+            return str(fault)
+        faults = self._faults_of_bare(completion.text) or fault.errors()
         return "; ".join(f"{_path(fault['loc'])}{fault['msg']}" for fault in faults[:3])
 
     def _faults_of_bare(self, text: str) -> list[ErrorDetails]:
