@@ -28,9 +28,10 @@ _LIKE_A_MARK = re.compile(
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
 _FENCE = re.compile(r"```\w*")
-# A tool's name, and behind it nothing but marks before its arguments.
+# A tool's name, and behind it nothing but marks before its arguments. It has no letter before it, or
+# a long word would be read from each of its letters on.
 _NAMED = re.compile(
-    r"(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
+    r"(?<![\w.-])(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
     r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"
 )
 _TAGGED = re.compile(

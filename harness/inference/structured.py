@@ -61,7 +61,8 @@ _ABOUT_SCHEMAS = re.compile(
 _PROBE_REPLY = f'{{"word":"{_WORD}"}}'  # what the probe's schema allows
 
 _SCALARS = {"string", "integer", "number", "boolean"}
-_FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*\s*\n(.*)\n\s*\1$", re.DOTALL)
+# Blanks beside the fence are those of its own line: with all of `\s`, empty lines take cubic time.
+_FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*[^\S\n]*\n(.*)\n[^\S\n]*\1$", re.DOTALL)
 _AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»"
 
 

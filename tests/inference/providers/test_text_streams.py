@@ -7,7 +7,7 @@ from calls import cut_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.inference.marks import MarkSplitter, split_whole
+from harness.inference.marks import MarkSplitter, calls_in, split_whole
 from harness.inference.providers.json_stream import json_values
 from harness.inference.providers.llama_cpp_python import StopTexts
 
@@ -165,3 +165,14 @@ def test_a_stop_text_is_found_however_it_is_cut(stops, pieces, told, found):
 
     assert [*(text.feed(piece) for piece in pieces), text.rest()] == told
     assert text.has_ended is found
+
+
+def test_a_long_word_in_a_call_takes_no_time():
+    word = "a" * 200_000
+    assert calls_in(f"<tool_call>{word}", ()) == [(word, "{}")]
+    assert calls_in(f'[TOOL_CALLS]{word}{{"n":1}}', ()) == [(word, '{"n": 1}')]
+
+
+def test_a_fence_of_json_is_no_name_of_a_tool():
+    call = '{"name": "look", "arguments": {"n": 1}}'
+    assert calls_in(f"<tool_call>json{call}", ()) == [("look", '{"n": 1}')]
