@@ -28,7 +28,7 @@ _LIKE_A_MARK = re.compile(
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
 _FENCE = re.compile(r"```\w*")
-# A tool's name, and behind it nothing but marks before its arguments. It has no letter before it, or
+# A tool's name, and behind it nothing but marks before its arguments. No letter stands before it, or
 # a long word would be read from each of its letters on.
 _NAMED = re.compile(
     r"(?<![\w.-])(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
@@ -68,7 +68,6 @@ def _thought_marks() -> Mapping[str, str]:
 
 @cache
 def _call_marks() -> tuple[str, ...]:
-    """Marks that begin calls."""
     marks = dict.fromkeys(row["tool_open"] for row in _table() if row["tool_open"])
     return tuple(mark for mark in marks if mark not in _thought_marks())
 

@@ -9,7 +9,7 @@ import pytest
 
 from harness import ScriptedBackend
 from harness.errors import InvalidInput, StreamCut
-from harness.inference.stream import Stream, TextStream, ItemQueue
+from harness.inference.stream import ItemQueue, Stream, TextStream
 
 PIECES = ("It is ", "8 to 15 s", ".")
 
