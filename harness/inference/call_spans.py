@@ -149,12 +149,9 @@ def _chat_outcome(completion: Completion, span: Span, kv_bytes: KvBytes | None) 
 
 
 def _timings(completion: Completion, span: Span) -> Iterator[Record]:
-    """The records of a chat's phases and first token; sets its latencies on its span.
-
-    Times that were measured too late, since the process stood still, are marked as unreliable.
-    """
+    """The records of a chat's phases and first token; sets its latencies on its span."""
     stalls = span.tracer.stalls
-    unreliable: set[str] = set()
+    unreliable: set[str] = set()  # latencies measured too late, since the process stood still
     sent_ns, first_ns, itl = completion.sent_ns, completion.first_token_ns, completion.itl
     for phase in completion.phases:
         time = Interval(start_ns=phase.start_ns, end_ns=phase.end_ns)

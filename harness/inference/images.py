@@ -116,10 +116,7 @@ class Image:
 
 
 def numbered(value: object, images: list[Image]) -> object:
-    """The value with texts such as `[image 1]` for its images, at any depth; adds them to `images`.
-
-    Mappings and models become dictionaries, other collections lists.
-    """
+    """The value as JSON, with texts such as `[image 1]` for its images, which `images` gets."""
     match value:
         case Image():
             images.append(value)

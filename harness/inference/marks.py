@@ -28,8 +28,8 @@ _LIKE_A_MARK = re.compile(
 )
 _QUOTED = re.compile(r"```.*?```|~~~.*?~~~|`[^`\n]*`|(?<=[\"'\u201c\u2018(])<[^<>\n]*>", re.DOTALL)
 _FENCE = re.compile(r"```\w*")
-# A tool's name, and behind it nothing but marks before its arguments. No letter stands before it, or
-# a long word would be read from each of its letters on.
+# A tool's name, and behind it nothing but marks before its arguments. It begins a word: to try each
+# letter of a long word takes quadratic time.
 _NAMED = re.compile(
     r"(?<![\w.-])(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
     r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"

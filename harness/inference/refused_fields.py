@@ -34,10 +34,7 @@ _THINKING = ("think", "thinking", "enable_thinking", "reasoning", "chat_template
 
 
 class RefusedFields:
-    """The fields that one model is not sent: those in `dropped`, and those that it has refused.
-
-    Of the latter only sampling fields, fields of thinking and those in `droppable` count.
-    """
+    """The fields that one model is not sent: `dropped`, and those that it refused of `_droppable`."""
 
     def __init__(self, dropped: Iterable[str] = (), *, droppable: Iterable[str] = ()) -> None:
         self._droppable = (*get_args(SamplingField), *_THINKING, *droppable)

@@ -106,14 +106,12 @@ class ReplyCache:
 class KeptReplies:
     """The replies of one run to calls of nodes that have not ended, for when it is resumed.
 
-    A node's output is in the journal once the node has ended. The replies that it got until then
-    are here, so that a resumed run asks for none of them again, sampled or greedy. The file lies
-    beside the journal, and is deleted when the run is finished; a batch keeps it, since its rows
-    may change and the batch continue.
+    A node's output is in the journal once the node has ended. Until then its replies are here, so
+    that a resumed run asks for none of them again, sampled or greedy. The file lies beside the
+    journal, and is deleted when the run is finished; a batch, which may go on changed, keeps it.
 
     `resumed` says whether there may be replies of earlier parts. Without `is_wanted`, replies stay
-    in memory, for further attempts of a node. `used_again` counts the stored replies that were
-    used.
+    in memory, for further attempts of a node. `used_again` counts the stored ones that were used.
     """
 
     def __init__(
@@ -134,13 +132,10 @@ class KeptReplies:
         self._trace = trace
         # (label, key of the call) → the numbers that equal calls under this label have.
         self._taken: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
-        # Labels of node calls that are not given the replies of earlier parts, and of those that
-        # begin again in this part and are given its own replies.
-        self._anew: Collection[str] = ()
-        self._begun_again: set[str] = set()
-        self._renewed: set[str] = (
-            set()
-        )  # keys of the replies that this part got to calls in `_anew`
+        self._anew: Collection[str] = ()  # the labels of `ask_anew`
+        self._begun_again: set[str] = set()  # the labels of `give_again`
+        # Keys of the replies that this part got to calls in `_anew`.
+        self._renewed: set[str] = set()
         self._log = ReplyLog(
             self._path if is_wanted else None,  # in memory, for further attempts of this part
             troubled=lambda what: warn(

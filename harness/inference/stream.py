@@ -66,10 +66,9 @@ class ItemQueue(Generic[T]):
 class Stream(Generic[T, R]):
     """The items that a task puts into a queue, by `async for`; the first one starts the task.
 
-    The task is cancelled when reading stops: when an `async with` around the stream is left, by
-    `aclose`, when the reader is cancelled while it waits, or when the last reference to the stream
-    goes, as after a `break` out of `async for piece in run.stream(…)`. Only the last way does not
-    wait for the task's end.
+    The task is cancelled when reading stops: by `aclose` or the end of an `async with`, when the
+    reader is cancelled while it waits, or when the last reference to the stream goes, as after a
+    `break` out of `async for piece in run.stream(…)`. Only the last does not wait for the task.
     """
 
     _task: asyncio.Task[R] | None = None
