@@ -385,31 +385,31 @@ class Client:
                 if was_refused(error) and not (sending and sending.pieces):
                     span.set(took_no_tokens=True)
                 raise
-            answer, impossible = possible(answer, request)
-            if impossible:
-                message = (
-                    f"'{request.model}' reports what a call cannot have taken ({impossible}): such "
-                    "calls are counted by the length of their texts"
-                )
-                self._notice(request.model, Notice(code="call.counts-impossible", message=message))
-            self._compare_model(answer.model_id, request.model, place.replica)
+            answer = self._checked(answer, request, place.replica)
             if sending is not None:
                 sending.answer = answer
             return answer
 
-    def _compare_model(self, model_id: str, tag: str, replica: int) -> None:
-        """Warns if another model answers than the one that answered from this replica before."""
-        if not model_id:
-            return  # some servers name no model in a reply
-        before = self.served.get((tag, replica), model_id)
-        self.served[tag, replica] = model_id
-        if before != model_id:
-            changed = Notice(
-                code="call.model-changed",
-                message=f"'{before}' answered for '{tag}', and now '{model_id}' does: its server "
-                "has another model; set the endpoint's model_id, or begin a new run for it",
+    def _checked(self, answer: Any, request: Request, replica: int) -> Any:  # noqa: ANN401
+        """The answer without impossible counts; warns of these, and of a replica's other model."""
+        tag, model_id = request.model, answer.model_id
+        answer, impossible = possible(answer, request)
+        if impossible:
+            message = (
+                f"'{tag}' reports what a call cannot have taken ({impossible}): such calls are "
+                "counted by the length of their texts"
             )
-            self._notice(tag, changed)
+            self._notice(tag, Notice(code="call.counts-impossible", message=message))
+        if model_id:  # some servers name no model in a reply
+            before = self.served.get((tag, replica), model_id)
+            self.served[tag, replica] = model_id
+            if before != model_id:
+                message = (
+                    f"'{before}' answered for '{tag}', and now '{model_id}' does: its server has "
+                    "another model; set the endpoint's model_id, or begin a new run for it"
+                )
+                self._notice(tag, Notice(code="call.model-changed", message=message))
+        return answer
 
     def _notice(self, tag: str, *notices: Notice) -> None:
         for notice in notices:

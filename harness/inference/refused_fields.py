@@ -34,7 +34,7 @@ _THINKING = ("think", "thinking", "enable_thinking", "reasoning", "chat_template
 
 
 class RefusedFields:
-    """The fields that one model is not sent: `dropped`, and those that it refused of `_droppable`."""
+    """The fields that one model is not sent: `dropped` ones, and refused ones of `_droppable`."""
 
     def __init__(self, dropped: Iterable[str] = (), *, droppable: Iterable[str] = ()) -> None:
         self._droppable = (*get_args(SamplingField), *_THINKING, *droppable)
