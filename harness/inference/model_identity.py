@@ -53,10 +53,8 @@ class ModelIdentity:
     """How its weights are packed; None if unknown."""
     fingerprint: str | None = None
     """The digest of its file, or of its weights if the server tells it."""
-    server: str | None = None
-    """The address it is served at, in one spelling."""
-    replicas: frozenset[str] = frozenset()
-    """The addresses, if it is served at several."""
+    servers: frozenset[str] = frozenset()
+    """The addresses it is served at, each in one spelling."""
     served: str | None = None
     """The name of the model by its server; if that is a path, its last part that is a name."""
 
@@ -72,8 +70,7 @@ class ModelIdentity:
 
     def shares_server(self, model: ModelIdentity) -> bool:
         """Whether one server may answer for both."""
-        mine, theirs = self.replicas | {self.server}, model.replicas | {model.server}
-        return bool((mine & theirs) - {None})
+        return not self.servers.isdisjoint(model.servers)
 
     @property
     def low_bit(self) -> bool:
@@ -120,8 +117,7 @@ def model_identity(endpoint: Endpoint, metadata: ModelMetadata | None = None) ->
         quantization=report.quantization
         or next((name.quantization for name in (*names, own_name) if name.quantization), None),
         fingerprint=_fingerprint(endpoint, report),
-        server=_address(endpoint),
-        replicas=frozenset(map(server_address, endpoint.urls)),
+        servers=_servers(endpoint),
         served=_served(report) if endpoint.path is None else None,
     )
 
@@ -135,8 +131,7 @@ def served_identity(endpoint: Endpoint, model_id: str) -> ModelIdentity:
         names=(name,) if name.words else (),
         family=declared_family(endpoint.family) or first_family([name]),
         quantization=name.quantization,
-        server=_address(endpoint),
-        replicas=frozenset(map(server_address, endpoint.urls)),
+        servers=_servers(endpoint),
     )
 
 
@@ -174,17 +169,17 @@ def _are_same(first: ModelIdentity, second: ModelIdentity) -> bool:
     return any(same_weights(*pair) for pair in product(first.names, second.names))
 
 
-def _address(endpoint: Endpoint) -> str | None:
-    return None if endpoint.url is None else server_address(endpoint.url)
+def _servers(endpoint: Endpoint) -> frozenset[str]:
+    return frozenset(server_address(url) for url in (endpoint.url, *endpoint.urls) if url)
 
 
 def _fingerprint(endpoint: Endpoint, report: ModelMetadata) -> str | None:
     """A text that only these weights have: their digest, or the server's address and their path."""
     if endpoint.path is not None:
         return file_fingerprint(endpoint.path)
-    if report.fingerprint is not None or report.path is None:
+    if report.fingerprint is not None or report.path is None or endpoint.url is None:
         return report.fingerprint
-    return f"{_address(endpoint)} {report.path}"
+    return f"{server_address(endpoint.url)} {report.path}"
 
 
 def _served(report: ModelMetadata) -> str | None:
