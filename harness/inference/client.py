@@ -248,7 +248,7 @@ class Client:
         """
         route, request = call.route, call.request
         retry, gate, attempt = route.endpoint.retry, route.gate, call.attempt
-        counted = 1  # how many of the call's attempts this one counts as
+        counted = 1  # as how many attempts the failed one counts
         delay_s = retry_delay_s(
             error,
             attempt=attempt,
@@ -267,7 +267,7 @@ class Client:
             delay_s, counted = 0.0, 0
         else:
             call.tried.clear()
-            # 3. The gate holds the call, and lets it through when its server is back.
+            # 3. In an outage, the gate will hold the call until its server is back.
             if not call.may_wait:
                 delay_s = None if gate.is_down else delay_s
             elif 0 < gate.max_outage_s < (getattr(error, "retry_after_s", None) or 0):
@@ -325,7 +325,9 @@ class Client:
             try:
                 answer = await self._send(outgoing, call, span)
             except ServerError as error:
-                tools, schemas = route.tools, route.schemas if mode else None
+                # If one of these learns from the refusal, the call is sent in another way.
+                tools = route.tools
+                schemas = route.schemas if mode is not None else None
                 if not (
                     route.turns.learn(error, outgoing)
                     or (tools and tools.learn(error, outgoing))

@@ -26,6 +26,7 @@ from harness.errors import (
 )
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_PROBE_PAUSE_S = 1.0, 60.0, 15.0
+_MOST_DOUBLINGS = 60  # a float has no room for 2.0 ** 1024
 
 _AT_WORK = frozenset({408, 424})
 """Statuses that may come after the prompt was read: too slow, or (TGI) failed while answering."""
@@ -68,7 +69,8 @@ def retry_delay_s(
     if isinstance(error, Overloaded) and error.retry_after_s is not None:
         delay_s = error.retry_after_s
     else:
-        delay_s = jitter * min(policy.cap_s, policy.base_s * 2.0 ** (attempt - 1))
+        bound_s = policy.base_s * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS)
+        delay_s = jitter * min(policy.cap_s, bound_s)
     return delay_s if delay_s < left_s else None
 
 
@@ -131,8 +133,7 @@ def pause_s(
     """How long a server gets no calls after `failures` in a row; at least `asked_s`, its wish."""
     # A server that is down is tried sooner than one that fails calls: no call is lost by a try.
     longest_s = _LONGEST_PROBE_PAUSE_S if is_outage else _LONGEST_PAUSE_S
-    # The exponent is bounded: a float has no room for 2.0 ** 1024.
-    bound_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, 60))
+    bound_s = min(longest_s, _FIRST_PAUSE_S * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
     # `jitter`, in [0, 1), takes away up to half, so that programs do not try a server all at once.
     return max(asked_s, float(bound_s * (1 - jitter / 2)))
 
