@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
@@ -84,7 +83,7 @@ class Image:
         if url.startswith(("http://", "https://")):
             return cls("", url=url)
         head, _, body = url.partition(";base64,")
-        with suppress(binascii.Error):
+        with suppress(ValueError):  # for letters that are not ASCII, it is no `binascii.Error`
             if head.startswith("data:") and body:
                 return cls.from_bytes(base64.b64decode(body))
         raise InvalidInput(

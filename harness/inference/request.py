@@ -197,7 +197,8 @@ def _message(message: object) -> Message:
         return message
     if not isinstance(message, Mapping) or "role" not in message:
         raise _no_message(message)
-    calls = tuple(map(_tool_call, message.get("tool_calls") or ()))
+    tool_calls = message.get("tool_calls") or ()
+    calls = tuple(map(_tool_call, tool_calls if isinstance(tool_calls, Sequence) else [tool_calls]))
     if "content" not in message and not calls:
         raise _no_message(message)
     content: Any = message.get("content")
