@@ -55,17 +55,11 @@ Lease = Callable[[Request], AbstractAsyncContextManager[object]]
 class ReplicaState:
     """A replica at the moment when the replica for a call is chosen."""
 
-    under_way: int = 0
-    waiting: int = 0  # our calls that wait and would go to it first
+    load: int = 0  # our calls that it has, and those that wait and would go to it first
     has_place: bool = True
     is_out: bool = False  # whether it is left out, since it failed
     # Whether it gets no call at all now: it did not answer, and is not to be tried again yet.
     is_down: bool = False
-
-    @property
-    def load(self) -> int:
-        """The number of our calls, sent or not."""
-        return self.under_way + self.waiting
 
 
 @dataclass(slots=True, kw_only=True)
@@ -88,8 +82,7 @@ class Replica:
         is_being_tried = self.failures > 0 and self.under_way > 0
         is_out = is_being_tried or now_ns < self.out_until_ns
         return ReplicaState(
-            under_way=self.under_way,
-            waiting=waiting,
+            load=self.under_way + waiting,
             has_place=self.places is None or self.under_way < self.places,
             is_out=is_out,
             is_down=is_out and self.outage is not None,
@@ -433,7 +426,7 @@ def choice(
     usable = [number for number in untried if not states[number].is_out] or untried
     home = usable[0]
     is_away = home != order[0]
-    # The call is counted in the `waiting` of `order[0]`; another home does not count it yet.
+    # The call is counted in the load of `order[0]`; another home does not count it yet.
     home_load = states[home].load + is_away
     bound = most_for_one([home_load, *(states[number].load for number in usable[1:])])
     stays = home_load <= bound
