@@ -292,12 +292,11 @@ class Gate:
 
     def _note_failure(self, replica: Replica, error: HarnessError, *, is_fault: bool) -> None:
         reason = outage_of(error)
-        # It is down if nobody listens any more at an address that has answered, or if it was down
-        # before and this error, too, is a sign of an outage.
-        if self.max_outage_s and (
-            (reason == "unreachable" and self.answers) or (reason and replica.outage)
-        ):
-            if replica.outage is None:
+        is_still_down = reason is not None and replica.outage is not None
+        # Nobody listens any more at an address that has answered.
+        goes_down = reason == "unreachable" and self.answers > 0 and replica.outage is None
+        if self.max_outage_s and (is_still_down or goes_down):
+            if goes_down:
                 # A pause after other failures has no timer that wakes calls: `_leave_out` sets one.
                 replica.out_until_ns = 0
             replica.outage = reason

@@ -153,6 +153,7 @@ def _resolved(value: object, part: Mapping[str, Any], root: JsonSchema) -> Mappi
 
 
 def _may_be(value: object, part: Mapping[str, Any]) -> bool:
+    """Whether a list or an object, by its keys and constants, may be of this part of a schema."""
     if isinstance(value, list):
         return "array" in _types(part)
     properties = part.get("properties", _NOTHING)

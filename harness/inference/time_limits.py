@@ -82,7 +82,9 @@ async def time_limits(
 
 def timed_out(limit: TimeLimit, endpoint: Endpoint, *, total_s: float | None = None) -> CallTimeout:
     """The error for a limit that ran out; `total_s` is the value of `timeout_s` if it was less."""
-    seconds = total_s if limit == "timeout_s" and total_s is not None else getattr(endpoint, limit)
+    seconds = getattr(endpoint, limit)
+    if limit == "timeout_s" and total_s is not None:
+        seconds = total_s
     return CallTimeout(
         f"{_MEANINGS[limit]} within {limit} = {seconds:.3g} s", endpoint=endpoint.tag, limit=limit
     )

@@ -35,7 +35,7 @@ class TurnKnowledge:
         self._folds: frozenset[Fold] = frozenset()
 
     def folded(self, request: ChatRequest) -> ChatRequest:
-        """The call as its server takes it."""
+        """The call with all folds that its server needs."""
         for name, fold in _FOLDS.items():
             if name in self._folds:
                 request = fold(request)
