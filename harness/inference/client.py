@@ -134,8 +134,7 @@ class Client:
            ends it (`_insist`, `_ask_endpoint`).
         4. Gate: a place among the endpoint's calls, the model in memory, room in the meter.
         5. Provider: the request is sent (`_send`).
-        6. Record: the span gets phases and usage, the meter what was taken, and the reply is kept
-           for a resume.
+        6. Record: the span gets phases and usage, the meter the use, and a resume the reply.
         """
         # An unknown tag is an error before anything is reserved.
         self._route(request.model)

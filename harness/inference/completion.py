@@ -44,8 +44,7 @@ StructuredMode = Literal["enforced", "advisory", "ignored"]
 prompt, or the server enforces only JSON; `ignored`: it had no effect."""
 
 ToolMode = Literal["native", "typed"]
-"""How tools were offered: `native`, by the server's own support, or `typed`, as a type of the
-reply."""
+"""How tools were offered: `native`, by the server, or `typed`, as a type of the reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

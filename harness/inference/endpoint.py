@@ -161,8 +161,7 @@ class Endpoint(BaseModel):
     load_timeout_s: float = Field(default=600.0, gt=0)
     """Time limit for loading the model, and for unloading it."""
     written_in: Path | None = Field(default=None, exclude=True, repr=False)
-    """The folder of the `harness.toml` with this endpoint; None for the user's own. Set on
-    loading."""
+    """The folder of its `harness.toml`, set on loading; None for the user's own settings."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never in a file."""
     timeout_s: float = Field(default=300.0, gt=0)
@@ -174,8 +173,7 @@ class Endpoint(BaseModel):
     between_tokens_timeout_s: float | None = Field(default=None, gt=0)
     """Longest pause between two pieces of a reply; None for `timeout_s`."""
     max_reply_bytes: int = Field(default=64 << 20, gt=0)
-    """Largest size of a reply as received, with all data beside its text: bytes, or a text such as
-    "64 MiB"."""
+    """Largest size of a reply as received, with all its data: bytes, or a text such as "64 MiB"."""
     stream: bool = True
     """Whether all replies are streamed, which is needed to measure the time to the first token.
     False for servers or proxies that cannot stream."""
@@ -230,8 +228,7 @@ class Endpoint(BaseModel):
     """The family of models that this one descends from, such as `qwen`, where its name and its file
     do not tell. A model does not evaluate its own family's output."""
     usd_per_hour: float | None = Field(default=None, ge=0)
-    """Dollars per hour of its machine, for the report; of two endpoints on one machine, only one
-    should have it."""
+    """Dollars per hour of its machine, for the report; only one endpoint of a machine has it."""
     usd_per_million_input_tokens: float | None = Field(default=None, ge=0)
     """The provider's price; litellm knows its providers' prices."""
     usd_per_million_output_tokens: float | None = Field(default=None, ge=0)

@@ -48,8 +48,7 @@ class ToolCall:
     @property
     def sendable(self) -> ToolCall:
         """The call in a form that servers and their templates read, whatever the model wrote."""
-        # llama-server answers a history with broken arguments with 500, OpenAI answers one with a
-        # strange name with 400.
+        # llama-server answers 500 to a history with broken arguments, OpenAI 400 to a strange name.
         name = _NOT_IN_NAMES.sub("_", self.name)[:_MOST_NAME_CHARS] or "unknown"
         try:
             is_object = isinstance(orjson.loads(self.arguments), dict)
@@ -334,8 +333,7 @@ class ChatRequest:
     allow_empty: bool = False
     """Whether a reply without visible text is an answer, and no `ReplyEmpty`."""
     ignore_eos: bool = False
-    """Whether the reply continues to its limit, past the model's own end, if the server supports
-    it."""
+    """Whether the reply continues past its end to its limit, if the server supports that."""
     asks_again: bool = False
     """Whether it follows a reply that could not be used; used only in the trace."""
     timeout_s: float | None = None

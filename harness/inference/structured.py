@@ -1,9 +1,8 @@
 """Typed replies: a JSON Schema made from a Python type, and the reply parsed back into it.
 
 Also detects whether a server enforces schemas. It may accept one and silently ignore it: Ollama has
-done so with thinking models, llama-server does with a schema in another place. So the first call
-with a schema is preceded by a probe, which asks for a greeting under a schema that allows only
-something else.
+done so with thinking models, llama-server does with a schema in another place. So a probe precedes
+the first call with a schema: it asks for a greeting under a schema that allows no greeting.
 """
 
 from __future__ import annotations
@@ -218,9 +217,8 @@ class SharedResult(Generic[T]):
 class SchemaKnowledge:
     """What one model's server does with schemas; the tags of one model share it.
 
-    Without a `mode`, a probe before the first call with a schema detects it. A schema that the
-    server refuses is put in words from then on. `strict` is for servers that enforce schemas by
-    OpenAI's rules.
+    Without a `mode`, a probe before the first call with a schema detects it. Schemas that the
+    server refuses are put in words. `strict` is for servers that enforce OpenAI's rules.
     """
 
     def __init__(self, mode: StructuredMode | None = None, *, strict: bool = False) -> None:
