@@ -31,7 +31,7 @@ _FENCE = re.compile(r"```\w*")
 # A tool's name, and behind it nothing but marks before its arguments. It begins a word: to try each
 # letter of a long word takes quadratic time.
 _NAMED = re.compile(
-    r"(?<![\w.-])(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
+    r"(?<![A-Za-z0-9_.-])(?:functions\.|call:)?(?!json\b)([A-Za-z_][\w.-]*)(?::\d+)?"
     r"(?:\s|<[^<>]*>|\[ARGS\]|```|json\b|commentary\b)*(?=\{)"
 )
 _TAGGED = re.compile(
