@@ -26,7 +26,7 @@ from harness.graph import (
 from harness.graph.graph import ResultT
 from harness.inference import NOTHING, Spent
 from harness.inference.limits import LimitName
-from harness.inference.stream import Stream, Told
+from harness.inference.stream import ItemQueue, Stream
 from harness.session.separation import EvaluatorPool, Separation
 from harness.trace import (
     AUDIT_LOG,
@@ -258,7 +258,7 @@ class RunEvents(Stream[RunEvent, RunResult]):
     """
 
     def __init__(self, run: Callable[[Sink], Coroutine[Any, Any, RunResult]]) -> None:
-        queue = Told[RunEvent](
+        queue = ItemQueue[RunEvent](
             lambda before, after: replace(before, text=f"{before.text}{after.text}"),
             most=_MOST_WAITING,
             missed=lambda number: RunEvent(kind="missed", missed=number),
@@ -266,7 +266,7 @@ class RunEvents(Stream[RunEvent, RunResult]):
 
         async def run_observed() -> RunResult:
             result = await run(_Observer(queue))
-            queue.tell(RunEvent(kind="done", result=result))
+            queue.put(RunEvent(kind="done", result=result))
             return result
 
         super().__init__(run_observed, queue)
@@ -277,7 +277,7 @@ class _Observer:
 
     hears_text = True
 
-    def __init__(self, queue: Told[RunEvent]) -> None:
+    def __init__(self, queue: ItemQueue[RunEvent]) -> None:
         self._queue = queue
         self._open_spans: dict[int, SpanStarted] = {}
         # Label of a node's call → how many attempts have begun.
@@ -295,7 +295,7 @@ class _Observer:
                     model=call.model,
                     call=call.id,
                 )
-                self._queue.tell(event, key=record.span)
+                self._queue.put(event, key=record.span)
             case SpanStarted():
                 self._open_spans[record.id] = record
                 if node := events.NodeAttempt.of(record):
@@ -343,7 +343,7 @@ class _Observer:
             self._tell("question", node, key=question.key, text=question.text, form=question.form)
 
     def _tell(self, kind: EventKind, node: str | None, **fields_: Any) -> None:  # noqa: ANN401
-        self._queue.tell(RunEvent(kind=kind, node=node, **fields_))
+        self._queue.put(RunEvent(kind=kind, node=node, **fields_))
 
     def _node_around(self, span_id: int | None) -> str | None:
         """The label of the node's call that a span belongs to; None outside of nodes."""
