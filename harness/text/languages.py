@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 from functools import cache
 from importlib.resources import files
-from typing import Literal
+from typing import Literal, NamedTuple
 
 # fmt: off
 Language = Literal[
@@ -20,7 +20,7 @@ Language = Literal[
     "sq", "sr", "st", "sv", "sw", "ta", "te", "tg", "th", "tk", "tl", "tr", "tt", "ug", "uk",
     "ur", "uz", "vi", "vo", "wa", "xh", "yo", "zh", "zu",
 ]
-"""The languages that can be told, by ISO 639-1."""
+"""The languages that we recognize, by ISO 639-1."""
 # fmt: on
 
 UNSPACED = (
@@ -38,29 +38,39 @@ MARKS = "".join(c for c in map(chr, range(0x300, 0x3100)) if unicodedata.categor
 Trait = Literal[
     "no-blanks", "no-stops", "no-capitals", "capital-nouns", "inflected-names", "decimal-point"
 ]
-"""Something that its writing has or lacks, as `languages.tsv` tells of the languages we know."""
+"""A trait of a language's writing."""
+
+
+class _LanguageRow(NamedTuple):
+    stemmer: str
+    traits: list[str]
+    numerals: list[str]
 
 
 @cache
-def _table() -> dict[str, tuple[str, list[str], list[str]]]:
+def _table() -> dict[str, _LanguageRow]:
+    """The rows of `languages.tsv`, by code."""
     lines = files("harness.text").joinpath("languages.tsv").read_text(encoding="utf-8")
     rows = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
-    return {code: (name, traits.split(), words.split()) for code, name, traits, words in rows}
+    return {
+        code: _LanguageRow(stemmer, traits.split(), numerals.split())
+        for code, stemmer, traits, numerals in rows
+    }
 
 
 def has_trait(language: str | None, trait: Trait) -> bool:
     """Whether a language has it; False if the language or its trait is not known."""
-    return language in _table() and trait in _table()[language][1]
+    return language in _table() and trait in _table()[language].traits
 
 
 def numerals(language: str | None) -> list[str]:
     """The words for zero, one, two and so on; empty if they are not known."""
-    return _table()[language][2] if language in _table() else []
+    return _table()[language].numerals if language in _table() else []
 
 
 def stemmers() -> tuple[str, ...]:
-    """The languages whose words a search takes back to stems, by their names in stores."""
-    return tuple(sorted(name for name, _, _ in _table().values() if name))
+    """The names that stores have for the languages whose words they take back to stems."""
+    return tuple(sorted(row.stemmer for row in _table().values() if row.stemmer))
 
 
 # First word of the Unicode names of a script's letters → the languages that it writes.
@@ -110,12 +120,16 @@ def fits_script(text: str, language: Language) -> bool | None:
     if count < 0.8 * len(letters) or not letters:
         return None
     if script == "LATIN":
-        is_other = language in " ".join(_WRITES.values()).split() and language not in _ALSO_LATIN
-        return False if is_other and count >= _LEAST_LATIN_LETTERS else None
-    languages = _WRITES.get(script, language).split()
+        has_script = language in " ".join(_WRITES.values()).split()
+        is_never_latin = has_script and language not in _ALSO_LATIN
+        return False if is_never_latin and count >= _LEAST_LATIN_LETTERS else None
+    if script not in _WRITES:
+        return None
+    languages = _WRITES[script].split()
     if language not in languages:
         return False
-    return True if languages == [language] and script in _WRITES else None
+    # A script that several languages share does not say which of them this is.
+    return True if len(languages) == 1 else None
 
 
 _UNSPACED = re.compile(f"[{UNSPACED}]+")
