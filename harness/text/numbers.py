@@ -183,7 +183,8 @@ def _exponent(match: re.Match[str], *, is_money: bool) -> int:
 def _dates(written: str) -> set[Value]:
     """`2024-04-03` for `2024-04-03`, `3.4.2024` or `2024年4月3日`; for `3/4/2024`, both orders."""
     groups = re.split(r"\D", written.rstrip("日"))
-    if len(groups) != 3 or written.count(",") or max(map(len, groups)) != 4:
+    # The first group of `.5.2024` is empty.
+    if len(groups) != 3 or not groups[0] or "," in written or max(map(len, groups)) != 4:
         return set()
     year, month, day = map(int, groups if len(groups[0]) == 4 else groups[::-1])
     orders = {(month, day), (day, month)} if "/" in written else {(month, day)}
