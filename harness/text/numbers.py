@@ -48,7 +48,7 @@ TIMES = "times"
 """In place of the unit of a number before a power of ten, such as `million`."""
 
 
-class Reading(NamedTuple):
+class NumberReading(NamedTuple):
     """One way to read a number."""
 
     value: Value
@@ -61,7 +61,7 @@ class Number:
     """A number in a text."""
 
     text: str
-    readings: frozenset[Reading]
+    readings: frozenset[NumberReading]
     """Empty if it is several numbers for certain."""
     parts: frozenset[Value] = frozenset()
     """The numbers that it may be instead, if it may be several: `1,2,3`, `12 000`, a date."""
@@ -141,16 +141,16 @@ def _line_numbers(matches: Sequence[re.Match[str]], decimal_mark: str) -> Iterat
 
 def _with_units(
     values: Collection[Value], match: re.Match[str], *, has_percent: bool
-) -> set[Reading]:
+) -> set[NumberReading]:
     """Each value with its unit, by the signs and words around the number."""
     sign_before = match.string[max(0, match.start() - 2) : match.start()].strip()[-1:]
     exponent = _exponent(match, is_money=sign_before in _CURRENCIES)
     if exponent:
-        large = {Reading(v.scaleb(exponent), "") for v in values if isinstance(v, Decimal)}
+        large = {NumberReading(v.scaleb(exponent), "") for v in values if isinstance(v, Decimal)}
         # `3 million` is 3,000,000, and also a three before a word.
-        return large | {Reading(value, TIMES) for value in values}
+        return large | {NumberReading(value, TIMES) for value in values}
     unit = _unit(match, sign_before, has_percent=has_percent)
-    return {Reading(value, unit) for value in values}
+    return {NumberReading(value, unit) for value in values}
 
 
 def _unit(match: re.Match[str], sign_before: str, *, has_percent: bool) -> str:

@@ -30,23 +30,23 @@ from harness.rubric.checks.base import (
     range_in_words,
     share_in_range,
 )
-from harness.rubric.checks.schema_faults import draft_of, faults_of, registry_with
+from harness.rubric.checks.schema_faults import faults_of, registry_with, validator_class
 from harness.rubric.draft import Draft, Finding
 
-# Kept of one section, so that a pattern that matches everywhere does not fill the memory.
+# The most matches of a section, so that a pattern that matches everywhere does not fill the memory.
 _MOST_MATCHES = 1_000
 
 _PATTERNS = frozenset({"pattern", "patternProperties"})
 
 _SEARCH = """
 import itertools, json, re, sys
-asked = json.load(sys.stdin)
-pattern = re.compile(asked["pattern"], re.MULTILINE)
-found = [
-    [match[0] for match in itertools.islice(pattern.finditer(text), asked["most"])]
-    for text in asked["texts"]
+question = json.load(sys.stdin)
+pattern = re.compile(question["pattern"], re.MULTILINE)
+matches = [
+    [match[0] for match in itertools.islice(pattern.finditer(text), question["most"])]
+    for text in question["texts"]
 ]
-json.dump(found, sys.stdout)
+json.dump(matches, sys.stdout)
 """
 
 
@@ -108,7 +108,7 @@ class Regex(Check):
         return f"{where}, the number of these is {times}: {self._meaning}."
 
     def grade(self, draft: Draft) -> Grade:
-        """Falls off with the distance from the range; with `scope: section`, the mean of them."""
+        """1 in the range, else less, by the distance; with `scope: section`, the sections' mean."""
         by_section = self._matches(draft)
         if self.scope == "section":
             return mean_over_chapters(
@@ -127,12 +127,12 @@ class Regex(Check):
         return self.meaning.strip().rstrip(".") or f"what matches {self.pattern}"
 
     def _grade(self, draft: Draft, by_section: Mapping[int, list[str]]) -> Grade:
-        """The grade by the matches in the sections that are counted together."""
+        """The grade of matches that are counted together; `by_section` has those of each index."""
         count = sum(map(len, by_section.values()))
         findings: tuple[Finding, ...] = ()
         if count < self._least:
             message = f"{count} of this: {self._meaning}; at least {self._least} are needed"
-            # What a section lacks is said of it; what the draft lacks, of none.
+            # A finding about the whole draft names no section.
             index = next(iter(by_section)) if self.scope == "section" else None
             title = None if index is None else draft.sections[index].title
             findings = (Finding(message, title, index, code="check.too-few"),)
@@ -154,12 +154,14 @@ class Regex(Check):
         return draft.finding(message, index, code="check.too-many")
 
     def _matches(self, draft: Draft) -> list[list[str]]:
-        # Without site-packages (-S) the process starts sooner; the search needs none.
+        """The matches in each section of the draft."""
         texts = [section.text for section in draft.sections]
-        search = {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES}
-        what = f"the pattern {self.pattern}"
         matches: list[list[str]] = _answer(
-            ["-S", "-c", _SEARCH], search, what=what, timeout_s=self.timeout_s
+            # Without site-packages (-S) the process starts sooner; the search needs none.
+            ["-S", "-c", _SEARCH],
+            {"pattern": self.pattern, "texts": texts, "most": _MOST_MATCHES},
+            what=f"the pattern {self.pattern}",
+            timeout_s=self.timeout_s,
         )
         return matches
 
@@ -199,11 +201,8 @@ class Json(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """0 for what is not JSON; else a half, a third … for one fault, two …; 1 without any."""
-        fenced = [fence for fence in draft.fences if fence[2].language == "json"]
-        text, title, index = draft.text, None, None
-        if fenced:
-            index, section, fence = fenced[0]
-            text, title = fence.code, section.title
+        index, text = _json_in(draft)
+        title = None if index is None else draft.sections[index].title
         try:
             faults = self._faults(json.loads(text, parse_constant=_refuse))
         except ValueError as error:  # JSONDecodeError, and numbers of 5,000 digits
@@ -221,7 +220,7 @@ class Json(Check):
         # Imported at the first use: 80 ms that most rubrics never need.
         from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
-        # Without a pattern it ends by itself, and needs no process.
+        # Without a pattern the validation always ends, and needs no process of its own.
         if not any(key in _PATTERNS for key, _ in _members_of(self.against)):
             try:
                 return faults_of(self.against, instance)
@@ -240,8 +239,16 @@ class Json(Check):
         return [str(fault) for fault in faults]
 
 
+def _json_in(draft: Draft) -> tuple[int | None, str]:
+    """The first fence labelled `json`, with its section's index; without one, the whole text."""
+    for index, _, fence in draft.fences:
+        if fence.language == "json":
+            return index, fence.code
+    return None, draft.text
+
+
 def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: float) -> Any:  # noqa: ANN401
-    """What a program of this package answers, which a pattern may keep from ever ending."""
+    """The answer of a Python program that reads a question as JSON and prints its answer so."""
     # Some patterns never finish on some texts (`(a+)+$` on thirty letters). That cannot be
     # foreseen, and Python cannot interrupt a search: a process of its own can be ended.
     try:
@@ -282,21 +289,22 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
     from jsonschema import SchemaError  # noqa: PLC0415 - as above
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
 
-    draft = draft_of(schema)
-    if draft is None:
+    validator = validator_class(schema)
+    if validator is None:
         raise Mistake(
             f"'$schema: {schema['$schema']}' is not a known draft of JSON Schema",
             code="rubric.schema-draft",
         )
     try:
         # Formats too: one of them is for a `pattern`.
-        draft.check_schema(schema, format_checker=draft.FORMAT_CHECKER)
+        validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
     except SchemaError as error:
         raise Mistake(
             f"not a JSON Schema: {error.json_path}: {error.message}", code="rubric.schema-invalid"
         ) from error
     try:
-        # What has an id of its own may be referred to by that; such references wait for a draft.
+        # A part may be referred to by an `$id` of its own: such a reference is first looked up when
+        # a draft is graded.
         if not any(key == "$id" for key, _ in _members_of([*schema.values()])):
             resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
             for key, reference in _members_of(schema):
@@ -310,6 +318,7 @@ def _check_schema(schema: dict[str, JsonValue]) -> None:
 
 
 def _members_of(schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
+    """Every key with its value, at any depth."""
     if isinstance(schema, dict):
         yield from schema.items()
         for value in schema.values():
