@@ -113,7 +113,7 @@ class Tuning:
     @property
     def labels_sha256(self) -> str:
         """The digest of what people said of the drafts that count."""
-        texts = sorted(rated.labeled.said for rated in self.counted)
+        texts = sorted(rated.labeled.identified_labels for rated in self.counted)
         return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
