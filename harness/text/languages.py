@@ -44,6 +44,7 @@ Trait = Literal[
 class _LanguageRow(NamedTuple):
     stemmer: str
     traits: list[str]
+    scripts: list[str]
     numerals: list[str]
 
 
@@ -53,8 +54,8 @@ def _table() -> dict[str, _LanguageRow]:
     lines = files("harness.text").joinpath("languages.tsv").read_text(encoding="utf-8")
     rows = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
     return {
-        code: _LanguageRow(stemmer, traits.split(), numerals.split())
-        for code, stemmer, traits, numerals in rows
+        code: _LanguageRow(stemmer, traits.split(), scripts.split(), numerals.split())
+        for code, stemmer, traits, scripts, numerals in rows
     }
 
 
@@ -73,37 +74,6 @@ def stemmers() -> tuple[str, ...]:
     return tuple(sorted(row.stemmer for row in _table().values() if row.stemmer))
 
 
-# First word of the Unicode names of a script's letters → the languages that it writes.
-_WRITES: dict[str, str] = {
-    "CJK": "zh ja ko",
-    "HIRAGANA": "ja",
-    "KATAKANA": "ja",
-    "HANGUL": "ko",
-    "GREEK": "el",
-    "CYRILLIC": "az ba be bg bs kk ku ky mk mn ro ru sr tg tk tt ug uk uz",
-    "ARABIC": "ar az fa ha kk ku ky ms ps sw tg tk ug ur uz",
-    "HEBREW": "he",
-    "ARMENIAN": "hy",
-    "GEORGIAN": "ka",
-    "ETHIOPIC": "am om",
-    "THAI": "th",
-    "DEVANAGARI": "hi mr ne sa",
-    "BENGALI": "as bn",
-    "GURMUKHI": "pa",
-    "GUJARATI": "gu",
-    "ORIYA": "or",
-    "TAMIL": "ta",
-    "TELUGU": "te",
-    "KANNADA": "kn",
-    "MALAYALAM": "ml",
-    "SINHALA": "si",
-    "LAO": "lo",
-    "TIBETAN": "dz",
-    "MYANMAR": "my sa",
-    "KHMER": "km",
-}
-# Languages of these scripts that are also written in Latin letters.
-_ALSO_LATIN = "az ba bs ha kk ku ky mn ms om ro sr sw tg tk tt ug uz"
 # Fewer Latin letters may be a name or a brand in a text of any language.
 _LEAST_LATIN_LETTERS = 12
 
@@ -120,16 +90,14 @@ def fits_script(text: str, language: Language) -> bool | None:
     if count < 0.8 * len(letters) or not letters:
         return None
     if script == "LATIN":
-        has_script = language in " ".join(_WRITES.values()).split()
-        is_never_latin = has_script and language not in _ALSO_LATIN
+        scripts_of_language = _table()[language].scripts if language in _table() else []
+        is_never_latin = bool(scripts_of_language) and "LATIN" not in scripts_of_language
         return False if is_never_latin and count >= _LEAST_LATIN_LETTERS else None
-    if script not in _WRITES:
-        return None
-    languages = _WRITES[script].split()
-    if language not in languages:
+    languages = [code for code, row in _table().items() if script in row.scripts]
+    if languages and language not in languages:
         return False
     # A script that several languages share does not say which of them this is.
-    return True if len(languages) == 1 else None
+    return True if languages == [language] else None
 
 
 _UNSPACED = re.compile(f"[{UNSPACED}]+")
