@@ -102,21 +102,8 @@ def steps_of(scores: NDArray[np.float64], wrong: NDArray[np.bool_]) -> tuple[AtT
 
     A draft that no threshold accepts scores `-inf`.
     """
-    # Negated, so that the strictest threshold comes first.
-    values, ranks = np.unique(-scores, return_inverse=True)
-    accepted = np.cumsum(np.bincount(ranks, minlength=len(values)))
-    accepted_wrong = np.cumsum(np.bincount(ranks[wrong], minlength=len(values)))
-    return tuple(
-        AtThreshold(
-            threshold=-float(value),
-            accepted=int(count),
-            wrong=int(wrong_count),
-            drafts=len(scores),
-            rejects=int(wrong.sum()),
-        )
-        for value, count, wrong_count in zip(values, accepted, accepted_wrong, strict=True)
-        if np.isfinite(value)
-    )
+    thresholds = np.unique(scores[np.isfinite(scores)])[::-1]
+    return tuple(at_threshold(scores, wrong, float(threshold)) for threshold in thresholds)
 
 
 def upper_bound(wrong: int, drafts: int, *, error: float) -> float:
