@@ -87,11 +87,11 @@ def fits_script(text: str, language: Language) -> bool | None:
         scripts["KATAKANA"] = kana + scripts.pop("CJK")  # Han among kana is Japanese
     script, count = scripts.most_common(1)[0]
     # A name or a term in other letters stands in many texts.
-    if count < 0.8 * len(letters) or not letters:
+    if not letters or count < 0.8 * len(letters):
         return None
     if script == "LATIN":
-        scripts_of_language = _table()[language].scripts if language in _table() else []
-        is_never_latin = bool(scripts_of_language) and "LATIN" not in scripts_of_language
+        other_scripts = _table()[language].scripts
+        is_never_latin = bool(other_scripts) and "LATIN" not in other_scripts
         return False if is_never_latin and count >= _LEAST_LATIN_LETTERS else None
     languages = [code for code, row in _table().items() if script in row.scripts]
     if languages and language not in languages:
