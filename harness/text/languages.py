@@ -46,6 +46,7 @@ class _LanguageRow(NamedTuple):
     traits: list[str]
     scripts: list[str]
     numerals: list[str]
+    ordinals: list[list[str]]
 
 
 @cache
@@ -53,10 +54,12 @@ def _table() -> dict[str, _LanguageRow]:
     """The rows of `languages.tsv`, by code."""
     lines = files("harness.text").joinpath("languages.tsv").read_text(encoding="utf-8")
     rows = (line.split("\t") for line in lines.splitlines() if not line.startswith("#"))
-    return {
-        code: _LanguageRow(stemmer, traits.split(), scripts.split(), numerals.split())
-        for code, stemmer, traits, scripts, numerals in rows
-    }
+    table = {}
+    for code, stemmer, *lists in rows:
+        traits, scripts, numerals, ordinals = map(str.split, lists)
+        forms = [ordinal.split("/") for ordinal in ordinals]
+        table[code] = _LanguageRow(stemmer, traits, scripts, numerals, forms)
+    return table
 
 
 def has_trait(language: str | None, trait: Trait) -> bool:
@@ -67,6 +70,11 @@ def has_trait(language: str | None, trait: Trait) -> bool:
 def numerals(language: str | None) -> list[str]:
     """The words for zero, one, two and so on; empty if they are not known."""
     return _table()[language].numerals if language in _table() else []
+
+
+def ordinals(language: str) -> list[list[str]]:
+    """The words for first, second and so on, each in its forms; empty if they are not known."""
+    return _table()[language].ordinals if language in _table() else []
 
 
 def stemmers() -> tuple[str, ...]:

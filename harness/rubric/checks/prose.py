@@ -165,10 +165,7 @@ _SIGNATURE_WORDS = 5
 
 
 def unfinished(section: Section, *, leads_over: bool) -> Notice | None:
-    """What is missing at a section's end, or None. Whether its code is whole is not checked.
-
-    With `leads_over`, subsections follow, which a colon may announce.
-    """
+    """What is missing at a section's end, or None; a colon may lead over to subsections."""
     if not section.body.strip():
         return _NO_BODY
     # Rules, HTML, link definitions and footnotes may stand behind the last sentence.
@@ -314,10 +311,7 @@ def _repeated(
     share: float,
     is_same: Callable[[_ComparedText, _ComparedText], bool],
 ) -> Iterator[_ComparedText]:
-    """The texts that repeat an earlier one, by `is_same(new, earlier)`.
-
-    `is_same` is never true unless the earlier text has at least this share of the new one's words.
-    """
+    """The texts that repeat an earlier one, by `is_same(new, earlier)`, which wants this share."""
     count = Counter(word for text in texts for word in text.words)
     earlier_texts: set[_ComparedText] = set()
     by_word: defaultdict[str, list[_ComparedText]] = defaultdict(list)
@@ -370,14 +364,12 @@ class Language(Check):
 
     def grade(self, draft: Draft) -> Grade:
         """The share of prose in that language, by the length of the sections."""
-        long: dict[int, str] = {}
-        short: dict[int, str] = {}
-        for index, text in _prose(draft).items():
-            (short if letter_bytes(text) < ENOUGH_BYTES else long)[index] = text
-        texts = [([index], text) for index, text in long.items()]
-        together = " ".join(short.values())
+        prose = _prose(draft)
+        short = {index for index, text in prose.items() if letter_bytes(text) < ENOUGH_BYTES}
+        texts = [([index], text) for index, text in prose.items() if index not in short]
+        together = " ".join(prose[index] for index in sorted(short))
         if letter_bytes(together) >= ENOUGH_BYTES or fits_script(together, self.code) is not None:
-            texts.append(([*short], together))
+            texts.append((sorted(short), together))
         if not texts:
             return Grade(1.0, unjudged="it is too short to tell its language")
         right = 0

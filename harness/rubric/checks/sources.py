@@ -12,7 +12,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
 from itertools import chain, pairwise
 from typing import ClassVar, Literal
 
@@ -21,7 +20,7 @@ from pydantic import Field
 from harness.rubric.checks.base import Check, Grade, Phrase, quoted, share_without
 from harness.rubric.draft import Draft, visible_text
 from harness.text.folding import composed, folded
-from harness.text.languages import HANGUL, UNSPACED, has_trait, numerals
+from harness.text.languages import HANGUL, UNSPACED, has_trait, numerals, ordinals
 from harness.text.numbers import TIMES, WORD, Number, Value, numbers
 from harness.text.sentences import sentences_of
 from harness.text.words import is_long, terms, words
@@ -79,9 +78,10 @@ def _units_by_value(text: str, language: str | None) -> Mapping[Value, Collectio
         for value, numeral in enumerate(numerals(code)):
             if folded(numeral) in words_of_text:
                 units[Decimal(value)].add("")
-    for value, forms in _ordinals():
-        if words_of_text & forms:
-            units[Decimal(value)].add(WORD)
+    for code in ("en", "de"):
+        for value, forms in enumerate(ordinals(code), start=1):
+            if not words_of_text.isdisjoint(forms):
+                units[Decimal(value)].add(WORD)
     # Without the language: a source may be in another, so each reading of its numbers counts.
     for number in numbers(text):
         for part in number.parts:
@@ -92,20 +92,6 @@ def _units_by_value(text: str, language: str | None) -> Mapping[Value, Collectio
             if isinstance(reading.value, Decimal):
                 units[abs(reading.value)].add(reading.unit)
     return units
-
-
-@cache
-def _ordinals() -> list[tuple[int, set[str]]]:
-    """Ordinals with their forms in words, to 99 in English and to 20 in German."""
-    units = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth"]
-    teens = "ten eleven twelf thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
-    english = [*units, *(f"{stem}th" for stem in teens.split())]
-    for tens in ["twent", "thirt", "fort", "fift", "sixt", "sevent", "eight", "ninet"]:
-        english += [f"{tens}ieth", *(f"{tens}y-{unit}" for unit in units)]
-    stems = "erst zweit dritt viert fünft sechst siebt acht neunt zehnt elft zwölft"
-    stems += " dreizehnt vierzehnt fünfzehnt sechzehnt siebzehnt achtzehnt neunzehnt zwanzigst"
-    german = [{stem + ending for ending in ["e", "er", "es", "en", "em"]} for stem in stems.split()]
-    return [*enumerate(({word} for word in english), 1), *enumerate(german, 1)]
 
 
 def _is_among(number: Number, units: Mapping[Value, Collection[str]]) -> bool:
