@@ -42,10 +42,8 @@ _WIDE_COMMA = re.compile("(?<=[０-９])，(?=[０-９])")
 _TIME_OF_DAY = re.compile(r"(\bklo |\bkl\. ?)?\b(\d\d?)\.([0-5]\d)\b(?(1)|(?=\s?Uhr\b))")
 # Groups of digits: 1-000-000, or as in India 1-00-000.
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:-\d{3})+|[1-9]\d?(?:-\d\d)*-\d{3}|[1-9]\d{0,2}")
-WORD = "word"
-"""In place of the unit of a number before a word that is no unit we know."""
-TIMES = "times"
-"""In place of the unit of a number before a power of ten, such as `million`."""
+WORD = "word"  # in place of the unit of a number before a word that is no unit we know
+TIMES = "times"  # in place of the unit of a number before a power of ten, such as `million`
 
 
 class NumberReading(NamedTuple):

@@ -14,6 +14,7 @@ import orjson
 from harness.errors import InvalidInput
 from harness.rows import Row
 from harness.rubric.calibration.score_figures import Sample
+from harness.rubric.checks.target import text_of
 from harness.rubric.rubric import Rubric
 
 _SCORES = "scores."
@@ -52,8 +53,7 @@ class PairNames:
 
 def _cell(value: object) -> str:
     """The value as a cell of a table, so that a row has one name in files of any kind."""
-    text = value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
-    return "" if value is None else text
+    return "" if value is None else text_of(value)
 
 
 def evaluation_samples(rows: Iterable[Row | InvalidInput]) -> list[Sample]:

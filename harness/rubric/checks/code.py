@@ -125,7 +125,7 @@ class NoStubs(Check):
         faulty = total = 0
         for block in python_blocks(draft):
             if not isinstance(block.parsed, str):
-                faults = [*_stubs(block.parsed), *_marks(block)]
+                faults = [*_stubs(block.parsed), *_placeholders(block.code)]
                 total += 1
                 faulty += bool(faults)
                 findings += [draft.finding(f.message, block.index, code=f.code) for f in faults]
@@ -168,23 +168,15 @@ def _last_name(node: ast.expr) -> str:
     return ""
 
 
-def _marks(block: PythonBlock) -> Iterator[Finding]:
-    for comment in _comments(block.code):
-        if _MARK.search(comment):
-            yield Finding(
-                f"do what the comment {quoted(comment)} asks, and remove it",
-                code="check.placeholder",
-            )
-
-
-def _comments(code: str) -> Iterator[str]:
+def _placeholders(code: str) -> Iterator[Finding]:
     # First, since cutting code into tokens takes longer than all the rest.
     if not _MARK.search(code):
         return
     try:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):
-            if token.type == tokenize.COMMENT:
-                yield token.string
+            if token.type == tokenize.COMMENT and _MARK.search(token.string):
+                message = f"do what the comment {quoted(token.string)} asks, and remove it"
+                yield Finding(message, code="check.placeholder")
     except (tokenize.TokenError, SyntaxError):
         # Some code that parses, such as one that ends in a backslash, has no end to tokenize.
         return

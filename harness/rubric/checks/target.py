@@ -50,7 +50,7 @@ class Match:
 
     def __call__(self, output: object, target: object) -> bool:
         """Whether the output says one of the targets: a text, a number, or a list of these."""
-        return self.holds(_text(output), texts_of(target))
+        return self.holds(text_of(output), texts_of(target))
 
     def holds(self, text: str, targets: Iterable[str]) -> bool:
         """Whether a text says one of the targets, given as texts."""
@@ -84,10 +84,11 @@ def texts_of(target: object) -> tuple[str, ...]:
     parts = _parts(target)
     # Libraries make 4.0 of the 4 in a column with gaps, so it is `4` too.
     whole = (int(part) for part in parts if isinstance(part, float) and part.is_integer())
-    return tuple(dict.fromkeys([*map(str, whole), *map(_text, parts)]))
+    return tuple(dict.fromkeys([*map(str, whole), *map(text_of, parts)]))
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A text as it is; any other value as JSON."""
     return value if isinstance(value, str) else orjson.dumps(value, default=str).decode()
 
 
