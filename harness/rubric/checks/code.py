@@ -175,8 +175,10 @@ def _placeholders(code: str) -> Iterator[Finding]:
     try:
         for token in tokenize.generate_tokens(io.StringIO(code).readline):
             if token.type == tokenize.COMMENT and _MARK.search(token.string):
-                message = f"do what the comment {quoted(token.string)} asks, and remove it"
-                yield Finding(message, code="check.placeholder")
+                yield Finding(
+                    f"do what the comment {quoted(token.string)} asks, and remove it",
+                    code="check.placeholder",
+                )
     except (tokenize.TokenError, SyntaxError):
         # Some code that parses, such as one that ends in a backslash, has no end to tokenize.
         return
