@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -101,13 +102,19 @@ def as_draft(row: Row, rubric: Rubric) -> Row:
     """A row of an evaluation as a draft with scores; any other row as it is.
 
     Each epoch is a draft. The scores are the rubric's own, or another program's if they have the
-    names of the rubric's dimensions.
+    names of the rubric's dimensions. Raises `InvalidInput` if the epoch is no whole number.
     """
     if not is_evaluation(row.fields):
         return row
-    epoch = int(row.fields["epoch"])
+    try:
+        # Other programs write 1.0; an object has columns such as `epoch.a` in place of this one.
+        epoch = float(row.fields.get("epoch", ""))
+    except (TypeError, ValueError):
+        epoch = math.nan
+    if not epoch.is_integer():
+        raise row.refusal("'epoch' is not a whole number", code="labels.not-a-number")
     fields = {
-        "id": row.id if epoch == 1 else f"{row.id} epoch {epoch}",
+        "id": row.id if epoch == 1 else f"{row.id} epoch {epoch:.0f}",
         # Epochs of one row are alike, unless the row has another group.
         "group": row.id,
         "draft": row.fields.get("output"),

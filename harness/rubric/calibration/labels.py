@@ -200,16 +200,18 @@ class _LabelTable:
     mistakes: list[tuple[str, InvalidInput]] = field(default_factory=list)
     """Each with the name of its column in the file."""
 
-    def labels(self, read: Iterable[Row | InvalidInput]) -> Labels:
+    def labels(self, table_rows: Iterable[Row | InvalidInput]) -> Labels:
         rows: list[Row] = []
-        for row in read:
-            if isinstance(row, Row):
+        for row in table_rows:
+            try:
+                if isinstance(row, InvalidInput):
+                    raise row
                 rows.append(as_draft(row, self.rubric))
-            # Not a row's mistake: the file cannot be read.
-            elif row.line is None:
-                raise row
-            else:
-                self.mistakes.append(("row", row))
+            except InvalidInput as mistake:
+                # Not a row's mistake: the file cannot be read.
+                if mistake.line is None:
+                    raise
+                self.mistakes.append(("row", mistake))
         columns = dict.fromkeys(column for row in rows for column in row.fields)
         column_by_kind = {column.partition(".")[0]: column for column in columns}
         self._check_columns(columns, column_by_kind.keys())
@@ -287,8 +289,8 @@ class _LabelTable:
     def _wrong(self, cell: _Cell, message: str, *, code: str) -> None:
         column = self.columns.get(cell.column, cell.column)
         # In a spreadsheet, lines are hard to count where texts have several.
-        of = f" (draft '{cell.row.id}')" if "id" in cell.row.fields and column != "id" else ""
-        self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{of}", code=code)))
+        draft = f" (draft '{cell.row.id}')" if "id" in cell.row.fields and column != "id" else ""
+        self.mistakes.append((column, cell.row.refusal(f"{column}: {message}{draft}", code=code)))
 
     def _gather(self, row: Row, cells: dict[_Place, _Cell]) -> None:
         """Adds a row's cells to those of its draft."""
