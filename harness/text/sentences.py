@@ -113,13 +113,11 @@ def _is_end(before: str, following: str, language: Language | None) -> bool:
     # Japanese と behind a quotation says who spoke.
     if following[:1] == "と" and before.rstrip()[-1:] in "」』":
         return False
-    return last != "." or not _is_ordinal(before, following, language)
-
-
-def _is_ordinal(before: str, following: str, language: Language | None) -> bool:
-    if language is None and _ORDINAL.search(before) and not _OPENER.match(following):
+    if last != ".":
         return True
-    return bool(_MONTH.match(following) and _DAY.search(before))
+    if language is None and _ORDINAL.search(before) and not _OPENER.match(following):
+        return False
+    return not (_MONTH.match(following) and _DAY.search(before))
 
 
 def _cut(text: str, ends: list[int]) -> list[str]:

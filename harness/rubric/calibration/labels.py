@@ -59,16 +59,13 @@ def _samples(value: object) -> list[Any]:
     return listed(value)
 
 
-def _lower(words: Mapping[str, str]) -> BeforeValidator:
-    def read(value: object) -> object:
-        word = str(value).strip().lower()
-        return words.get(word, word)
-
-    return BeforeValidator(read)
+def _decision(value: object) -> object:
+    word = str(value).strip().lower()
+    return _DECISIONS.get(word, word)
 
 
 Name = Annotated[str, StringConstraints(strip_whitespace=True)]
-Decision = Annotated[bool, _lower(_DECISIONS)]
+Decision = Annotated[bool, BeforeValidator(_decision)]
 
 
 class Labeled(BaseModel):

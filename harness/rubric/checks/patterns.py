@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import (
@@ -184,14 +183,57 @@ class Json(Check):
     @field_validator("against", mode="before")
     @classmethod
     def _read(cls, against: object, info: ValidationInfo) -> object:
-        # A file's content in place of its name: the rubric, and its digest, hold all that it asks.
-        return _content_of(path_beside(against, info)) if isinstance(against, str) else against
+        if not isinstance(against, str):
+            return against
+        path = path_beside(against, info)
+        try:
+            # A file's content in place of its name: the rubric, and its digest, hold all it asks.
+            return json.loads(path.read_bytes())
+        except OSError as error:
+            raise Mistake(
+                f"{path} cannot be read ({error.strerror})", code="rubric.named-file-unreadable"
+            ) from error
+        except (ValueError, RecursionError) as error:
+            raise Mistake(
+                f"{path} is not JSON ({error})", code="rubric.named-file-not-json"
+            ) from error
 
     @field_validator("against")
     @classmethod
-    def _check(cls, against: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        _check_schema(against)
-        return against
+    def _check(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        # Imported at the first use: 80 ms that most rubrics never need.
+        from jsonschema import SchemaError  # noqa: PLC0415
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+
+        validator = validator_class(schema)
+        if validator is None:
+            raise Mistake(
+                f"'$schema: {schema['$schema']}' is not a known draft of JSON Schema",
+                code="rubric.schema-draft",
+            )
+        try:
+            # Formats too: one of them is for a `pattern`.
+            validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
+        except SchemaError as error:
+            raise Mistake(
+                f"not a JSON Schema: {error.json_path}: {error.message}",
+                code="rubric.schema-invalid",
+            ) from error
+        # A part may be referred to by an `$id` of its own: such a reference is first looked up when
+        # a draft is graded.
+        if any(key == "$id" for key, _ in _members_of([*schema.values()])):
+            return schema
+        resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
+        try:
+            for key, reference in _members_of(schema):
+                if key == "$ref" and isinstance(reference, str):
+                    resolver.lookup(reference)
+        except Unresolvable as error:
+            raise Mistake(
+                f"'$ref: {error.ref}' leads to nothing inside the schema",
+                code="rubric.schema-reference",
+            ) from error
+        return schema
 
     @property
     def requirement(self) -> str:
@@ -217,8 +259,7 @@ class Json(Check):
         return Grade(1 / (1 + len(findings)), findings)
 
     def _faults(self, instance: object) -> list[str]:
-        # Imported at the first use: 80 ms that most rubrics never need.
-        from referencing.exceptions import Unresolvable  # noqa: PLC0415
+        from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
 
         # Without a pattern the validation always ends, and needs no process of its own.
         if not any(key in _PATTERNS for key, _ in _members_of(self.against)):
@@ -272,49 +313,6 @@ def _answer(program: Sequence[str], question: object, *, what: str, timeout_s: f
     except (OSError, subprocess.CalledProcessError) as error:
         raise EvaluationFailed(f"{what} could not be run ({error})") from error
     return json.loads(done.stdout)
-
-
-def _content_of(path: Path) -> object:
-    try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise Mistake(
-            f"{path} cannot be read ({error.strerror})", code="rubric.named-file-unreadable"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise Mistake(f"{path} is not JSON ({error})", code="rubric.named-file-not-json") from error
-
-
-def _check_schema(schema: dict[str, JsonValue]) -> None:
-    from jsonschema import SchemaError  # noqa: PLC0415 - as above
-    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - as above
-
-    validator = validator_class(schema)
-    if validator is None:
-        raise Mistake(
-            f"'$schema: {schema['$schema']}' is not a known draft of JSON Schema",
-            code="rubric.schema-draft",
-        )
-    try:
-        # Formats too: one of them is for a `pattern`.
-        validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
-    except SchemaError as error:
-        raise Mistake(
-            f"not a JSON Schema: {error.json_path}: {error.message}", code="rubric.schema-invalid"
-        ) from error
-    try:
-        # A part may be referred to by an `$id` of its own: such a reference is first looked up when
-        # a draft is graded.
-        if not any(key == "$id" for key, _ in _members_of([*schema.values()])):
-            resolver = registry_with(schema).resolver(str(schema.get("$id", "")))
-            for key, reference in _members_of(schema):
-                if key == "$ref" and isinstance(reference, str):
-                    resolver.lookup(reference)
-    except Unresolvable as error:
-        raise Mistake(
-            f"'$ref: {error.ref}' leads to nothing inside the schema",
-            code="rubric.schema-reference",
-        ) from error
 
 
 def _members_of(schema: JsonValue) -> Iterator[tuple[str, JsonValue]]:
