@@ -104,13 +104,14 @@ def condense_toward(
 
     # 3. The parts that add most, in the room that marks did not take.
     spans = [slice(*ends) for ends in pairwise(accumulate(map(len, by_document), initial=0))]
-    in_view = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
-    texts = [section.shown(kept_texts) for section in in_view]
-    joined = [_joined(texts[span]) for span in spans]
-    around = sum(len(text) + frame_chars for text in joined if text) - sum(map(len, texts))
-    texts = filled(in_view, kept_texts, budget_chars=budget_chars - around, focus=focus)
-    # A section that ends with a mark needs none for what follows.
-    views = (_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans)
+    shown = [section if i in shown_sections else _NOTHING for i, section in enumerate(sections)]
+    texts = [section.shown(kept_texts) for section in shown]
+    views = [_joined(texts[span]) for span in spans]
+    views_chars = sum(len(view) + frame_chars for view in views if view)
+    gaps_chars = views_chars - sum(map(len, texts))
+    texts = filled(shown, kept_texts, budget_chars=budget_chars - gaps_chars, focus=focus)
+    # A section that ends with a mark needs no mark for the sections left out after it.
+    views = [_joined(texts[span]).replace(2 * _GAP, _GAP) for span in spans]
     return tuple(min(pair, key=len) for pair in zip(documents, views, strict=True))
 
 

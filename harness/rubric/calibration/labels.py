@@ -11,7 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -305,23 +305,25 @@ class _LabelTable:
             # Code scores it, or it had nothing to be judged by: no judgement has failed.
             if value is None and place[1] in not_judged:
                 continue
-            if place[0] == "people" and not place[2] and isinstance(value, str | list):
-                scores = _samples(value)
-                # Several scores in a cell without a rater's name are of several people.
-                if len(scores) > 1:
-                    for number, score in enumerate(scores, start=1):
-                        if score is not None:
-                            cells[*place[:2], str(number)] = _Cell(row, column, score)
-                    continue
-            cell = _Cell(row, column, value)
-            before = cells.get(place)
-            if place[0] == "scores" and before is not None:
-                samples = [*_samples(before.value), *_samples(value)]
-                cell = _Cell(row, column, samples)
-            elif before is not None and before.value != value:
-                problem = f"another value than on line {before.row.line}, for the same id"
-                self._wrong(cell, problem, code="labels.two-values")
-            cells[place] = cell
+            self._add(place, _Cell(row, column, value), cells)
+
+    def _add(self, place: _Place, cell: _Cell, cells: dict[_Place, _Cell]) -> None:
+        """Adds a cell to those of its draft, which may have one in its place."""
+        if place[0] == "people" and not place[2] and isinstance(cell.value, str | list):
+            scores = _samples(cell.value)
+            # Several scores in a cell without a rater's name are of several people.
+            if len(scores) > 1:
+                for number, score in enumerate(scores, start=1):
+                    if score is not None:
+                        cells[*place[:2], str(number)] = replace(cell, value=score)
+                return
+        before = cells.get(place)
+        if place[0] == "scores" and before is not None:
+            cell = replace(cell, value=[*_samples(before.value), *_samples(cell.value)])
+        elif before is not None and before.value != cell.value:
+            problem = f"another value than on line {before.row.line}, for the same id"
+            self._wrong(cell, problem, code="labels.two-values")
+        cells[place] = cell
 
     def _labeled(self, cells: Mapping[_Place, _Cell]) -> Labeled | None:
         """The draft that has these cells; None after a mistake in one of them."""
