@@ -107,7 +107,7 @@ def as_draft(row: Row, rubric: Rubric) -> Row:
     if not is_evaluation(row.fields):
         return row
     try:
-        # Other programs write 1.0; an object has columns such as `epoch.a` in place of this one.
+        # Not `int`, since other programs write 1.0. An object has columns such as `epoch.a` alone.
         epoch = float(row.fields.get("epoch", ""))
     except (TypeError, ValueError):
         epoch = math.nan

@@ -357,7 +357,8 @@ class _LabelTable:
             self._wrong(cell, f"{str(value)!r:.40}: {_NO_NUMBER}", code="labels.not-a-number")
         elif not scale.min <= score <= scale.max:
             problem = f"{str(value)!r:.40}: not on its scale, {scale.min:g} to {scale.max:g}"
-            problem += " (--off-scale can clip or drop it)" * (cell.column.startswith("score"))
+            if cell.column.startswith("score"):
+                problem += " (--off-scale can clip or drop it)"
             self._wrong(cell, problem, code="labels.off-scale")
         return score
 

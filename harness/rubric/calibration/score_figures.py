@@ -184,26 +184,13 @@ def summaries(
         if not has_score.any():
             continue
         values = scores[has_score, number]
-        groups = clusters[has_score]
-        figure = mean_figure(values, groups if has_groups else None)
-        interval = resamples.estimate(means[:, number], confidence=0.95)
-        low, high = interval.low, interval.high
-        if not has_groups and np.isin(values, (0, 1)).all():
-            low, high = wilson(figure.mean, figure.rows)
-        # Equal scores have equal resamples, which is no sign of certainty.
-        elif (values == values[0]).all() or len(set(groups)) < 3:
-            low = high = math.nan
-        by_category = {}
-        for category in sorted(set(categories[has_score].tolist()) - {""}):
-            is_of_it = categories[has_score] == category
-            by_category[category] = mean_figure(
-                values[is_of_it], groups[is_of_it] if has_groups else None
-            )
+        groups = clusters[has_score] if has_groups else None
+        low, high = _interval(values, groups, resamples, means[:, number])
         result.append(
             ScoreSummary(
                 name=name,
-                **asdict(figure),
-                groups=len(set(groups)) if has_groups else None,
+                **asdict(mean_figure(values, groups)),
+                groups=None if groups is None else len(set(groups)),
                 low=low,
                 high=high,
                 bootstrap_stderr=float(np.nanstd(means[1:, number])),
@@ -211,10 +198,35 @@ def summaries(
                 success=success[name] if reducer.at is None else reducer.at,
                 # A scorer that returned None gave none of its parts either.
                 missing=sum(without_score[part] for part in {name, name.partition(".")[0]}),
-                categories=by_category,
+                categories=_by_category(values, categories[has_score], groups),
             )
         )
     return tuple(result)
+
+
+def _interval(
+    values: Values, groups: NDArray[np.str_] | None, resamples: Resamples, means: Values
+) -> tuple[float, float]:
+    """The interval of the mean of the rows' scores, as in `ScoreSummary`."""
+    if groups is None and np.isin(values, (0, 1)).all():
+        return wilson(float(values.mean()), len(values))
+    count = len(values) if groups is None else len(set(groups))
+    # Equal scores have equal resamples, which is no sign of certainty.
+    if count < 3 or (values == values[0]).all():
+        return math.nan, math.nan
+    estimate = resamples.estimate(means, confidence=0.95)
+    return estimate.low, estimate.high
+
+
+def _by_category(
+    values: Values, categories: NDArray[np.str_], groups: NDArray[np.str_] | None
+) -> dict[str, MeanFigure]:
+    figures = {}
+    for category in sorted(set(categories.tolist()) - {""}):
+        chosen = categories == category
+        chosen_groups = None if groups is None else groups[chosen]
+        figures[category] = mean_figure(values[chosen], chosen_groups)
+    return figures
 
 
 def wilson(share: float, rows: int) -> tuple[float, float]:
