@@ -203,21 +203,23 @@ class BestFirst:
         chosen: list[Part] = []
         too_long = []
         while self._heap and room > 0:
-            _, start, candidate = first = heapq.heappop(self._heap)
+            entry = heapq.heappop(self._heap)
+            _, start, candidate = entry
             takes = added_chars(candidate.part, candidate.part.text, self._texts)
             if takes > room:
                 # It waits: parts often take less than was counted, so the next turn may have room.
-                too_long.append(first)
+                too_long.append(entry)
                 continue
             worth = self._worth(candidate)
+            # The value has fallen below that of the next part.
             if self._heap and worth < -self._heap[0][0]:
                 heapq.heappush(self._heap, (-worth, start, candidate))
                 continue
             chosen.append(candidate.part)
             room -= takes
             self._count_as_kept(candidate)
-        for waiting in too_long:
-            heapq.heappush(self._heap, waiting)
+        for entry in too_long:
+            heapq.heappush(self._heap, entry)
         return chosen
 
     def _worth(self, candidate: _RankedPart) -> float:

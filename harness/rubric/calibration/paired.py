@@ -169,11 +169,12 @@ def compare(
     shifts = _shifts(scores, resamples, confidence=aim.confidence)
     # 2. Which drafts pass by one side alone, of those that both have in full.
     whole = [pair for pair in pairs if not any(np.isnan(rated.composite) for rated in pair)]
-    passed = {
-        pair[0].labeled.id: tuple(
-            rated.reached >= by.pass_at for rated, by in zip(pair, rubrics, strict=True)
+    passed = {  # id → whether the draft passes by the first side, and by the second
+        first.labeled.id: (
+            first.reached >= rubrics[0].pass_at,
+            second.reached >= rubrics[1].pass_at,
         )
-        for pair in whole
+        for first, second in whole
     }
     people = None
     if attempts is not None:
@@ -182,9 +183,9 @@ def compare(
         drafts=max(shift.drafts for shift in shifts.values()),
         groups=len(set(resamples.codes)),
         shifts=shifts,
-        only_first=tuple(name for name, by in passed.items() if by == (True, False)),
-        only_second=tuple(name for name, by in passed.items() if by == (False, True)),
-        both_pass=sum(by == (True, True) for by in passed.values()),
+        only_first=tuple(name for name, sides in passed.items() if sides == (True, False)),
+        only_second=tuple(name for name, sides in passed.items() if sides == (False, True)),
+        both_pass=sum(sides == (True, True) for sides in passed.values()),
         people=people,
     )
 
