@@ -40,6 +40,8 @@ def validator_class(schema: dict[str, Any]) -> Any:  # noqa: ANN401 - its stubs 
 
     latest = validators.Draft202012Validator
     named = schema.get("$schema", latest.META_SCHEMA["$id"])
+    if not isinstance(named, str):
+        return None
     return validators.validator_for({"$schema": named}, default=None)  # type: ignore[arg-type]
 
 
