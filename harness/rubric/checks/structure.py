@@ -56,17 +56,14 @@ class Characters(InRange):
     def grade(self, draft: Draft) -> Grade:
         """Falls off with the distance from the range."""
         visible = " ".join(_NO_WIDTH.sub("", draft.visible).split())
-        return self._grade(_clusters(visible), "characters in all")
+        count = len(visible)
+        if not visible.isascii():
+            import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - for such texts alone
 
-
-def _clusters(text: str) -> int:
-    """The grapheme clusters of a text (UAX 29)."""
-    # What a reader takes for one character: `é` may be two, and a family of emoji seven.
-    if text.isascii():
-        return len(text)
-    import regex  # type: ignore[import-untyped]  # noqa: PLC0415 - for texts that need it alone
-
-    return len(regex.findall(r"\X", text))
+            # Grapheme clusters (UAX 29) are what a reader takes for one character: `é` may be two
+            # code points, and a family of emoji seven.
+            count = len(regex.findall(r"\X", visible))
+        return self._grade(count, "characters in all")
 
 
 class Sections(InRange):
