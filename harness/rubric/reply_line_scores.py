@@ -111,7 +111,7 @@ class LineScores:
         if not number or not self._subject:
             return
         # Words behind a number without a scale may say what it counts.
-        is_count = not number["most"] and self._text[number.end() : end].strip(" \t\r*_`.")
+        is_count = not number["scale_end"] and self._text[number.end() : end].strip(" \t\r*_`.")
         is_below_name = _MARKS_ONLY.fullmatch(self._text, self._subject_changes[-1], start)
         if is_below_name and not is_count:
             self._state(self._subject, number, start)
