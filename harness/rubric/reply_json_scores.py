@@ -15,6 +15,15 @@ from harness.rubric.rubric import Scale
 from harness.rubric.rule_answers import answers_in
 
 _JSON = re.compile(r"\{|\[\s*\{")
+_MARKS = " \t\r,;:=*_`"
+_QUOTATION_MARK = re.compile('["\u201c\u201e\u00ab\u300c\u300e]')
+# What may stand before JSON in its line, as the evaluator's own words.
+_ANNOUNCEMENT = re.compile(
+    r"(?:(?:sure|certainly|of course|ok(?:ay)?)[,.!]? )?"
+    r"(?:here(?:['\u2019]s| is| are) (?:my |the )?|my )(?:final |overall |requested )?"
+    r"(?:json|verdict|evaluation|assessment|judge?ment|scores?|ratings?|result|response|answer)"
+)
+_END_OF_LINE = re.compile(rf"[{_MARKS}]*(?:\n|\Z)")
 # JSON within a line may be a brace of prose. Each may be read to the end of the text, so that a
 # reply of braces would take quadratic time.
 _MOST_INLINE = 40
@@ -31,7 +40,11 @@ _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
 _SCORE_KEYS = ("score", "rating", "grade", "points", "value")
 _VERDICT_KEYS = ("pass", "passed", "passes", "verdict", "result", "outcome", "status", "decision")
 _REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanation", "comment")
-_SCALE_KEY = re.compile(r"max_?(?:imum|score|points)?|(?:out_?)?of|range|\w*scale|\w*possible")
+_SCALE_KEY = re.compile(
+    r"max_?(?:imum|score|points|value|rating|grade)?|best_?rating|(?:out_?)?of|denominator|range"
+    r"|\w*scale|\w*possible"
+)
+_TOTAL_KEYS = ("total", "total_points")
 # A second score beside the first: `revised_score`, `score_adjusted`.
 _REVISED_KEY = re.compile(
     rf"(?:{CHANGED})(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?|score[\W_]*(?:{CHANGED})"
@@ -53,10 +66,12 @@ class JsonScores:
         """Takes in the JSON values of a text, up to the first that is broken."""
         position = 0
         inline_values = 0
+        quotation = _QUOTATION_MARK.search(text)
+        quotation_start = quotation.start() if quotation else len(text)
         while opening := _JSON.search(text, position):
             start = opening.start()
             line_start = max(text.rfind("\n", 0, start) + 1, position)
-            before = text[line_start:start].strip(" \t\r,;:=*_`").casefold()
+            before = text[line_start:start].strip(_MARKS).casefold()
             is_inline = before not in {"", *self._wrappers}
             inline_values += is_inline
             try:
@@ -69,9 +84,12 @@ class JsonScores:
                 position = opening.end()
                 continue
             self.spans.append((start, position))
+            # Behind a quotation mark, the words may be somebody else's.
+            is_announced = start <= quotation_start and _ANNOUNCEMENT.fullmatch(before)
+            is_doubtful = is_inline and not (is_announced and _END_OF_LINE.match(text, position))
             for statement in self._statements(value):
                 placed = replace(statement, start=start, number_start=start, end=position)
-                self.statements.append(replace(placed, is_doubtful=is_inline))
+                self.statements.append(replace(placed, is_doubtful=is_doubtful))
 
     def _statements(self, value: Value, ends: Sequence[float] = ()) -> Iterator[Statement]:
         """The scores in a JSON value, without positions; `ends` are those of the scale around it.
@@ -131,12 +149,21 @@ class JsonScores:
             yield replace(statement, score=score, scale_ends=scale_ends, is_mention=True)
 
     def _scale_ends_in(self, members: Mapping[str, Value]) -> list[float]:
-        """The scale ends that an object names: `{"score": 4, "max_score": 5}`."""
-        ends = []
+        """The scale ends that an object names: `{"score": 4, "metadata": {"scale": "1-5"}}`."""
+        ends: list[float] = []
+        has_score = any(key in members for key in _SCORE_KEYS)
         for key, value in members.items():
-            if _SCALE_KEY.fullmatch(key) and not self._asked.named_by(key):
-                numbers = re.findall(r"\d+(?:\.\d+)?", str(value))
-                ends += [max(map(float, numbers))] if numbers else []
+            if self._asked.named_by(key):
+                continue
+            if _SCALE_KEY.fullmatch(key):
+                ends += reply_numbers.highest_in(str(value))
+            # Beside the scores of several dimensions, a total is their sum.
+            elif key in _TOTAL_KEYS and (has_score or self._asked.single):
+                totals = reply_numbers.highest_in(str(value))
+                ends += [total for total in totals if total in reply_numbers.USUAL_ENDS]
+            # An object with a score has a scale of its own.
+            elif isinstance(value, dict) and not any(score in value for score in _SCORE_KEYS):
+                ends += self._scale_ends_in(value)
         return ends
 
 

@@ -6,6 +6,7 @@ one that the text names nearest to it. `reply_line_scores.py` finds the dimensio
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -89,15 +90,46 @@ def _value(text: str) -> float:
 _NAMED_SCALE = re.compile(
     rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
 )
+# At the end of a heading, it does: `Notes sur 20`.
+_SCALE_OF_HEADING = re.compile(
+    rf"(?:^|\|)[^\d\n|]{{0,60}}?{_OF_WORD}[ ](?P<scale_end>\d{{1,3}})"
+    r"(?=[ \t]*[)\]*_#:]*[ \t]*(?:\||\r?$))",
+    re.IGNORECASE | re.MULTILINE,
+)
+_SCALE_IN_WORDS = re.compile(
+    r"\b(\w{1,16}?)-?балльн|\b(\w{1,16}?)(?:stufige[nr]? |-?punkte-?|er-?)skala"
+    r"|\b(?:échelle|escala|scala|skala|schaal|scale) (?:de|di|da|von|van|of) (\w{1,16})"
+    r" (?:points|puntos|pontos|punti|punkten|punten)"
+    r"|([一二三四五六七八九十百])(?:分制|段階|点満点)",
+    re.IGNORECASE,
+)
+_ENDS_BY_WORD = {
+    **dict.fromkeys(("five", "fünf", "cinq", "cinco", "cinque", "vijf", "пяти", "五"), 5.0),
+    **dict.fromkeys(("ten", "zehn", "dix", "diez", "dez", "dieci", "tien", "десяти", "十"), 10.0),
+    **dict.fromkeys(("hundert", "cent", "cien", "cem", "cento", "honderd", "сто", "百"), 100.0),
+}
 _MOST_NEAR = 8  # ends to look at on each side, so that reading takes linear time
-_USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
+USUAL_ENDS = {3.0, 4.0, 5.0, 6.0, 7.0, 10.0, 20.0, 100.0}  # not `out of 12 terms`
 
 
 def ends_named(text: str) -> list[tuple[int, float]]:
     """The highest scores of scales that a text seems to name, each as (position, end)."""
-    scales = _NAMED_SCALE.finditer(text)
-    ends = [(scale.start(), _value(scale["scale_end"])) for scale in scales]
-    return [(position, end) for position, end in ends if end in _USUAL_ENDS]
+    ends = []
+    for pattern in (_NAMED_SCALE, _SCALE_OF_HEADING):
+        ends += [(scale.start(), _value(scale["scale_end"])) for scale in pattern.finditer(text)]
+    ends = [(position, end) for position, end in ends if end in USUAL_ENDS]
+    for scale in _SCALE_IN_WORDS.finditer(text):
+        word = next(filter(None, scale.groups())).casefold()
+        # A number that we cannot read is no rubric's end: in doubt, the scale is another.
+        end = float(word) if word.isdecimal() else _ENDS_BY_WORD.get(word, math.inf)
+        ends.append((scale.start(), end))
+    return sorted(ends)
+
+
+def highest_in(text: str) -> list[float]:
+    """The highest number in the description of a scale, such as `1-5`; empty if it has none."""
+    numbers = re.findall(rf"\d+(?:\.\d+)?|\b{_WORD}", text, re.IGNORECASE)
+    return [max(map(_value, numbers))] if numbers else []
 
 
 def end_near(named: Sequence[tuple[int, float]], position: int, score: float) -> list[float]:
