@@ -26,7 +26,7 @@ from harness.rubric.judge import Ask, Case, judge, judge_request
 from harness.rubric.noise import pooled_deviation
 from harness.rubric.prompt import asked_of, prompt_sha256, shown
 from harness.rubric.rubric import Rubric
-from harness.rubric.scoring import Opinion, checked_score, combined, echo_score, held_by_checks
+from harness.rubric.scoring import Opinion, caps_by_checks, checked_score, combined, echo_score
 from harness.rubric.verdict import (
     Checked,
     Combine,
@@ -95,7 +95,7 @@ class Evaluator:
             draft=draft,
             shown=shown(rubric, draft),
             dimensions=dimensions,
-            held={d.name: held_by_checks(d, draft) for d in dimensions},
+            applied_caps={d.name: caps_by_checks(d, draft) for d in dimensions},
         )
         # 2. What the models judge.
         rounds, absent = await self._judge(case, checked, samples=samples)
@@ -150,7 +150,7 @@ class Evaluator:
         if not dimensions or not self._models:
             return 0
         seen = shown(rubric, draft)
-        case = Case(rubric=rubric, draft=draft, shown=seen, dimensions=dimensions, held={})
+        case = Case(rubric=rubric, draft=draft, shown=seen, dimensions=dimensions, applied_caps={})
         # The draft to come may rely on more of the sources: they count with all the room they have.
         limit = rubric.shorten.payload_chars if seen.sources_shortened else 0
         tokens = 0

@@ -39,41 +39,43 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """A cap that applies, or that may."""
+class AppliedCap:
+    """A cap that applies to a draft, or whose check could not judge the draft."""
 
     at_most: float
     rule: str
     findings: tuple[Finding, ...] = ()
-    open: str = ""
-    """Why its check could not judge the draft: then it does not hold."""
+    unjudged: str = ""
+    """Why its check could not judge the draft: then it lowers no score."""
 
 
 def checked_score(dimension: Dimension, draft: Draft, rubric: Rubric) -> DimensionScore | str:
     """The mean of a dimension's checks, on its scale; or why none of them could judge the draft."""
     grades = [check.grade(draft) for check in dimension.checks]
-    grade, scale = mean_of(grades), dimension.scale or rubric.scale
+    grade = mean_of(grades)
+    scale = dimension.scale or rubric.scale
     if grade.unjudged:
         return grade.unjudged
 
-    def points(share: float) -> float:
+    def score_at(share: float) -> float:
+        # On pass and fail, a check passes if it is met in full.
         share = float(share >= 1) if scale.is_pass_fail else share
         exact = scale.min + share * (scale.max - scale.min)
         return half_up(exact, scale.step, start=scale.min)
 
     # The floor holds for each check that judged something.
-    lowest = points(min(grade.share for grade in grades if not grade.unjudged))
-    is_under = dimension.floor is not None and lowest < dimension.floor
+    lowest = score_at(min(grade.share for grade in grades if not grade.unjudged))
+    is_under_floor = dimension.floor is not None and lowest < dimension.floor
     score = DimensionScore(
         name=dimension.name,
-        score=lowest if is_under else points(grade.share),
+        score=lowest if is_under_floor else score_at(grade.share),
         source="checked",
         reason="; ".join(
             f"{f.section}: {f.message}" if f.section else f.message for f in grade.findings
         ),
         findings=grade.findings,
     )
-    return held_down(score, held_by_checks(dimension, draft))
+    return capped(score, caps_by_checks(dimension, draft))
 
 
 def echo_score(rubric: Rubric, findings: tuple[Finding, ...]) -> DimensionScore:
@@ -85,52 +87,61 @@ def echo_score(rubric: Rubric, findings: tuple[Finding, ...]) -> DimensionScore:
 
 
 def judged_score(
-    dimension: Dimension, judgement: Judgement, draft: Draft, *, held: Iterable[Held]
+    dimension: Dimension,
+    judgement: Judgement,
+    draft: Draft,
+    *,
+    applied_caps: Iterable[AppliedCap],
 ) -> DimensionScore:
-    """The score of a dimension by a model's judgement; `held` are the caps that checks apply."""
+    """The score of a dimension by a model's judgement; `applied_caps` are those by checks."""
+    findings: dict[Finding, None] = {}  # each once, in order
+    for issue in judgement.issues:
+        index = section_named(issue.section or "", draft.sections)
+        title = None if index is None else draft.sections[index].title
+        findings[Finding(issue.message, title, index)] = None
     messages = [issue.message for issue in judgement.issues]
-    places = [section_named(issue.section or "", draft.sections) for issue in judgement.issues]
-    titles = [None if place is None else draft.sections[place].title for place in places]
     score = DimensionScore(
         name=dimension.name,
         score=judgement.score,
         source="judged",
         reason=judgement.reason or "; ".join(messages),
-        findings=tuple(dict.fromkeys(map(Finding, messages, titles, places))),
+        findings=tuple(findings),
     )
-    # One may be open only if it could not lower the score, or if the call that asks again failed.
+    # A rule may lack an answer only if its cap could not lower the score.
     true = [rule for key, rule in rule_keys(dimension).items() if judgement.rules.get(key)]
-    by_answers = [_held(cap, cap.when) for cap in dimension.caps if cap.when and cap.when in true]
-    return held_down(score, [*held, *by_answers])
+    caps_by_rules = [_applied(c, c.when) for c in dimension.caps if c.when and c.when in true]
+    return capped(score, [*applied_caps, *caps_by_rules])
 
 
-def held_by_checks(dimension: Dimension, draft: Draft) -> tuple[Held, ...]:
+def caps_by_checks(dimension: Dimension, draft: Draft) -> tuple[AppliedCap, ...]:
     """The caps that apply because a check is not met in full, or cannot judge the draft."""
-    held = []
+    caps = []
     for cap in dimension.caps:
         if cap.unless is None:
             continue
-        grade, rule = cap.unless.grade(draft), f"unless: {cap.unless.requirement}"
+        grade = cap.unless.grade(draft)
+        rule = f"unless: {cap.unless.requirement}"
         if grade.unjudged:
-            held.append(replace(_held(cap, rule), open=grade.unjudged))
+            caps.append(replace(_applied(cap, rule), unjudged=grade.unjudged))
         elif grade.share < 1:
-            held.append(_held(cap, rule, grade.findings))
-    return tuple(held)
+            caps.append(_applied(cap, rule, grade.findings))
+    return tuple(caps)
 
 
-def _held(cap: Cap, rule: str, findings: tuple[Finding, ...] = ()) -> Held:
-    return Held(
+def _applied(cap: Cap, rule: str, findings: tuple[Finding, ...] = ()) -> AppliedCap:
+    return AppliedCap(
         at_most=cap.at_most,
         rule=f"at most {cap.at_most:g}: {rule}",
         findings=findings or (Finding(rule.removeprefix("unless: "), code="check.cap-applies"),),
     )
 
 
-def held_down(score: DimensionScore, held: Iterable[Held]) -> DimensionScore:
+def capped(score: DimensionScore, caps: Iterable[AppliedCap]) -> DimensionScore:
     """The score under its caps, with the reasons of the caps that lower it, or would."""
-    below = [cap for cap in held if cap.at_most < score.score]
-    score = replace(score, open_caps=tuple(f"{cap.rule} ({cap.open})" for cap in below if cap.open))
-    lowering = [cap for cap in below if not cap.open]
+    lower = [cap for cap in caps if cap.at_most < score.score]
+    open_caps = tuple(f"{cap.rule} ({cap.unjudged})" for cap in lower if cap.unjudged)
+    score = replace(score, open_caps=open_caps)
+    lowering = [cap for cap in lower if not cap.unjudged]
     if not lowering:
         return score
     findings = (*score.findings, *(finding for cap in lowering for finding in cap.findings))

@@ -59,7 +59,7 @@ class DimensionScore:
             # A check's reason is its findings, joined.
             return ""
         reason = self.reason
-        # The last parts of it, by `held_down`.
+        # The last parts of it, by `capped` in scoring.py.
         for cap in self.capped:
             reason = reason.replace(cap, "").removesuffix("; ")
         return reason
