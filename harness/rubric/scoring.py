@@ -32,10 +32,10 @@ class Judgement:
     issues: tuple[Finding, ...] = ()
     """What it wants changed; sections are headings as it wrote them, which may not be there."""
     rules: Mapping[str, bool] = field(default_factory=dict)
-    """Whether each cap's statement is true of the draft, by its key in the reply; those that the
-    model left open are missing."""
+    """The key of a cap's statement → whether it is true of the draft; without those that the model
+    left open."""
     repaired: bool = False
-    """Whether it took a second call."""
+    """Whether a second call was needed to read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,28 +156,35 @@ def capped(score: DimensionScore, caps: Iterable[AppliedCap]) -> DimensionScore:
 
 
 # How many letters are needed to recognize a heading by its beginning.
-_LEAST_OF_A_TITLE = 8
+_LEAST_TITLE_CHARS = 8
 _NUMBERING = re.compile(
     r"(?:section |chapter |part )?\(?(?:\d+(?:[. ]\d+)*|[ivx]+(?=[.)]))[.):]*\s+"
 )
 
 
 def section_named(heading: str, sections: Sequence[Section]) -> int | None:
-    """The only section with this heading, whatever its case, numbering and markup; else None."""
+    """The index of the only section with this heading; None if there is none, or several.
+
+    Case, numbering and markup do not matter.
+    """
     sought = _plain(heading)
+    if not sought:
+        return None
     # A line break stands in no heading.
     titles = [_plain(section.title) if section.level else "\n" for section in sections]
-    bare = [_NUMBERING.sub("", title, count=1) for title in titles]
-    # From the surest to the vaguest: the first that finds any decides.
-    readings = [
+    unnumbered = [_NUMBERING.sub("", title, count=1) for title in titles]
+    # From the surest way to compare them to the vaguest.
+    comparisons = [
         [title == sought for title in titles],
-        [title == _NUMBERING.sub("", sought, count=1) for title in bare],
-        [title == re.sub(r"^the | section$", "", sought) for title in bare],
-        [len(sought) >= _LEAST_OF_A_TITLE and title.startswith(sought) for title in bare],
+        [title == _NUMBERING.sub("", sought, count=1) for title in unnumbered],
+        [title == re.sub(r"^the | section$", "", sought) for title in unnumbered],
+        [len(sought) >= _LEAST_TITLE_CHARS and t.startswith(sought) for t in unnumbered],
     ]
-    matches = next((reading for reading in readings if any(reading)), []) if sought else []
-    # None of several: to revise the wrong section is worse than to revise all.
-    return matches.index(True) if matches.count(True) == 1 else None
+    for matches in comparisons:
+        if any(matches):
+            # None of several: to revise the wrong section is worse than to revise all.
+            return matches.index(True) if matches.count(True) == 1 else None
+    return None
 
 
 def _plain(heading: str) -> str:
@@ -207,44 +214,39 @@ def combined(opinions: Sequence[Opinion], how: Combine) -> tuple[DimensionScore,
     if len(opinions) == 1:
         return opinions[0].scores
     judges = [opinion.evaluator for opinion in opinions]
-    by_dimension = zip(*(opinion.scores for opinion in opinions), strict=True)
-    return tuple(_one_of(scores, judges, how) for scores in by_dimension)
+    scores_by_dimension = zip(*(opinion.scores for opinion in opinions), strict=True)
+    return tuple(_combined_score(scores, judges, how) for scores in scores_by_dimension)
 
 
 def samples_of(judges: Judges) -> dict[str, list[float]]:
-    """By judged dimension, what the judges came to each time that they were heard."""
+    """Judged dimension → the judges' combined scores, one for each time that they were asked."""
     by_judge: dict[str, list[SingleJudgement]] = {}
     for judgement in judges.each:
         by_judge.setdefault(judgement.evaluator, []).append(judgement)
-    # The judges' first judgements were one time that they were heard, their second ones another.
-    heard = [
-        [judgement for judgement in together if judgement]
-        for together in zip_longest(*by_judge.values())
-    ]
+    # The first judgements of all judges are one round, their second ones the next.
+    rounds = [[j for j in judgements if j] for judgements in zip_longest(*by_judge.values())]
     average = _AVERAGES[judges.combine]
     return {
-        name: [
-            half_up(average([judgement.scores[name] for judgement in together]), 0.01)
-            for together in heard
-        ]
+        name: [half_up(average([j.scores[name] for j in round_]), 0.01) for round_ in rounds]
         for name in judges.each[0].scores
     }
 
 
-def _one_of(
+def _combined_score(
     scores: Sequence[DimensionScore], judges: Sequence[str], how: Combine
 ) -> DimensionScore:
     """One score of several opinions: with the reason of the lowest, and the findings of all."""
     values = [score.score for score in scores]
     lowest = min(scores, key=lambda score: score.score)
-    of_judge: dict[str, list[float]] = {}
+    values_by_judge: dict[str, list[float]] = {}
     for judge, value in zip(judges, values, strict=True):
-        of_judge.setdefault(judge, []).append(value)
+        values_by_judge.setdefault(judge, []).append(value)
+    # The samples of one judge are always averaged, as their median is further from what people say;
+    # `how` is for the judges' averages.
+    averages = [statistics.fmean(samples) for samples in values_by_judge.values()]
     return replace(
         lowest,
-        # The samples of one judge are always averaged, as their median is further from what people
-        # say; `how` is for the judges' averages.
-        score=half_up(_AVERAGES[how]([*map(statistics.fmean, of_judge.values())]), 0.01),
+        score=half_up(_AVERAGES[how](averages), 0.01),
         findings=_each_once(finding for score in scores for finding in score.findings),
         spread=statistics.stdev(values),
         capped=tuple(dict.fromkeys(rule for score in scores for rule in score.capped)),
@@ -253,7 +255,7 @@ def _one_of(
 
 
 def _each_once(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The same words about the same section are one finding, whatever the case and punctuation."""
+    """The findings without those that repeat another's words about the same section."""
     findings_by_words: dict[tuple[int | None, str], Finding] = {}
     for finding in findings:
         words = " ".join(re.findall(r"\w+", finding.message.casefold()))
