@@ -176,7 +176,7 @@ def _bare_scores_have_another_scale(
 ) -> bool:
     scores = [(s.score, asked.scales[s.dimension]) for s in statements if s.is_bare]
     # 80 is not a score of 10, so neither is the 7 beside it; 11 is a slip.
-    if any(score > 1.25 * scale.max for score, scale in scores):
+    if any(score > scale.max + 0.25 * abs(scale.max) for score, scale in scores):
         return True
     # 0.85 is not nearly 1 of 10, but scales of up to 2 have such fractions.
     coarse = [(score, scale) for score, scale in scores if scale.max > 2]
