@@ -72,7 +72,7 @@ class JsonScores:
             start = opening.start()
             line_start = max(text.rfind("\n", 0, start) + 1, position)
             before = text[line_start:start].strip(_MARKS).casefold()
-            is_inline = before not in {"", *self._wrappers}
+            is_inline = bool(before) and before not in self._wrappers
             inline_values += is_inline
             try:
                 value, position = json_at(text, start)
@@ -94,8 +94,8 @@ class JsonScores:
     def _statements(self, value: Value, ends: Sequence[float] = ()) -> Iterator[Statement]:
         """The scores in a JSON value, without positions; `ends` are those of the scale around it.
 
-        Each is under its dimension's name, in an object that has the name as a member, such as
-        `{"dimension": "relevance", "score": 8}`, or alone if a single dimension was asked for.
+        A score stands under its dimension's name, or beside it: `{"name": "clear", "score": 8}`. It
+        needs no name if a single dimension was asked for.
         """
         if isinstance(value, list):
             for item in value:

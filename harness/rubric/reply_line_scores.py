@@ -57,8 +57,10 @@ class LineScores:
     def read(self) -> None:
         """Takes in labelled scores with their reasons, then what speaks against them."""
         for line in re.finditer(r"[^\n]+", self._text):
-            is_row = line[0].lstrip().startswith("|")
-            (self._read_row if is_row else self._read_line)(line.start(), line.end())
+            if line[0].lstrip().startswith("|"):
+                self._read_row(*line.span())
+            else:
+                self._read_line(*line.span())
         self._subject_changes.append(len(self._text))
         labelled = self.statements
         self.statements = [self._with_reason(statement) for statement in labelled]
@@ -88,7 +90,7 @@ class LineScores:
             for mark in _BETWEEN.finditer(text, first, end)
             if opens_with_label or not mark[0].strip().startswith(_LIST_MARKS)
         ]
-        follows_open_name = False
+        follows_open_name = False  # a name without a score behind it
         for label_start in label_starts:
             label = find_label(text, label_start, end)
             if not label:
@@ -134,6 +136,7 @@ class LineScores:
         self._change_subject(self._asked.single, end)
 
     def _change_subject(self, name: str, position: int) -> None:
+        """From this position on, the text is about another dimension, or about none if empty."""
         self._subject = name
         self._subject_changes.append(position)
 
@@ -177,6 +180,7 @@ class LineScores:
         is_total: bool = False,
         is_mention: bool = False,
     ) -> None:
+        """Takes in a number as the score of a dimension, unless it was not asked for."""
         # Among several dimensions, a total belongs to the whole.
         if name not in self._asked.rules or (is_total and not self._asked.single):
             return
