@@ -40,14 +40,17 @@ _NAME_KEYS = ("dimension", "name", "criterion", "category", "aspect", "metric")
 _SCORE_KEYS = ("score", "rating", "grade", "points", "value")
 _VERDICT_KEYS = ("pass", "passed", "passes", "verdict", "result", "outcome", "status", "decision")
 _REASON_KEYS = ("reason", "reasoning", "rationale", "justification", "explanation", "comment")
+# Without marks and capitals: `outOf`, `max_score`, `scale-max`.
 _SCALE_KEY = re.compile(
-    r"max_?(?:imum|score|points|value|rating|grade)?|best_?rating|(?:out_?)?of|denominator|range"
-    r"|\w*scale|\w*possible"
+    r"(?:score|points?|rating|\w*scale)?(?:max(?:imum)?|range|bounds)"
+    r"|(?:max(?:imum)?|full|best)(?:score|points?|value|rating|grade|mark)s?"
+    r"|(?:out)?of(?:total)?|denominator|\w*scale|\w*possible"
 )
-_TOTAL_KEYS = ("total", "total_points")
+_TOTAL_KEYS = ("total", "totalpoints")
 # A second score beside the first: `revised_score`, `score_adjusted`.
 _REVISED_KEY = re.compile(
     rf"(?:{CHANGED})(?:[\W_]*(?:scores?|ratings?|grades?|points|value))?|score[\W_]*(?:{CHANGED})"
+    r"|(?:total|overall)[\W_]*score"
 )
 
 
@@ -97,12 +100,12 @@ class JsonScores:
         A score stands under its dimension's name, or beside it: `{"name": "clear", "score": 8}`. It
         needs no name if a single dimension was asked for.
         """
+        ends = self._scale_ends_in(value) or ends
         if isinstance(value, list):
             for item in value:
                 yield from self._statements(item, ends)
         if not isinstance(value, dict):
             return
-        ends = self._scale_ends_in(value) or ends
         names = {key: self._asked.named_by(key) for key in value}
         for key, name in names.items():
             if not name and (key in self._wrappers or _REVISED_KEY.fullmatch(key)):
@@ -148,23 +151,34 @@ class JsonScores:
         for score, scale_ends in filter(None, repeated):
             yield replace(statement, score=score, scale_ends=scale_ends, is_mention=True)
 
-    def _scale_ends_in(self, members: Mapping[str, Value]) -> list[float]:
-        """The scale ends that an object names: `{"score": 4, "metadata": {"scale": "1-5"}}`."""
+    def _scale_ends_in(self, value: Value) -> list[float]:
+        """The scale ends that a value names: `{"score": 4, "metadata": {"scale": "1-5"}}`."""
         ends: list[float] = []
-        has_score = any(key in members for key in _SCORE_KEYS)
-        for key, value in members.items():
+        if isinstance(value, list):
+            for item in value:
+                ends += [] if _has_score(item) else self._scale_ends_in(item)
+        if not isinstance(value, dict):
+            return ends
+        for key, inner in value.items():
+            joined = re.sub(r"[\W_]", "", key)
             if self._asked.named_by(key):
                 continue
-            if _SCALE_KEY.fullmatch(key):
-                ends += reply_numbers.highest_in(str(value))
+            if _SCALE_KEY.fullmatch(joined):
+                ends += reply_numbers.highest_in(str(inner))
             # Beside the scores of several dimensions, a total is their sum.
-            elif key in _TOTAL_KEYS and (has_score or self._asked.single):
-                totals = reply_numbers.highest_in(str(value))
+            elif joined in _TOTAL_KEYS and (_has_score(value) or self._asked.single):
+                totals = reply_numbers.highest_in(str(inner))
                 ends += [total for total in totals if total in reply_numbers.USUAL_ENDS]
-            # An object with a score has a scale of its own.
-            elif isinstance(value, dict) and not any(score in value for score in _SCORE_KEYS):
-                ends += self._scale_ends_in(value)
+            elif joined in {"unit", "format"} and re.search("%|percent", str(inner)):
+                ends.append(100.0)
+            # Another object with a score has a scale of its own.
+            elif key in _SCORE_KEYS or not _has_score(inner):
+                ends += self._scale_ends_in(inner)
         return ends
+
+
+def _has_score(value: Value) -> bool:
+    return isinstance(value, dict) and any(key in value for key in _SCORE_KEYS)
 
 
 def _score_texts(value: Value, name: str, scale: Scale) -> list[str]:

@@ -32,25 +32,25 @@ _FAIL = {"fail", "failed", "fails", "no", "false"}
 _WORD_ALONE = rf"{_WORD}(?=[*_ \t]*(?:[\r\n/]|\.?\s*\Z|(?:out|of|von|sur|de)\b))"
 _PASS_OR_FAIL = rf"{_any(*sorted(_PASS | _FAIL, reverse=True))}\b"
 _NUMBER = rf"(?P<number>{DIGITS}|{_PASS_OR_FAIL}|{_WORD_ALONE})"
-_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[\u70b9\u5206\uc810]))"
+_UNIT = r"(?:[ \t]{0,2}(?:(?:points?|pts|Punkten?|puntos?)\b|[点分점]))"
 # What may stand between a score and its scale. Stars alone may be of five, so they are no unit.
 _STARS = rf"(?:{_UNIT}|[ ]stars?\b)"
-_OF_WORD = r"\b(?:of|von|sur|de|su|van|av|z|\u0438\u0437)\b"
+_OF_WORD = r"\b(?:of|von|sur|sobre|de|su|van|av|z|из)\b"
 _BEST = r"\b(?:max(?:imum)?|highest|best|possible|top|excellent)\b"
 _BEFORE_END = _any(
     r"[/\u2044\uff0f]",  # 4/5
     r"\bout[ ]of\b",
     _OF_WORD,  # 4 von 5
-    r"\u6ee1\u5206\u4e3a?",
+    r"满分为?",
     rf"{_BEST}(?:[ ]score)?\.?",  # max. 5
     r"(?<![\d.,])[01][ ]?=[^\d\n]{1,24}?[,;)\u2013-]",  # 1 = poor, 5 = excellent
     r"(?<![\d.,])[01][ ]?(?:\([^()\n\d]{1,20}\)[ ]?)?"  # 1-5, 1 (poor) to 5
-    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|\u304b\u3089|(?:to|bis|\u00e0|a|do|tot|\u0434\u043e|and)\b)",
+    r"(?:[-\u2013\u2014~\u301c\uff5e]|\.\.|から|(?:to|bis|à|a|do|tot|до|and)\b)",
 )
 _ARTICLES = r"[*_ \t:]{0,6}(?:(?:an?|the|de|is|possible|max(?:\.|imum|imal)?|of)[ ]){0,4}"
 _BEHIND_END = _any(
-    r"\u70b9\u6e80\u70b9|\u6bb5\u968e|\u5206\u5236|\uc810[ ]?\ub9cc\uc810",  # 5点満点
-    r"er-Skala\b",
+    r"点満点|点制|段階|分制|점[ ]?(?:만점|척도)",  # 5点満点
+    r"er-Skala\b|-?punktow",
     r"[- ](?:point|star)\b[^\n]{0,12}\b(?:scale|system)\b",
     rf"[ =:(\u2013-]{{1,4}}(?:(?:is|being|points?|the|as|very)[ ]){{0,3}}{_BEST}",  # 5 is the best
 )
@@ -90,7 +90,7 @@ def _value(text: str) -> float:
 _NAMED_SCALE = re.compile(
     rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
 )
-# At the end of a heading, it does: `Notes sur 20`.
+# At the end of a heading, such words name one: `Notes sur 20`.
 _SCALE_OF_HEADING = re.compile(
     rf"(?:^|\|)[^\d\n|]{{0,60}}?{_OF_WORD}[ ](?P<scale_end>\d{{1,3}})"
     r"(?=[ \t]*[)\]*_#:]*[ \t]*(?:\||\r?$))",
@@ -103,6 +103,7 @@ _SCALE_IN_WORDS = re.compile(
     r"|([一二三四五六七八九十百])(?:分制|段階|点満点)",
     re.IGNORECASE,
 )
+_PERCENT = re.compile(r"\b(?:in|as|en) (?:%|per ?cent|prozent|pour ?cent)|\(%\)", re.IGNORECASE)
 _ENDS_BY_WORD = {
     **dict.fromkeys(("five", "fünf", "cinq", "cinco", "cinque", "vijf", "пяти", "五"), 5.0),
     **dict.fromkeys(("ten", "zehn", "dix", "diez", "dez", "dieci", "tien", "десяти", "十"), 10.0),
@@ -123,6 +124,7 @@ def ends_named(text: str) -> list[tuple[int, float]]:
         # A number that we cannot read is no rubric's end: in doubt, the scale is another.
         end = float(word) if word.isdecimal() else _ENDS_BY_WORD.get(word, math.inf)
         ends.append((scale.start(), end))
+    ends += [(percent.start(), 100.0) for percent in _PERCENT.finditer(text)]
     return sorted(ends)
 
 
