@@ -25,7 +25,7 @@ class RubricAdvice:
 
     @property
     def message(self) -> str:
-        """What is so, and what would change it."""
+        """What was noticed, and what would change it."""
         return f"{self.what}; {self.remedy}"
 
 

@@ -35,13 +35,13 @@ class Draft:
     """The heading of the section that each source belongs to, or an empty text; empty if none
     belongs to a section."""
     told: tuple[str, ...] = ()
-    """What a loop told the producer beside task and sources: none of it may stand in the draft."""
+    """Texts that a loop gave the producer beside task and sources; none may stand in the draft."""
     cut: bool = False
     """Whether the reply was cut; such a draft does not pass a loop."""
     language: Language | None = None
     """The language that the rubric asks for; None if it does not say."""
     targets: tuple[str, ...] = ()
-    """What a right answer says, in any of these ways; empty if nobody says."""
+    """Right answers, in different words; empty if none is known."""
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:

@@ -131,7 +131,7 @@ class Evaluator:
         return rounds, absent
 
     def checked(self, draft: Draft) -> Checked:
-        """What the checks alone say of a draft: no model is asked."""
+        """The scores of a draft by the checks alone: no model is asked."""
         rubric = self.rubric
         scores, _ = _checked_scores(rubric, self._in_its_language(draft))
         if not scores:
@@ -292,7 +292,7 @@ def is_undecided(
     deviation of a composite for which each judge is heard once.
     """
     near = rubric.repeat_within if noise is None else _DEVIATIONS * noise
-    # By judge: how severe one is beside others is no noise.
+    # Grouped by judge, since a judge who is always more severe than another makes no noise.
     composites = [[verdict.composite for verdict in of_judge] for of_judge in judgements]
     half_width = _half_width(composites, near=near, is_measured=noise is not None)
     # Rounded, since 8.3 - 8 is more than 0.3 in floats.

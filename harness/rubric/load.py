@@ -258,12 +258,12 @@ class ChosenRubric:
     def code_parts(self) -> tuple[object, ...]:
         """See `fingerprint`: what scores depend on."""
         return (
-            # One of these digests for all: the least, which no threshold changes.
+            # The least of these digests is the same whatever the rubric's own threshold is.
             min(at_any_threshold(self.rubric)) if self.at_any_threshold else self.rubric.sha256,
         )
 
 
-# How a rubric's file ends; a name that ends so is a path.
+# Endings of a rubric's file; a name with one of them is a path.
 _ENDINGS = (".yaml", ".yml")
 
 

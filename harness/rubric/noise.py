@@ -45,7 +45,7 @@ class Noise(BaseModel):
 
     @property
     def repeatability(self) -> float:
-        """How far apart two composites of one draft lie at most, in 95 % of the cases."""
+        """The greatest distance of two composites of one draft, in 95 % of the cases."""
         # The repeatability limit of ISO 5725-6, 2.8 standard deviations.
         return NormalDist().inv_cdf(0.975) * math.sqrt(2) * self.deviation
 
@@ -69,7 +69,7 @@ class RubricRecord(BaseModel):
 
     @classmethod
     def read_file(cls, path: Path) -> Self:
-        """As `read`, of any file of this kind, which must be there; else raises `InvalidInput`."""
+        """The record in a file that exists; raises `InvalidInput` if it is of another kind."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except ValidationError as error:

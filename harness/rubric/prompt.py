@@ -30,7 +30,7 @@ MOST_ISSUES = 3
 SECTION_CHARS = 80
 PROBLEM_CHARS = 240
 
-# As many as 0 to 10 in tenths has. A grammar with more alternatives is slow.
+# The scores from 0 to 10 in tenths. A grammar with more alternatives is slow.
 _MOST_SCORES = 101
 _RULE_KEY_CHARS = 60
 
@@ -40,7 +40,7 @@ FENCED = re.compile(
 """Data between its marks, which models copy into their replies; up to the end if it is not
 closed."""
 
-# How much of an unreadable reply is sent back.
+# The length of an unreadable reply that is sent back.
 _REPLY_SHOWN_CHARS = 2_000
 
 

@@ -151,7 +151,7 @@ _BECAUSE = r"because|since|due|as|but|although|though|given|instead|now|reason(?
 
 
 def _end_of_score(*, words: str, range_end: str) -> str:
-    """What ends a score: also these words behind it, and a dash unless it begins a range."""
+    """A pattern of what ends a score: a mark, one of `words`, or a dash without a `range_end`."""
     ends = _any(
         r"\Z",
         r"[\r\n;)\]}<`!#(\u2026\uff08\uff09\uff0c\u3002]",

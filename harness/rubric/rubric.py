@@ -110,7 +110,7 @@ class Scale(BaseModel):
 
     @property
     def composite_step(self) -> float:
-        """What composites are rounded to: 0.1, or as many decimals more as the scale is small."""
+        """The step to which composites are rounded: 0.1, or smaller on a small scale."""
         # Small enough that rounding lifts no draft over a threshold that its scores miss.
         finest = min(self.step / 5, (self.max - self.min) / 50)
         # The logarithm of a power of ten may come out a little below its exponent, hence the sum.
@@ -150,7 +150,7 @@ _PAYLOAD_CHARS = 24_000
 
 
 class Shortening(BaseModel):
-    """From how many characters on a model is shown a shortened draft, and shortened sources."""
+    """The lengths in characters over which models see a shortened draft or shortened sources."""
 
     model_config = _MODEL
 
@@ -517,7 +517,7 @@ def rubric_schema() -> dict[str, Any]:
     prompts = schema["properties"]["prompts"]
     prompts["anyOf"] = [{"$ref": prompts.pop("$ref")}, {"type": "string", "minLength": 1}]
     schema["$defs"]["Scale"] = {"anyOf": [schema["$defs"]["Scale"], {"const": PASS_FAIL}]}
-    # What a rubric extends may have the rest.
+    # A rubric that extends another takes the fields that it lacks from there.
     needed = schema.pop("required")
     schema["anyOf"] = [{"required": ["extends"]}, {"required": needed}]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

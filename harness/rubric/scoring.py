@@ -23,14 +23,14 @@ from harness.rubric.verdict import ECHO, Combine, DimensionScore, Judges, Single
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What an evaluator model said of one dimension, before code makes a score of it."""
+    """An evaluator model's words on one dimension, before code makes a score of them."""
 
     score: float
     """On the dimension's scale and step."""
     reason: str = ""
     """Why the score is not higher; empty if the model did not say."""
     issues: tuple[Finding, ...] = ()
-    """What it wants changed; sections are headings as it wrote them, which may not be there."""
+    """What should be changed; the draft may not have a section as the model wrote its heading."""
     rules: Mapping[str, bool] = field(default_factory=dict)
     """The key of a cap's statement → whether it is true of the draft; without those that the model
     left open."""
@@ -201,7 +201,7 @@ _AVERAGES: Mapping[Combine, Callable[[Sequence[float]], float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """One evaluator's judgement of all that was asked."""
+    """One evaluator's scores on all dimensions that it was asked for."""
 
     evaluator: str
     scores: tuple[DimensionScore, ...]

@@ -31,7 +31,7 @@ PromptName = Literal[
     "judge_source",
     "judge_repair",
 ]
-"""What each is for is said in `prompts.yaml`."""
+"""`prompts.yaml` says what each is for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,10 +72,10 @@ def _lemmas_of(text: str, language: Language) -> list[frozenset[str]]:
 @lru_cache(maxsize=50_000)
 def _lemmas(word: str, language: Language) -> frozenset[str]:
     """What a word may be a form of: `Haus` for `Häuser`, but not for `Hausarzt`."""
-    # By dictionaries: stemmers cut endings off, so that `several` and `severe` are one word.
+    # By dictionaries, since stemmers cut endings off: to them, `several` and `severe` are one word.
     import simplemma  # noqa: PLC0415 - an extra; a dictionary takes a second to load
 
-    # Its capital may be of a noun, or of a sentence.
+    # A capital may belong to a noun, or to the first word of a sentence.
     forms = {word, word.lower(), word.capitalize()}
     code = _CODES.get(language, language)
     return frozenset(simplemma.lemmatize(form, lang=code).casefold() for form in forms)

@@ -35,7 +35,7 @@ class Written:
     line: int
     """The line of the field's name, or of the item's beginning; counted from 1."""
     cut: str = ""
-    """What follows a text from a '#' without a space behind it: it may belong to the text."""
+    """A comment behind the text that has no space behind its '#': it may belong to the text."""
     text_line: int | None = None
     """The line on which a text below a '|' begins; None for other values."""
 
@@ -79,7 +79,7 @@ _BEGIN = "begin with 'title: …', or with a copy: harness new rubric"
 
 
 def refusal(problems: Iterable[Problem]) -> RubricInvalid:
-    """One error for all of them, in the order of their lines."""
+    """One error for all problems, in the order of their lines."""
     first, *rest = sorted(dict.fromkeys(problems), key=lambda problem: problem.line or 0)
     return RubricInvalid(
         first.message, code=first.code, path=first.path, line=first.line, further=rest
@@ -233,8 +233,8 @@ class _YamlNodes:
         """A text, number, truth value or `None`, as YAML reads it."""
         try:
             return self._loader.construct_object(node)
-        # What the library raises at `!!int` without digits, `!!bool x` and `!!timestamp x`, in
-        # words about its own code.
+        # PyYAML raises these at `!!int` without digits, `!!bool x` and `!!timestamp x`, in words
+        # about its own code.
         except (ValueError, LookupError, AttributeError, TypeError) as error:
             tag = node.tag.removeprefix("tag:yaml.org,2002:")
             message = (
@@ -254,7 +254,7 @@ def _cut_behind(node: yaml.Node) -> str:
 
 
 def explain_yaml(error: yaml.MarkedYAMLError, text: str) -> tuple[Notice, int | None]:
-    """What to mend, and on which line: not always the line where the parser gave up."""
+    """What to mend, and the line to mend it on; the parser may have given up on another one."""
     problem = error.problem or ""
     context = error.context or ""
     start_line = error.context_mark.line + 1 if error.context_mark else None
