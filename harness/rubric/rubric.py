@@ -97,7 +97,8 @@ class Scale(BaseModel):
     @property
     def is_pass_fail(self) -> bool:
         """Whether it has two scores."""
-        return self.step == self.max - self.min
+        # In floats, 0.3 - 0.1 is not 0.2.
+        return round((self.max - self.min) / self.step) == 1
 
     def at(self, share: float) -> float:
         """The point at this share of the way from the lowest to the highest score."""
