@@ -193,11 +193,17 @@ class Evaluator:
         opinions = list(chain.from_iterable(rounds))
         verdicts_by_judge: dict[str, list[Verdict]] = {}
         for opinion in opinions:
-            verdict = _verdict(self.rubric, [*checked, *opinion.scores])
+            verdict = self._verdict_by(checked, [opinion])
             verdicts_by_judge.setdefault(opinion.evaluator, []).append(verdict)
-        verdict = _verdict(self.rubric, [*checked, *combined(opinions, self._combine)])
+        verdict = self._verdict_by(checked, opinions)
         judgements = list(verdicts_by_judge.values())
         return is_undecided(verdict, judgements, self.rubric, noise=self._noise)
+
+    def _verdict_by(
+        self, checked: Sequence[DimensionScore], opinions: Sequence[Opinion]
+    ) -> Verdict:
+        scores = combined(opinions, self._combine)
+        return _verdict(self.rubric, [*checked, *scores])
 
     def _record(
         self,
@@ -208,11 +214,8 @@ class Evaluator:
     ) -> Judges:
         """Who judged the case, and what each judgement came to."""
         opinions = list(chain.from_iterable(rounds))
-        verdicts = [_verdict(self.rubric, [*checked, *opinion.scores]) for opinion in opinions]
-        verdicts_by_round = [
-            _verdict(self.rubric, [*checked, *combined(opinions_of_round, self._combine)])
-            for opinions_of_round in rounds
-        ]
+        verdicts = [self._verdict_by(checked, [opinion]) for opinion in opinions]
+        round_verdicts = [self._verdict_by(checked, of_round) for of_round in rounds]
         is_repeated = len(opinions) > 1
         return Judges(
             evaluators=tuple(dict.fromkeys(opinion.evaluator for opinion in opinions)),
@@ -225,7 +228,7 @@ class Evaluator:
             combine=self._combine,
             shortened=case.shown.shortened,
             sources_shortened=case.shown.sources_shortened,
-            composites=tuple(verdict.composite for verdict in verdicts_by_round),
+            composites=tuple(verdict.composite for verdict in round_verdicts),
             borderline=None if self._noise is None else self._is_undecided(checked, rounds),
             each=tuple(
                 SingleJudgement(

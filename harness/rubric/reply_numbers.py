@@ -72,11 +72,15 @@ def score_in(
         return None
     word = number["number"].casefold()
     if word in _PASS | _FAIL:
-        return (scale.at(float(word in _PASS)), [scale.max]) if scale.is_pass_fail else None
+        if not scale.is_pass_fail:
+            return None
+        return scale.at(float(word in _PASS)), [scale.max]
     if number["percent"]:
         # On a scale from 1 to 100, 80 % of the way is not a score of 80.
         return None if scale.min else (_value(word), [100.0])
-    return _value(word), [_value(number["scale_end"])] if number["scale_end"] else ends
+    if number["scale_end"]:
+        return _value(word), [_value(number["scale_end"])]
+    return _value(word), ends
 
 
 def _value(text: str) -> float:
@@ -85,22 +89,23 @@ def _value(text: str) -> float:
     return float(text.replace(",", ".").replace("\u2212", "-"))
 
 
-# Behind a number it names no scale, since `3 of 5` counts something else, unless a fraction such as
-# `Overall: 3.5/5` ends the line.
+# Elsewhere, the end of a scale does not follow a number, since `3 of 5` counts something else. Only
+# a fraction that ends a line names a scale: `Overall: 3.5/5`.
 _NAMED_SCALE = re.compile(
     rf"(?:(?<!\d)(?<!\d )|(?=/\d+[ *]*(?:\n|\Z)))(?!{_OF_WORD}){_SCALE}", re.IGNORECASE
 )
-# At the end of a heading, such words name one: `Notes sur 20`.
+# A heading names one with such a word: `Notes sur 20`.
 _SCALE_OF_HEADING = re.compile(
     rf"(?:^|\|)[^\d\n|]{{0,60}}?{_OF_WORD}[ ](?P<scale_end>\d{{1,3}})"
     r"(?=[ \t]*[)\]*_#:]*[ \t]*(?:\||\r?$))",
     re.IGNORECASE | re.MULTILINE,
 )
+# `по пятибалльной шкале`, `échelle de cinq points`
 _SCALE_IN_WORDS = re.compile(
     r"\b(\w{1,16}?)-?балльн|\b(\w{1,16}?)(?:stufige[nr]? |-?punkte-?|er-?)skala"
     r"|\b(?:échelle|escala|scala|skala|schaal|scale) (?:de|di|da|von|van|of) (\w{1,16})"
     r" (?:points|puntos|pontos|punti|punkten|punten)"
-    r"|([一二三四五六七八九十百])(?:分制|段階|点満点)",
+    r"|([一二三四五六七八九十百])(?:分制|段階評価|点満点)",
     re.IGNORECASE,
 )
 _PERCENT = re.compile(r"\b(?:in|as|en) (?:%|per ?cent|prozent|pour ?cent)|\(%\)", re.IGNORECASE)
