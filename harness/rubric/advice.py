@@ -50,7 +50,7 @@ def _on_cut_texts(written: Written) -> Iterator[RubricAdvice]:
     """Advice on unquoted YAML texts that a ` #` has cut short, probably by mistake."""
     for inner in (*written.fields.values(), *written.items):
         yield from _on_cut_texts(inner)
-    # YAML takes ` #` for a comment. `cut` is empty for `# `: a comment that somebody meant.
+    # `cut` is empty if a space follows the '#': then the author meant a comment.
     if written.cut:
         yield RubricAdvice(
             path=written.path,

@@ -272,6 +272,7 @@ def _checked_scores(rubric: Rubric, draft: Draft) -> tuple[list[DimensionScore],
     """The scores by code; and why a dimension has none, if its checks cannot judge the draft."""
     results = {d.name: checked_score(d, draft, rubric) for d in rubric.checked}
     scores = [score for score in results.values() if isinstance(score, DimensionScore)]
+    # Words of the loop in the draft count as a dimension of their own.
     if draft.told and (findings := echoes(draft)):
         scores.append(echo_score(rubric, findings))
     return scores, {name: why for name, why in results.items() if isinstance(why, str)}

@@ -117,13 +117,7 @@ def _of_value(problem: ErrorDetails) -> Notice:
     elif kind == "string_pattern_mismatch" and name == "call":
         notice = _CALL
     elif kind == "string_pattern_mismatch":
-        ascii_value = (
-            unicodedata.normalize("NFKD", value.lower()).encode("ascii", "ignore").decode()
-        )
-        proposal = re.sub(r"[^a-z0-9]+", "_", ascii_value).strip("_0123456789")
-        example = f", such as '{proposal}'" if proposal else ""
-        message = f"must be lower-case letters, digits and underscores{example}"
-        notice = Notice(code="rubric.name-malformed", message=message)
+        notice = _malformed_name(value)
     elif isinstance(value, str) and (decimal := _DECIMAL_COMMA.fullmatch(value.strip())):
         message = f"must be a number with a point: {decimal[1]}.{decimal[2]}"
         notice = Notice(code="rubric.decimal-comma", message=message)
@@ -138,6 +132,15 @@ def _of_value(problem: ErrorDetails) -> Notice:
         code = "rubric.weight-not-positive" if name == "weight" else "rubric.out-of-range"
         notice = Notice(code=code, message=message)
     return replace(notice, message=notice.message + _shown(value))
+
+
+def _malformed_name(name: str) -> Notice:
+    """Explains a dimension's name, with the nearest name that is allowed: `klar` for `Klär`."""
+    ascii_name = unicodedata.normalize("NFKD", name.lower()).encode("ascii", "ignore").decode()
+    proposal = re.sub(r"[^a-z0-9]+", "_", ascii_name).strip("_0123456789")
+    example = f", such as '{proposal}'" if proposal else ""
+    message = f"must be lower-case letters, digits and underscores{example}"
+    return Notice(code="rubric.name-malformed", message=message)
 
 
 def _shown(value: object) -> str:

@@ -132,6 +132,7 @@ def _ends_of_scale(*levels: Written) -> tuple[object, object]:
     """The ends of the first scale that `levels` have: a dimension's own, or its rubric's."""
     scales = (level.fields["scale"].plain() for level in levels if "scale" in level.fields)
     scale: Any = next(scales, {})
+    # The name `pass_fail`, or a mistake that validation reports.
     if not isinstance(scale, dict):
         return scale, scale
     usual = Scale()

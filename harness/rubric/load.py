@@ -274,7 +274,7 @@ def directories(directory: Path) -> tuple[Path, ...]:
 
 
 def _find(name: str, folders: Sequence[Path], *, besides: Path | None = None) -> Path | None:
-    """The first file of this name, which has no ending; `besides` is left out."""
+    """The first file with this name and one of the endings, other than the file `besides`."""
     for folder in folders:
         for ending in _ENDINGS:
             path = folder / f"{name}{ending}"

@@ -81,7 +81,7 @@ class RubricRecord(BaseModel):
             ) from error
 
     def write(self, rubric: Rubric, directory: Path) -> None:
-        """Writes it whole or not at all."""
+        """Writes the record, whole or not at all."""
         write_whole(self.path(rubric, directory), self.model_dump_json().encode() + b"\n")
 
 

@@ -82,10 +82,11 @@ def read_reply(
     answers |= json_scores.answers
     numbers = [(statement.number_start, statement.end) for statement in stated]
     statements = _on_scale(stated, asked, rest=_without(prose, numbers))
-    # 2. What the draft states too, unless the reply has no words beside its statements.
+    # 2. What the draft states too: the reply may copy it, unless it has no words beside its scores.
     spans = [(statement.start, statement.end) for statement in stated]
+    beside_scores = _FENCE_MARK.sub("", _without(text, [*json_scores.spans, *spans]))
     copied: set[tuple[str, float]] = set()  # (dimension, score)
-    if re.search(r"\w", _FENCE_MARK.sub("", _without(text, [*json_scores.spans, *spans]))):
+    if re.search(r"\w", beside_scores):
         copied, copied_answers = _stated_by(draft, asked)
         answers -= copied_answers
     # 3. For each dimension, the one score on which all statements agree.

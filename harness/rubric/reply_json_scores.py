@@ -189,6 +189,7 @@ def _score_texts(value: Value, name: str, scale: Scale) -> list[str]:
     if not isinstance(value, dict):
         return [value if isinstance(value, str) else ""]
     score_keys = [key for key in (*_SCORE_KEYS, f"{name}_score", name) if key in value]
+    # On pass and fail, `"verdict": "FAIL"` is a score too.
     verdict_keys = [key for key in _VERDICT_KEYS if key in value and scale.is_pass_fail]
     revised_keys = filter(_REVISED_KEY.fullmatch, value)
     repeated = [_score_texts(value[key], name, scale)[0] for key in (*revised_keys, *verdict_keys)]

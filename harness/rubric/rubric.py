@@ -397,6 +397,7 @@ class Rubric(BaseModel):
         return self
 
     def _mistakes(self) -> Iterator[InitErrorDetails]:
+        """What is wrong between fields, each of which is right by itself."""
         names: set[str] = set()
         for index, dimension in enumerate(self.dimensions):
             if dimension.name in names:
