@@ -156,10 +156,10 @@ def _question_fields(
 ) -> dict[str, str | bool]:
     """The fields that tell the evaluator what to judge, and the shape of its reply."""
     shapes = {d.name: _shape(rubric, d, explained=explained) for d in dimensions}
-    # A single dimension is shown by its fields alone, as in the schema.
-    shape = shapes[dimensions[0].name]
-    if len(shapes) > 1:
-        shape = "{" + ",\n ".join(f'"{name}": {shape}' for name, shape in shapes.items()) + "}"
+    shape = "{" + ",\n ".join(f'"{name}": {fields}' for name, fields in shapes.items()) + "}"
+    if len(shapes) == 1:
+        # A single dimension is shown by its fields alone, as in the schema.
+        shape = shapes[dimensions[0].name]
     return {"asked": ", ".join(shapes), "part": len(shapes) < len(rubric.judged), "shape": shape}
 
 
