@@ -108,7 +108,10 @@ _SCALE_IN_WORDS = re.compile(
     r"|([一二三四五六七八九十百])(?:分制|段階評価|点満点)",
     re.IGNORECASE,
 )
-_PERCENT = re.compile(r"\b(?:in|as|en) (?:%|per ?cent|prozent|pour ?cent)|\(%\)", re.IGNORECASE)
+_PERCENT = re.compile(
+    r"^[^\d\n]{0,60}?\b(?:in|as|en) (?:%|per ?cent|prozent|pour ?cent)\w*[*_:]*\r?$|\(%\)",
+    re.IGNORECASE | re.MULTILINE,
+)
 _ENDS_BY_WORD = {
     **dict.fromkeys(("five", "fünf", "cinq", "cinco", "cinque", "vijf", "пяти", "五"), 5.0),
     **dict.fromkeys(("ten", "zehn", "dix", "diez", "dez", "dieci", "tien", "десяти", "十"), 10.0),
