@@ -202,18 +202,13 @@ async def _answer(request: ChatRequest, dimensions: Sequence[Dimension], *, ask:
     try:
         return await ask(request)
     except ContextOverflow as overflow:
-        room = _room_after(overflow, fewest=_LEAST_TOKENS_PER_DIMENSION * len(dimensions))
-        if not 0 < room < (request.max_output_tokens or math.inf):
+        least = _LEAST_TOKENS_PER_DIMENSION * len(dimensions)
+        room = least
+        if overflow.context_tokens and overflow.prompt_tokens:
+            room = overflow.context_tokens - overflow.prompt_tokens
+        if not least <= room < (request.max_output_tokens or math.inf):
             raise
     return await ask(replace(request, max_output_tokens=room))
-
-
-def _room_after(overflow: ContextOverflow, *, fewest: int) -> int:
-    """The tokens that a context has left, or 0 if these are too few to be of use."""
-    if not overflow.context_tokens or not overflow.prompt_tokens:
-        return fewest
-    room = overflow.context_tokens - overflow.prompt_tokens
-    return room if room >= fewest else 0
 
 
 def _repair_request(
