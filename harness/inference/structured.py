@@ -20,7 +20,7 @@ from math import isfinite
 from typing import Any, Generic, TypeVar
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic_core import ErrorDetails, SchemaError
 
@@ -65,6 +65,10 @@ _FENCED = re.compile(r"^(`{3,}|~{3,})[\w+-]*[^\S\n]*\n(.*)\n[^\S\n]*\1$", re.DOT
 _AROUND_WORDS = " \t\r\n.`*\"'“”„\u2018\u2019«»"
 
 
+# Where models put the fields of an object that they take for a schema or for a function's call.
+_WRAPPERS = frozenset({"properties", "arguments", "parameters", "input"})
+
+
 class ReplyType(Generic[T]):
     """A type that replies are asked for in; raises `ConfigurationInvalid` without a JSON Schema."""
 
@@ -85,6 +89,7 @@ class ReplyType(Generic[T]):
                 model = create_model("Reply", __config__=ConfigDict(extra="forbid"), **fields)
                 self._adapter = TypeAdapter(model)
             self.schema: JsonSchema = self._adapter.json_schema()
+            self._field_names = _names_of_fields(self.schema)
         except (PydanticUserError, PydanticUndefinedAnnotation, SchemaError) as error:
             raise _unusable(python_type, getattr(error, "message", str(error))) from error
 
@@ -123,9 +128,35 @@ class ReplyType(Generic[T]):
     def _value(self, json_text: str) -> T:
         """The value in a JSON text, without its wrapper; raises `ValueError` if it is of no use."""
         parsed = self._adapter.validate_json(json_text)
-        DECODER.decode(json_text)  # refuses two equal keys; pydantic takes the last
+        decoded = DECODER.decode(json_text)  # refuses two equal keys; pydantic takes the last
+        if problem := self._misplaced(decoded, parsed):
+            raise ValueError(problem)
         value: T = parsed.answer if self._wrapped else parsed
         return value
+
+    def _misplaced(self, decoded: object, parsed: object) -> str:
+        """Why a JSON object says nothing that its value holds; empty if it does.
+
+        pydantic ignores unknown fields. So for a type whose fields have defaults, an object that
+        repeats the schema, or has its fields in another object, would be a value of defaults.
+        """
+        if decoded == self.schema:
+            return "it repeats the schema instead of a value"
+        if not isinstance(decoded, dict) or not self._field_names:
+            return ""
+        for key in _WRAPPERS & (decoded.keys() - self._field_names):
+            inner = decoded[key]
+            if isinstance(inner, dict) and inner and inner.keys() <= self._field_names:
+                return f"its fields stand under '{key}', and belong to the object itself"
+        if isinstance(parsed, BaseModel):
+            # A validator of the model, or an alias, may take other names.
+            has_field = bool(parsed.model_fields_set)
+        else:
+            has_field = not self._field_names.isdisjoint(decoded)
+        if decoded and not has_field:
+            names = ", ".join(f"'{name}'" for name in decoded)
+            return f"it has none of the fields of the type, only {names[:200]}"
+        return ""
 
     def _mismatch(self, completion: Completion, fault: ValueError | None) -> str:
         """Why a reply holds no value of the type, for the message; `fault` is that of its JSON."""
@@ -182,6 +213,15 @@ class ReplyType(Generic[T]):
                 if not isinstance(value, float | Decimal) or isfinite(value):
                     return [value]
         return []
+
+
+def _names_of_fields(schema: JsonSchema) -> frozenset[str]:
+    """The names of an object's fields; empty if it may have any others, or is no object."""
+    whole: Any = schema
+    place = whole.get("$ref")  # of a type that holds itself
+    part = whole["$defs"][place.rpartition("/")[2]] if place else whole
+    is_open = part.get("additionalProperties") or "patternProperties" in part
+    return frozenset() if is_open else frozenset(part.get("properties", ()))
 
 
 class SharedResult(Generic[T]):
