@@ -103,16 +103,24 @@ def remarks(observed: Observed) -> Iterator[Notice]:
                 code="diagnosis.calls-repeated",
                 message=f"{counted(len(again), 'call')} to '{model}' asked what an earlier one "
                 f'asked, and got the same reply ({observed.said(lost_ns)}): cache = "run" at the '
-                "top of harness.toml answers greedy and seeded ones at once.",
+                "top of harness.toml answers them at once.",
             )
 
 
 def _repeated(calls: Sequence[Call]) -> list[Call]:
-    """Those with a prompt and a reply of an earlier one, as far as texts are recorded."""
-    firsts: dict[object, Call] = {}
+    """The calls that a cache of replies would have answered, as far as texts are recorded."""
+    answered: set[object] = set()
+    repeated: list[Call] = []
     for call in calls:
-        firsts.setdefault((call.prompt_sha256, call.reply_sha256), call)
-    return [c for c in calls if c.reply_sha256 and firsts[c.prompt_sha256, c.reply_sha256] is not c]
+        # The cache leaves out replies that are sampled without a seed: they are meant to differ.
+        is_cacheable = call.seed is not None or not call.temperature
+        if call.reply_sha256 is None or not is_cacheable:
+            continue
+        question = call.prompt_sha256, call.reply_sha256, call.temperature, call.seed
+        if question in answered:
+            repeated.append(call)
+        answered.add(question)
+    return repeated
 
 
 def not_examined(observed: Observed) -> Iterator[Notice]:
