@@ -192,13 +192,13 @@ def compare(first: Journal, second: Journal) -> RunComparison:
 class _Side:
     def __init__(self, journal: Journal) -> None:
         observed = observe(journal)
-        seen, calls = observed.seen, observed.every_call
+        recorded, calls = observed.recorded, observed.every_call
         self.report = report = report_of_observed(observed, Targets())
-        self.inputs = {entry.input: entry.digest or "" for entry in seen[events.InputEvent]}
+        self.inputs = {entry.input: entry.digest or "" for entry in recorded[events.InputEvent]}
         self.nodes = {node.label: node for node in node_records(journal)}
         self.loops = _numbered(report.loops)
         self.models = models_by_role(calls)
-        self.settings = dict(_settings(seen))
+        self.settings = dict(_settings(recorded))
         self.time = {share.kind: share.duration_ns for share in report.time}
         self.figures = dict(_figures(report, calls))
         self.findings = {(each.rule, each.model): each for each in diagnose(journal).findings}

@@ -1,7 +1,7 @@
-"""The table of rules, and what several of them say.
+"""The table of rules, and the remedies that several of them name.
 
 Each rule stands in a `rules_…` file: a function, and above it in `@rule(…)` its code, its meaning,
-the layer of its cause and the remedies. A new one needs a recording in the tests that shows it.
+the layer of its cause and the remedies. A new rule needs a recording in the tests that shows it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMALLER_NEIGHBOR = "use smaller weights for one of them"
 FEWER_CALLS = "make fewer calls at once"
 
 
-# So many places are enough to look at.
+# A person looks at no more spans of one finding.
 MOST_SPANS = 20
 
 
@@ -39,23 +39,27 @@ class Remedy(NamedTuple):
     """Most likely to help first; an aim stands for what the server's provider offers for it."""
 
 
+Check = Callable[[Observed], Observation | None]
+"""Looks for one fault in a run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A rule, with the meaning and remedies of its findings."""
+    """A check, with the meaning and remedies of its findings."""
 
-    look: Callable[[Observed], Observation | None]
+    check: Check
     advice: Remedy
     cases: Mapping[str, Remedy]
-    """Other advice, by the rule's `case`."""
+    """`Observation.case` → the advice in that case, in place of `advice`."""
     explains: tuple[TimeKind, ...]
     """The kinds of time on the critical path that a finding accounts for."""
     explained_by: Collection[str]
-    """Rules that name the cause of this: next to one of theirs on the same model, or on the whole
-    run, this finding is left out."""
+    """Codes of rules that name the cause of this one's findings. A finding is left out next to one
+    of theirs on the same model; a finding on the whole run, next to any of theirs."""
 
     def finding(self, code: str, observed: Observed) -> RunFinding | None:
-        """The findings of the rule with this code in a run."""
-        observation = self.look(observed)
+        """The fault in a run; `code` is this rule's."""
+        observation = self.check(observed)
         if observation is None:
             return None
         advice = self.cases.get(observation.case, self.advice)
@@ -76,9 +80,7 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
-"""By the stable code that findings bear."""
-
-Look = Callable[[Observed], Observation | None]
+"""Stable code → rule."""
 
 
 def rule(
@@ -89,18 +91,18 @@ def rule(
     cases: Mapping[str, Remedy] | None = None,
     explains: tuple[TimeKind, ...] = (),
     explained_by: Collection[str] = (),
-) -> Callable[[Look], Look]:
-    """Puts a function into the table, with what its findings mean and what to change."""
+) -> Callable[[Check], Check]:
+    """Puts a check into `RULES`, with what its findings mean and the moves that help."""
 
-    def put(look: Look) -> Look:
+    def put(check: Check) -> Check:
         RULES[code] = Rule(
-            look=look,
+            check=check,
             advice=Remedy(meaning, layer, moves),
             cases=cases or {},
             explains=explains,
             explained_by=explained_by,
         )
-        return look
+        return check
 
     return put
 
@@ -108,18 +110,19 @@ def rule(
 def _moves(
     observation: Observation, moves: tuple[str | Aim, ...], server: Server
 ) -> tuple[tuple[str, ...], Expected | None]:
-    """What to change, and what the change that the rule has computed is expected to do."""
-    # `computed` is the change that `expected` is of: the first, or, where the rule wants one at the
-    # server, that one; none if the server offers no such thing.
-    aim, how_far = observation.wanted or (None, "")
-    changes, computed = list(observation.first), None if observation.wanted else 0
+    """The texts of all moves, and the expected effect; None if no text ends with it."""
+    texts = list(observation.first_moves)
+    # The position of the text that `expected` is about; None if the server offers nothing for the
+    # aim.
+    expected_at = 0 if observation.aim is None else None
     for move in moves:
-        offered = [*server.remedies(move)] if isinstance(move, Aim) else [server.filled(move)]
-        if move == aim and offered:
-            computed = len(changes)
-            offered[0] += f", for {how_far}" if how_far else ""
-        changes += offered
-    if computed is None or not changes or observation.expected is None:
-        return tuple(changes), None
-    changes[computed] += f": {observation.expected}"
-    return tuple(changes), observation.expected
+        offers = [*server.remedies(move)] if isinstance(move, Aim) else [server.filled(move)]
+        if offers and move == observation.aim:
+            expected_at = len(texts)
+            if observation.aim_target:
+                offers[0] += f", for {observation.aim_target}"
+        texts += offers
+    if expected_at is None or observation.expected is None:
+        return tuple(texts), None
+    texts[expected_at] += f": {observation.expected}"
+    return tuple(texts), observation.expected

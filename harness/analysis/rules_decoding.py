@@ -21,9 +21,9 @@ from harness.analysis.facts import (
     queues_in_server,
     ttft,
 )
-from harness.analysis.finding import Expected, Observation, counted, ids, said_ns
+from harness.analysis.finding import Expected, Observation, counted, ns_text, span_ids
 from harness.analysis.rules import FEWER_CALLS, LESS_TO_COMPUTE, SMALLER_MODEL, Remedy, rule
-from harness.analysis.speed_limits import SpeedLimit, company_of
+from harness.analysis.speed_limits import SpeedLimit, concurrency_of
 from harness.analysis.time_budget import times_in
 from harness.inference.providers import Aim
 from harness.trace.calls import Call
@@ -78,7 +78,7 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
     least_ns = max(LONG_NS, STALL_FACTOR * usual_ns)
     stalled = [call for call in timed if (call.itl_max_ns or 0) >= least_ns]
     stalls_ns = [call.itl_max_ns or 0 for call in stalled]
-    company = company_of(calls) if stalled else {}
+    company = concurrency_of(calls) if stalled else {}
     lost_ns = sum(
         # Replies that stand still together lose one time, of which each gets its part.
         stall_ns / max(1.0, company.get(call.id, 1.0))
@@ -88,9 +88,9 @@ def reply_gap(observed: Observed, model: str, calls: Sequence[Call]) -> Observat
         return None
     return Observation(
         seen=f"{len(stalled)} of {len(timed)} replies of '{model}' stood still midway, for "
-        f"{said_ns(statistics.median(stalls_ns))} in the median and {said_ns(max(stalls_ns))} at "
-        f"most ({observed.said(lost_ns)}); tokens of this run are {said_ns(usual_ns)} apart.",
-        spans=ids(stalled),
+        f"{ns_text(statistics.median(stalls_ns))} in the median and {ns_text(max(stalls_ns))} at "
+        f"most ({observed.share(lost_ns)}); tokens of this run are {ns_text(usual_ns)} apart.",
+        spans=span_ids(stalled),
         lost_ns=lost_ns,
     )
 
@@ -132,7 +132,7 @@ _TRENDS: Mapping[str, tuple[str, Callable[[Call], Any], str]] = {
 def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> Observation | None:
     """Later calls of one kind were slower, or longer, than earlier ones, in the same company."""
     kinds: dict[tuple[str | None, str | None], list[Call]] = {}
-    queued, company = queues_in_server(observed, calls), company_of(calls)
+    queued, company = queues_in_server(observed, calls), concurrency_of(calls)
     for call in calls:
         # `queueing` tells of those that queued.
         if call.id not in queued and call.id in company:
@@ -141,7 +141,7 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
     trends = (_trend(its, case, company) for its in kinds.values() for case in _TRENDS)
     worth_telling = [trend for trend in trends if trend and observed.matters(trend.lost_ns or 0)]
     worst = max(worth_telling, key=lambda trend: trend.lost_ns or 0, default=None)
-    return worst and replace(worst, seen=f"{worst.seen} ({observed.said(worst.lost_ns or 0)}).")
+    return worst and replace(worst, seen=f"{worst.seen} ({observed.share(worst.lost_ns or 0)}).")
 
 
 def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Observation | None:
@@ -167,14 +167,14 @@ def _trend(calls: Sequence[Call], case: str, company: Mapping[int, float]) -> Ob
         call.phase_ns(phase) * max(0.0, 1 - before / measure(call)) / max(1.0, company[call.id])
         for call in later
     )
-    unit = "{:.0f} tokens".format if case == "longer" else said_ns
+    unit = "{:.0f} tokens".format if case == "longer" else ns_text
     model, where = measured[0].model, f" in '{measured[0].node}'" if measured[0].node else ""
     return Observation(
         case=case,
         severity="hint" if case == "longer" else "warning",  # a reply may have to be longer
         seen=f"{phrase.format(model=model, where=where)} as the run went on: {unit(after)} in the "
         f"later half of {len(measured)} calls, {unit(before)} in the first",
-        spans=ids(later),
+        spans=span_ids(later),
         lost_ns=lost_ns,
     )
 
@@ -207,9 +207,9 @@ def hidden_reasoning(observed: Observed, model: str, calls: Sequence[Call]) -> O
     return Observation(
         severity="hint",
         seen=f"{least}{hidden:,} of {tokens:,} tokens of '{model}' were reasoning ({share:.0%}), "
-        f"about {observed.said(taken_ns * share)}."
+        f"about {observed.share(taken_ns * share)}."
         + ("" if is_counted else " Not counted apart: replies have fewer bytes than tokens."),
-        spans=ids(thinking),
+        spans=span_ids(thinking),
         lost_ns=taken_ns * share,
     )
 
@@ -235,7 +235,7 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
         if call.phase_ns("prefill") >= LEAST_KEPT_BACK_NS
         # This process may have stood still while it read a reply that was all there.
         and (
-            observed.came_at_once(call)
+            observed.was_held_back(call)
             or (
                 "decode" in call.unreliable
                 and call.phase_ns("prefill") > 10 * call.phase_ns("decode")
@@ -248,9 +248,9 @@ def not_streamed(observed: Observed, model: str, calls: Sequence[Call]) -> Obser
     tokens = statistics.median(call.output_tokens or 0 for call in at_once)
     return Observation(
         seen=f"{len(at_once)} of {len(long)} replies of '{model}', {tokens:.0f} tokens in the "
-        f"median, came whole {said_ns(statistics.median(c.phase_ns('prefill') for c in at_once))} "
+        f"median, came whole {ns_text(statistics.median(c.phase_ns('prefill') for c in at_once))} "
         "after they were asked for, with no time from the first token to the last.",
-        spans=ids(at_once),
+        spans=span_ids(at_once),
     )
 
 
@@ -292,7 +292,7 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     if sum((call.itl_mean_ns or 0) >= TYPEWRITER_NS for call in calls) < LEAST_COMPARED:
         return None
     # Other models of the run share the machine, for all that is known.
-    company = company_of([call for call in observed.calls if call.status == "ok"])
+    company = concurrency_of([call for call in observed.calls if call.status == "ok"])
     timed = [
         call
         for call in calls
@@ -321,11 +321,11 @@ def slow_decode(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
     fewer = (FEWER_CALLS,) if at_once > ALONE else ()
     return Observation(
         case=(limit.bound if limit else "bandwidth") if is_alone else "",
-        seen=f"Tokens of '{model}' came {said_ns(itl_ns)} apart in {len(examples)} of {len(timed)} "
+        seen=f"Tokens of '{model}' came {ns_text(itl_ns)} apart in {len(examples)} of {len(timed)} "
         f"calls, with {counted(round(at_once), 'call')} being answered at a time; "
-        f"{said_ns(TARGET_ITL_NS)} would have saved {observed.said(lost_ns)}.",
-        spans=ids(examples),
-        first=fewer if expected is None else ("use weights of half the size",),
+        f"{ns_text(TARGET_ITL_NS)} would have saved {observed.share(lost_ns)}.",
+        spans=span_ids(examples),
+        first_moves=fewer if expected is None else ("use weights of half the size",),
         expected=expected,
         lost_ns=lost_ns,
     )
@@ -358,5 +358,5 @@ def preemptions(observed: Observed, model: str, calls: Sequence[Call]) -> Observ
         seen=f"'{model}' preempted {count:.0f} replies in {len(calls)} calls: each was thrown out "
         "of the KV cache unfinished and computed again. The server does not report how much time "
         "that took.",
-        first=(fewer,) if seats > 1 else (),
+        first_moves=(fewer,) if seats > 1 else (),
     )

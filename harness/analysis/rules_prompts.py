@@ -20,9 +20,9 @@ from harness.analysis.facts import (
     first_token_ns,
     per_model,
     queues_in_server,
-    tells_of_queues,
+    reports_queue,
 )
-from harness.analysis.finding import Expected, Observation, ids, said_ns
+from harness.analysis.finding import Expected, Observation, ns_text, span_ids
 from harness.analysis.rules import SAME_PART_FIRST, SHORTER_PROMPTS, Remedy, rule
 from harness.analysis.speed_limits import computed_tokens
 from harness.analysis.time_budget import times_in
@@ -53,8 +53,8 @@ LITTLE_QUEUE = 0.2
 @per_model
 def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Observation | None:
     """Long prompts, read one after another without much queue, and slowly."""
-    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not observed.came_at_once(c)]
-    if timed and not tells_of_queues(observed, calls):
+    timed = [c for c in calls if c.ttft_ns and c.input_tokens and not observed.was_held_back(c)]
+    if timed and not reports_queue(observed, calls):
         # A queue may hide in the time to the first token, but not of a call without company.
         company = mean_depths(timed)
         inferred = queues_in_server(observed, calls)
@@ -87,9 +87,9 @@ def prefill_bound(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
     # The rate at which all prompts that are read together are read.
     rate = sum(map(computed_tokens, timed)) / (max(1, lost_ns) / 1e9)
     return Observation(
-        seen=f"Calls to '{model}' wait {said_ns(ttft_ns)} in the median for their first token: it "
-        f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.said(lost_ns)}).",
-        spans=ids(slowest),
+        seen=f"Calls to '{model}' wait {ns_text(ttft_ns)} in the median for their first token: it "
+        f"reads prompts of {tokens:.0f} tokens at {rate:.0f} tokens/s ({observed.share(lost_ns)}).",
+        spans=span_ids(slowest),
         lost_ns=lost_ns,
     )
 
@@ -167,7 +167,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         is_told, cached = bool(counts), f"{sum(counts)} of their {tokens} tokens were cached"
         if len(counts) < len(shares):
             cached = "what was cached of them the server does not say"
-        lost = f"{'' if is_told else 'at most '}{observed.said(lost_ns)}"
+        lost = f"{'' if is_told else 'at most '}{observed.share(lost_ns)}"
         return Observation(
             case=case,
             severity="warning" if case or is_told else "hint",
@@ -180,7 +180,7 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
                 f"after the first {prefix_share:.0%}; {cached}. Reading the rest again took {lost}."
                 f" The first difference is at {again[0][1].difference}."
             ),
-            spans=ids(call for call, _ in shares),
+            spans=span_ids(call for call, _ in shares),
             expected=_cached_before(shares) if is_told else None,
             lost_ns=lost_ns,
         )

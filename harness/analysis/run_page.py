@@ -199,7 +199,11 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     version = version_of(path)  # before it is read: what comes meanwhile is news
     journal = _NotedJournal(path)
     observed = observe(journal)
-    report, seen, calls = report_of_observed(observed, Targets()), observed.seen, observed.calls
+    report, recorded, calls = (
+        report_of_observed(observed, Targets()),
+        observed.recorded,
+        observed.calls,
+    )
     records = journal.nodes.records(observed.every_call)
     # Frees its counters and spans before all texts are read.
     del observed
@@ -207,9 +211,9 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     hashes = {text for call in calls for text in (call.prompt_sha256, call.reply_sha256)}
     texts = _Texts(journal.texts(hashes - {None}))
     has_texts = len(texts.numbers) > 0
-    is_batch = any(pipeline.is_batch for pipeline in seen[events.PipelineEvent])
-    columns = _columns(journal, records, seen, report, texts)
-    named = {pipeline.result for pipeline in seen[events.PipelineEvent]}
+    is_batch = any(pipeline.is_batch for pipeline in recorded[events.PipelineEvent])
+    columns = _columns(journal, records, recorded, report, texts)
+    named = {pipeline.result for pipeline in recorded[events.PipelineEvent]}
     nodes = [node for column in columns for node in column]
     results = [node.items for node in nodes if node.name in named] or [n.items for n in nodes[-1:]]
     is_running = report.status == "unfinished" and version.endswith("running")
@@ -225,8 +229,8 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
         loops=tuple(_loops(journal, report.loops)),
         # The node of a batch's rows needs no other, so it comes first.
         rows=columns[0][0].name if is_batch and columns else None,
-        calls=_PageCalls(calls, journal, texts.numbers, seen[events.EndpointEvent]),
-        events=tuple(_events(journal, seen)),
+        calls=_PageCalls(calls, journal, texts.numbers, recorded[events.EndpointEvent]),
+        events=tuple(_events(journal, recorded)),
         texts=tuple(texts.texts),
     )
 
@@ -276,7 +280,7 @@ class _NotedJournal(Journal):
 def _columns(
     journal: _NotedJournal,
     records: Sequence[NodeRecord],
-    seen: events.Events,
+    recorded: events.Events,
     report: RunReport,
     texts: _Texts,
 ) -> tuple[tuple[PageNode, ...], ...]:
@@ -288,7 +292,7 @@ def _columns(
             # A nested call's cost is its own, and its outermost caller's.
             for label in {record.label, record.label.partition("/")[0]}:
                 costs.setdefault(label, []).append(record.cost_usd)
-    needs = _needs(journal, seen)
+    needs = _needs(journal, recorded)
     critical = {outermost_node(step.node) for step in report.critical_path.steps}
     depths: dict[str, int] = {}
     columns: list[list[PageNode]] = []
@@ -312,13 +316,13 @@ def _columns(
     return tuple(map(tuple, columns))
 
 
-def _needs(journal: Journal, seen: events.Events) -> dict[str, dict[str, None]]:
+def _needs(journal: Journal, recorded: events.Events) -> dict[str, dict[str, None]]:
     """By node, the nodes whose output it was given, or for which it was skipped."""
-    names = {node.id: outermost_node(node.caption) for node in seen[events.NodeAttempt]}
+    names = {node.id: outermost_node(node.caption) for node in recorded[events.NodeAttempt]}
     needs: dict[str, dict[str, None]] = {}
-    for span, sources in sources_of(seen[events.NodeAttempt], journal.flows).items():
+    for span, sources in sources_of(recorded[events.NodeAttempt], journal.flows).items():
         needs.setdefault(names[span], {}).update((names[source.id], None) for source in sources)
-    for skip in seen[events.Skip]:
+    for skip in recorded[events.Skip]:
         reasons = (skip.because_of or "", *skip.decided_by)
         needed = dict.fromkeys(map(outermost_node, filter(None, reasons)))
         needs.setdefault(outermost_node(skip.node), {}).update(needed)
@@ -397,11 +401,11 @@ class _PageCalls(Sequence[PageCall]):
         )
 
 
-def _events(journal: _NotedJournal, seen: events.Events) -> Iterator[PageEvent]:
+def _events(journal: _NotedJournal, recorded: events.Events) -> Iterator[PageEvent]:
     happenings: list[tuple[events.Warned | events.RetryEvent | events.Fallback, str]]
-    happenings = [(event, event.message) for event in seen[events.Warned]]
-    happenings += [(event, event.detail or "") for event in seen[events.RetryEvent]]
-    happenings += [(event, event.detail or "") for event in seen[events.Fallback]]
+    happenings = [(event, event.message) for event in recorded[events.Warned]]
+    happenings += [(event, event.detail or "") for event in recorded[events.RetryEvent]]
+    happenings += [(event, event.detail or "") for event in recorded[events.Fallback]]
     for event, message in sorted(happenings, key=lambda pair: pair[0].time_ns):
         attributes = {n: v for n, v in event.attributes.items() if n not in {"message", "detail"}}
         node = attributes.get("node")

@@ -101,10 +101,10 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
 def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
     """The report of a run that was read."""
     journal = observed.journal
-    run, calls, seen = observed.run, observed.every_call, observed.seen
+    run, calls, recorded = observed.run, observed.every_call, observed.recorded
     # What the cache answered tells nothing of servers, and cost nothing.
     sent = [call for call in observed.calls if not call.from_cache]
-    nodes, asides = seen[events.NodeAttempt], seen[events.OtherRequest]
+    nodes, asides = recorded[events.NodeAttempt], recorded[events.OtherRequest]
     # A probe lies in the call that it precedes.
     beside = (a for a in asides if not isinstance(a, events.SchemaProbe | events.ToolProbe))
     whole = call_group(calls)
@@ -127,16 +127,16 @@ def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
         asides=asides_of(asides),
         goodput=goodput_of(sent, targets=targets, run_ns=run.duration_ns),
         occupancy=occupancy_of([*sent, *beside], run=run),
-        loads=_loads(seen[events.LoadEvent], {call.id: call.model for call in calls}),
+        loads=_loads(recorded[events.LoadEvent], {call.id: call.model for call in calls}),
         critical_path=observed.path,
         time=observed.shares,
         max_parallel=observed.max_parallel,
         place_waits=sum(node.waited_ns > 0 for node in nodes),
-        loops=loops_in(seen),
-        cost=cost_of([*sent, *asides], seen[events.EndpointEvent], run_ns=run.duration_ns),
-        retries=len(seen[events.RetryEvent]),
-        fallbacks=len(seen[events.Fallback]),
-        evictions=sum(evict.makes_room for evict in seen[events.Evict]),
+        loops=loops_in(recorded),
+        cost=cost_of([*sent, *asides], recorded[events.EndpointEvent], run_ns=run.duration_ns),
+        retries=len(recorded[events.RetryEvent]),
+        fallbacks=len(recorded[events.Fallback]),
+        evictions=sum(evict.makes_room for evict in recorded[events.Evict]),
         unfinished=tuple(
             OpenSpan(
                 name=span.name,

@@ -72,12 +72,14 @@ class SpeedLimit:
         return 1 / max(step_s, least_s)
 
 
-def speed_limits_of(calls: Iterable[Call], seen: events.Events) -> tuple[SpeedLimit, ...]:
+def speed_limits_of(calls: Iterable[Call], recorded: events.Events) -> tuple[SpeedLimit, ...]:
     """The limits of the models that are wholly on one device whose speed is known."""
-    machines = (machine for machine in seen[events.MachineEvent] if machine.memory_bytes_per_s > 0)
+    machines = (
+        machine for machine in recorded[events.MachineEvent] if machine.memory_bytes_per_s > 0
+    )
     devices = {machine.device or MACHINE: machine for machine in machines}
-    endpoint_of = {endpoint.model: endpoint for endpoint in seen[events.EndpointEvent]}
-    weights_of = {weights.model: weights for weights in seen[events.WeightsEvent]}
+    endpoint_of = {endpoint.model: endpoint for endpoint in recorded[events.EndpointEvent]}
+    weights_of = {weights.model: weights for weights in recorded[events.WeightsEvent]}
     limits = []
     for model, of_model in answered_by_model(calls).items():
         weights = weights_of.get(model)
@@ -116,7 +118,7 @@ def _limit(
     if not timed or weight_bytes <= 0:
         return None
     caches = [_cache_bytes(call, weights.token_bytes) for call in timed]
-    depth_of = company_of(calls)  # short replies are company too
+    depth_of = concurrency_of(calls)  # short replies are company too
     company = [depth_of[call.id] for call in timed]
     rates = [(c.decode_tokens or 0) * 1e9 / c.phase_ns("decode") for c in timed]
     memory = [
@@ -160,7 +162,7 @@ def computed_tokens(call: Call) -> int:
     return (call.input_tokens or 0) - (call.cached_tokens or 0)
 
 
-def company_of(calls: Sequence[Call]) -> Mapping[int, float]:
+def concurrency_of(calls: Sequence[Call]) -> Mapping[int, float]:
     """How many replies were under way while a call was answered, itself included; by its span."""
     answered = [call for call in calls if call.phase_ns("decode") > 0]
     depths = mean_depths([call.phases["decode"][0] for call in answered])
