@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from harness.analysis.diagnosis import diagnose
-from harness.analysis.facts import observe
+from harness.analysis.diagnosis import findings_of
+from harness.analysis.facts import Observed
 from harness.analysis.finding import RunFinding
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.analysis.time_budget import TimeKind
@@ -48,12 +48,10 @@ _NOTABLE_NS = 100_000_000
 class NodeDifference:
     """A call of a node in each run; None in a run that has none."""
 
-    node: str
-    """Its label, such as `findings[2]`."""
-    differs_in: tuple[Difference, ...]
-    """Empty when it is the same in both."""
+    node: str  # its label, such as `findings[2]`
+    differs_in: tuple[Difference, ...]  # empty when it is the same in both
+    # Parameters that were given something else, or that only one of them has.
     changed_inputs: tuple[str, ...]
-    """Parameters that were given something else, or that only one of them has."""
     a: NodeRecord | None
     b: NodeRecord | None
 
@@ -63,10 +61,9 @@ class LoopDifference:
     """A revise loop in each run; None in a run that has none."""
 
     node: str | None
-    number: int
-    """Which of that node's loops, counted from 1."""
+    number: int  # which of that node's loops, counted from 1
+    # Whether scores, the round that was returned, and the reason to stop are the same.
     is_equal: bool
-    """Whether scores, the round that was returned, and the reason to stop are the same."""
     a: RecordedLoop | None
     b: RecordedLoop | None
 
@@ -79,8 +76,7 @@ class FigureDifference:
     unit: FigureUnit
     a: float | None
     b: float | None
-    model: str | None = None
-    """None for the whole run."""
+    model: str | None = None  # None for the whole run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,24 +96,24 @@ class RunComparison:
 
     a: RunReport
     b: RunReport
+    # The largest cause of time on each critical path; None for an empty path.
     bottlenecks: tuple[TimeKind | None, TimeKind | None]
-    """The largest cause of time on each critical path; None for an empty path."""
+    # Where the time of both critical paths went, in nanoseconds; the biggest difference first.
     time: Mapping[TimeKind, tuple[int, int]]
-    """Where the time of both critical paths went, in nanoseconds; the biggest difference first."""
+    # Differing settings, such as `small.slots` of an endpoint or `max_parallel`; None if unset.
     settings: Mapping[str, tuple[object, object]]
-    """Differing settings, such as `small.slots` of an endpoint or `max_parallel`; None if unset."""
+    # Figures of either run: for all calls, then for each model.
     figures: tuple[FigureDifference, ...]
-    """Figures of either run: for all calls, then for each model."""
+    # Findings of the first run, worst first, then findings of the second alone.
     findings: tuple[FindingDifference, ...]
-    """Findings of the first run, worst first, then findings of the second alone."""
+    # Inputs that were given differently, as far as they are recorded.
     changed_inputs: tuple[str, ...]
-    """Inputs that were given differently, as far as they are recorded."""
+    # Every call of a node, the biggest differences first, the equal ones last.
     nodes: tuple[NodeDifference, ...]
-    """Every call of a node, the biggest differences first, the equal ones last."""
+    # Every loop, in the order of the first run, then loops of the second alone.
     loops: tuple[LoopDifference, ...]
-    """Every loop, in the order of the first run, then loops of the second alone."""
+    # By role, the models that played it in each run.
     roles: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
-    """By role, the models that played it in each run."""
 
 
 def compare(first: Journal, second: Journal) -> RunComparison:
@@ -191,7 +187,7 @@ def compare(first: Journal, second: Journal) -> RunComparison:
 
 class _Side:
     def __init__(self, journal: Journal) -> None:
-        observed = observe(journal)
+        observed = Observed(journal)
         recorded, calls = observed.recorded, observed.every_call
         self.report = report = report_of_observed(observed, Targets())
         self.inputs = {entry.input: entry.digest or "" for entry in recorded[events.InputEvent]}
@@ -201,7 +197,7 @@ class _Side:
         self.settings = dict(_settings(recorded))
         self.time = {share.kind: share.duration_ns for share in report.time}
         self.figures = dict(_figures(report, calls))
-        self.findings = {(each.rule, each.model): each for each in diagnose(journal).findings}
+        self.findings = {(each.rule, each.model): each for each in findings_of(observed)}
 
 
 def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:

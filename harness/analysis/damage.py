@@ -40,20 +40,14 @@ DAMAGED = ".damaged"
 class FileCheck:
     """The check of one file, the record of one part of a run."""
 
-    is_whole: bool
-    """Whether nothing is missing: it came to its end, and so did its last line."""
-    is_readable: bool
-    """Whether every whole line is valid; a torn last line is no damage."""
+    is_whole: bool  # whether nothing is missing: it came to its end, and so did its last line
+    is_readable: bool  # whether every whole line is valid; a torn last line is no damage
     path: str
-    part: int
-    """Which part of the run, from 0."""
-    run_id: str | None
-    """None if the first line does not show it."""
+    part: int  # which part of the run, from 0
+    run_id: str | None  # None if the first line does not show it
     records: dict[str, int]
-    ended: str | None
-    """How it ended; None if it was killed, or is still going."""
-    torn_bytes: int
-    """Bytes of an incomplete last line."""
+    ended: str | None  # how it ended; None if it was killed, or is still going
+    torn_bytes: int  # bytes of an incomplete last line
     problems: tuple[Problem, ...]
 
 
@@ -61,12 +55,9 @@ class FileCheck:
 class JournalCheck:
     """The check of all files of a run."""
 
-    is_whole: bool
-    """Whether the run came to its end and nothing is missing from its last part."""
-    is_readable: bool
-    """Whether timelines and reports can be made of it."""
-    run_id: str | None
-    """None if the first file does not say."""
+    is_whole: bool  # whether the run came to its end and nothing is missing from its last part
+    is_readable: bool  # whether timelines and reports can be made of it
+    run_id: str | None  # None if the first file does not say
     parts: int
     files: tuple[FileCheck, ...]
 

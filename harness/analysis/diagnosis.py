@@ -11,7 +11,7 @@ from harness.analysis import (  # noqa: F401 - each puts its rules into the tabl
     rules_prompts,
     rules_waiting,
 )
-from harness.analysis.facts import Observed, observe
+from harness.analysis.facts import Observed
 from harness.analysis.finding import SEVERITIES, Diagnosis, RunFinding, counted, quoted
 from harness.analysis.rules import RULES
 from harness.analysis.rules_failures import reached_own_limit
@@ -24,8 +24,8 @@ from harness.trace.journal_reader import Journal
 
 def diagnose(journal: Journal) -> Diagnosis:
     """The findings of a run, and what could not be examined."""
-    observed = observe(journal)
-    findings = _findings(observed)
+    observed = Observed(journal)
+    findings = findings_of(observed)
     explained = {kind for finding in findings for kind in RULES[finding.rule].explains}
     # The shares stand in the order of their lengths.
     unexplained = [share for share in observed.shares if share.kind not in explained]
@@ -43,7 +43,7 @@ def diagnose(journal: Journal) -> Diagnosis:
     )
 
 
-def _findings(observed: Observed) -> tuple[RunFinding, ...]:
+def findings_of(observed: Observed) -> tuple[RunFinding, ...]:
     """The findings of all rules, worst first, without those that another finding explains."""
     results = [rule.finding(code, observed) for code, rule in RULES.items()]
     findings = [finding for finding in results if finding is not None]

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from sys import intern
 from typing import Any
 
 from harness.analysis.finding import Observation, ns_text
-from harness.analysis.speed_limits import MACHINE, SpeedLimit, concurrency_of, speed_limits_of
-from harness.analysis.time_budget import TimeShare, TimeSpent, times_in
+from harness.analysis.speed_limits import MACHINE, concurrency_of, speed_limits_of
+from harness.analysis.time_budget import time_shares, times_in
 from harness.inference.providers import Aim, provider_named
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, answered_by_model, calls_of
 from harness.trace.intervals import depths, length_ns, most_at_once, parts_within, union
 from harness.trace.journal_reader import Item, Journal
-from harness.trace.node_records import CriticalPath, critical_path
+from harness.trace.node_records import critical_path
 from harness.trace.records import CounterSet, Instant, Interval, SpanRecord
 
 # A fault that cost less time is no finding: a fifth of a second goes unnoticed.
@@ -67,10 +67,8 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
     """An endpoint, as the start of the run describes it: without settings at their defaults."""
 
     slots: int = 4
-    context_tokens: int = 4096
-    """The context of one call, for a model from a file."""
-    device: Any = MACHINE
-    """The device of its model, or a list of several: the machine, or a GPU."""
+    context_tokens: int = 4096  # the context of one call, for a model from a file
+    device: Any = MACHINE  # the device of its model, or a list of several: the machine, or a GPU
     max_parallel: int | None = None
     drop: tuple[str, ...] = ()
     fallback: tuple[str, ...] = ()
@@ -105,42 +103,81 @@ class Server(events.EndpointEvent, name=events.EndpointEvent.NAME):
         )
 
 
-@dataclass(kw_only=True)
 class Observed:
-    """What a run's journal shows. All lists are in the order of time."""
+    """What a run's journal shows. All lists are in the order of time.
 
-    journal: Journal
-    run: Interval
-    recorded: events.Events = field(default_factory=events.Events)
-    every_call: list[Call] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    """Calls that no limit refused; those answered from the cache are among them."""
-    unfinished: list[SpanRecord] = field(default_factory=list)
-    loads: list[events.LoadEvent] = field(default_factory=list)
-    """Successful loads only."""
-    retries: list[events.RetryEvent] = field(default_factory=list)
-    """Retries of calls, not of nodes."""
-    servers: dict[str, Server] = field(default_factory=dict)
-    """Tag of the endpoint → the endpoint."""
-    limits: tuple[SpeedLimit, ...] = ()
-    counters: dict[tuple[str, str], list[CounterSet]] = field(default_factory=dict)
-    """(tag of the server, name of the counter) → its values. `machine` and `process harness` stand
-    for a tag, too."""
-    nodes: dict[int, events.NodeAttempt] = field(default_factory=dict)
-    """Span id → the call of a node."""
-    place_waits: dict[int, Interval] = field(default_factory=dict)
-    """Span id of a call of a node → its wait for one of the `max_parallel` places of the pipeline,
-    or for one of its node's own."""
-    max_parallel: int | None = None
-    """How many calls of nodes the pipeline runs at once; None for any number."""
-    path: CriticalPath = field(init=False)
-    time_spent: TimeSpent = field(default_factory=TimeSpent)
-    shares: tuple[TimeShare, ...] = ()
-    """Causes of time on the critical path, largest first."""
-    parents: dict[int, int | None] = field(default_factory=dict)
-    """Span id → the id of the span around it. Phases are left out."""
-    sources: dict[int, list[int]] = field(default_factory=dict)
-    """Span id → the ids of the spans that it had to wait for."""
+    Takes some two kilobytes for each call.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.run = run = Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
+        # (tag of the server, name of the counter) → its values. `machine` and `process harness`
+        # stand for a tag, too.
+        self.counters: dict[tuple[str, str], list[CounterSet]] = {}
+        # Span id → the id of the span around it. Phases are left out.
+        self.parents: dict[int, int | None] = {}
+        self.unfinished: list[SpanRecord] = []
+        self.recorded = recorded = events.Events()
+        # The journal is read once: each reader in the chain keeps what it needs, and passes all on.
+        spans = recorded.noted(self._noted(journal.items(SpanRecord, Instant, CounterSet)))
+        self.every_call = calls_of(spans)
+        # Calls that no limit refused; those answered from the cache are among them.
+        self.calls = [call for call in self.every_call if not call.was_refused]
+        # Tag → the endpoint.
+        self.servers = {server.model: server for server in recorded[Server]}
+        # Successful loads of models.
+        self.loads = [*self._loads()]
+        # Retries of calls, not of nodes.
+        self.retries = [retry for retry in recorded[events.RetryEvent] if retry.model is not None]
+        # Span id → the call of a node.
+        self.nodes = {node.id: node for node in recorded[events.NodeAttempt]}
+        # Span id of a call of a node → its wait for one of the `max_parallel` places of the
+        # pipeline, or for one of its node's own.
+        self.place_waits = {
+            node.id: Interval(start_ns=node.start_ns - node.waited_ns, end_ns=node.start_ns)
+            for node in recorded[events.NodeAttempt]
+            if node.waited_ns > 0
+        }
+        # How many calls of nodes the pipeline runs at once; None for any number.
+        run_spans = recorded[events.RunSpanEvent]
+        self.max_parallel = run_spans[-1].max_parallel if run_spans else None
+        # Span id → the ids of the spans that it had to wait for.
+        self.sources: dict[int, list[int]] = {}
+        for flow in journal.flows:
+            # A flow named `call` leads from a span into the same span.
+            if flow.name != "call":
+                self.sources.setdefault(flow.target, []).append(flow.source)
+        self.limits = speed_limits_of(self.calls, recorded)
+        self.path = critical_path(recorded[events.NodeAttempt], journal.flows, run=run)
+        # Causes of time on the critical path, largest first.
+        self.shares = time_shares(self.path, self.every_call, recorded, run=run)
+
+    def _noted(self, items: Iterator[Item]) -> Iterator[Item]:
+        """Passes all items on, and keeps counters, parents and unfinished spans."""
+        for item in items:
+            if type(item) is CounterSet:
+                if (item.track or "").startswith((_SERVER_TRACK, *_OWN_TRACKS)):
+                    # Interned, since thousands of counters have the same few words.
+                    name, unit, track = map(intern, (item.name, item.unit, item.track or ""))
+                    key = (intern(track.removeprefix(_SERVER_TRACK)), name)
+                    counter = item._replace(name=name, unit=unit, track=track)
+                    self.counters.setdefault(key, []).append(counter)
+            elif type(item) is SpanRecord:
+                if item.name not in PHASES:
+                    self.parents[item.id] = item.parent
+                if item.status == "unfinished":
+                    self.unfinished.append(item)
+            yield item
+
+    def _loads(self) -> Iterator[events.LoadEvent]:
+        tags = {call.id: call.model for call in self.every_call}
+        for load in self.recorded[events.LoadEvent]:
+            # A span with `waits_for` is a call's wait for a load that has a span of its own.
+            if load.status == "ok" and load.waits_for is None:
+                # A load without a model came with a reply: the call around it has the model.
+                tag = load.model or tags.get(load.parent or 0, "")
+                yield events.LoadEvent.read(load.record, model=tag)
 
     @cached_property
     def texts(self) -> Mapping[object, str]:
@@ -285,65 +322,6 @@ def per_model(
         return max(observations, key=lambda o: (o.lost_ns or 0, len(o.spans)), default=None)
 
     return worst_model
-
-
-def observe(journal: Journal) -> Observed:
-    """Reads what rules need. Takes some two kilobytes for each call."""
-    observed = Observed(
-        journal=journal, run=Interval(start_ns=journal.started.time_ns, end_ns=journal.last_ns)
-    )
-    recorded = observed.recorded
-    # The journal is read once: each reader in the chain keeps what it needs, and passes all on.
-    spans = recorded.noted(_noted(observed, journal.items(SpanRecord, Instant, CounterSet)))
-    observed.every_call = calls_of(spans)
-    observed.calls = [call for call in observed.every_call if not call.was_refused]
-    observed.servers = {server.model: server for server in recorded[Server]}
-    tags = {call.id: call.model for call in observed.every_call}
-    for load in recorded[events.LoadEvent]:
-        # A span with `waits_for` is a call's wait for a load that has a span of its own.
-        if load.status != "ok" or load.waits_for is not None:
-            continue
-        # A server reports a load without a model with its reply: the call around it has the model.
-        tag = load.model or tags.get(load.parent or 0, "")
-        observed.loads.append(events.LoadEvent.read(load.record, model=tag))
-    observed.retries = [retry for retry in recorded[events.RetryEvent] if retry.model is not None]
-    observed.nodes = {node.id: node for node in recorded[events.NodeAttempt]}
-    observed.place_waits = {
-        node.id: Interval(start_ns=node.start_ns - node.waited_ns, end_ns=node.start_ns)
-        for node in recorded[events.NodeAttempt]
-        if node.waited_ns > 0
-    }
-    for run in recorded[events.RunSpanEvent]:
-        observed.max_parallel = run.max_parallel
-    for flow in journal.flows:
-        # A flow named `call` leads from a span into the same span.
-        if flow.name != "call":
-            observed.sources.setdefault(flow.target, []).append(flow.source)
-    observed.limits = speed_limits_of(observed.calls, recorded)
-    observed.path = critical_path(recorded[events.NodeAttempt], journal.flows, run=observed.run)
-    observed.shares = observed.time_spent.shares(
-        observed.path, observed.every_call, run=observed.run
-    )
-    return observed
-
-
-def _noted(observed: Observed, items: Iterator[Item]) -> Iterator[Item]:
-    """Passes all items on, and adds their times, counters and parents to `observed`."""
-    for item in items:
-        if type(item) is CounterSet:
-            if (item.track or "").startswith((_SERVER_TRACK, *_OWN_TRACKS)):
-                # Interned, since thousands of counters have the same few words.
-                name, unit, track = map(intern, (item.name, item.unit, item.track or ""))
-                key = (intern(track.removeprefix(_SERVER_TRACK)), name)
-                counter = item._replace(name=name, unit=unit, track=track)
-                observed.counters.setdefault(key, []).append(counter)
-        elif type(item) is SpanRecord or type(item) is Instant:
-            observed.time_spent.note(item)
-            if type(item) is SpanRecord and item.name not in PHASES:
-                observed.parents[item.id] = item.parent
-            if type(item) is SpanRecord and item.status == "unfinished":
-                observed.unfinished.append(item)
-        yield item
 
 
 def first_token_ns(call: Call) -> int | None:

@@ -66,40 +66,34 @@ class Observation:
     spans: tuple[int, ...] = ()
     severity: Severity = "warning"
     model: str | None = None
-    server: str | None = None
-    """Tag of the endpoint whose server to change, if no model is named."""
+    server: str | None = None  # tag of the endpoint whose server to change, if no model is named
     lost_ns: float | None = None
-    case: str = ""
-    """Key of the rule's `cases`; empty for the rule's usual advice."""
+    case: str = ""  # key of the rule's `cases`; empty for the rule's usual advice
+    # Changes that were computed from this run; they come before the rule's own moves.
     first_moves: tuple[str, ...] = ()
-    """Changes that were computed from this run; they come before the rule's own moves."""
+    # The move of the rule that `aim_target` and `expected` are about; None for the first move.
     aim: Aim | None = None
-    """The move of the rule that `aim_target` and `expected` are about; None for the first move."""
+    # How far to change it, such as `8,192 tokens`; empty if the run does not show it.
     aim_target: str = ""
-    """How far to change it, such as `8,192 tokens`; empty if the run does not show it."""
-    expected: Expected | None = None
-    """The expected effect of that move."""
+    expected: Expected | None = None  # the expected effect of that move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinding:
     """One thing that was wrong."""
 
-    rule: str
-    """The stable code of the rule that found it: `cold-start`."""
+    rule: str  # the stable code of the rule that found it: `cold-start`
     severity: Severity
     model: str | None
     seen: str
-    spans: tuple[int, ...]
-    """Ids of spans that show it, at most 20."""
+    spans: tuple[int, ...]  # ids of spans that show it, at most 20
     meaning: str
     layer: Layer
-    move: tuple[str, ...]
-    """What to change, the most likely to help first."""
+    move: tuple[str, ...]  # what to change, the most likely to help first
+    # The run's time that it cost, which is the most that a remedy can save; None if unknown.
     lost_ns: int | None = None
-    """The run's time that it cost, which is the most that a remedy can save; None if unknown."""
+    # The effect of one change in `move`, whose text ends with it; None if it is unknown.
     expected: Expected | None = None
-    """The effect of one change in `move`, whose text ends with it; None if it is unknown."""
 
 
 def span_ids(spans: Iterable[SpanEvent]) -> tuple[int, ...]:
@@ -132,21 +126,15 @@ class Diagnosis:
     """The findings of a run, and what could not be examined."""
 
     run_id: str
-    status: RunState
-    """How it ended; `unfinished` when it was killed, or is not over."""
-    duration_ns: int
-    """From its first record to its last, without the pauses before it was resumed."""
+    status: RunState  # how it ended; `unfinished` when it was killed, or is not over
+    duration_ns: int  # from its first record to its last, without the pauses before it was resumed
+    # Causes of time on its critical path, largest first; they add up to the run.
     time: tuple[TimeShare, ...] = ()
-    """Causes of time on its critical path, largest first; they add up to the run."""
+    # The speed of models against the machine's limits, as far as known.
     speed_limits: tuple[SpeedLimit, ...] = ()
-    """The speed of models against the machine's limits, as far as known."""
-    findings: tuple[RunFinding, ...] = ()
-    """Worst first: errors, then what took the most time."""
-    checked: tuple[str, ...] = ()
-    """The codes of all rules."""
+    findings: tuple[RunFinding, ...] = ()  # worst first: errors, then what took the most time
+    checked: tuple[str, ...] = ()  # the codes of all rules
+    # The largest share of the critical path that no finding accounts for.
     unexplained: TimeShare | None = None
-    """The largest share of the critical path that no finding accounts for."""
-    remarks: tuple[Notice, ...] = ()
-    """Facts that may be intended, in a sentence each."""
-    not_examined: tuple[Notice, ...] = ()
-    """What no rule could examine, and why, in a phrase each."""
+    remarks: tuple[Notice, ...] = ()  # facts that may be intended, in a sentence each
+    not_examined: tuple[Notice, ...] = ()  # what no rule could examine, and why, in a phrase each

@@ -35,8 +35,8 @@ class Remedy(NamedTuple):
 
     meaning: str
     layer: Layer
+    # Most likely to help first; an aim stands for what the server's provider offers for it.
     moves: tuple[str | Aim, ...]
-    """Most likely to help first; an aim stands for what the server's provider offers for it."""
 
 
 Check = Callable[[Observed], Observation | None]
@@ -49,13 +49,13 @@ class Rule:
 
     check: Check
     advice: Remedy
+    # `Observation.case` → the advice in that case, in place of `advice`.
     cases: Mapping[str, Remedy]
-    """`Observation.case` → the advice in that case, in place of `advice`."""
+    # The kinds of time on the critical path that a finding accounts for.
     explains: tuple[TimeKind, ...]
-    """The kinds of time on the critical path that a finding accounts for."""
+    # Codes of rules that name the cause of this one's findings. A finding is left out next to one
+    # of theirs on the same model; a finding on the whole run, next to any of theirs.
     explained_by: Collection[str]
-    """Codes of rules that name the cause of this one's findings. A finding is left out next to one
-    of theirs on the same model; a finding on the whole run, next to any of theirs."""
 
     def finding(self, code: str, observed: Observed) -> RunFinding | None:
         """The fault in a run; `code` is this rule's."""

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import orjson
 
-from harness.analysis.facts import observe
+from harness.analysis.facts import Observed
 from harness.analysis.html_page import object_json
 from harness.analysis.run_report import RunReport, Targets, report_of_observed
 from harness.compress import sections_of
@@ -58,15 +58,11 @@ class PageItem:
     label: str
     status: NodeStatus
     error: str | None
-    start_ns: int | None
-    """From the run's start, as everywhere here; None if it never began."""
+    start_ns: int | None  # from the run's start, as everywhere here; None if it never began
     duration_ns: int
-    cost_usd: float | None
-    """With that of the nodes in it, and of scoring it."""
-    score: float | None
-    """The rubric's score of a batch's row."""
-    gave: TextIndex
-    """What it returned: a text, or JSON."""
+    cost_usd: float | None  # with that of the nodes in it, and of scoring it
+    score: float | None  # the rubric's score of a batch's row
+    gave: TextIndex  # what it returned: a text, or JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,25 +79,20 @@ class PageNode:
 class PageCall:
     """A call of a model."""
 
-    id: int
-    """The number of its span."""
-    node: str | None
-    """Label of the node call around it."""
+    id: int  # the number of its span
+    node: str | None  # label of the node call around it
     role: str | None
     model: str
     start_ns: int
     duration_ns: int
-    phases: tuple[tuple[str, int, int], ...]
-    """Name, start and duration of each."""
-    unreliable: tuple[str, ...]
-    """Phases and figures that the process saw too late."""
+    phases: tuple[tuple[str, int, int], ...]  # name, start and duration of each
+    unreliable: tuple[str, ...]  # phases and figures that the process saw too late
     status: str
     error: str | None
     cost_usd: float | None
     prompt: TextIndex
     reply: TextIndex
-    attributes: Attributes
-    """Tokens, latencies, settings: whatever else is known."""
+    attributes: Attributes  # tokens, latencies, settings: whatever else is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +100,7 @@ class PageSection:
     """A section of a draft, compared with the draft that was revised."""
 
     parts: tuple[tuple[Op, str], ...]
-    notes: tuple[tuple[str, str], ...]
-    """Dimension and message of each finding about it."""
+    notes: tuple[tuple[str, str], ...]  # dimension and message of each finding about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +108,8 @@ class PageRound:
     """An evaluated draft."""
 
     round: Round
+    # By dimension, what is wrong with the draft as a whole; the rest stands at its section.
     why: Mapping[str, tuple[str, ...]]
-    """By dimension, what is wrong with the draft as a whole; the rest stands at its section."""
     remarks: tuple[str, ...]
     sections: tuple[PageSection, ...]
 
@@ -128,10 +118,8 @@ class PageRound:
 class PageLoop:
     """A revise loop, beside what the report has of it."""
 
-    stop: str
-    """Why no further round was made, in words."""
-    unreadable: str | None
-    """Why there are no rounds."""
+    stop: str  # why no further round was made, in words
+    unreadable: str | None  # why there are no rounds
     rounds: tuple[PageRound, ...]
 
 
@@ -150,27 +138,20 @@ class PageEvent:
 class RunPage:
     """All that a page shows."""
 
-    version: str
-    """Another one as soon as the journal has more."""
+    version: str  # another one as soon as the journal has more
     report: RunReport
-    status: str
-    """How it ended; `running`; or `unfinished` if it was killed."""
-    wall_ns: int
-    """When it began, in Unix time."""
+    status: str  # how it ended; `running`; or `unfinished` if it was killed
+    wall_ns: int  # when it began, in Unix time
     has_texts: bool
-    open_command: str
-    """The command that shows the run in Perfetto, without `--span N`."""
+    open_command: str  # the command that shows the run in Perfetto, without `--span N`
+    # The nodes by the number of nodes above them, along the longest way.
     columns: tuple[tuple[PageNode, ...], ...]
-    """The nodes by the number of nodes above them, along the longest way."""
-    result: TextIndex
-    """What the pipeline's result node returned: the named one, else the last."""
+    result: TextIndex  # what the pipeline's result node returned: the named one, else the last
     loops: tuple[PageLoop, ...]
-    rows: str | None
-    """The node whose items are the rows of a batch."""
+    rows: str | None  # the node whose items are the rows of a batch
     calls: Sequence[PageCall]
     events: tuple[PageEvent, ...]
-    texts: tuple[str, ...]
-    """Each once."""
+    texts: tuple[str, ...]  # each once
 
 
 def page_json(page: RunPage, *, clean: Callable[[bytes], bytes] = bytes) -> Iterator[bytes]:
@@ -198,7 +179,7 @@ def run_page_of(path: Path, *, open_command: str = "harness trace open") -> RunP
     """
     version = version_of(path)  # before it is read: what comes meanwhile is news
     journal = _NotedJournal(path)
-    observed = observe(journal)
+    observed = Observed(journal)
     report, recorded, calls = (
         report_of_observed(observed, Targets()),
         observed.recorded,

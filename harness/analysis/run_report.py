@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.facts import Observed, observe
+from harness.analysis.facts import Observed
 from harness.analysis.speed_limits import SpeedLimit
 from harness.analysis.time_budget import TimeShare
 from harness.trace import events
@@ -34,8 +34,7 @@ class ModelLoads:
     """How often a model came into memory."""
 
     model: str
-    loads: int
-    """Including failed loads."""
+    loads: int  # including failed loads
     load_ns: int
 
 
@@ -47,44 +46,37 @@ class RunReport:
     pipeline: str
     status: RunState
     error: str | None
-    parts: int
-    """1, and 1 more for each time it was resumed."""
-    wall_ns: int
-    """When it began: Unix time."""
-    duration_ns: int
-    """From its first record to its last, without the pauses before it was resumed."""
-    calls: CallGroup
-    """All, those answered from the cache included."""
+    parts: int  # 1, and 1 more for each time it was resumed
+    wall_ns: int  # when it began: Unix time
+    duration_ns: int  # from its first record to its last, without the pauses before it was resumed
+    calls: CallGroup  # all, those answered from the cache included
     models: tuple[CallGroup, ...]
-    nodes: tuple[CallGroup, ...]
-    """A nested pipeline's nodes over all calls of it."""
+    nodes: tuple[CallGroup, ...]  # a nested pipeline's nodes over all calls of it
     roles: tuple[CallGroup, ...]
+    # The servers of endpoints with `urls`; a name is the model's tag and the server's address.
     replicas: tuple[CallGroup, ...]
-    """The servers of endpoints with `urls`; a name is the model's tag and the server's address."""
+    # The limits of models that are wholly on one device whose speed is known.
     speed_limits: tuple[SpeedLimit, ...]
-    """The limits of models that are wholly on one device whose speed is known."""
     asides: tuple[Aside, ...]
     goodput: Goodput
     occupancy: Occupancy
+    # By model, in the order of their first loads; loads outside calls included.
     loads: tuple[ModelLoads, ...]
-    """By model, in the order of their first loads; loads outside calls included."""
     critical_path: CriticalPath
+    # Causes of time on the critical path, largest first; they add up to the run.
     time: tuple[TimeShare, ...]
-    """Causes of time on the critical path, largest first; they add up to the run."""
+    # How many calls of nodes the pipeline ran at once; None for any number, or if it is no
+    # pipeline.
     max_parallel: int | None
-    """How many calls of nodes the pipeline ran at once; None for any number, or if it is no
-    pipeline."""
-    place_waits: int
-    """Calls of nodes that waited for a place, among those or among their node's."""
+    place_waits: int  # calls of nodes that waited for a place, among those or among their node's
     loops: tuple[RecordedLoop, ...]
     cost: RunCost
     retries: int
     fallbacks: int
-    evictions: int
-    """Models taken out of memory to make room for another."""
+    evictions: int  # models taken out of memory to make room for another
+    # What was still under way at the end, in the order it began; what was when an earlier part was
+    # killed is not.
     unfinished: tuple[OpenSpan, ...]
-    """What was still under way at the end, in the order it began; what was when an earlier part was
-    killed is not."""
 
 
 def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
@@ -95,7 +87,7 @@ def report_of(journal: Journal, *, targets: Targets | None = None) -> RunReport:
     Raises:
         JournalInvalid: A line in the middle is not a record.
     """
-    return report_of_observed(observe(journal), targets or Targets())
+    return report_of_observed(Observed(journal), targets or Targets())
 
 
 def report_of_observed(observed: Observed, targets: Targets) -> RunReport:
@@ -173,10 +165,8 @@ class Aside:
     model: str
     requests: int
     failed: int
-    total_ns: int
-    """Time in them, added up; a probe's is also in the call that it preceded."""
-    input_tokens: int | None
-    """Prompts, or what was embedded; None if no server counted them."""
+    total_ns: int  # time in them, added up; a probe's is also in the call that it preceded
+    input_tokens: int | None  # prompts, or what was embedded; None if no server counted them
 
 
 def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
@@ -201,10 +191,8 @@ def asides_of(asides: Iterable[events.OtherRequest]) -> tuple[Aside, ...]:
 class Targets:
     """The latency targets of a call."""
 
-    ttft_ns: int = 500_000_000
-    """The longest time to first token."""
-    itl_ns: int = 50_000_000
-    """The longest inter-token latency, as a mean over the reply."""
+    ttft_ns: int = 500_000_000  # the longest time to first token
+    itl_ns: int = 50_000_000  # the longest inter-token latency, as a mean over the reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,16 +206,15 @@ class Goodput:
 
     targets: Targets
     met: int
-    missed: int
-    """Including failed ones."""
+    missed: int  # including failed ones
     failed: int
     unknown: int
+    # Output tokens of all calls over the run's time; None if the run took no time.
     throughput_tokens_per_s: float | None
-    """Output tokens of all calls over the run's time; None if the run took no time."""
+    # The goodput: of the calls that met the targets, likewise; None when all are unknown.
     tokens_per_s: float | None
-    """The goodput: of the calls that met the targets, likewise; None when all are unknown."""
+    # Share of calls that met the targets, from 0 to 1, among calls that met or missed them.
     attained: float | None
-    """Share of calls that met the targets, from 0 to 1, among calls that met or missed them."""
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
@@ -277,11 +264,11 @@ class Occupancy:
 
     most_at_once: int
     idle_ns: int
+    # The idle part of the run's time, from 0 to 1; None if the run took no time.
     idle_share: float | None
-    """The idle part of the run's time, from 0 to 1; None if the run took no time."""
     idle_gaps: int
+    # The longest gap, from the run's start; the first, if several are as long.
     longest_gap: Interval | None
-    """The longest gap, from the run's start; the first, if several are as long."""
 
 
 def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:

@@ -42,23 +42,17 @@ class SpeedLimit:
     """How quickly a model wrote, and could have; all in tokens a second of one reply."""
 
     model: str
-    device: str
-    """`machine`, `gpu0`, …"""
-    calls: int
-    """Those it is the median of."""
-    at_once: float
-    """How many replies were written together, on average."""
+    device: str  # `machine`, `gpu0`, …
+    calls: int  # those it is the median of
+    at_once: float  # how many replies were written together, on average
     tokens_per_s: float
     weight_bytes: int
-    cache_bytes: float
-    """The size of a sequence's KV cache in the middle of its reply."""
+    cache_bytes: float  # the size of a sequence's KV cache in the middle of its reply
     memory_bytes_per_s: float
     memory_source: str
     memory_limit: float
-    compute_limit: float | None
-    """None if no prompt was long enough to tell."""
-    memory_share: float
-    """The speed as a share of what memory allows, from 0 to 1."""
+    compute_limit: float | None  # None if no prompt was long enough to tell
+    memory_share: float  # the speed as a share of what memory allows, from 0 to 1
     compute_share: float | None
     bound: Bound
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from harness.trace import events
 from harness.trace.calls import Call, answered_by_model
 from harness.trace.intervals import common, length_ns, parts_within, without
 from harness.trace.node_records import CriticalPath, sources_of
-from harness.trace.records import Flow, Instant, Interval, SpanRecord
+from harness.trace.records import Flow, Interval
 
 TimeKind = Literal[
     "client lag", "decode", "prefill", "load", "queue", "turn", "room", "failed", "retry", "probe",
@@ -44,7 +44,8 @@ TIME_KINDS: Mapping[TimeKind, str] = {
 """What each kind means. If several kinds go on at one moment in a node on the path, the first in
 this order counts. What nodes beside the path do at that moment does not count."""
 
-_KINDS: Mapping[TimeKind, tuple[type, ...]] = {
+# The spans that are neither calls nor phases of calls.
+_EVENTS: Mapping[TimeKind, tuple[type, ...]] = {
     "client lag": (events.ClientLag,),
     "load": (events.UnloadEvent,),
     "room": (events.WaitForRoom,),
@@ -55,8 +56,6 @@ _KINDS: Mapping[TimeKind, tuple[type, ...]] = {
     "memory": (events.Remember, events.Recall, events.Novelty, events.OpenMemory),
     "tool": (events.ToolEvent, events.McpStart),
 }
-_KIND_OF_SPAN = {events.name_of(event): kind for kind, spans in _KINDS.items() for event in spans}
-"""The kinds of spans that are neither calls nor phases of calls, by the span's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,127 +64,82 @@ class TimeShare:
 
     kind: TimeKind
     duration_ns: int
-    share: float
-    """Its part of the run's time, from 0 to 1."""
+    share: float  # its part of the run's time, from 0 to 1
+    # What took most of it: for `code` the node on the path, for `tool` the tool, for `prefill` and
+    # `decode` the model, if there are several.
     most_of: str | None = None
-    """What took most of it: for `code` the node on the path, for `tool` the tool, for `prefill` and
-    `decode` the model, if there are several."""
 
 
-class TimeSpent:
-    """Divides a run's time into shares, by its calls and by the records that `note` collects."""
+def time_shares(
+    path: CriticalPath, calls: Sequence[Call], recorded: events.Events, *, run: Interval
+) -> tuple[TimeShare, ...]:
+    """The causes of the run's time, the largest first; their durations add up to it.
 
-    def __init__(self) -> None:
-        # Spans that are neither calls nor phases of calls, and pauses before retries.
-        self._spans_by_kind: dict[TimeKind, list[Interval]] = {}
-        self._calls_by_tool: dict[str, list[Interval]] = {}
+    The path of a run without nodes has no steps. `run` is from its first record to its last.
+    """
+    spans_by_kind = _spans_by_kind(recorded)
+    steps = _steps_of(path, calls, run)
+    # 1. How long each kind took: before each step, in each step, and after the last one.
+    ns_in_steps = _ns_in_steps(steps, spans_by_kind)
+    ns_by_kind: Counter[TimeKind] = Counter()
+    for durations_ns in (*_ns_before_steps(steps, spans_by_kind), *ns_in_steps):
+        ns_by_kind.update(durations_ns)
+    if steps:
+        ns_by_kind["end"] = max(0, run.end_ns - steps[-1].window.end_ns)
+    else:
+        ns_by_kind.update(_ns_in(run, calls, spans_by_kind))
 
-    def note(self, item: SpanRecord | Instant) -> None:
-        """Adds a record; records without times are skipped."""
-        if isinstance(item, SpanRecord):
-            if kind := _KIND_OF_SPAN.get(item.name):
-                span = Interval(start_ns=item.start_ns, end_ns=item.end_ns)
-                self._spans_by_kind.setdefault(kind, []).append(span)
-            if call := events.ToolEvent.of(item):
-                self._calls_by_tool.setdefault(call.tool, []).append(call)
-        elif retry := events.RetryEvent.of(item):
-            kind = "node retry" if retry.node else "retry"
-            self._spans_by_kind.setdefault(kind, []).append(retry.pause)
+    # 2. Which node, tool or model took most of a kind.
+    code_ns: Counter[str] = Counter()
+    for step, durations_ns in zip(steps, ns_in_steps, strict=True):
+        code_ns[step.node] += durations_ns["code"]
+    windows = [step.window for step in steps] or [run]
+    calls_by_tool: dict[str, list[Interval]] = {}
+    for call in recorded[events.ToolEvent]:
+        calls_by_tool.setdefault(call.tool, []).append(call)
+    tool_ns = {tool: length_ns(common(windows, times)) for tool, times in calls_by_tool.items()}
+    calls_on_path = [call for step in steps for call in step.calls] or calls
+    most_of: dict[TimeKind, str | None] = {
+        "code": _key_of_most(code_ns),
+        "tool": _key_of_most(tool_ns),
+        "prefill": _model_of_most("prefill", calls_on_path),
+        "decode": _model_of_most("decode", calls_on_path),
+    }
 
-    def shares(
-        self, path: CriticalPath, calls: Sequence[Call], *, run: Interval
-    ) -> tuple[TimeShare, ...]:
-        """The causes of the run's time, the largest first; their durations add up to it.
-
-        The path of a run without nodes has no steps. `run` is from its first record to its last.
-        """
-        steps = _steps_of(path, calls, run)
-        # 1. How long each kind took: before each step, in each step, and after the last one.
-        ns_in_steps = self._ns_in_steps(steps)
-        ns_by_kind: Counter[TimeKind] = Counter()
-        for durations_ns in (*self._ns_before_steps(steps), *ns_in_steps):
-            ns_by_kind.update(durations_ns)
-        if steps:
-            ns_by_kind["end"] = max(0, run.end_ns - steps[-1].window.end_ns)
-        else:
-            ns_by_kind.update(_ns_in(run, calls, self._spans_by_kind))
-
-        # 2. Which node, tool or model took most of a kind.
-        code_ns_by_node: Counter[str] = Counter()
-        for step, durations_ns in zip(steps, ns_in_steps, strict=True):
-            code_ns_by_node[step.node] += durations_ns["code"]
-        windows = [step.window for step in steps] or [run]
-        calls_on_path = [call for step in steps for call in step.calls] or calls
-        most_of: dict[TimeKind, str | None] = {
-            "code": _key_of_most(code_ns_by_node),
-            "tool": _key_of_most(
-                {
-                    tool: length_ns(common(windows, times))
-                    for tool, times in self._calls_by_tool.items()
-                }
-            ),
-            "prefill": _model_of_most("prefill", calls_on_path),
-            "decode": _model_of_most("decode", calls_on_path),
-        }
-
-        shares = [
-            TimeShare(
-                kind=kind,
-                duration_ns=ns_by_kind[kind],
-                share=ns_by_kind[kind] / max(1, run.duration_ns),
-                most_of=most_of.get(kind),
-            )
-            for kind in TIME_KINDS
-            if ns_by_kind[kind] > 0
-        ]
-        return tuple(sorted(shares, key=lambda share: -share.duration_ns))
-
-    def _ns_before_steps(self, steps: Sequence[_Step]) -> Iterator[Mapping[TimeKind, int]]:
-        """For each step, how long each cause of the wait before it took."""
-        waits = [step.wait for step in steps]
-        lags_by_step = parts_within(waits, self._spans_by_kind.get("client lag", ()))
-        pauses_by_step = parts_within(waits, self._spans_by_kind.get("node retry", ()))
-        for number, step in enumerate(steps):
-            lags = lags_by_step[number]
-            lag_ns = length_ns(lags)
-            # A moment counts once: as a lag, else as a pause, else as a wait for a place.
-            pause_ns = length_ns(without(pauses_by_step[number], lags))
-            unexplained_ns = step.wait.duration_ns - lag_ns - pause_ns
-            place_ns = min(unexplained_ns, step.place_wait_ns)
-            yield {
-                "client lag": lag_ns,
-                "node retry": pause_ns,
-                "place": place_ns,
-                "between nodes" if number else "start": unexplained_ns - place_ns,
-            }
-
-    def _ns_in_steps(self, steps: Sequence[_Step]) -> list[Mapping[TimeKind, int]]:
-        """For each step, how long each kind took in it."""
-        windows = [step.window for step in steps]
-        # Kind → for each step, the parts of this kind's spans that lie in it.
-        parts_by_kind = {
-            kind: parts_within(windows, spans) for kind, spans in self._spans_by_kind.items()
-        }
-        return [
-            _ns_in(
-                step.window,
-                step.calls,
-                {kind: parts[number] for kind, parts in parts_by_kind.items()},
-            )
-            for number, step in enumerate(steps)
-        ]
+    shares = [
+        TimeShare(
+            kind=kind,
+            duration_ns=ns_by_kind[kind],
+            share=ns_by_kind[kind] / max(1, run.duration_ns),
+            most_of=most_of.get(kind),
+        )
+        for kind in TIME_KINDS
+        if ns_by_kind[kind] > 0
+    ]
+    return tuple(sorted(shares, key=lambda share: -share.duration_ns))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+_Spans = Mapping[TimeKind, Sequence[Interval]]
+
+
+def _spans_by_kind(recorded: events.Events) -> _Spans:
+    """The spans of `_EVENTS`, and the pauses before retries."""
+    spans: dict[TimeKind, list[Interval]] = {
+        kind: [time for event in kinds for time in recorded.times_of(event)]
+        for kind, kinds in _EVENTS.items()
+    }
+    for retry in recorded[events.RetryEvent]:
+        spans.setdefault("node retry" if retry.node else "retry", []).append(retry.pause)
+    return spans
+
+
+class _Step(NamedTuple):
     """A step of the critical path, with its part of the run's time."""
 
     node: str
-    wait: Interval
-    """From the end of the step before it, or the run's start, until it began."""
+    wait: Interval  # from the end of the step before it, or the run's start, until it began
     place_wait_ns: int
-    window: Interval
-    """Its time, without the moments that belong to an earlier step."""
+    window: Interval  # its time, without the moments that belong to an earlier step
     calls: Sequence[Call]
 
 
@@ -199,17 +153,43 @@ def _steps_of(path: CriticalPath, calls: Iterable[Call], run: Interval) -> list[
         # Steps of a stream overlap: a moment in two steps belongs to the earlier one.
         start_ns = max(last_end_ns, run.start_ns + step.start_ns)
         end_ns = max(start_ns, run.start_ns + step.start_ns + step.duration_ns)
-        steps.append(
-            _Step(
-                node=step.node,
-                wait=Interval(start_ns=last_end_ns, end_ns=start_ns),
-                place_wait_ns=step.place_wait_ns,
-                window=Interval(start_ns=start_ns, end_ns=end_ns),
-                calls=calls_by_node_span.get(step.span, ()),
-            )
-        )
+        wait = Interval(start_ns=last_end_ns, end_ns=start_ns)
+        window = Interval(start_ns=start_ns, end_ns=end_ns)
+        step_calls = calls_by_node_span.get(step.span, ())
+        steps.append(_Step(step.node, wait, step.place_wait_ns, window, step_calls))
         last_end_ns = end_ns
     return steps
+
+
+def _ns_before_steps(steps: Sequence[_Step], spans: _Spans) -> Iterator[Mapping[TimeKind, int]]:
+    """For each step, how long each cause of the wait before it took."""
+    waits = [step.wait for step in steps]
+    lags_by_step = parts_within(waits, spans["client lag"])
+    pauses_by_step = parts_within(waits, spans.get("node retry", ()))
+    for number, step in enumerate(steps):
+        lags = lags_by_step[number]
+        lag_ns = length_ns(lags)
+        # A moment counts once: as a lag, else as a pause, else as a wait for a place.
+        pause_ns = length_ns(without(pauses_by_step[number], lags))
+        unexplained_ns = step.wait.duration_ns - lag_ns - pause_ns
+        place_ns = min(unexplained_ns, step.place_wait_ns)
+        yield {
+            "client lag": lag_ns,
+            "node retry": pause_ns,
+            "place": place_ns,
+            "between nodes" if number else "start": unexplained_ns - place_ns,
+        }
+
+
+def _ns_in_steps(steps: Sequence[_Step], spans: _Spans) -> list[Mapping[TimeKind, int]]:
+    """For each step, how long each kind took in it."""
+    windows = [step.window for step in steps]
+    # Kind → for each step, the parts of this kind's spans that lie in it.
+    parts = {kind: parts_within(windows, times) for kind, times in spans.items()}
+    return [
+        _ns_in(step.window, step.calls, {kind: parts[kind][number] for kind in parts})
+        for number, step in enumerate(steps)
+    ]
 
 
 def _key_of_most(durations_ns: Mapping[str, int]) -> str | None:
@@ -231,19 +211,14 @@ def times_in(phase: str, calls: Iterable[Call]) -> list[Interval]:
     return [part for call in calls for part in call.phases.get(phase, ())]
 
 
-def _ns_in(
-    window: Interval, calls: Sequence[Call], spans_by_kind: Mapping[TimeKind, Sequence[Interval]]
-) -> Mapping[TimeKind, int]:
-    """How long each kind went on in the window while no earlier kind of `TIME_KINDS` did.
-
-    `spans_by_kind` has the spans that are neither calls nor phases of calls.
-    """
+def _ns_in(window: Interval, calls: Sequence[Call], spans: _Spans) -> Mapping[TimeKind, int]:
+    """How long each kind went on in the window while no earlier kind of `TIME_KINDS` did."""
     durations_ns: dict[TimeKind, int] = {}
     unexplained = [window]
     for kind in TIME_KINDS:
-        if spans := [*spans_by_kind.get(kind, ()), *_times_of(kind, calls)]:
-            durations_ns[kind] = length_ns(common(unexplained, spans))
-            unexplained = without(unexplained, spans)
+        if times := [*spans.get(kind, ()), *_times_of(kind, calls)]:
+            durations_ns[kind] = length_ns(common(unexplained, times))
+            unexplained = without(unexplained, times)
     # No kind before it explains this time, so the node's own code took it.
     durations_ns["code"] = length_ns(unexplained)
     return durations_ns

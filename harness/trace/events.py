@@ -540,7 +540,9 @@ Worker = NamedTuple("Worker", [("label", str), ("track", str), ("process", int)]
 # --- reading --------------------------------------------------------------------------------------
 
 # Spans of calls are left out, since there may be millions: `calls_of` keeps them.
-_KEPT = NAMES - {Chat.NAME, Queue.NAME}
+_KEPT = NAMES - {Chat.NAME, Queue.NAME} | {
+    *map(name_of, (AskSlots, Hold, McpStart, Novelty, OpenMemory, WaitForRoom))
+}
 
 
 class Events:
@@ -560,6 +562,11 @@ class Events:
                     self._records.setdefault((type(item), item.name), []).append(item)
                 if type(item) is SpanRecord:
                     yield item
+
+    def times_of(self, event: type) -> list[Interval]:
+        """When the spans of one event lasted, without those of its subclasses."""
+        spans = self._records.get((SpanRecord, name_of(event)), ())
+        return [Interval(start_ns=span.start_ns, end_ns=span.end_ns) for span in spans]
 
     def __getitem__(self, kind: type[E]) -> list[E]:
         """All events of a kind, with those of its subclasses."""
