@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from sys import intern
@@ -241,6 +241,11 @@ class Observed:
         """Whether so much time is worth a finding."""
         return lost_ns >= max(LEAST_LOST_NS, LEAST_LOST_SHARE * self.run.duration_ns)
 
+    def worst(self, candidates: Iterable[Observation | None]) -> Observation | None:
+        """The candidate that lost the most time; None if no candidate lost enough to matter."""
+        costly = [c for c in candidates if c is not None and self.matters(c.lost_ns or 0)]
+        return max(costly, key=lambda candidate: candidate.lost_ns or 0, default=None)
+
     def share(self, lost_ns: float) -> str:
         """A part of the run for people: `4.3 s, 41% of the run`."""
         share = lost_ns / max(1, self.run.duration_ns)
@@ -315,8 +320,7 @@ def per_model(
     def worst_model(observed: Observed) -> Observation | None:
         observations = []
         for model, calls in observed.by_model.items():
-            observation = rule(observed, model, calls)
-            if observation is not None:
+            if observation := rule(observed, model, calls):
                 observations.append(replace(observation, model=model))
         # The worst has lost the most time or, if none was lost, has the most spans that show it.
         return max(observations, key=lambda o: (o.lost_ns or 0, len(o.spans)), default=None)

@@ -162,8 +162,7 @@ def _calls_alone(calls: Sequence[Call]) -> list[Call]:
 )
 def max_parallel(observed: Observed) -> Observation | None:
     """Calls waited for a turn at an endpoint, or calls of nodes for a place, under a limit."""
-    waits = [wait for wait in (_turns(observed), _places(observed)) if wait is not None]
-    return max(waits, key=lambda wait: wait.lost_ns or 0, default=None)
+    return observed.worst([_turns(observed), _places(observed)])
 
 
 @per_model
@@ -397,7 +396,7 @@ _DECISION_CHARS = 24
 )
 def unused_dependency(observed: Observed) -> Observation | None:
     """A node that waited for one whose output it does not use, or that the result does not use."""
-    return _beyond_result(observed) or _unquoted(observed)
+    return _beyond_result(observed) or observed.worst(_unquoted(observed))
 
 
 def _beyond_result(observed: Observed) -> Observation | None:
@@ -423,8 +422,8 @@ def _beyond_result(observed: Observed) -> Observation | None:
     )
 
 
-def _unquoted(observed: Observed) -> Observation | None:
-    """A node on the critical path whose prompts quote nothing of the node that it waited for."""
+def _unquoted(observed: Observed) -> Iterator[Observation]:
+    """Nodes on the critical path whose prompts quote nothing of the node that they waited for."""
     calls: dict[int, list[Call]] = {}
     for call in observed.calls[:TEXTS_OF_CALLS]:
         if call.node_span is not None and call.status == "ok":
@@ -432,35 +431,27 @@ def _unquoted(observed: Observed) -> Observation | None:
     # Pairs of spans: a condition of `when=` needs no place in a prompt.
     flows = observed.journal.flows
     conditions = {(flow.source, flow.target) for flow in flows if flow.name == "condition"}
-    worst: Observation | None = None
     for before, step in pairwise(observed.path.steps):
-        sources = observed.sources.get(step.span, ())
+        nodes, sources = observed.nodes, observed.sources.get(step.span, ())
         if before.span not in sources or (before.span, step.span) in conditions:
-            continue
-        # A mapped node uses the other's output by running once for each of its items.
-        if observed.nodes[step.span].item is not None:
             continue
         replies = [observed.reply(call) for call in calls.get(before.span, ())]
         prompts = [observed.prompt(call) for call in calls.get(step.span, ())]
-        if not _is_unquoted(replies, prompts):
+        # A mapped node uses the other's output by running once for each of its items.
+        if nodes[step.span].item is not None or not _is_unquoted(replies, prompts):
             continue
         # Without this source, the node could have begun when the last of the others had ended.
-        others = (n for n in sources if n in observed.nodes and n != before.span)
-        could_start_ns = max(
-            (observed.nodes[n].end_ns for n in others),
-            default=observed.nodes[before.span].start_ns,
+        others_ns = (nodes[n].end_ns for n in sources if n in nodes and n != before.span)
+        could_start_ns = max(others_ns, default=nodes[before.span].start_ns)
+        lost_ns = min(nodes[step.span].start_ns - could_start_ns, step.duration_ns)
+        yield Observation(
+            severity="hint",
+            seen=f"'{step.node}' waited for '{before.node}', and no prompt of it has anything "
+            f"of what the models replied there. Side by side they would save at most "
+            f"{observed.share(lost_ns)}.",
+            spans=(before.span, step.span),
+            lost_ns=lost_ns,
         )
-        lost_ns = min(observed.nodes[step.span].start_ns - could_start_ns, step.duration_ns)
-        if observed.matters(lost_ns) and (worst is None or lost_ns > (worst.lost_ns or 0)):
-            worst = Observation(
-                severity="hint",
-                seen=f"'{step.node}' waited for '{before.node}', and no prompt of it has anything "
-                f"of what the models replied there. Side by side they would save at most "
-                f"{observed.share(lost_ns)}.",
-                spans=(before.span, step.span),
-                lost_ns=lost_ns,
-            )
-    return worst
 
 
 def _is_unquoted(replies: Sequence[str | None], prompts: Sequence[str | None]) -> bool:

@@ -149,13 +149,9 @@ def changes_over_run(observed: Observed, _model: str, calls: Sequence[Call]) -> 
         if call.id not in queued and call.id in replies_at_once:
             node = call.node.split("[")[0] if call.node else None
             kinds.setdefault((node, call.role), []).append(call)
-    worst: Observation | None = None
-    for kind in kinds.values():
-        for case in _TRENDS:
-            trend = _trend(observed, kind, case, replies_at_once)
-            if trend and (worst is None or (trend.lost_ns or 0) > (worst.lost_ns or 0)):
-                worst = trend
-    return worst
+    return observed.worst(
+        _trend(observed, kind, case, replies_at_once) for kind in kinds.values() for case in _TRENDS
+    )
 
 
 def _trend(
@@ -187,8 +183,6 @@ def _trend(
         excess = max(0.0, 1 - before / measure(call))
         # Calls that are answered together lose the same time, so each counts a part of it.
         lost_ns += call.phase_ns(phase) * excess / max(1.0, replies_at_once[call.id])
-    if not observed.matters(lost_ns):
-        return None
     unit = "{:.0f} tokens".format if case == "longer" else ns_text
     where = f" in '{measured[0].node}'" if measured[0].node else ""
     return Observation(

@@ -109,7 +109,8 @@ def out_of_reach_calls(observed: Observed) -> dict[str, list[Call]]:
 
 def _error_key(call: Call) -> str:
     """The key in `_ERRORS` of the error that ended a call; its class if it has none there."""
-    return call.error_code if call.error_code in _ERRORS else call.error_class
+    code = call.error_code
+    return code if code is not None and code in _ERRORS else call.error_class
 
 
 @rule(

@@ -146,10 +146,6 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         for call, like in compared
         if like.shared_share >= MOSTLY and like.prefix_share < MOSTLY * like.shared_share
     ]
-    if len(drifted) >= SEVERAL:
-        observation = _drifted(observed, model, drifted, scale * _reread_ns(calls, drifted))
-        if observed.matters(observation.lost_ns or 0):
-            return observation
     # 3. Prompts that begin alike.
     long = [call for call in calls if _input_tokens(call) >= LONG_PROMPT_TOKENS]
     # Time per token; the prompt that was read most slowly was most surely read whole.
@@ -164,10 +160,33 @@ def drifting_prefix(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
             or call.phase_ns("prefill") >= READ_WHOLE * slowest_ns * _input_tokens(call) > 0
         )
     ]
-    if len(uncached) >= SEVERAL:
-        observation = _kept_nothing(observed, model, uncached, scale * _reread_ns(calls, uncached))
-        if observed.matters(observation.lost_ns or 0):
-            return observation
+    # 4. The first of both that cost enough.
+    for case, rereads in ("", drifted), ("uncached", uncached):
+        lost_ns = scale * _reread_ns(calls, rereads)
+        if len(rereads) < SEVERAL or not observed.matters(lost_ns):
+            continue
+        is_counted = _counts_cached(rereads)
+        lost = f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}"
+        prefix = f"{statistics.median(reread.likeness.prefix_share for reread in rereads):.0%}"
+        shared = f"{statistics.median(reread.likeness.shared_share for reread in rereads):.0%}"
+        seen = (
+            f"shared {shared} of their text with the one before, but differed after the first "
+            f"{prefix}; {_cached_text(rereads)}. Reading the rest again took {lost}. The first "
+            f"difference is at {rereads[0].likeness.difference}."
+        )
+        if case == "uncached":
+            seen = (
+                f"began with the same {prefix} of their text as the one answered just before, and "
+                f"{_cached_text(rereads)}. Reading it again took {lost}."
+            )
+        return Observation(
+            case=case,
+            severity="warning" if case or is_counted else "hint",
+            seen=f"{len(rereads)} prompts to '{model}' {seen}",
+            spans=span_ids(reread.call for reread in rereads),
+            expected=_ttft_if_cached(rereads) if is_counted else None,
+            lost_ns=lost_ns,
+        )
     return None
 
 
@@ -177,41 +196,6 @@ class _Reread(NamedTuple):
     call: Call
     likeness: Likeness
     share: float  # the part of the prompt that was read again
-
-
-def _drifted(
-    observed: Observed, model: str, rereads: Sequence[_Reread], lost_ns: float
-) -> Observation:
-    prefix_share = statistics.median(reread.likeness.prefix_share for reread in rereads)
-    shared_share = statistics.median(reread.likeness.shared_share for reread in rereads)
-    is_counted = _counts_cached(rereads)
-    return Observation(
-        severity="warning" if is_counted else "hint",
-        seen=f"{len(rereads)} prompts to '{model}' shared {shared_share:.0%} of their text with "
-        f"the one before, but differed after the first {prefix_share:.0%}; "
-        f"{_cached_text(rereads)}. Reading the rest again took "
-        f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}. The first difference is at "
-        f"{rereads[0].likeness.difference}.",
-        spans=span_ids(reread.call for reread in rereads),
-        expected=_ttft_if_cached(rereads) if is_counted else None,
-        lost_ns=lost_ns,
-    )
-
-
-def _kept_nothing(
-    observed: Observed, model: str, rereads: Sequence[_Reread], lost_ns: float
-) -> Observation:
-    prefix_share = statistics.median(reread.likeness.prefix_share for reread in rereads)
-    is_counted = _counts_cached(rereads)
-    return Observation(
-        case="uncached",
-        seen=f"{len(rereads)} prompts to '{model}' began with the same {prefix_share:.0%} of their "
-        f"text as the one answered just before, and {_cached_text(rereads)}. Reading it again took "
-        f"{'' if is_counted else 'at most '}{observed.share(lost_ns)}.",
-        spans=span_ids(reread.call for reread in rereads),
-        expected=_ttft_if_cached(rereads) if is_counted else None,
-        lost_ns=lost_ns,
-    )
 
 
 def _counts_cached(rereads: Sequence[_Reread]) -> bool:
@@ -256,6 +240,8 @@ def _was_read_before(before: Call, call: Call) -> bool:
 
 def _reread_ns(calls: Sequence[Call], rereads: Sequence[_Reread]) -> float:
     """How long the server read what it had read before; `calls` are all to the model."""
+    if not rereads:
+        return 0
     reading = times_in("prefill", [reread.call for reread in rereads])
     read_ns = length_ns(reading) * statistics.fmean(reread.share for reread in rereads)
     if _counts_cached(rereads):

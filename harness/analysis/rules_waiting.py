@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.analysis.facts import (
     LEAST_COMPARED,
@@ -239,7 +239,7 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
 )
 def straggler(observed: Observed) -> Observation | None:
     """One server of several, or one item of a mapped node, was far slower than the others."""
-    return _slow_replica(observed) or _slow_item(observed)
+    return _slow_replica(observed) or observed.worst(_slow_items(observed))
 
 
 @per_model
@@ -272,8 +272,8 @@ def _slow_replica(observed: Observed, model: str, calls: Sequence[Call]) -> Obse
     )
 
 
-def _slow_item(observed: Observed) -> Observation | None:
-    """One item of a mapped node took far longer than the others, and the run waited for it."""
+def _slow_items(observed: Observed) -> Iterator[Observation]:
+    """Items of mapped nodes that took far longer than the others, so that the run waited."""
     on_path = {step.span for step in observed.path.steps}
     items_by_node: dict[str, list[events.NodeAttempt]] = {}
     for node in observed.nodes.values():
@@ -282,7 +282,6 @@ def _slow_item(observed: Observed) -> Observation | None:
     queues: dict[int | None, list[Interval]] = {}
     for call in observed.calls:
         queues.setdefault(observed.parents.get(call.id), []).extend(call.phases.get("queue", ()))
-    worst: Observation | None = None
     for items in items_by_node.values():
         *others, longest = sorted(items, key=lambda item: item.duration_ns)
         if len(items) < LEAST_ITEMS or longest.id not in on_path:
@@ -291,21 +290,18 @@ def _slow_item(observed: Observed) -> Observation | None:
         times_ns = {item.id: length_ns(without([item], queues.get(item.id, ()))) for item in items}
         longest_ns = times_ns[longest.id]
         usual_ns = statistics.median(times_ns[item.id] for item in others)
+        if longest_ns < LONG_FACTOR * usual_ns:
+            continue
         # The next longest item would have held the run up as well.
         lost_ns = longest.duration_ns - others[-1].duration_ns
-        if longest_ns < LONG_FACTOR * usual_ns or not observed.matters(lost_ns):
-            continue
-        if worst is not None and lost_ns <= (worst.lost_ns or 0):
-            continue
         left_out = ", queues left out" if longest_ns < longest.duration_ns else ""
-        worst = Observation(
+        yield Observation(
             seen=f"'{longest.caption}' took {ns_text(longest_ns)}, the others of its node "
             f"{ns_text(usual_ns)} in the median{left_out}, and the run waited for it alone "
             f"({observed.share(lost_ns)}).",
             spans=(longest.id,),
             lost_ns=lost_ns,
         )
-    return worst
 
 
 @rule(

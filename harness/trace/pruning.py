@@ -57,18 +57,13 @@ class StoredRun:
     """A run's files; without its journal, what is left of one."""
 
     journal: Path
-    final: str | None
-    """As `AuditLine`; None if the audit log lacks it."""
+    final: str | None  # as `AuditLine`; None if the audit log lacks it
     paths: tuple[Path, ...]
     size_bytes: int
-    changed_s: float
-    """When its journal changed last, in Unix time."""
-    kept: KeptBecause | None = None
-    """Why it stays, whatever its age and size; None if it may go."""
-    batch_state: str | None = None
-    """The file for whose sake it stays."""
-    is_readable: bool = True
-    """Whether its journal begins as one. If not, only its age removes it."""
+    changed_s: float  # when its journal changed last, in Unix time
+    kept: KeptBecause | None = None  # why it stays, whatever its age and size; None if it may go
+    batch_state: str | None = None  # the file for whose sake it stays
+    is_readable: bool = True  # whether its journal begins as one; if not, only its age removes it
 
     @property
     def run_id(self) -> str:

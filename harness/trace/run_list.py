@@ -45,8 +45,7 @@ class AuditLine(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     run_id: str | None = None
-    timestamp: str | None = None
-    """When it began: ISO 8601, UTC."""
+    timestamp: str | None = None  # when it began: ISO 8601, UTC
     pipeline: str | None = None
     task: str = ""
     producer_model: str | None = None
@@ -54,19 +53,14 @@ class AuditLine(BaseModel):
     run_duration_s: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
-    wiggum_scores: tuple[float, ...] = ()
-    """The composite of each round of the last loop."""
-    evaluation: dict[str, float] = {}
-    """Name of each score of an evaluation → its mean."""
-    tenant: str | None = None
-    """The tenant that a session made the run for."""
-    stop_reason: str | None = None
-    """Why that loop ended."""
+    wiggum_scores: tuple[float, ...] = ()  # the composite of each round of the last revise loop
+    evaluation: dict[str, float] = {}  # name of each score of an evaluation → its mean
+    tenant: str | None = None  # the tenant that a session made the run for
+    stop_reason: str | None = None  # why the last loop ended
+    # How the run ended; KILLED or GOING for a run that has no line in the log.
     final: str | None = None
-    """How the run ended; KILLED or GOING for a run that has no line in the log."""
     error: str | None = None
-    is_gone: bool = False
-    """Whether the run has a line in the log, and its journal is gone."""
+    is_gone: bool = False  # whether the run has a line in the log, and its journal is gone
 
 
 def list_runs(directory: Path, *, latest: int | None = None) -> list[AuditLine]:

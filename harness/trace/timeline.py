@@ -40,19 +40,15 @@ _KINDS = ("run", "model", "server", "node", "worker", "machine", "process")
 class Lane:
     """One line of the timeline."""
 
-    number: int
-    """Counted from 0 over all lanes, in the order they were needed."""
-    track: str
-    """The name people read."""
-    index: int
-    """0 for a track's first lane, counted up for spans that overlap."""
+    number: int  # counted from 0 over all lanes, in the order they were needed
+    track: str  # the name people read
+    index: int  # 0 for a track's first lane, counted up for spans that overlap
+    # When the slices end that the last placed one has closed, innermost first: for a format that
+    # draws a slice by its two ends.
     ended: list[int] = field(default_factory=lambda: _OVER)
-    """When the slices end that the last placed one has closed, innermost first: for a format that
-    draws a slice by its two ends."""
-    free_ns: int | None = None
-    """Nothing drawn so far reaches beyond."""
+    free_ns: int | None = None  # nothing drawn so far reaches beyond
+    # The slices in which another may still be nested, outermost first.
     open: list[_Slice] = field(default_factory=list)
-    """The slices in which another may still be nested, outermost first."""
 
 
 class _Slice:
@@ -170,12 +166,11 @@ _CALL = "call"
 class ArrowEnd(NamedTuple):
     """One end of an arrow, at the beginning of the slice that is drawn or on a mark."""
 
-    number: int
-    """The number of the arrow, from 1; both of its ends have it."""
+    number: int  # the number of the arrow, from 1; both of its ends have it
     name: str
     leaves: bool
+    # The lane of the mark that it leaves from, when the slice begins; None for the slice.
     mark: Lane | None = None
-    """The lane of the mark that it leaves from, when the slice begins; None for the slice."""
 
 
 class TimelineDrawing:
