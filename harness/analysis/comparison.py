@@ -50,8 +50,7 @@ class NodeDifference:
 
     node: str  # its label, such as `findings[2]`
     differs_in: tuple[Difference, ...]  # empty when it is the same in both
-    # Parameters that were given something else, or that only one of them has.
-    changed_inputs: tuple[str, ...]
+    changed_inputs: tuple[str, ...]  # parameters with another value, or in one run alone
     a: NodeRecord | None
     b: NodeRecord | None
 
@@ -62,8 +61,7 @@ class LoopDifference:
 
     node: str | None
     number: int  # which of that node's loops, counted from 1
-    # Whether scores, the round that was returned, and the reason to stop are the same.
-    is_equal: bool
+    is_equal: bool  # whether the scores, the returned round and the stop reason are the same
     a: RecordedLoop | None
     b: RecordedLoop | None
 
@@ -98,20 +96,14 @@ class RunComparison:
     b: RunReport
     # The largest cause of time on each critical path; None for an empty path.
     bottlenecks: tuple[TimeKind | None, TimeKind | None]
-    # Where the time of both critical paths went, in nanoseconds; the biggest difference first.
-    time: Mapping[TimeKind, tuple[int, int]]
+    time: Mapping[TimeKind, tuple[int, int]]  # nanoseconds in each run; largest difference first
     # Differing settings, such as `small.slots` of an endpoint or `max_parallel`; None if unset.
     settings: Mapping[str, tuple[object, object]]
-    # Figures of either run: for all calls, then for each model.
-    figures: tuple[FigureDifference, ...]
-    # Findings of the first run, worst first, then findings of the second alone.
-    findings: tuple[FindingDifference, ...]
-    # Inputs that were given differently, as far as they are recorded.
-    changed_inputs: tuple[str, ...]
-    # Every call of a node, the biggest differences first, the equal ones last.
-    nodes: tuple[NodeDifference, ...]
-    # Every loop, in the order of the first run, then loops of the second alone.
-    loops: tuple[LoopDifference, ...]
+    figures: tuple[FigureDifference, ...]  # for all calls, then for each model
+    findings: tuple[FindingDifference, ...]  # of the first run, then of the second alone
+    changed_inputs: tuple[str, ...]  # inputs with another value, as far as recorded
+    nodes: tuple[NodeDifference, ...]  # largest differences first, equal nodes last
+    loops: tuple[LoopDifference, ...]  # of the first run, then of the second alone
     # By role, the models that played it in each run.
     roles: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]
 

@@ -69,12 +69,9 @@ class Observation:
     server: str | None = None  # tag of the endpoint whose server to change, if no model is named
     lost_ns: float | None = None
     case: str = ""  # key of the rule's `cases`; empty for the rule's usual advice
-    # Changes that were computed from this run; they come before the rule's own moves.
-    first_moves: tuple[str, ...] = ()
-    # The move of the rule that `aim_target` and `expected` are about; None for the first move.
-    aim: Aim | None = None
-    # How far to change it, such as `8,192 tokens`; empty if the run does not show it.
-    aim_target: str = ""
+    first_moves: tuple[str, ...] = ()  # computed from this run; they come before the rule's moves
+    aim: Aim | None = None  # the move that the next two fields are about; None: the first
+    aim_target: str = ""  # how far to go, such as `8,192 tokens`; empty if unknown
     expected: Expected | None = None  # the expected effect of that move
 
 
@@ -90,10 +87,8 @@ class RunFinding:
     meaning: str
     layer: Layer
     move: tuple[str, ...]  # what to change, the most likely to help first
-    # The run's time that it cost, which is the most that a remedy can save; None if unknown.
-    lost_ns: int | None = None
-    # The effect of one change in `move`, whose text ends with it; None if it is unknown.
-    expected: Expected | None = None
+    lost_ns: int | None = None  # the run's time that it cost at most; None if unknown
+    expected: Expected | None = None  # the effect of the one `move` whose text ends with it
 
 
 def span_ids(spans: Iterable[SpanEvent]) -> tuple[int, ...]:
@@ -128,13 +123,11 @@ class Diagnosis:
     run_id: str
     status: RunState  # how it ended; `unfinished` when it was killed, or is not over
     duration_ns: int  # from its first record to its last, without the pauses before it was resumed
-    # Causes of time on its critical path, largest first; they add up to the run.
-    time: tuple[TimeShare, ...] = ()
+    time: tuple[TimeShare, ...] = ()  # causes of time on the critical path, largest first
     # The speed of models against the machine's limits, as far as known.
     speed_limits: tuple[SpeedLimit, ...] = ()
     findings: tuple[RunFinding, ...] = ()  # worst first: errors, then what took the most time
     checked: tuple[str, ...] = ()  # the codes of all rules
-    # The largest share of the critical path that no finding accounts for.
-    unexplained: TimeShare | None = None
+    unexplained: TimeShare | None = None  # the largest of `time` without a finding
     remarks: tuple[Notice, ...] = ()  # facts that may be intended, in a sentence each
     not_examined: tuple[Notice, ...] = ()  # what no rule could examine, and why, in a phrase each

@@ -49,10 +49,8 @@ class Rule:
 
     check: Check
     advice: Remedy
-    # `Observation.case` → the advice in that case, in place of `advice`.
-    cases: Mapping[str, Remedy]
-    # The kinds of time on the critical path that a finding accounts for.
-    explains: tuple[TimeKind, ...]
+    cases: Mapping[str, Remedy]  # `Observation.case` → the advice in place of `advice`
+    explains: tuple[TimeKind, ...]  # kinds of time that a finding accounts for
     # Codes of rules that name the cause of this one's findings. A finding is left out next to one
     # of theirs on the same model; a finding on the whole run, next to any of theirs.
     explained_by: Collection[str]

@@ -304,8 +304,7 @@ class Likeness:
     """How much of a text another one has as well."""
 
     prefix_share: float  # the part up to the first difference: what a prefix cache can serve
-    # The part that stands anywhere in both: what the cache could serve if that part came first.
-    shared_share: float
+    shared_share: float  # the part that stands anywhere in both: it could come first, in the cache
     difference: str
 
 

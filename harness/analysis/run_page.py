@@ -144,8 +144,7 @@ class RunPage:
     wall_ns: int  # when it began, in Unix time
     has_texts: bool
     open_command: str  # the command that shows the run in Perfetto, without `--span N`
-    # The nodes by the number of nodes above them, along the longest way.
-    columns: tuple[tuple[PageNode, ...], ...]
+    columns: tuple[tuple[PageNode, ...], ...]  # nodes by their distance from the first ones
     result: TextIndex  # what the pipeline's result node returned: the named one, else the last
     loops: tuple[PageLoop, ...]
     rows: str | None  # the node whose items are the rows of a batch

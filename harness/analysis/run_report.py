@@ -53,18 +53,15 @@ class RunReport:
     models: tuple[CallGroup, ...]
     nodes: tuple[CallGroup, ...]  # a nested pipeline's nodes over all calls of it
     roles: tuple[CallGroup, ...]
-    # The servers of endpoints with `urls`; a name is the model's tag and the server's address.
-    replicas: tuple[CallGroup, ...]
+    replicas: tuple[CallGroup, ...]  # servers of endpoints with `urls`: tag and address
     # The limits of models that are wholly on one device whose speed is known.
     speed_limits: tuple[SpeedLimit, ...]
     asides: tuple[Aside, ...]
     goodput: Goodput
     occupancy: Occupancy
-    # By model, in the order of their first loads; loads outside calls included.
-    loads: tuple[ModelLoads, ...]
+    loads: tuple[ModelLoads, ...]  # in the order of their first loads; also outside of calls
     critical_path: CriticalPath
-    # Causes of time on the critical path, largest first; they add up to the run.
-    time: tuple[TimeShare, ...]
+    time: tuple[TimeShare, ...]  # causes of time on the critical path; they add up to the run
     # How many calls of nodes the pipeline ran at once; None for any number, or if it is no
     # pipeline.
     max_parallel: int | None
@@ -209,12 +206,9 @@ class Goodput:
     missed: int  # including failed ones
     failed: int
     unknown: int
-    # Output tokens of all calls over the run's time; None if the run took no time.
-    throughput_tokens_per_s: float | None
-    # The goodput: of the calls that met the targets, likewise; None when all are unknown.
-    tokens_per_s: float | None
-    # Share of calls that met the targets, from 0 to 1, among calls that met or missed them.
-    attained: float | None
+    throughput_tokens_per_s: float | None  # of all calls; None if the run took no time
+    tokens_per_s: float | None  # of the calls that met the targets; None if all are unknown
+    attained: float | None  # share of the known calls that met the targets, from 0 to 1
 
 
 def goodput_of(calls: Sequence[Call], *, targets: Targets, run_ns: int) -> Goodput:
@@ -264,11 +258,9 @@ class Occupancy:
 
     most_at_once: int
     idle_ns: int
-    # The idle part of the run's time, from 0 to 1; None if the run took no time.
-    idle_share: float | None
+    idle_share: float | None  # from 0 to 1; None if the run took no time
     idle_gaps: int
-    # The longest gap, from the run's start; the first, if several are as long.
-    longest_gap: Interval | None
+    longest_gap: Interval | None  # from the run's start; the first of several
 
 
 def occupancy_of(calls: Sequence[Interval], *, run: Interval) -> Occupancy:

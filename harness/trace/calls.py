@@ -41,11 +41,9 @@ class Call(Chat, name=Chat.NAME):
     phases: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
     # The part of its queue spent waiting for a turn among calls to the same model.
     turns: tuple[Interval, ...] = ()
-    # The part of its queue spent waiting for room in memory for its model.
-    room: tuple[Interval, ...] = ()
+    room: tuple[Interval, ...] = ()  # the part of its queue spent waiting for room in memory
     node_span: int | None = None  # the outermost node call around it; None outside of nodes
-    # Phases and figures whose times the process saw too late, since it stood still.
-    unreliable: frozenset[str] = frozenset()
+    unreliable: frozenset[str] = frozenset()  # phases and figures that the process saw too late
 
     def phase_ns(self, name: str) -> int:
         """The total length of a phase; 0 if it did not happen."""
@@ -174,42 +172,34 @@ class CallGroup:
 
     name: str | None  # the model's tag, the node or the role; None for calls that have none
     calls: int  # all attempts
-    # Calls that were not made because a limit of the run was reached; in no other figure.
-    refused: int
+    refused: int  # calls that a limit of the run did not let begin; in no other figure
     failed: int
     cancelled: int
     unfinished: int  # attempts that were under way when the run was killed
     from_cache: int  # calls that an earlier call's reply answered: no model was asked
-    # Calls that a model answered, by its name in the reply; without those that have no name.
-    answered_by: Mapping[str, int]
+    answered_by: Mapping[str, int]  # name of the model in the reply → answered calls
     cut: int  # replies cut at a limit of output or context
     uncounted: int  # answered calls whose server counted no tokens: their tokens are in no figure
-    # Calls with latencies in no figure, since the process stood still when their tokens arrived.
-    unreliable: int
+    unreliable: int  # calls whose latencies are in no figure, since the process stood still
     # Time to first token, from sending the request: earlier waits, for a place or for the model's
     # load, are not in it.
     ttft: Percentiles | None
-    # Inter-token latency: percentiles of the calls' means. Replies in one piece have none.
-    itl_mean: Percentiles | None
+    itl_mean: Percentiles | None  # inter-token latency, of the calls' means
     itl_max_ns: int | None  # the longest wait between two tokens of one reply
     duration: Percentiles | None
     input_tokens: int  # prompt tokens, cached ones included
-    # Prompt tokens that a prefix cache saved; None if no server reports it.
-    cached_tokens: int | None
-    # Share of the prompt tokens, from 0 to 1, in calls whose server reports it.
-    cached_share: float | None
+    cached_tokens: int | None  # prompt tokens from a prefix cache; None if never reported
+    cached_share: float | None  # from 0 to 1, of the calls whose server reports it
     # Dollars that caching saved by the providers' price lists, minus the cost of writing to their
     # caches; None if unknown.
     cache_saved_usd: float | None
     output_tokens: int  # completion tokens, reasoning included
-    # Tokens that a draft model proposed (speculative decoding); None if no server reports it.
-    draft_tokens: int | None
+    draft_tokens: int | None  # proposed by a draft model; None if never reported
     accepted_tokens: int | None  # proposed tokens that the model accepted
     accepted_share: float | None  # the accepted share, from 0 to 1; None if nothing was proposed
     advisory_schemas: int  # calls whose schema was only described in the prompt
     ignored_schemas: int  # calls whose schema the server ignored
-    # Fields that were left out of some calls, since the model or its server refuses them.
-    dropped: tuple[str, ...]
+    dropped: tuple[str, ...]  # fields that the model or its server refuses, left out of calls
     # Tokens after the first, over their time: without loading, queueing, prefill and the reasoning
     # that was not streamed.
     decode_tokens_per_s: float | None
@@ -320,8 +310,7 @@ class ModelCost:
     model: str
     basis: tuple[PriceBasis, ...]  # the source of the price; empty if unknown
     usd: float | None
-    # Calls whose cost is not included: they failed on the way, or are not in the price list.
-    unpriced_calls: int
+    unpriced_calls: int  # calls that failed on the way, or are not in the price list
     output_tokens: int
     # None when either is unknown or there are no tokens.
     usd_per_million_output_tokens: float | None

@@ -65,8 +65,7 @@ class PipelineEvent(InstantEvent):
     # The file that names the run for as long as its batch goes on from it; empty without one, None
     # in records of earlier versions.
     batch_state: str | None = None
-    # The node that was named as its result; None if that is simply the last one.
-    result: str | None = None
+    result: str | None = None  # the node named as its result; None for the last one
 
 
 class InputEvent(InstantEvent):
@@ -98,8 +97,7 @@ class NodeAttempt(SpanEvent, name="node"):
     concurrency_wait_ns: int | None = None
     place_wait_ns: int | None = None
     attempt: int | None = None
-    # Labels of calls that an earlier part of the run made, which have no flows here.
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # labels of calls of earlier parts, which have no flows here
     traceback: str | None = None
 
     @property
@@ -177,13 +175,10 @@ class Request(SpanEvent):
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
-    # Whether an earlier call's reply answered it; then there are no figures of a model.
-    from_cache: bool = False
+    from_cache: bool = False  # whether an earlier call's reply answered it: no model was asked
     was_connected: bool = True  # whether its server was reached, as far as is known
-    # Whether its server refused a request of it before it did any work.
-    took_no_tokens: bool = False
-    # The code of the error that ended it: `call.unreachable`; None in older journals.
-    error_code: str | None = None
+    took_no_tokens: bool = False  # whether its server refused it before any work
+    error_code: str | None = None  # such as `call.unreachable`; None in older journals
 
     @property
     def was_refused(self) -> bool:
@@ -254,8 +249,7 @@ class Chat(Request):
     replica: str | None = None
     cache_saved_usd: float | None = None
     schema: str | None = None
-    # Fields left out of the request, since the model or its server refuses them.
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # fields that the model or its server refuses, left out
     reasoning_tokens: int | None = None
     # Reasoning that no piece of the stream brought: its time is in prefill, not in decode.
     unstreamed_tokens: int | None = None
@@ -265,8 +259,7 @@ class Chat(Request):
     connecting_ns: int | None = None
     finish_reason: str | None = None
     reply_sha256: Sha256 = None
-    # From sending the request to the first token; the waits before sending are not in it.
-    ttft_ns: int | None = None
+    ttft_ns: int | None = None  # from sending the request to the first token
     itl_mean_ns: int | None = None
     itl_p95_ns: int | None = None
     itl_p99_ns: int | None = None

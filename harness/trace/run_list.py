@@ -57,8 +57,7 @@ class AuditLine(BaseModel):
     evaluation: dict[str, float] = {}  # name of each score of an evaluation → its mean
     tenant: str | None = None  # the tenant that a session made the run for
     stop_reason: str | None = None  # why the last loop ended
-    # How the run ended; KILLED or GOING for a run that has no line in the log.
-    final: str | None = None
+    final: str | None = None  # how the run ended; KILLED or GOING without a line in the log
     error: str | None = None
     is_gone: bool = False  # whether the run has a line in the log, and its journal is gone
 

@@ -169,8 +169,7 @@ class ArrowEnd(NamedTuple):
     number: int  # the number of the arrow, from 1; both of its ends have it
     name: str
     leaves: bool
-    # The lane of the mark that it leaves from, when the slice begins; None for the slice.
-    mark: Lane | None = None
+    mark: Lane | None = None  # the lane of the mark that it leaves from; None for the slice
 
 
 class TimelineDrawing:
