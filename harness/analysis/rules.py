@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from harness.analysis.facts import Observed, Server
 from harness.analysis.finding import Expected, Layer, Observation, RunFinding
@@ -30,13 +29,14 @@ FEWER_CALLS = "make fewer calls at once"
 MOST_SPANS = 20
 
 
-class Remedy(NamedTuple):
-    """The meaning of a finding, and its remedies."""
+class Remedy:
+    """The meaning of a finding, the layer of its cause, and the moves that help."""
 
-    meaning: str
-    layer: Layer
-    # Most likely to help first; an aim stands for what the server's provider offers for it.
-    moves: tuple[str | Aim, ...]
+    def __init__(self, meaning: str, layer: Layer, *moves: str | Aim) -> None:
+        self.meaning: str = meaning
+        self.layer: Layer = layer
+        # Most likely to help first. An aim stands for what the server's provider offers for it.
+        self.moves: tuple[str | Aim, ...] = moves
 
 
 Check = Callable[[Observed], Observation | None]
@@ -95,7 +95,7 @@ def rule(
     def put(check: Check) -> Check:
         RULES[code] = Rule(
             check=check,
-            advice=Remedy(meaning, layer, moves),
+            advice=Remedy(meaning, layer, *moves),
             cases=cases or {},
             explains=explains,
             explained_by=explained_by,

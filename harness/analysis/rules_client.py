@@ -54,7 +54,7 @@ LONGEST_GAP_NS = 1_000_000_000
             "The items could run side by side, and something lets one through at a time: a limit "
             "on them, or a lock or semaphore in their code.",
             "L6",
-            ("let more through; to bound calls, use max_parallel under [endpoints.{tag}]",),
+            "let more through; to bound calls, use max_parallel under [endpoints.{tag}]",
         ),
     },
     explains=("decode", "prefill", "overhead"),
@@ -154,7 +154,7 @@ def _calls_alone(calls: Sequence[Call]) -> list[Call]:
         "no models": Remedy(
             "The pipeline's own limit: calls of nodes that call no model held its places.",
             "L6",
-            ("make them faster, or do such work for several items in one call of a node",),
+            "make them faster, or do such work for several items in one call of a node",
         ),
     },
     explains=("place", "turn"),
@@ -260,10 +260,8 @@ def _is_full(observed: Observed, model: str, calls: Sequence[Call]) -> bool:
             "A Python process computes with one core, and this one's was full: the run made as "
             "many calls a second as it can.",
             "L6",
-            (
-                "divide the rows over several processes, or run nodes on workers (--on ray)",
-                "more calls at once gain nothing",
-            ),
+            "divide the rows over several processes, or run nodes on workers (--on ray)",
+            "more calls at once gain nothing",
         ),
     },
     explains=("client lag",),
@@ -386,10 +384,8 @@ _DECISION_CHARS = 24
         "beyond the result": Remedy(
             "The result does not need these nodes: they are there for what else they do.",
             "L6",
-            (
-                "leave them out if nobody reads what they do, or run them on their own afterwards",
-                "make them shorter: a lower max_output_tokens",
-            ),
+            "leave them out if nobody reads what they do, or run them on their own afterwards",
+            "make them shorter: a lower max_output_tokens",
         )
     },
     explains=("decode", "prefill"),
@@ -535,10 +531,8 @@ def _may_need(observed: Observed, earlier: Call, later: Call) -> bool:
             "A tool that an agent's model asked for. For each of its calls the model also replies, "
             "unless it asks for several at once.",
             "L6",
-            (
-                "make the tool faster, or let it take a list, so that one call does for several",
-                "see where its time goes: with run.span(…) around its parts, or a profiler",
-            ),
+            "make the tool faster, or let it take a list, so that one call does for several",
+            "see where its time goes: with run.span(…) around its parts, or a profiler",
         )
     },
     explains=("code", "tool", "client lag"),

@@ -128,10 +128,8 @@ _TRENDS: Mapping[str, _Trend] = {
             "Replies got longer from call to call. Each token takes its time, and what grows is "
             "often what is sent back.",
             "L6",
-            (
-                "limit them: max_output_tokens, or a length in the prompt",
-                "see whether prompts carry the earlier replies along",
-            ),
+            "limit them: max_output_tokens, or a length in the prompt",
+            "see whether prompts carry the earlier replies along",
         )
     },
     explains=("decode", "prefill"),
@@ -281,20 +279,16 @@ def _came_whole(observed: Observed, call: Call) -> bool:
             "Memory bandwidth: each token reads all the weights once, and memory delivers them no "
             "faster, unless other programs used the machine at the same time.",
             "L0",
-            (
-                Aim.WRITE_FASTER,
-                SMALLER_MODEL,
-                "decode several calls at once: one reading of the weights then serves all of them",
-            ),
+            Aim.WRITE_FASTER,
+            SMALLER_MODEL,
+            "decode several calls at once: one reading of the weights then serves all of them",
         ),
         "compute": Remedy(
             "Compute: the processor is fully used for each token, and memory could deliver more.",
             "L0",
-            (
-                Aim.COMPUTE_FASTER,
-                LESS_TO_COMPUTE,
-                "several calls at once gain little here: they share what is computed",
-            ),
+            Aim.COMPUTE_FASTER,
+            LESS_TO_COMPUTE,
+            "several calls at once gain little here: they share what is computed",
         ),
     },
     explains=("decode",),

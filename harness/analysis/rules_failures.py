@@ -31,45 +31,41 @@ _MORE_BUDGET = "raise [budget] capacity in harness.toml, if the machine has more
 _OTHER_ERROR = Remedy(
     "The server failed, or the connection to it broke.",
     "L3",
-    ("see the server's log for that moment",),
+    "see the server's log for that moment",
 )
 _ERRORS: Mapping[str, Remedy] = {
     "RateLimited": Remedy(
         "The account is at its limit: of calls or tokens a minute, or of calls at once.",
         "L5",
-        (
-            "make fewer or shorter calls a minute: the pauses are what is over the limit",
-            "have the account's limit raised",
-        ),
+        "make fewer or shorter calls a minute: the pauses are what is over the limit",
+        "have the account's limit raised",
     ),
     "Overloaded": Remedy(
         "The server was loading, or had more calls than it takes, of this run or of others.",
         "L4a",
-        (
-            "begin when the server has loaded",
-            "see what else the server answers, if this run makes one call at a time",
-            FEWER_CALLS,
-            Aim.ANSWER_MORE_AT_ONCE,
-        ),
+        "begin when the server has loaded",
+        "see what else the server answers, if this run makes one call at a time",
+        FEWER_CALLS,
+        Aim.ANSWER_MORE_AT_ONCE,
     ),
     "ContextOverflow": Remedy(
         "Prompt and reply together are longer than the model's context.",
         "L6",
-        ("shorten the prompt, or lower max_output_tokens", Aim.LONGER_CONTEXT),
+        "shorten the prompt, or lower max_output_tokens",
+        Aim.LONGER_CONTEXT,
     ),
     "CallTimeout": Remedy(
         "A call took longer than the limit of time that the error names.",
         "L3",
-        (
-            "raise that limit under [endpoints.{tag}]",
-            "ask for less in one call: a lower max_output_tokens, a shorter prompt",
-            "see the server's log for what it did meanwhile",
-        ),
+        "raise that limit under [endpoints.{tag}]",
+        "ask for less in one call: a lower max_output_tokens, a shorter prompt",
+        "see the server's log for what it did meanwhile",
     ),
     "EndpointUnreachable": Remedy(
         "Nothing answered: the server was not started, has gone, or is somewhere else.",
         "L3",
-        ("see the server's log for why it ended", "check url under [endpoints.{tag}]"),
+        "see the server's log for why it ended",
+        "check url under [endpoints.{tag}]",
     ),
     **dict.fromkeys(
         # Their messages say what is wrong, and how it is mended.
@@ -83,7 +79,7 @@ _ERRORS: Mapping[str, Remedy] = {
         Remedy(
             "The endpoint's settings do not fit its server or file.",
             "L5",
-            ("check what the error names: under [endpoints.{tag}], or the variable",),
+            "check what the error names: under [endpoints.{tag}], or the variable",
         ),
     ),
 }
@@ -125,10 +121,8 @@ def _error_key(call: Call) -> str:
             "Out of memory later: the KV cache grows from call to call, with the length of prompts "
             "and the number of calls at once.",
             "L3",
-            (
-                Aim.FIT_LATER,
-                "cap what a call can take: fewer passages, a lower max_output_tokens",
-            ),
+            Aim.FIT_LATER,
+            "cap what a call can take: fewer passages, a lower max_output_tokens",
         )
     },
 )
@@ -163,7 +157,8 @@ def out_of_memory(observed: Observed) -> Observation | None:
 
 @rule(
     "retries",
-    *_OTHER_ERROR[:2],
+    _OTHER_ERROR.meaning,
+    _OTHER_ERROR.layer,
     *_OTHER_ERROR.moves,
     cases=_ERRORS,
     explains=("retry", "failed"),
@@ -210,7 +205,14 @@ def _paused(observed: Observed) -> Observation | None:
     )
 
 
-@rule("failed-calls", *_OTHER_ERROR[:2], *_OTHER_ERROR.moves, cases=_ERRORS, explains=("failed",))
+@rule(
+    "failed-calls",
+    _OTHER_ERROR.meaning,
+    _OTHER_ERROR.layer,
+    *_OTHER_ERROR.moves,
+    cases=_ERRORS,
+    explains=("failed",),
+)
 def failed_calls(observed: Observed) -> Observation | None:
     """Calls failed for good, of something else than memory or an endpoint that was out of reach."""
     # What failed in an earlier part of the run was made again.
@@ -274,16 +276,14 @@ def _context_for(calls: Sequence[Call]) -> str:
         "unfinished": Remedy(
             "The process was killed, or the run is still going.",
             "L6",
-            ("see what ended the process: its terminal, or the system's log",),
+            "see what ended the process: its terminal, or the system's log",
         ),
         "reply": Remedy(
             "A model replied, and not with what was asked for: cut off, empty, or not of the type.",
             "L6",
-            (
-                "ask again after a wrong reply: attempts=3, or Retry(3) of the node",
-                "for replies that are cut: a higher max_output_tokens, or on_cut",
-                "take a model or a server that constrains what it writes by the schema",
-            ),
+            "ask again after a wrong reply: attempts=3, or Retry(3) of the node",
+            "for replies that are cut: a higher max_output_tokens, or on_cut",
+            "take a model or a server that constrains what it writes by the schema",
         ),
     },
     explained_by=("failed-calls", "out-of-memory", "out-of-reach"),
@@ -426,10 +426,8 @@ def _commonest(reasons: Iterable[str]) -> tuple[str, str]:
             "The server held the replies to their schema, and the type refused what they say, as a "
             "validator does: each is asked for again, which costs a whole call.",
             "L6",
-            (
-                "say in the prompt what the type accepts, with an example",
-                "put into the type's schema what can be put there: an enum, a pattern",
-            ),
+            "say in the prompt what the type accepts, with an example",
+            "put into the type's schema what can be put there: an enum, a pattern",
         )
     },
     explains=("decode", "prefill"),
@@ -497,10 +495,8 @@ def reached_own_limit(call: Call) -> bool:
             "A node's timeout is shorter than its work takes: each attempt starts over, and what "
             "its calls had written is lost.",
             "L6",
-            (
-                "raise the node's Timeout(…)",
-                "ask for less in one call: a lower max_output_tokens, a shorter prompt",
-            ),
+            "raise the node's Timeout(…)",
+            "ask for less in one call: a lower max_output_tokens, a shorter prompt",
         )
     },
     explains=("node retry",),

@@ -127,7 +127,8 @@ LOOKED_BACK = 32
             "The server kept nothing: its prefix cache is off, too small, or was used by other "
             "calls in between.",
             "L4b",
-            (Aim.KEEP_PREFIXES, "see whether the server has a prefix cache, and whether it is on"),
+            Aim.KEEP_PREFIXES,
+            "see whether the server has a prefix cache, and whether it is on",
         ),
     },
     explains=("prefill",),

@@ -63,17 +63,16 @@ SLOW_REPLICA = 2.0
         "in server": Remedy(
             "A cold start in the server: it loaded or prepared the model before it answered.",
             "L3",
-            (Aim.KEEP_LOADED, "send a short call ahead, while the run has other things to do"),
+            Aim.KEEP_LOADED,
+            "send a short call ahead, while the run has other things to do",
         ),
         "each call": Remedy(
             "Something goes before each reply that is neither the prompt nor another call: the "
             "server loads the model anew, compiles a schema, or the way to it is that slow.",
             "L3",
-            (
-                Aim.KEEP_LOADED,
-                "see the server's log for what it does before it answers",
-                "use one type for all calls with returns=: a server may compile each new schema",
-            ),
+            Aim.KEEP_LOADED,
+            "see the server's log for what it does before it answers",
+            "use one type for all calls with returns=: a server may compile each new schema",
         ),
     },
     explains=("load", "prefill"),
@@ -228,10 +227,8 @@ def _cold_in_server(observed: Observed, model: str, calls: Sequence[Call]) -> Ob
         "replica": Remedy(
             "One server of several is slower, and gets its share of the calls all the same.",
             "L4a",
-            (
-                "see what else that server does, and whether it has the same GPU and settings",
-                "take it out of urls under [endpoints.{tag}]",
-            ),
+            "see what else that server does, and whether it has the same GPU and settings",
+            "take it out of urls under [endpoints.{tag}]",
         )
     },
     explains=("decode",),
@@ -315,7 +312,7 @@ def _slow_items(observed: Observed) -> Iterator[Observation]:
         "one model": Remedy(
             "These endpoints name one model, and its server loads it anew for other settings.",
             "L4a",
-            ("leave one of the endpoints out, if both are for the same work",),
+            "leave one of the endpoints out, if both are for the same work",
         )
     },
     explains=("load", "room"),
@@ -427,21 +424,24 @@ _QUEUE_HERE = f"{FEWER_CALLS}: they would wait here instead, and other work coul
         "KV cache full": Remedy(
             "Queueing: more calls came at once than the KV cache has room for.",
             "L4a",
-            (Aim.MORE_KV_ROOM, Aim.BOUND_QUEUE, _QUEUE_HERE),
+            Aim.MORE_KV_ROOM,
+            Aim.BOUND_QUEUE,
+            _QUEUE_HERE,
         ),
         "others": Remedy(
             "Queueing behind calls of others, which had the server's places.",
             "L4a",
-            (
-                "see what else the server answers meanwhile: its log, or its counters",
-                "use a server of its own, or another hour",
-            ),
+            "see what else the server answers meanwhile: its log, or its counters",
+            "use a server of its own, or another hour",
         ),
         "at its limit": Remedy(
             "Queueing at a server that writes as much as it can: with more places, each call would "
             "be answered more slowly.",
             "L0",
-            (LESS_TO_COMPUTE, SHORTER_PROMPTS, SAME_PART_FIRST, SHORTER_REPLIES),
+            LESS_TO_COMPUTE,
+            SHORTER_PROMPTS,
+            SAME_PART_FIRST,
+            SHORTER_REPLIES,
         ),
     },
     explains=("queue", "prefill"),
