@@ -28,18 +28,18 @@ T = TypeVar("T")
 Difference = Literal[
     "only in a", "only in b", "status", "output", "code", "inputs", "models", "work", "time"
 ]
-"""How two calls of one node differ, most important first. `work`: calls of models, tokens, cost.
-`time`: by a share of the run that is worth a look; by less, all of them do."""
+"""How two calls of one node differ, most important first. `work`: in calls of models, tokens or
+cost. `time`: by a notable time."""
 
 FigureUnit = Literal["ns", "share", "tokens/s"]
 FindingChange = Literal["gone", "new", "moved", "same"]
-"""`moved`: of another severity, or by lost time that is worth a look."""
+"""`moved`: its severity is another one, or its lost time differs notably."""
 
 _FigureKey = tuple[str | None, str, FigureUnit]
 """Model, name and unit."""
 
-# A node that took longer by both that share of the longer run and that time is named for it; less
-# than a tenth of a second is chance.
+# A difference in time is notable from this share of the longer run on, and from this time on: a
+# tenth of a second may be chance.
 _NOTABLE_SHARE = 0.05
 _NOTABLE_NS = 100_000_000
 
@@ -131,7 +131,7 @@ def compare(first: Journal, second: Journal) -> RunComparison:
     return RunComparison(
         a=a.report,
         b=b.report,
-        # They stand in the order of their lengths.
+        # `time` has the largest share first.
         bottlenecks=(next(iter(a.time), None), next(iter(b.time), None)),
         time=dict(sorted(time.items(), key=lambda change: -abs(change[1][0] - change[1][1]))),
         settings={
@@ -157,7 +157,7 @@ def compare(first: Journal, second: Journal) -> RunComparison:
         changed_inputs=tuple(
             name
             for name, left, right in _paired(a.inputs, b.inputs)
-            # An empty digest was not recorded: it tells of no change.
+            # Whether a value has changed is unknown if its digest is empty: not recorded.
             if left != right and (None in (left, right) or "" not in (left, right))
         ),
         nodes=tuple(sorted(nodes, key=_rank)),
@@ -178,6 +178,8 @@ def compare(first: Journal, second: Journal) -> RunComparison:
 
 
 class _Side:
+    """What is compared of one run. The keys of dictionaries pair the values of both runs."""
+
     def __init__(self, journal: Journal) -> None:
         observed = Observed(journal)
         recorded, calls = observed.recorded, observed.every_call
@@ -189,7 +191,9 @@ class _Side:
         self.settings = dict(_settings(recorded))
         self.time = {share.kind: share.duration_ns for share in report.time}
         self.figures = dict(_figures(report, calls))
-        self.findings = {(each.rule, each.model): each for each in findings_of(observed)}
+        self.findings = {
+            (finding.rule, finding.model): finding for finding in findings_of(observed)
+        }
 
 
 def _settings(journaled: events.Events) -> Iterator[tuple[str, object]]:
@@ -251,7 +255,7 @@ def _differences(
     if a is None or b is None:
         yield "only in a" if b is None else "only in b"
         return
-    # In the order of `Difference`, of which the first decides where it stands (`_rank`).
+    # In the order of `Difference`: `_rank` sorts by the first of them.
     if a.status != b.status:
         yield "status"
     if _differ(a.digest, b.digest):
@@ -260,7 +264,7 @@ def _differences(
         yield "code"
     if _changed_inputs(a, b):
         yield "inputs"
-    # One that was not asked in one of the runs is no other model.
+    # A role that one of the runs did not ask has no other model.
     if any(_differ(a.models.get(role), b.models.get(role)) for role in a.models):
         yield "models"
     if _work(a) != _work(b):
@@ -270,13 +274,14 @@ def _differences(
 
 
 def _changed_inputs(a: NodeRecord | None, b: NodeRecord | None) -> tuple[str, ...]:
+    # Without a digest of the code, an earlier version wrote the journal: it has no inputs either.
     if a is None or b is None or a.code is None or b.code is None:
-        return ()  # not recorded: written by a version that did not
+        return ()
     return tuple(name for name, left, right in _paired(a.inputs, b.inputs) if left != right)
 
 
 def _differ(a: object, b: object) -> bool:
-    # What one of them did not record tells of no difference.
+    # None was not recorded, so whether it differs is unknown.
     return a is not None and b is not None and a != b
 
 
@@ -289,9 +294,10 @@ def _ending(loop: RecordedLoop) -> tuple[object, ...]:
 
 
 def _rank(node: NodeDifference) -> tuple[int, int]:
-    """Where it stands: by what matters most of its differences, and by how much longer it took."""
-    a_ns, b_ns = (record.duration_ns if record else 0 for record in (node.a, node.b))
+    """The key to sort nodes by: the most important difference, then the difference in time."""
+    a_ns = node.a.duration_ns if node.a else 0
+    b_ns = node.b.duration_ns if node.b else 0
     kinds: tuple[Difference, ...] = get_args(Difference)
     first = kinds.index(node.differs_in[0]) if node.differs_in else len(kinds)
-    # Those that only one run has stand together.
+    # The first two kinds, nodes that only one of the runs has, are sorted together.
     return max(1, first), -abs(a_ns - b_ns)

@@ -43,7 +43,7 @@ Check = Callable[[Observed], Observation | None]
 """Looks for one fault in a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A check, with the meaning and remedies of its findings."""
 
@@ -93,13 +93,8 @@ def rule(
     """Puts a check into `RULES`, with what its findings mean and the moves that help."""
 
     def put(check: Check) -> Check:
-        RULES[code] = Rule(
-            check=check,
-            advice=Remedy(meaning, layer, *moves),
-            cases=cases or {},
-            explains=explains,
-            explained_by=explained_by,
-        )
+        advice = Remedy(meaning, layer, *moves)
+        RULES[code] = Rule(check, advice, cases or {}, explains, explained_by)
         return check
 
     return put
