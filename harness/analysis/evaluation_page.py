@@ -88,7 +88,7 @@ def _rows_of(path: Path, spent: Mapping[int, Mapping[str, float]]) -> list[dict[
             rows[row.id] = entry | {"epochs": []}
         number = int(fields.get("row", -1))
         first_numbers[row.id] = min(number, first_numbers.get(row.id, number))
-        epoch = dict(spent.get(number, {}))
+        epoch: dict[str, Any] = dict(spent.get(number, {}))
         epoch |= {
             column: fields[column]
             for column in _EPOCH_COLUMNS

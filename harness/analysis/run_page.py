@@ -25,7 +25,7 @@ from harness.errors import InvalidInput
 from harness.graph.picture import NodeSeen, node_seen, outermost_node
 from harness.trace import events
 from harness.trace.calls import PHASES, Call, charges_of
-from harness.trace.event_forms import said_by
+from harness.trace.event_forms import attributes_of
 from harness.trace.journal_reader import Item, Journal, paths_beside
 from harness.trace.node_records import NodeRecord, NodeStatus, RecordedNodes, sources_of
 from harness.trace.records import Attributes, NodeOutput, figures, label_of
@@ -369,7 +369,7 @@ class _PageCalls(Sequence[PageCall]):
 
     def _made(self, call: Call) -> PageCall:
         origin_ns = self._journal.started.time_ns
-        attributes = said_by(call)
+        attributes = attributes_of(call)
         return PageCall(
             id=call.id,
             node=self._journal.nodes.label_around(call.id),

@@ -149,7 +149,7 @@ class TrainingRows:
                 }
 
     def _accept(self, row: Row) -> bool:
-        """Keeps a row, unless its texts are cut or were in a row before; then it is counted."""
+        """Whether to keep a row. A row that is redacted, or has known texts, is counted instead."""
         columns = [row[name] for name in _TEXT_COLUMNS if name in row]
         texts = [message["content"] for messages in columns for message in messages]
         # Digests, so that the texts of all runs need not be in memory.

@@ -73,12 +73,13 @@ class Call(Chat, name=Chat.NAME):
 
 def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
     """Every call in a run's spans, in the order they began; some two kilobytes each."""
-    nodes: dict[int, str] = {}
-    outermost: dict[int, int] = {}  # by span: the node call around it in which no other lies
+    # All of these have the id of a span as key.
+    nodes: dict[int, str] = {}  # → the node that it is in
+    node_spans: dict[int, int] = {}  # → the span of the outermost node call around it
     calls: dict[int, Call] = {}
-    phases: dict[int, dict[str, tuple[Interval, ...]]] = {}
-    waits: dict[tuple[int, str], tuple[Interval, ...]] = {}
-    unreliable: dict[int, set[str]] = {}
+    phases: dict[int, dict[str, tuple[Interval, ...]]] = {}  # call → name of a phase → its times
+    waits: dict[tuple[int, str], tuple[Interval, ...]] = {}  # (call, `room` or `turns`) → its times
+    unreliable: dict[int, set[str]] = {}  # call → its phases and figures in doubt
     # One pass is enough: a span comes after its parent, and a call's phases after the call.
     for span in spans:
         # 1. A phase of a call; most spans are.
@@ -87,8 +88,8 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 if span.attributes.get("source") == UNRELIABLE:
                     unreliable.setdefault(span.parent, set()).add(span.name)
                 interval = Interval(start_ns=span.start_ns, end_ns=span.end_ns)
-                of_call, name = phases[span.parent], intern(span.name)
-                of_call[name] = (*of_call.get(name, ()), interval)
+                call_phases, name = phases[span.parent], intern(span.name)
+                call_phases[name] = (*call_phases.get(name, ()), interval)
                 if place := place_of(span.attributes):
                     key = span.parent, "room" if place == "memory" else "turns"
                     waits[key] = (*waits.get(key, ()), interval)
@@ -97,15 +98,15 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
         node = span.attributes.get("node") or (span.parent and nodes.get(span.parent))
         if node:
             nodes[span.id] = str(node)
-            # Taken from the span around it, so that nested node calls have the outermost's.
-            outermost[span.id] = outermost.get(span.parent or 0, span.id)
+            # The parent's if it has one, so that spans in nested node calls have the outermost.
+            node_spans[span.id] = node_spans.get(span.parent or 0, span.id)
         # 3. A call, whose phases are still to come.
         if span.name == Chat.NAME:
             phases[span.id] = {}
             doubtful = span.attributes.get(UNRELIABLE)
             if isinstance(doubtful, list | tuple):
                 unreliable[span.id] = {*map(str, doubtful)}
-            # A figure in doubt is left out here, so that it reads as unknown everywhere.
+            # A figure in doubt is left out here, so that it is unknown to every reader.
             left_out = {"label", "track", *unreliable.get(span.id, ())}
             attributes = {k: value for k, value in span.attributes.items() if k not in left_out}
             calls[span.id] = Call.read(
@@ -113,13 +114,13 @@ def calls_of(spans: Iterable[SpanRecord]) -> list[Call]:
                 attributes=without_fields(Call, attributes),
                 node=nodes.get(span.id),
                 phases=phases[span.id],
-                node_span=outermost.get(span.id),
+                node_span=node_spans.get(span.id),
             )
-    for (number, name), parts in waits.items():
-        # Computed only now, since phases may come after the call was read.
-        calls[number].learn(**{name: parts})
-    for number, figures in unreliable.items():
-        calls[number].learn(unreliable=frozenset(figures))
+    # 4. What was known only from the phases, after the call was read.
+    for (call_id, name), times in waits.items():
+        calls[call_id].learn(**{name: times})
+    for call_id, figures in unreliable.items():
+        calls[call_id].learn(unreliable=frozenset(figures))
     return [*calls.values()]
 
 
@@ -217,11 +218,14 @@ class CallGroup:
 def group_calls(
     calls: Iterable[Call], by: Callable[[Call], str | None], *, whole: CallGroup | None = None
 ) -> tuple[CallGroup, ...]:
-    """A group for each name that `by` returns, in the order of their first calls."""
+    """A group for each name that `by` returns; `whole` is the group of all calls, if known.
+
+    Groups stand in the order of their first calls.
+    """
     groups: dict[str | None, list[Call]] = {}
     for call in calls:
         groups.setdefault(by(call), []).append(call)
-    # Taken over, since it would take as long to make again.
+    # The only group has the figures of `whole`, which take long to compute.
     if whole and len(groups) == 1:
         return (replace(whole, name=next(iter(groups))),)
     return tuple(call_group(members, name=name) for name, members in groups.items())
@@ -237,7 +241,7 @@ def answered_by_model(calls: Iterable[Call]) -> dict[str, list[Call]]:
 
 
 def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
-    """The figures of these calls; of those that were refused, only their number."""
+    """The figures of these calls; calls that were refused are only counted."""
     refused = sum(call.was_refused for call in calls)
     calls = [call for call in calls if not call.was_refused]
     done = [call for call in calls if call.status == "ok" and not call.from_cache]
@@ -247,8 +251,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
     cached = known_sum(call.cached_tokens for call in done)
     drafted = known_sum(call.draft_tokens for call in done)
     accepted = known_sum(call.accepted_tokens for call in done)
-    saved_usd = [call.cache_saved_usd for call in done]
-    saved = [usd for usd in saved_usd if usd is not None]
+    saved_usd = [call.cache_saved_usd for call in done if call.cache_saved_usd is not None]
     schemas = [call.schema for call in done]
     return CallGroup(
         name=name,
@@ -269,7 +272,7 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
         input_tokens=sum(call.input_tokens or 0 for call in done),
         cached_tokens=cached,
         cached_share=_share(cached, known_prompt_tokens),
-        cache_saved_usd=sum(saved) if saved else None,
+        cache_saved_usd=sum(saved_usd) if saved_usd else None,
         output_tokens=sum(call.output_tokens or 0 for call in done),
         draft_tokens=drafted,
         accepted_tokens=accepted,
@@ -283,14 +286,14 @@ def call_group(calls: Sequence[Call], *, name: str | None = None) -> CallGroup:
 
 
 def _decode_rate(done: Sequence[Call]) -> float | None:
-    timed: list[tuple[int, int]] = []  # (decode time, decoded tokens) of each call
+    """Decoded tokens a second of the calls whose decode phase is known; None without such calls."""
+    total_ns = total_tokens = 0
     for call in done:
-        decode_ns = call.phase_ns("decode")
-        tokens = call.decode_tokens
+        decode_ns, tokens = call.phase_ns("decode"), call.decode_tokens
         if decode_ns > 0 and "decode" not in call.unreliable and tokens is not None:
-            timed.append((decode_ns, tokens))
-    seconds = sum(decode_ns for decode_ns, _ in timed) / 1e9
-    return sum(tokens for _, tokens in timed) / seconds if timed else None
+            total_ns += decode_ns
+            total_tokens += tokens
+    return total_tokens / (total_ns / 1e9) if total_ns else None
 
 
 def known_sum(counts: Iterable[int | None]) -> int | None:
@@ -367,23 +370,23 @@ def charges_of(calls: Iterable[Request], endpoints: Iterable[EndpointEvent]) -> 
 def _model_cost(
     model: str, calls: Sequence[Request], prices: EndpointEvent | None, *, run_ns: int
 ) -> ModelCost:
-    by_basis: dict[PriceBasis, float] = {}
+    usd_by_basis: dict[PriceBasis, float] = {}
     unpriced = sum(not (call.was_refused or call.was_free) for call in calls)
     for call in calls:
         charge = _charge(call, prices)
         if charge is not None:
-            basis, charged = charge
-            by_basis[basis] = by_basis.get(basis, 0.0) + charged
+            basis, usd_of_call = charge
+            usd_by_basis[basis] = usd_by_basis.get(basis, 0.0) + usd_of_call
             unpriced -= 1
     if prices is not None and prices.usd_per_hour is not None:
-        if not by_basis:
-            unpriced = 0  # the hours are all there is to pay
-        by_basis["hours"] = prices.usd_per_hour * run_ns / _NS_PER_HOUR
-    usd = sum(by_basis.values()) if by_basis else None
+        if not usd_by_basis:
+            unpriced = 0  # The hours are all there is to pay.
+        usd_by_basis["hours"] = prices.usd_per_hour * run_ns / _NS_PER_HOUR
+    usd = sum(usd_by_basis.values()) if usd_by_basis else None
     tokens = sum(call.output_tokens or 0 for call in calls if call.status == "ok")
     return ModelCost(
         model=model,
-        basis=tuple(by_basis),
+        basis=tuple(usd_by_basis),
         usd=usd,
         unpriced_calls=unpriced,
         output_tokens=tokens,
@@ -405,12 +408,12 @@ def charges_of_replies(
 def _charge(
     call: Request | ReplyAgain, prices: EndpointEvent | None
 ) -> tuple[PriceBasis, float] | None:
-    """What one call cost by its tokens: by the settings, else by the list."""
+    """What one call cost by its tokens, in dollars: by the settings, else by the price list."""
     prompt_tokens = call.input_tokens
     reply_tokens = 0 if isinstance(call, Embed) else call.output_tokens
     per_input = prices.usd_per_million_input_tokens if prices else None
     per_output = prices.usd_per_million_output_tokens if prices else None
-    # Settings with only one of the two prices are ignored: the sum would pass for the whole.
+    # One of the two prices alone is ignored: it would give a part of the cost as the whole.
     if per_input is None or per_output is None:
         return None if call.cost_usd is None else ("price list", call.cost_usd)
     if prompt_tokens is None or reply_tokens is None:

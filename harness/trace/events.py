@@ -28,9 +28,10 @@ Happening = str | Event | tuple[Any, ...]
 Sha256 = Text | str | None
 """The digest of a text: a `Text` where it is written, a str or None where it is read."""
 
-_ONE_OF = "one of "  # so does the form of a question begin that only some texts answer
+# The form of a question that only some texts answer begins so.
+_ONE_OF = "one of "
 
-# Journals of earlier versions have reasons in words alone; so do these begin.
+# How a reason for waiting begins in journals of earlier versions, which have no `place_of`.
 _PLACES_BY_REASON: Mapping[str, PlaceOf] = {
     "max_parallel": "endpoint", "slots": "slots", "KV cache": "cache"
 }  # fmt: skip
@@ -145,7 +146,7 @@ class QuestionEvent(InstantEvent):
 
     @staticmethod
     def choices_of(form: str) -> str | None:
-        """They, with commas between them, which may be in them too; None for another form."""
+        """The choices, joined by commas, which they may contain too; None for another form."""
         return form.removeprefix(_ONE_OF) if form.startswith(_ONE_OF) else None
 
 
@@ -220,7 +221,7 @@ class Rerank(Embed):
 
 
 class SchemaProbe(OtherRequest):
-    """Lies in the call that it precedes, as the next one does."""
+    """Whether a server enforces schemas; like a `ToolProbe`, in the call that it precedes."""
 
 
 class ToolProbe(OtherRequest):
@@ -286,13 +287,15 @@ class Queue(SpanEvent):
 
 
 def place_of(phase: Attributes) -> object:
-    """What a wait was for; None for a phase that does not wait for a place."""
+    """The `PlaceOf` of a wait, from a phase's attributes; None if it is no wait for a place."""
     reason = phase.get("reason")
     if "place_of" in phase or reason is None:
         return phase.get("place_of")
-    # Journals of earlier versions; whatever else they waited for was memory.
-    places = (place for start, place in _PLACES_BY_REASON.items() if str(reason).startswith(start))
-    return next(places, "memory")
+    # A journal of an earlier version.
+    for start, place in _PLACES_BY_REASON.items():
+        if str(reason).startswith(start):
+            return place
+    return "memory"
 
 
 class RetryEvent(InstantEvent):
@@ -381,9 +384,10 @@ class Evict(InstantEvent):
 
     @property
     def makes_room(self) -> bool:
-        """Whether it left memory for another; journals of earlier versions say it in words."""
+        """Whether it left memory for another model."""
         if "room_for" in self.attributes or "model" not in self.attributes:
             return self.room_for is not None
+        # A journal of an earlier version has no `room_for`.
         return self.reason.startswith("room for ")
 
 
@@ -539,7 +543,7 @@ _KEPT = NAMES - {Chat.NAME, Queue.NAME} | {
 
 
 class Events:
-    """The events among the items of a journal, by their kinds, in the order of the journal."""
+    """The events among the items of a journal: `events[RetryEvent]` has all retries in order."""
 
     def __init__(self, items: Iterable[object] = ()) -> None:
         self._records: dict[tuple[type, str], list[Any]] = {}
@@ -548,7 +552,7 @@ class Events:
             pass
 
     def noted(self, items: Iterable[object]) -> Iterator[SpanRecord]:
-        """The spans among the items; the events are kept in passing."""
+        """The spans among the items. Keeps the records of all events that pass."""
         for item in items:
             if isinstance(item, SpanRecord | Instant):
                 if item.name in _KEPT:
@@ -570,7 +574,8 @@ class Events:
                 for name, event in kinds.items()
                 for record in self._records.get((kind.RECORDS[0], name), ())
             ]
-            # Read kind by kind; their ids put them back in the order in which they began.
-            by_id = len(kinds) > 1 and issubclass(kind, SpanEvent)
-            self._read[kind] = sorted(read_events, key=attrgetter("id")) if by_id else read_events
+            if len(kinds) > 1 and issubclass(kind, SpanEvent):
+                # Several kinds were read one after the other. Ids count in the order of starts.
+                read_events.sort(key=attrgetter("id"))
+            self._read[kind] = read_events
         return self._read[kind]
