@@ -96,8 +96,9 @@ def stored_runs(
             if error.code != JournalInvalid.code:
                 continue  # A later version wrote it.
             started = None
-        # A file with another name than its run's id, or than ids have, is a user's.
-        if started.run_id != run_id if started is not None else not _ID.fullmatch(run_id):
+        # A file without the name of its run, or without a name as runs have it, is a user's.
+        has_name = _ID.fullmatch(run_id) if started is None else started.run_id == run_id
+        if not has_name:
             continue
         changes_s = [
             stat.st_mtime

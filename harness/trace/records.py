@@ -118,7 +118,7 @@ class Instant(NamedTuple):
 
 
 class CounterSet(NamedTuple):
-    """A quantity took a value, which holds until the next record of the same name and place."""
+    """A quantity's new value, until the next record with the same name, and span or track."""
 
     name: str  # fixed for the quantity
     unit: str  # what the value counts: `points`, `tokens`, `bytes`
@@ -212,7 +212,7 @@ Record = (
 
 
 def last_moment(record: Record) -> int:
-    """The latest time a record speaks of, in nanoseconds; 0 if of none."""
+    """The latest time in a record, in nanoseconds; 0 if it has none."""
     match record:
         case SpanRecord(end_ns=time_ns):
             return time_ns
@@ -274,7 +274,7 @@ def node_of_all(path: str) -> str:
 
 
 def figures(attributes: Attributes) -> Iterator[tuple[str, str]]:
-    """Attributes for display: without unknown ones, times in milliseconds."""
+    """Names and values of attributes for display: times in milliseconds, and without None."""
     for name, value in attributes.items():
         if name.endswith("_ns") and isinstance(value, int):
             yield name.removesuffix("_ns"), f"{value / 1e6:,.1f} ms"
